@@ -1,4 +1,5 @@
-"""Stream from several tasks in one event loop, each with its own method; all share the rounds of one model.
+"""Stream from several tasks in one event loop, each with its own method; all share the
+rounds of one model.
 
 python examples/asynchronous.py [TARGET [DRAFT]]
 """
@@ -16,8 +17,12 @@ async def main() -> None:
     async with AsyncLLM(LLM(target, draft=draft)) as llm:
 
         async def read(method: str | None) -> str:
-            params = SamplingParams(temperature=0.8, seed=3, max_tokens=24, method=method)
-            return "".join([delta.text async for delta in llm.stream("The old harbour", params)])
+            params = SamplingParams(
+                temperature=0.8, seed=3, max_tokens=24, method=method
+            )
+            return "".join(
+                [delta.text async for delta in llm.stream("The old harbour", params)]
+            )
 
         texts = await asyncio.gather(*map(read, CHOICES))
         for method, text in zip(CHOICES, texts, strict=True):

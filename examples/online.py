@@ -1,4 +1,5 @@
-"""Train a draft model from its target while it serves. Counts tokens per pass of the target, before and after.
+"""Train a draft model from its target while it serves. Counts tokens per pass of the
+target, before and after.
 
 python examples/online.py [PROMPTS.jsonl.gz SOURCE SHARE]    every second prompt is held out
 """
@@ -13,10 +14,17 @@ from time import time
 from foreword import LLM, Learning, SamplingParams
 
 path, source, share = sys.argv[1:] or (None, None, 5.0)
-words = "river engine moon bread letter garden north money stone winter island king".split()
-prompts = [{"messages": [{"role": "user", "content": f'Define the word "{word}".'}]} for word in words]
+words = (
+    "river engine moon bread letter garden north money stone winter island king".split()
+)
+prompts = [
+    {"messages": [{"role": "user", "content": f'Define the word "{word}".'}]}
+    for word in words
+]
 if path:
-    prompts = list(map(json.loads, gzip.decompress(Path(path).read_bytes()).splitlines()))
+    prompts = list(
+        map(json.loads, gzip.decompress(Path(path).read_bytes()).splitlines())
+    )
 these = [record for record in prompts if record.get("source") == source][:240]
 others = [record for record in prompts if record.get("source") != source][::40]
 
@@ -24,9 +32,17 @@ others = [record for record in prompts if record.get("source") != source][::40]
 def serve(llm: LLM, records: list[dict], label: str, seed: int = 0) -> None:
     begun, tokens, passes = time(), 0, 0
     for number, record in enumerate(records):
-        answer = llm.chat(record["messages"][:1], SamplingParams(seed=seed + number, max_tokens=96))
-        tokens, passes = tokens + len(answer.tokens), passes + len(answer.tokens) / answer.stats.tokens_per_pass
-    print(f"{label}: {tokens / max(1, passes):.2f} tokens per pass, {tokens} tokens in {time() - begun:.1f} s")
+        answer = llm.chat(
+            record["messages"][:1], SamplingParams(seed=seed + number, max_tokens=96)
+        )
+        tokens, passes = (
+            tokens + len(answer.tokens),
+            passes + len(answer.tokens) / answer.stats.tokens_per_pass,
+        )
+    print(
+        f"{label}: {tokens / max(1, passes):.2f} tokens per pass, {tokens} tokens in "
+        f"{time() - begun:.1f} s"
+    )
 
 
 llm = LLM(nodes=16, learn=Learning(share=float(share)))

@@ -1,4 +1,5 @@
-"""Complete a text, then stream another one and show the origin of each token. Give your own models to use them.
+"""Complete a text, then stream another one and show the origin of each token. Give your
+own models to use them.
 
 python examples/quickstart.py [TARGET [DRAFT]]
 """
@@ -13,12 +14,17 @@ llm = LLM(target, draft=draft)
 params = SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=48)
 completion = llm.generate("The river runs through", params)[0]
 print(f"The river runs through{completion.text}")
-print(f"[{len(completion.tokens)} tokens, {completion.stats.tokens_per_pass:.2f} for each pass of the target]\n")
+print(
+    f"[{len(completion.tokens)} tokens, {completion.stats.tokens_per_pass:.2f} for "
+    "each pass of the target]\n"
+)
 
 marks = {"accepted": "+", "bonus": "."}
 origins = ""
 print("The first railway", end="")
-for delta in llm.stream("The first railway", SamplingParams(temperature=0, max_tokens=48)):
+for delta in llm.stream(
+    "The first railway", SamplingParams(temperature=0, max_tokens=48)
+):
     print(delta.text, end="", flush=True)
     origins += "".join(marks[origin] for origin in delta.origins)
 print(f"\n[{origins}]  + is an accepted draft token, . is the target's own")

@@ -1,4 +1,5 @@
-"""Print every round of an answer: what was drafted, what the target accepted, and what it added.
+"""Print every round of an answer: what was drafted, what the target accepted, and what
+it added.
 
 python examples/rounds.py [TARGET [DRAFT]]
 """
@@ -17,7 +18,13 @@ for number, one in enumerate(completion.rounds or [], 1):
     print(f"round {number}, {took:.1f} ms")
     for node, token in enumerate(one.draft):
         mark = "+" if node in one.accepted else "-"
-        print(f"  {mark} {token.text!r} after {token.parent}: drafter {token.draft_prob}, target {token.target_prob}")
+        print(
+            f"  {mark} {token.text!r} after {token.parent}: drafter "
+            f"{token.draft_prob}, target {token.target_prob}"
+        )
     why = f" ({one.undrafted.text})" if one.undrafted else ""
     print(f"  = {one.added.text!r}, a {one.added.kind} token{why}")
-print(f"{len(completion.tokens)} tokens in {completion.stats.rounds} rounds: {completion.text!r}")
+print(
+    f"{len(completion.tokens)} tokens in {completion.stats.rounds} rounds: "
+    f"{completion.text!r}"
+)

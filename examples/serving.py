@@ -1,4 +1,5 @@
-"""Serve the bundled models in this process, and use them as any client would: one request plain, one with drafts.
+"""Serve the bundled models in this process, and use them as any client would: one
+request plain, one with drafts.
 
 pip install 'foreword[server]'
 python examples/serving.py
@@ -26,9 +27,18 @@ url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
 
 def ask(model: str) -> dict:
     """Send one request with a seed."""
-    messages = [{"role": "user", "content": "Summarise: The river rose, and the miller moved his grain."}]
-    body = json.dumps({"model": model, "messages": messages, "seed": 7, "max_tokens": 40}).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as response:
+    messages = [
+        {
+            "role": "user",
+            "content": "Summarise: The river rose, and the miller moved his grain.",
+        }
+    ]
+    body = json.dumps(
+        {"model": model, "messages": messages, "seed": 7, "max_tokens": 40}
+    ).encode()
+    with urllib.request.urlopen(
+        urllib.request.Request(url, body, {"content-type": "application/json"})
+    ) as response:
         return json.load(response)
 
 

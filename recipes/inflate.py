@@ -1,10 +1,12 @@
-"""Write the bundled target, enlarged, as a checkpoint, for benchmarks that need a model on disk.
+"""Write the bundled target, enlarged, as a checkpoint, for benchmarks that need a model
+on disk.
 
-It writes the same text as the bundled target, up to rounding, at the cost of a model of that size (`foreword bench
---inflate` does the same in memory). Added layers are written one by one, so llama-8b (15 GB) needs 5 GB of memory:
+It writes the same text as the bundled target, up to rounding, at the cost of a model of
+that size (`foreword bench --inflate` does the same in memory). Added layers are written
+one by one, so llama-8b (15 GB) needs 5 GB of memory:
 
-    python recipes/inflate.py llama-8b models/llama-8b
-    foreword bench --model models/llama-8b --draft DRAFT --weights int4 --offload-folder weights --method lm
+    python recipes/inflate.py llama-8b models/llama-8b foreword bench --model
+    models/llama-8b --draft DRAFT --weights int4 --offload-folder weights --method lm
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ INDEX = "model.safetensors.index.json"
 SHARD = "50MB"
 """Largest file of the first layers, so that there are several and an index."""
 READS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-"""Matrices of an added layer that are random; those that write to the residual stream are zero."""
+"""Matrices of an added layer that are random; those that write to the residual stream
+are zero.
+"""
 
 
 def main(name: str, out: Path) -> None:
@@ -38,11 +42,17 @@ def main(name: str, out: Path) -> None:
     large = inflate(small, replace(shape, layers=kept), context=CONTEXT)
     large.save_pretrained(out, max_shard_size=SHARD)
     AutoTokenizer.from_pretrained(bundled.target()).save_pretrained(out)
-    layer = {part: weight.shape for part, weight in large.model.layers[0].state_dict().items()}
+    layer = {
+        part: weight.shape
+        for part, weight in large.model.layers[0].state_dict().items()
+    }
     del large
     index = json.loads((out / INDEX).read_text(encoding="utf-8"))
     for number in range(kept, shape.layers):
-        tensors = {f"model.layers.{number}.{part}": _weight(part, size) for part, size in layer.items()}
+        tensors = {
+            f"model.layers.{number}.{part}": _weight(part, size)
+            for part, size in layer.items()
+        }
         file = f"layer-{number}.safetensors"
         save_file(tensors, out / file, metadata={"format": "pt"})
         index["weight_map"] |= dict.fromkeys(tensors, file)

@@ -1,4 +1,5 @@
-"""Source-answer pairs for an encoder-decoder, taken or derived from chat records; no pair depends on another.
+"""Source-answer pairs for an encoder-decoder, taken or derived from chat records; no
+pair depends on another.
 
 $ python recipes/pairs.py train.jsonl.gz pairs.jsonl.gz
 """
@@ -19,16 +20,28 @@ import typer
 Pair = tuple[str, str, str]
 """Kind, source, answer."""
 JSON_OF = "Extract the fields as JSON: "
-ENTRY = re.compile(r"(?P<word>[^(]+) \((?P<kind>\w+)\): (?P<meaning>.+?)\.(?: Example: (?P<example>.+?)\.)?"
-                   r"(?: Synonyms: (?P<synonyms>.+?)\.)?")  # fmt: skip
+ENTRY = re.compile(
+    r"(?P<word>[^(]+) \((?P<kind>\w+)\): (?P<meaning>.+?)\.(?: Example: "
+    r"(?P<example>.+?)\.)?"
+    r"(?: Synonyms: (?P<synonyms>.+?)\.)?"
+)
 FIELD = re.compile(r"([A-Za-z][\w ()/-]{2,40}?) ?: ([^;]+)(?:; |$)")
 OPTION = re.compile(r"--([\w-]+)(?: (?!--)(\S.*?))?(?= --|$)")
 DOCSTRING = re.compile(r'\n\s+(?:"""|")(.+?)(?:\n\n.*?)?\s*(?:"""|")\n', re.DOTALL)
 SENTENCE = re.compile(r"(?<=[.!?]) +(?=[A-Z])")
 SECOND_PERSON = {
-    "i": "you", "i'm": "you're", "i've": "you've", "i'd": "you'd", "i'll": "you'll", "am": "are", "was": "were",
-    "my": "your", "me": "you", "mine": "yours", "myself": "yourself",
-}  # fmt: skip
+    "i": "you",
+    "i'm": "you're",
+    "i've": "you've",
+    "i'd": "you'd",
+    "i'll": "you'll",
+    "am": "are",
+    "was": "were",
+    "my": "your",
+    "me": "you",
+    "mine": "yours",
+    "myself": "yourself",
+}
 
 
 def pairs(source: str, user: str, answer: str, system: str = "") -> Iterator[Pair]:
@@ -48,13 +61,21 @@ def _split(user: str, answer: str) -> Iterator[Pair]:
 def _entry(user: str, answer: str) -> Iterator[Pair]:
     line = answer.partition("\n")[0]
     if (found := ENTRY.fullmatch(line)) and crc32(user.encode()) % 4 == 0:
-        yield "fields", JSON_OF + line, _json({name: text for name, text in found.groupdict().items() if text})
+        yield (
+            "fields",
+            JSON_OF + line,
+            _json({name: text for name, text in found.groupdict().items() if text}),
+        )
 
 
 def _facts(_: str, answer: str) -> Iterator[Pair]:
     fields = FIELD.findall(answer)
     if len(fields) > 1 and len(answer) < 400:
-        yield "fields", JSON_OF + answer, _json({name.strip().lower(): value.strip() for name, value in fields})
+        yield (
+            "fields",
+            JSON_OF + answer,
+            _json({name.strip().lower(): value.strip() for name, value in fields}),
+        )
     else:
         yield from _damaged(answer)
 
@@ -63,7 +84,9 @@ def _command(user: str, answer: str) -> Iterator[Pair]:
     line = " ".join(answer.replace("\\\n", " ").split())
     options = OPTION.findall(line)
     if options and len(line) < 400 and "\n\n" not in answer:
-        fields = {"command": line.partition(" --")[0]} | {name: value.strip("\"'") for name, value in options}
+        fields = {"command": line.partition(" --")[0]} | {
+            name: value.strip("\"'") for name, value in options
+        }
         yield "fields", JSON_OF + line, _json(fields)
     about = user.partition(": ")[2].partition(". ")[0]
     yield "summary", f"Summarize the command: {line[:500]}", about
@@ -72,7 +95,11 @@ def _command(user: str, answer: str) -> Iterator[Pair]:
 def _article(user: str, answer: str) -> Iterator[Pair]:
     passages = list(_passages(answer, 900))
     if passages and len(answer) > 150:
-        yield "question", f"Write the question that this text answers: {passages[0]}", user
+        yield (
+            "question",
+            f"Write the question that this text answers: {passages[0]}",
+            user,
+        )
         sentences = SENTENCE.split(passages[0])
         if len(sentences) > 2:
             yield "summary", f"Summarize in one sentence: {passages[0]}", sentences[0]
@@ -97,14 +124,20 @@ def _function(_: str, answer: str) -> Iterator[Pair]:
     code = answer.removeprefix("```python\n").removesuffix("```")
     if found := DOCSTRING.search(code):
         bare = code[: found.start()] + "\n" + code[found.end() :]
-        yield "summary", f"Summarize the function: {bare[:600]}", " ".join(found[1].split())
+        yield (
+            "summary",
+            f"Summarize the function: {bare[:600]}",
+            " ".join(found[1].split()),
+        )
 
 
 def _said(user: str, _: str) -> Iterator[Pair]:
     text = user.partition(": ")[2] or user
     words = text.split()
     turned = [_turned(word) for word in words]
-    if words != turned and not {"you", "your", "you're"} & {word.lower().strip(".,?!") for word in words}:
+    if words != turned and not {"you", "your", "you're"} & {
+        word.lower().strip(".,?!") for word in words
+    }:
         yield "person", f"Rewrite in the second person: {text}", " ".join(turned)
 
 
@@ -113,13 +146,17 @@ def _turned(word: str) -> str:
     other = SECOND_PERSON.get(bare.lower())
     if other is None:
         return word
-    return (other.capitalize() if bare[0].isupper() and bare not in ("I", "I'm", "I've", "I'd", "I'll") else other) + (
-        word[len(bare) :]
-    )
+    return (
+        other.capitalize()
+        if bare[0].isupper() and bare not in ("I", "I'm", "I've", "I'd", "I'll")
+        else other
+    ) + (word[len(bare) :])
 
 
 def _damaged(text: str) -> Iterator[Pair]:
-    """Yield the text to be restored, from letters without punctuation or with spelling errors."""
+    """Yield the text to be restored, from letters without punctuation or with spelling
+    errors.
+    """
     text = " ".join(text.split())
     if not 40 <= len(text) <= 420:
         return
@@ -128,7 +165,10 @@ def _damaged(text: str) -> Iterator[Pair]:
         bare = " ".join(re.sub(r"[^\w\s'%-]", " ", text).lower().split())
         yield "punctuation", f"Restore punctuation and capitals: {bare}", text
     else:
-        words = [_misspelt(word, draw) if draw.random() < 0.25 else word for word in text.split(" ")]
+        words = [
+            _misspelt(word, draw) if draw.random() < 0.25 else word
+            for word in text.split(" ")
+        ]
         yield "spelling", f"Correct the spelling: {' '.join(words)}", text
 
 
@@ -164,13 +204,25 @@ def _json(fields: dict[str, str]) -> str:
 
 
 TAKEN = {
-    "wiki_split": "split", "disfl_qa": "fluent", "en_de": "translation", "restaurant8k": "slots", "sgd_call": "call",
-}  # fmt: skip
+    "wiki_split": "split",
+    "disfl_qa": "fluent",
+    "en_de": "translation",
+    "restaurant8k": "slots",
+    "sgd_call": "call",
+}
 DERIVED: dict[str, Callable[[str, str], Iterator[Pair]]] = {
-    "wiki_split": _split, "wordset": _entry, "factbook": _facts, "aws_cli": _command, "medquad": _article,
-    "dolly15k": _answered, "tldr": _page, "python_stdlib": _function, "sgd_chat": _said, "clinc150": _said,
+    "wiki_split": _split,
+    "wordset": _entry,
+    "factbook": _facts,
+    "aws_cli": _command,
+    "medquad": _article,
+    "dolly15k": _answered,
+    "tldr": _page,
+    "python_stdlib": _function,
+    "sgd_chat": _said,
+    "clinc150": _said,
     "banking77": _said,
-}  # fmt: skip
+}
 
 
 def main(
@@ -179,15 +231,28 @@ def main(
 ) -> None:
     """Write the pairs of a corpus as records of one question and one answer."""
     counts: dict[str, int] = {}
-    with gzip.open(corpus, "rt", encoding="utf-8") as lines, gzip.open(out, "wt", encoding="utf-8") as file:
+    with (
+        gzip.open(corpus, "rt", encoding="utf-8") as lines,
+        gzip.open(out, "wt", encoding="utf-8") as file,
+    ):
         for line in lines:
             record = json.loads(line)
             turns = record["messages"]
             system = turns[0]["content"] if turns[0]["role"] == "system" else ""
-            user, answer = (one["content"] for one in (turns[1:3] if system else turns[:2]))
+            user, answer = (
+                one["content"] for one in (turns[1:3] if system else turns[:2])
+            )
             for kind, source, target in pairs(record["source"], user, answer, system):
-                messages = [{"role": "user", "content": source}, {"role": "assistant", "content": target}]
-                file.write(json.dumps({"messages": messages, "source": kind}, ensure_ascii=False) + "\n")
+                messages = [
+                    {"role": "user", "content": source},
+                    {"role": "assistant", "content": target},
+                ]
+                file.write(
+                    json.dumps(
+                        {"messages": messages, "source": kind}, ensure_ascii=False
+                    )
+                    + "\n"
+                )
                 counts[kind] = counts.get(kind, 0) + 1
     typer.echo(", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items())))
 

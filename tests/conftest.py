@@ -1,4 +1,6 @@
-"""What every test stands on: one thread, the same random numbers each run, and no GPU test without a GPU."""
+"""What every test stands on: one thread, the same random numbers each run, and no GPU
+test without a GPU.
+"""
 
 import os
 from collections import Counter
@@ -14,7 +16,8 @@ settings.register_profile("foreword", deadline=None, derandomize=True, max_examp
 settings.load_profile("foreword")
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before anyone imports it: what is compiled elsewhere is interpreted here
+    # before anyone imports it: what is compiled elsewhere is interpreted here
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -39,12 +42,16 @@ def seeded() -> None:
 
 
 CHECKED = 3
-"""`make test` checks the types and shapes of every call in one test of so many: checks take a third of the time."""
+"""`make test` checks the types and shapes of every call in one test of so many: checks
+take a third of the time.
+"""
 
 
 @pytest.fixture(autouse=True)
 def shapes(request: pytest.FixtureRequest) -> None:
-    """Whether this test checks them depends on its name alone; `make test-all` checks them in every test."""
+    """Whether this test checks them depends on its name alone; `make test-all` checks
+    them in every test.
+    """
     every = not request.config.option.markexpr
     wanted = every or crc32(request.node.nodeid.encode()) % CHECKED == 0
     jaxtyping.config.update("jaxtyping_disable", not wanted)
@@ -53,9 +60,16 @@ def shapes(request: pytest.FixtureRequest) -> None:
 OLDER = "as on a processor without AVX512"
 
 
-@pytest.fixture(params=["vectors", "matrices", pytest.param(OLDER, marks=pytest.mark.slow)])
-def registers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The ways in which C of ours multiplies; only a processor with AMX has the second. More in test_simd.py."""
+@pytest.fixture(
+    params=["vectors", "matrices", pytest.param(OLDER, marks=pytest.mark.slow)]
+)
+def registers(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """The ways in which C of ours multiplies; only a processor with AMX has the second.
+
+    More in test_simd.py.
+    """
     from foreword.native import forward
     from foreword.native.cpu import told
 
@@ -77,7 +91,9 @@ def registers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def unchecked(shapes: None) -> None:
-    """Lets a test pass a wrong type, as a user may who checks none, to see our own error instead of the checker's."""
+    """Lets a test pass a wrong type, as a user may who checks none, to see our own
+    error instead of the checker's.
+    """
     jaxtyping.config.update("jaxtyping_disable", True)
 
 

@@ -1,10 +1,12 @@
-"""Compare what Foreword generates, answers and prints before and after a change that must not change it.
+"""Compare what Foreword generates, answers and prints before and after a change that
+must not change it.
 
     make freeze     before the change, on the same machine
     make frozen     after it; names every difference, and exits with 1 where there is one
 
-What is recorded stands in the modules of `frozen`: tokens by method and rule, tokens by kind of target, the server's
-four APIs, the command line, and public names. `python tests/freeze.py check methods names` compares some of them.
+What is recorded stands in the modules of `frozen`: tokens by method and rule, tokens by
+kind of target, the server's four APIs, the command line, and public names. `python
+tests/freeze.py check methods names` compares some of them.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def differences(old: object, new: object, path: str = "") -> Iterator[str]:
     """Yield a line for everything that is not equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
-            yield from differences(old.get(key, "absent"), new.get(key, "absent"), f"{path}/{key}")
+            yield from differences(
+                old.get(key, "absent"), new.get(key, "absent"), f"{path}/{key}"
+            )
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, pair in enumerate(zip(old, new, strict=True)):
             yield from differences(*pair, f"{path}/{index}")
@@ -63,14 +67,19 @@ def differences(old: object, new: object, path: str = "") -> Iterator[str]:
 def write(wanted: list[str]) -> int:
     """Record the parts and keep the others as they were."""
     before = json.loads(FILE.read_text(encoding="utf-8")) if wanted else {}
-    FILE.write_text(json.dumps(before | recorded(wanted), indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(
+        json.dumps(before | recorded(wanted), indent=1) + "\n", encoding="utf-8"
+    )
     return 0
 
 
 def check(wanted: list[str]) -> int:
     """Print what differs from the records."""
     if not FILE.exists():
-        sys.stderr.write(f"cannot compare: there is no {FILE.name}. Run `make freeze` before the change\n")
+        sys.stderr.write(
+            f"cannot compare: there is no {FILE.name}. Run `make freeze` before the "
+            "change\n"
+        )
         return 2
     before = json.loads(FILE.read_text(encoding="utf-8"))
     now = recorded(wanted)

@@ -1,4 +1,6 @@
-"""An LLM for asyncio: the same texts, streams side by side, and requests that are given up."""
+"""An LLM for asyncio: the same texts, streams side by side, and requests that are given
+up.
+"""
 
 import asyncio
 import gc
@@ -9,7 +11,12 @@ import pytest
 from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
 
-TEXTS = ("one two three one two three one two", "The capital of France is", "One day", "A fish")
+TEXTS = (
+    "one two three one two three one two",
+    "The capital of France is",
+    "One day",
+    "A fish",
+)
 LONG = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
 
 
@@ -20,7 +27,9 @@ def llm() -> LLM:
 
 @cache
 def alone(text: str, seed: int = 3) -> str:
-    params = SamplingParams(temperature=0.8, seed=seed, max_tokens=40, ignore_eos=True, method="none")
+    params = SamplingParams(
+        temperature=0.8, seed=seed, max_tokens=40, ignore_eos=True, method="none"
+    )
     return llm().generate(text, params)[0].text
 
 
@@ -44,7 +53,9 @@ def test_prompts_are_completed_as_the_llm_completes_them():
 
 
 def test_several_answers_to_one_prompt():
-    params = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True, n=3)
+    params = SamplingParams(
+        temperature=0.8, seed=3, max_tokens=40, ignore_eos=True, n=3
+    )
     got = run(lambda serving: serving.generate(TEXTS[0], params))
     assert [one.text for one in got] == [alone(TEXTS[0], seed) for seed in (3, 4, 5)]
 
@@ -65,7 +76,9 @@ def test_streams_of_many_tasks_run_side_by_side():
     texts, order = run(work)
     assert texts == [alone(text) for text in TEXTS]
     first_end = min(len(order) - order[::-1].index(text) for text in TEXTS)
-    assert all(text in order[:first_end] for text in TEXTS), "none waits until another has ended"
+    assert all(text in order[:first_end] for text in TEXTS), (
+        "none waits until another has ended"
+    )
 
 
 def test_a_stream_that_is_left_gives_its_request_up_and_no_other():
@@ -119,7 +132,9 @@ def test_a_name_is_taken_while_its_stream_runs():
         with pytest.raises(InvalidRequest, match="cannot start a request named 'mine'"):
             await anext(serving.stream(TEXTS[1], LONG, id="mine"))
         await first.aclose()
-        return "".join([delta.text async for delta in serving.stream(TEXTS[1], LONG, id="mine")])
+        return "".join(
+            [delta.text async for delta in serving.stream(TEXTS[1], LONG, id="mine")]
+        )
 
     assert run(work) == alone(TEXTS[1])
 
@@ -148,7 +163,9 @@ def test_a_request_that_fails_on_the_way_raises_where_it_is_awaited():
 
     async def work(serving):
         good = asyncio.create_task(serving.generate(TEXTS[0], LONG))
-        bad = SamplingParams(max_tokens=40, processors=(broken,), ignore_eos=True, seed=1)
+        bad = SamplingParams(
+            max_tokens=40, processors=(broken,), ignore_eos=True, seed=1
+        )
         with pytest.raises(RuntimeError, match="this processor is broken"):
             await serving.generate(TEXTS[1], bad)
         return (await good)[0].text

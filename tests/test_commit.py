@@ -26,23 +26,34 @@ def sequence(**params: object) -> Sequence:
 
 def keep(one: Sequence, tokens: list[int]):
     origins = ["accepted"] * (len(tokens) - 1) + ["bonus"]
-    return commit(one, tokens, origins, [TokenLogprob(token, -1.0) for token in tokens], len(tokens) - 1)
+    return commit(
+        one,
+        tokens,
+        origins,
+        [TokenLogprob(token, -1.0) for token in tokens],
+        len(tokens) - 1,
+    )
 
 
 @pytest.mark.parametrize(
     ("params", "tokens", "kept", "text", "reason"),
     [
         ({}, [0, 1, 2], 3, "abc", None),
-        ({}, [0, 4, 2], 2, "a.", "stop"),  # end of text: what was held back is certain now, the token has no text
+        # end of text: what was held back is certain now, the token has no text
+        ({}, [0, 4, 2], 2, "a.", "stop"),
         ({"ignore_eos": True}, [0, 4, 2], 3, "aec", None),
         ({"stop_token_ids": (1,), "ignore_eos": True}, [0, 1, 2], 2, "a.", "stop"),
-        ({}, [0, 25, 2], 2, "a", "stop"),  # a stop string: the reader has said all there is
+        # a stop string: the reader has said all there is
+        ({}, [0, 25, 2], 2, "a", "stop"),
         ({"max_tokens": 2}, [0, 1, 2], 2, "ab.", "length"),
-        ({"max_tokens": 2}, [0, 4, 2], 2, "a.", "stop"),  # a stop on the last token is a stop
+        # a stop on the last token is a stop
+        ({"max_tokens": 2}, [0, 4, 2], 2, "a.", "stop"),
         ({"max_tokens": 2}, [0, 25, 2], 2, "a", "stop"),
     ],
 )
-def test_a_block_is_cut_at_the_first_token_that_ends_the_sequence(params, tokens, kept, text, reason):
+def test_a_block_is_cut_at_the_first_token_that_ends_the_sequence(
+    params, tokens, kept, text, reason
+):
     one = sequence(**params)
     delta = keep(one, tokens)
     assert list(delta.tokens) == one.tokens[2:] == tokens[:kept]
@@ -54,7 +65,9 @@ def test_a_block_is_cut_at_the_first_token_that_ends_the_sequence(params, tokens
 
 @given(st.lists(st.integers(0, 25), min_size=1, max_size=12), st.data())
 def test_blocks_do_not_matter(tokens, data):
-    """However the same tokens are cut into rounds, the sequence and its text are the same."""
+    """However the same tokens are cut into rounds, the sequence and its text are the
+    same.
+    """
     whole, parts = sequence(), sequence()
     text = keep(whole, tokens).text
     said = ""
@@ -63,7 +76,11 @@ def test_blocks_do_not_matter(tokens, data):
         size = data.draw(st.integers(1, len(left)))
         said += keep(parts, left[:size]).text
         left = left[size:]
-    assert (parts.tokens, said, parts.finish_reason) == (whole.tokens, text, whole.finish_reason)
+    assert (parts.tokens, said, parts.finish_reason) == (
+        whole.tokens,
+        text,
+        whole.finish_reason,
+    )
 
 
 def test_a_sequence_without_a_reader_has_no_text():

@@ -44,7 +44,10 @@ def test_nothing_is_left_of_what_failed(tmp_path, fault):
 
 def test_what_is_there_stays(tmp_path):
     (tmp_path / "book").write_text("old")
-    with pytest.raises(InvalidRequest, match="book exists already"), atomic_folder(tmp_path / "book"):
+    with (
+        pytest.raises(InvalidRequest, match="book exists already"),
+        atomic_folder(tmp_path / "book"),
+    ):
         pytest.fail("there is nothing to fill")
     assert (tmp_path / "book").read_text() == "old"
 
@@ -64,7 +67,9 @@ def test_what_came_meanwhile_stays(tmp_path):
 
 @pytest.fixture
 def places(tmp_path):
-    """A folder, a file, and a folder in which nobody may write; a file that may be written is in it."""
+    """A folder, a file, and a folder in which nobody may write; a file that may be
+    written is in it.
+    """
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("words")
     (tmp_path / "closed").mkdir()
@@ -87,7 +92,9 @@ def test_a_file_that_can_be_written_is_left_as_it_is(places, guarded, name):
 
 @pytest.mark.parametrize("name", ["folder", "none/new", "file/new", "closed/new"])
 def test_a_file_that_cannot_be_written_is_refused(places, guarded, name):
-    with pytest.raises(InvalidRequest, match=f"cannot write .*{name}: choose a path in an existing"):
+    with pytest.raises(
+        InvalidRequest, match=f"cannot write .*{name}: choose a path in an existing"
+    ):
         check_writable(places / name)
 
 
@@ -98,14 +105,22 @@ def test_a_folder_that_can_be_made_is_not_made(places, guarded, name):
     assert sorted(places.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["file", "file/new", "file/none/new", "closed/new", "closed/none/new"])
+@pytest.mark.parametrize(
+    "name", ["file", "file/new", "file/none/new", "closed/new", "closed/none/new"]
+)
 def test_a_folder_that_cannot_be_made_is_refused(places, guarded, name):
-    with pytest.raises(InvalidRequest, match=rf"cannot create .*{name} in .*/(file|closed): choose a path"):
+    with pytest.raises(
+        InvalidRequest,
+        match=rf"cannot create .*{name} in .*/(file|closed): choose a path",
+    ):
         check_creatable(places / name)
 
 
 def test_a_folder_that_cannot_appear_is_refused_before_it_is_filled(places):
-    with pytest.raises(InvalidRequest, match="cannot create"), atomic_folder(places / "file" / "new"):
+    with (
+        pytest.raises(InvalidRequest, match="cannot create"),
+        atomic_folder(places / "file" / "new"),
+    ):
         pytest.fail("there is nothing to fill")
 
 
@@ -124,7 +139,9 @@ def test_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 @pytest.fixture
 def little_room() -> Iterator[None]:
-    """No file may have more than 64 KiB; writers are told the same as on a full disk, with another number."""
+    """No file may have more than 64 KiB; writers are told the same as on a full disk,
+    with another number.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     yield
@@ -140,12 +157,16 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(tmp_path, little_room, write):
+def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(
+    tmp_path, little_room, write
+):
     def fill() -> None:
         with atomic_folder(tmp_path / "book") as begun:
             write(begun / "page")
 
-    with pytest.raises(DiskError, match=r"cannot write .*/book: the disk is full.*Free some space"):
+    with pytest.raises(
+        DiskError, match=r"cannot write .*/book: the disk is full.*Free some space"
+    ):
         fill()
     assert list(tmp_path.iterdir()) == []
     checkpoint.save(tmp_path, 1, lambda folder: (folder / "page").write_text("early"))
@@ -156,15 +177,23 @@ def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(tmp_path, little
 
 def test_odds_of_acceptance_on_a_full_disk_are_an_error_of_ours(tmp_path, little_room):
     odds = LogisticModel((0.0,), (1.0,), (0.0, 0.0))
-    with pytest.raises(DiskError, match=r"cannot write .*acceptance\.json: the disk is full.*Free some space"):
+    with pytest.raises(
+        DiskError,
+        match=r"cannot write .*acceptance\.json: the disk is full.*Free some space",
+    ):
         AcceptanceModel(odds, odds, {"target": "x" * 2**17}).write(tmp_path / "odds")
-    assert list((tmp_path / "odds").iterdir()) == [], "half a file would refuse the next try"
+    assert list((tmp_path / "odds").iterdir()) == [], (
+        "half a file would refuse the next try"
+    )
     AcceptanceModel(odds, odds).write(tmp_path / "odds")
     assert AcceptanceModel.read(tmp_path / "odds").greedy == odds
 
 
 def test_other_errors_are_left_as_they_are(tmp_path):
-    with pytest.raises(OSError, match="Is a directory"), atomic_folder(tmp_path / "book") as begun:
+    with (
+        pytest.raises(OSError, match="Is a directory"),
+        atomic_folder(tmp_path / "book") as begun,
+    ):
         begun.write_text("words")
 
 

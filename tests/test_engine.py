@@ -1,4 +1,6 @@
-"""The loop: what it counts, where it ends a text, and what it does with a drafter that breaks."""
+"""The loop: what it counts, where it ends a text, and what it does with a drafter that
+breaks.
+"""
 
 import warnings
 from functools import cache
@@ -14,7 +16,18 @@ from foreword.errors import InvalidRequest
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, DraftTree, SamplingParams, Sequence
-from running import Answer, Request, draft, drafter, engine, finish, plain, prompts, target, tokenizer
+from running import (
+    Answer,
+    Request,
+    draft,
+    drafter,
+    engine,
+    finish,
+    plain,
+    prompts,
+    target,
+    tokenizer,
+)
 
 
 def requests(**params: object) -> list[Request]:
@@ -41,24 +54,48 @@ def test_the_statistics_add_up(make):
     for answer in finish(loop, requests()):
         stats, deltas = answer.sequence.stats, answer.deltas
         assert stats.rounds == len(deltas)
-        assert stats.tokens == len(answer.tokens) == sum(len(delta.tokens) for delta in deltas) == 24
+        assert (
+            stats.tokens
+            == len(answer.tokens)
+            == sum(len(delta.tokens) for delta in deltas)
+            == 24
+        )
         assert stats.drafted == sum(delta.drafted for delta in deltas)
-        assert stats.accepted == sum(delta.origins.count("accepted") for delta in deltas) > 0
+        assert (
+            stats.accepted
+            == sum(delta.origins.count("accepted") for delta in deltas)
+            > 0
+        )
         assert stats.tokens == stats.rounds + stats.accepted
         assert sum(stats.accepted_at) == stats.accepted
-        assert all(kept <= scored for kept, scored in zip(stats.accepted_at, stats.drafted_at, strict=True))
+        assert all(
+            kept <= scored
+            for kept, scored in zip(stats.accepted_at, stats.drafted_at, strict=True)
+        )
         assert stats.accepted_at == sorted(stats.accepted_at, reverse=True)
         assert stats.tokens_per_pass == stats.tokens / stats.rounds
         assert 0 < stats.acceptance == stats.accepted / stats.drafted < 1
-        assert sum(stats.drafted_at) == stats.drafted if make is Foresight else sum(stats.drafted_at) < stats.drafted
-        assert min(stats.propose, stats.score, stats.verify, stats.commit, stats.prefill) > 0
+        assert (
+            sum(stats.drafted_at) == stats.drafted
+            if make is Foresight
+            else sum(stats.drafted_at) < stats.drafted
+        )
+        assert (
+            min(stats.propose, stats.score, stats.verify, stats.commit, stats.prefill)
+            > 0
+        )
 
 
 def test_a_chain_counts_a_guess_at_every_depth_it_reaches():
     loop = engine(target(), Foresight(known(truth())), 4)
     (answer,) = finish(loop, requests(max_tokens=16)[:1])
-    # Rounds of 4 guesses + 1: 5 + 5 + 5, then one token is left and no guess could be of use.
-    assert answer.sequence.stats.drafted_at == answer.sequence.stats.accepted_at == [3, 3, 3, 3]
+    # Rounds of 4 guesses + 1: 5 + 5 + 5, then one token is left and no guess could be
+    # of use.
+    assert (
+        answer.sequence.stats.drafted_at
+        == answer.sequence.stats.accepted_at
+        == [3, 3, 3, 3]
+    )
     assert [len(delta.tokens) for delta in answer.deltas] == [5, 5, 5, 1]
     assert answer.deltas[0].origins == ("accepted",) * 4 + ("bonus",)
 
@@ -74,7 +111,9 @@ def test_no_guess_is_asked_for_that_could_not_be_kept():
 @pytest.mark.parametrize("rule", ["match", "traversal", "specinfer"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("left", [2, 3, 4])
-def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(left, temperature, rule):
+def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(
+    left, temperature, rule
+):
     asked = requests(max_tokens=left, temperature=temperature)
     got = finish(engine(target(), drafter("lm"), 16, rule=rule), asked)
     for answer in got:
@@ -82,24 +121,41 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(left, temperat
         assert len(answer.sequence.stats.drafted_at) == left - 1
         assert len(answer.tokens) == left
     if rule == "match" or not temperature:
-        assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+        assert [answer.said for answer in got] == [
+            answer.said for answer in plain(target(), asked)
+        ]
 
 
-@pytest.mark.parametrize(("left", "context", "deep"), [(5, 99, 4), (1, 99, 0), (50, 13, 2), (50, 11, 0), (50, 9, 0)])
+@pytest.mark.parametrize(
+    ("left", "context", "deep"),
+    [(5, 99, 4), (1, 99, 0), (50, 13, 2), (50, 11, 0), (50, 9, 0)],
+)
 def test_guesses_are_of_use_while_the_text_and_the_context_go_on(left, context, deep):
     sequence = Sequence(1, [5] * 10, 8, SamplingParams(max_tokens=left + 2), seed=0)
-    assert Batch((sequence,), NoiseStreams(9, shared=True), context=context).reach(sequence) == deep
+    assert (
+        Batch((sequence,), NoiseStreams(9, shared=True), context=context).reach(
+            sequence
+        )
+        == deep
+    )
 
 
 def test_a_chain_that_is_longer_than_the_text_is_cut():
     class Long(Foresight):
         def propose(self, batch, nodes):
             return chosen(
-                [[self.token_at(s, d) for d in range(n)] for s, n in zip(batch.sequences, nodes, strict=True)]
+                [
+                    [self.token_at(s, d) for d in range(n)]
+                    for s, n in zip(batch.sequences, nodes, strict=True)
+                ]
             )
 
     got = finish(engine(target(), Long(known(truth())), 16), requests(max_tokens=4))
-    assert [[delta.drafted for delta in answer.deltas] for answer in got] == [[3], [3], [3]]
+    assert [[delta.drafted for delta in answer.deltas] for answer in got] == [
+        [3],
+        [3],
+        [3],
+    ]
 
 
 # ---- where a text ends
@@ -112,15 +168,24 @@ def test_a_text_ends_exactly_inside_an_accepted_block(place, make):
     """The guesses are right and go on beyond the end; nothing after it may be seen."""
     for row, answer in enumerate(truth()):
         token = answer.tokens[place]
-        ends = (dict(stop_token_ids=(token,)), dict(max_tokens=place + 1), dict(stop=(piece(answer, place),)))
+        ends = (
+            dict(stop_token_ids=(token,)),
+            dict(max_tokens=place + 1),
+            dict(stop=(piece(answer, place),)),
+        )
         for end in ends:
             asked = requests(**({"max_tokens": 40} | end))[row : row + 1]
             want = plain(target(), asked)
             assert len(want[0].tokens) <= place + 1
             got = finish(engine(target(), make(known(truth())), 8), asked)
             assert [one.said for one in got] == [one.said for one in want]
-            assert tuple(got[0].deltas[-1].origins) == tuple(got[0].deltas[-1].origins)[: len(got[0].deltas[-1].tokens)]
-            assert [delta.finish_reason for delta in got[0].deltas[:-1]] == [None] * (len(got[0].deltas) - 1)
+            assert (
+                tuple(got[0].deltas[-1].origins)
+                == tuple(got[0].deltas[-1].origins)[: len(got[0].deltas[-1].tokens)]
+            )
+            assert [delta.finish_reason for delta in got[0].deltas[:-1]] == [None] * (
+                len(got[0].deltas) - 1
+            )
 
 
 def piece(answer: Answer, place: int) -> str:
@@ -147,7 +212,9 @@ def test_the_models_own_end_of_text_ends_a_text_unless_it_is_ignored():
 def test_the_last_token_of_the_context_can_be_written():
     room = target().context
     text = (prompts()[3] * 60)[: room - 6]
-    request = Request(text, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+    request = Request(
+        text, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    )
     want = plain(target(), [request])
     got = finish(engine(target(), drafter("ngram"), 8), [request])
     assert got[0].said == want[0].said
@@ -157,8 +224,12 @@ def test_the_last_token_of_the_context_can_be_written():
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["lm", "recycle", "tree", "lookahead"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_at_the_edge_of_the_context_only_places_that_exist_are_read(name, temperature, monkeypatch):
-    """A guess may lie in any row, but its place in the text must be one that the model knows."""
+def test_at_the_edge_of_the_context_only_places_that_exist_are_read(
+    name, temperature, monkeypatch
+):
+    """A guess may lie in any row, but its place in the text must be one that the model
+    knows.
+    """
     context, places, rows = target().context, [], []
     for model in (target(), draft()):
         read = model.backend.read
@@ -170,7 +241,14 @@ def test_at_the_edge_of_the_context_only_places_that_exist_are_read(name, temper
 
         monkeypatch.setattr(model.backend, "read", noted)
     text = (prompts()[3] * 60)[: context - 9]
-    asked = [Request(text, SamplingParams(temperature=temperature, seed=1, max_tokens=9, ignore_eos=True))]
+    asked = [
+        Request(
+            text,
+            SamplingParams(
+                temperature=temperature, seed=1, max_tokens=9, ignore_eos=True
+            ),
+        )
+    ]
     want = plain(target(), asked)
     guesser = RandomTree(known(want), spoilt=0.3) if name == "tree" else drafter(name)
     got = finish(engine(target(), guesser, 16), asked)
@@ -222,7 +300,9 @@ def guesses_without_parents(batch, nodes):
 
 
 def halves(batch, nodes):
-    return Draft([DraftTree([5.5] * count, list(range(-1, count - 1))) for count in nodes])
+    return Draft(
+        [DraftTree([5.5] * count, list(range(-1, count - 1))) for count in nodes]
+    )
 
 
 def no_draft(batch, nodes):
@@ -274,7 +354,9 @@ def test_a_drafter_may_use_its_lists_again():
     one = requests()[:1]
     answer = truth()[0]
     loop = engine(target(), Reusing(known(truth())), 3)
-    assert run(loop, one) == [(answer.tokens[:24], tokenizer().decode(answer.tokens[:24]), "length")]
+    assert run(loop, one) == [
+        (answer.tokens[:24], tokenizer().decode(answer.tokens[:24]), "length")
+    ]
     assert not loop.failed
 
 
@@ -283,7 +365,9 @@ def broken(guesser: Breaking) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         got = run(loop, requests())
-    assert got == [(a.tokens[:24], tokenizer().decode(a.tokens[:24]), "length") for a in truth()]
+    assert got == [
+        (a.tokens[:24], tokenizer().decode(a.tokens[:24]), "length") for a in truth()
+    ]
     assert 1 <= len(said) <= 2, [str(one.message) for one in said]
     assert {one.category for one in said} == {RuntimeWarning}
     assert all("the text is not affected" in str(one.message) for one in said)
@@ -387,8 +471,13 @@ def test_error_of_one_request_leaves_others_their_round(rule):
         return scores
 
     loop = engine(target(), drafter("lm"), 3, rule=rule)
-    params = [SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, processors=p) for p in ((), (breaks,), ())]
-    several = [Request(prompt, one) for prompt, one in zip(prompts()[:3], params, strict=True)]
+    params = [
+        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, processors=p)
+        for p in ((), (breaks,), ())
+    ]
+    several = [
+        Request(prompt, one) for prompt, one in zip(prompts()[:3], params, strict=True)
+    ]
     first, failing, last = (one.sequence(loop.target.eos) for one in several)
     for sequence in (first, failing, last):
         loop.add(sequence)
@@ -398,7 +487,11 @@ def test_error_of_one_request_leaves_others_their_round(rule):
     with pytest.raises(RuntimeError, match="this processor is broken"):
         loop.step()
     assert (first.produced > before[0], last.produced > before[1]) == (True, True)
-    assert (failing.finish_reason, first.finish_reason, last.finish_reason) == ("abort", None, None)
+    assert (failing.finish_reason, first.finish_reason, last.finish_reason) == (
+        "abort",
+        None,
+        None,
+    )
     assert isinstance(failing.error, RuntimeError)
     while not loop.idle:
         loop.step()
@@ -410,9 +503,16 @@ def test_error_of_one_request_leaves_others_their_round(rule):
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])
 @pytest.mark.parametrize("drafter_name", ["lm", "wrong", "tree"])
 @pytest.mark.parametrize("fault", ["raises", "forbids all"])
-def test_a_processor_fails_where_the_text_goes_and_nowhere_else(fault, drafter_name, rule):
-    """On a guess that is not the text it is never our business: the request goes on, and guessing too."""
-    texts = [list(prompt) + answer.tokens for prompt, answer in zip(prompts(), truth(), strict=False)]
+def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
+    fault, drafter_name, rule
+):
+    """On a guess that is not the text it is never our business: the request goes on,
+    and guessing too.
+    """
+    texts = [
+        list(prompt) + answer.tokens
+        for prompt, answer in zip(prompts(), truth(), strict=False)
+    ]
 
     def fussy(tokens, scores):
         text = tokens[0].tolist()
@@ -432,10 +532,14 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(fault, drafter_n
         guesser = Foresight(known(truth()), spoilt=0.2)
     loop = engine(target(), guesser, 4, rule=rule)
     got = finish(loop, asked)
-    assert [answer.tokens for answer in got] == [answer.tokens[:20] for answer in truth()]
+    assert [answer.tokens for answer in got] == [
+        answer.tokens[:20] for answer in truth()
+    ]
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 0
     beyond = requests(processors=(fussy,), max_tokens=60)[:1]
-    with pytest.raises((RuntimeError, InvalidRequest), match=r"not the text|every token is forbidden"):
+    with pytest.raises(
+        (RuntimeError, InvalidRequest), match=r"not the text|every token is forbidden"
+    ):
         finish(engine(target(), guesser, 4, rule=rule), beyond)
     assert len(truth()[0].tokens) == 40

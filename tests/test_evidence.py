@@ -1,4 +1,6 @@
-"""No estimator that lives across requests takes in what is not finite, or is thrown for ever by one stall."""
+"""No estimator that lives across requests takes in what is not finite, or is thrown for
+ever by one stall.
+"""
 
 import math
 from collections.abc import Callable
@@ -13,7 +15,16 @@ from foreword.draft.ensemble.base import DecayedMean
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.estimators import CalibrationRatio, LinearCost, finite, steadied
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Clock, Draft, DraftTree, SamplingParams, Scores, Sequence, Verdict
+from foreword.types import (
+    Batch,
+    Clock,
+    Draft,
+    DraftTree,
+    SamplingParams,
+    Scores,
+    Sequence,
+    Verdict,
+)
 from running import Request, prompts, target
 
 BAD = (math.nan, math.inf, -math.inf)
@@ -41,14 +52,24 @@ def measured() -> AdaptiveBudget:
     return budget
 
 
-def round_(budget: AdaptiveBudget, draft_token: float, *, drafted: int = 4, score: float = 0.012) -> int:
-    """One round of one text, of which three guesses are kept; returns how many were asked for."""
+def round_(
+    budget: AdaptiveBudget,
+    draft_token: float,
+    *,
+    drafted: int = 4,
+    score: float = 0.012,
+) -> int:
+    """One round of one text, of which three guesses are kept; returns how many were
+    asked for.
+    """
     one = Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0)
     asked = budget.nodes(one, 0)
     drafted = min(asked, drafted)
     clock = Clock(draft_token if asked else 0.0, score, 0.0001, 0.0001)
     budget.on_timing(1 + drafted, clock)
-    budget.learn(one, RoundResult(asked, drafted, min(drafted, 3), clock.propose, clock.total))
+    budget.learn(
+        one, RoundResult(asked, drafted, min(drafted, 3), clock.propose, clock.total)
+    )
     return asked
 
 
@@ -62,7 +83,12 @@ def test_what_is_finite() -> None:
     for bad in BAD:
         assert not finite(1.0, bad)
         assert steadied(bad, 2.0) == 2.0
-    assert [steadied(seen, 1.0) for seen in (0.0, 3.0, 4.0, 1e9)] == [0.0, 3.0, 4.0, 4.0]
+    assert [steadied(seen, 1.0) for seen in (0.0, 3.0, 4.0, 1e9)] == [
+        0.0,
+        3.0,
+        4.0,
+        4.0,
+    ]
     assert steadied(1e9, 0.0) == 1e9, "nothing was expected yet"
 
 
@@ -110,7 +136,9 @@ def test_one_stall_in_guessing_is_forgotten_within_a_few_rounds() -> None:
 
 
 def test_after_a_stall_guesses_are_tried_again_before_long() -> None:
-    """A minute in which the process stood still in the middle of guessing, while rounds take hundredths of a second."""
+    """A minute in which the process stood still in the middle of guessing, while rounds
+    take hundredths of a second.
+    """
     budget = measured()
     round_(budget, 60.0)
     asked = [round_(budget, 0.001) for _ in range(6_000)]
@@ -137,7 +165,9 @@ def test_what_guesses_lose_with_filters_is_not_held_against_plain_texts() -> Non
         assert asked_for(Sequence(one, [1], 1, params, seed=0))
 
 
-def test_clocks_that_jump_about_do_not_change_the_cost_of_widths_that_nobody_runs() -> None:
+def test_clocks_that_jump_about_do_not_change_the_cost_of_widths_that_nobody_runs() -> (
+    None
+):
     table, rng = costs(), Random(0)
     for _ in range(3000):
         table.correct(4, 0.012 * math.exp(rng.gauss(0, 0.8)))
@@ -161,7 +191,11 @@ def test_a_memory_keeps_no_row_of_logits_that_is_not_finite(bad: float) -> None:
     one = Request(prompts()[0], SamplingParams(temperature=0.8)).sequence(frozenset())
     batch = Batch((one,), NoiseStreams(vocab, shared=True))
     verdict = Verdict([[]], [5], 0)
-    for logits in (torch.randn(1, vocab), torch.full((1, vocab), bad), torch.randn(1, vocab)):
+    for logits in (
+        torch.randn(1, vocab),
+        torch.full((1, vocab), bad),
+        torch.randn(1, vocab),
+    ):
         drafter.observe(batch, Draft([DraftTree()]), verdict, Scores((logits,)))
         one.rounds += 1
         (tree,) = drafter.propose(batch, [4]).trees
@@ -182,7 +216,10 @@ def test_what_promises_are_worth_is_forgotten_while_nothing_is_promised() -> Non
 
 def test_a_floor_stays_within_what_a_chance_can_be() -> None:
     """Above it nothing is drafted, so nothing would be learnt that lowers it."""
-    budget, one = AdaptiveBudget(TABLE), Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0)
+    budget, one = (
+        AdaptiveBudget(TABLE),
+        Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0),
+    )
     promising = Draft([DraftTree([5, 6, 7, 8], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])])
     for draft in [promising] * 20 + [Draft([DraftTree()])] * 100:
         asked = budget.nodes(one, 0)

@@ -1,6 +1,8 @@
-"""Every example runs as a stranger would run it: in its own process, without arguments, with warnings as errors.
+"""Every example runs as a stranger would run it: in its own process, without arguments,
+with warnings as errors.
 
-So does the Python in the README and in the guide to new methods, block after block, as one program.
+So does the Python in the README and in the guide to new methods, block after block, as
+one program.
 """
 
 import json
@@ -31,7 +33,9 @@ SAYS = {
     "serving": "the same text as plain: True",
     "structured": "the same text without drafts: True",
 }
-"""What an example must print; those that are not named here need only print something."""
+"""What an example must print; those that are not named here need only print
+something.
+"""
 LONG = ("online",)
 """They take more than a few seconds."""
 
@@ -42,21 +46,50 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()) for path in EXAMPLES],
+    [
+        pytest.param(
+            path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()
+        )
+        for path in EXAMPLES
+    ],
 )
 def test_an_example_is_short_and_does_what_it_says(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    command = [sys.executable, "-W", "error::UserWarning", "-W", "error::RuntimeWarning", str(path)]
-    run = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUTF8": "1",
+    }
+    command = [
+        sys.executable,
+        "-W",
+        "error::UserWarning",
+        "-W",
+        "error::RuntimeWarning",
+        str(path),
+    ]
+    run = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     assert SAYS.get(path.stem, "\n") in run.stdout
     assert "False" not in run.stdout
 
 
 def program(page: str, names: dict[str, object]) -> dict[str, object]:
-    """Run all Python blocks of a page in one namespace that holds `names`; returns it."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    """Run all Python blocks of a page in one namespace that holds `names`;
+    returns it.
+    """
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$",
+        (ROOT / page).read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
     assert len(blocks) > 1, "no blocks were found"
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"{page}, block {number}", "exec"), names)
@@ -67,18 +100,28 @@ def test_the_readme_does_what_it_says(capsys):
     def load(path: Path) -> torch.nn.Module:
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
-    inputs = AutoTokenizer.from_pretrained(bundled.target())("The capital of France is", return_tensors="pt")
+    inputs = AutoTokenizer.from_pretrained(bundled.target())(
+        "The capital of France is", return_tensors="pt"
+    )
     model = load(bundled.target())
     own = type(model).generate
-    names = {"model": model, "small_model": load(bundled.draft()), "inputs": inputs, "ids": inputs["input_ids"]}
+    names = {
+        "model": model,
+        "small_model": load(bundled.draft()),
+        "inputs": inputs,
+        "ids": inputs["input_ids"],
+    }
     try:
-        names = program("README.md", names)  # a call that could not be served would warn, and a warning is an error
+        # a call that could not be served would warn, and a warning is an error
+        names = program("README.md", names)
         assert type(model).generate is not own
     finally:
         foreword.disable()
     assert type(model).generate is own
     said = capsys.readouterr().out
-    assert said.startswith(foreword.LLM(method="none").chat(names["messages"], names["params"]).text + "\n")
+    assert said.startswith(
+        foreword.LLM(method="none").chat(names["messages"], names["params"]).text + "\n"
+    )
     assert set(names["delta"].origins) <= {"accepted", "bonus"}
 
 
@@ -93,10 +136,15 @@ def test_the_method_in_the_guide_is_a_method():
     names = program("docs/add-a-method.md", {})
     (place,) = names["METHODS"].values()
     echo = names[place.partition(":")[2]]()
-    sampling = [SamplingParams(temperature=t, seed=5, max_tokens=24, ignore_eos=True) for t in (0.0, 0.9)]
+    sampling = [
+        SamplingParams(temperature=t, seed=5, max_tokens=24, ignore_eos=True)
+        for t in (0.0, 0.9)
+    ]
     requests = [Request(prompt, params) for prompt in prompts() for params in sampling]
     loop = engine(target(), echo, 3)
     answers = finish(loop, requests)
-    assert [answer.said for answer in answers] == [answer.said for answer in plain(target(), requests)]
+    assert [answer.said for answer in answers] == [
+        answer.said for answer in plain(target(), requests)
+    ]
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in answers) > 0

@@ -1,4 +1,6 @@
-"""The models that ship and the heads: they load, they share one tokenizer, and they may be given away."""
+"""The models that ship and the heads: they load, they share one tokenizer, and they may
+be given away.
+"""
 
 import pytest
 import torch
@@ -9,13 +11,20 @@ from foreword.model.loading.checkpoint import Checkpoint
 
 HEADS = {"dspark": 7_081_793, "eagle": 6_162_432, "medusa": 525_312}
 """Method -> numbers that are learnt."""
-QUESTION = [{"role": "user", "content": "Extract the booking slots as JSON: a table for four at noon, please."}]
+QUESTION = [
+    {
+        "role": "user",
+        "content": "Extract the booking slots as JSON: a table for four at noon, please.",
+    }
+]
 
 
 def test_both_models_load_and_have_the_sizes_the_card_says():
     sizes = {}
     for folder in (bundled.target(), bundled.draft()):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, local_files_only=True
+        )
         sizes[folder.name] = sum(parameter.numel() for parameter in model.parameters())
     assert sizes == {"target": 26_223_104, "draft": 4_654_848}
 
@@ -23,8 +32,13 @@ def test_both_models_load_and_have_the_sizes_the_card_says():
 @pytest.mark.parametrize("method", HEADS)
 def test_a_head_has_the_size_the_card_says(method):
     found = Checkpoint.read(bundled.head(method)).tensors
-    assert sum(tensor.numel() for tensor in found.values() if tensor.is_floating_point()) == HEADS[method]
-    assert f"{HEADS[method]:,}" in (bundled.target().parent / "CARD.md").read_text(encoding="utf-8")
+    assert (
+        sum(tensor.numel() for tensor in found.values() if tensor.is_floating_point())
+        == HEADS[method]
+    )
+    assert f"{HEADS[method]:,}" in (bundled.target().parent / "CARD.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_for_other_methods_no_head_ships():
@@ -36,11 +50,15 @@ def plain():
     return LLM(method="none")
 
 
-@pytest.mark.parametrize("method", [*HEADS, *(f"fuse(suffix, {method})" for method in HEADS)])
+@pytest.mark.parametrize(
+    "method", [*HEADS, *(f"fuse(suffix, {method})" for method in HEADS)]
+)
 def test_a_method_finds_its_head_and_keeps_the_text(method, plain):
     llm = LLM(method=method, nodes=6)
     for temperature in (0.0, 0.8):
-        params = SamplingParams(temperature=temperature, seed=1, max_tokens=24, ignore_eos=True)
+        params = SamplingParams(
+            temperature=temperature, seed=1, max_tokens=24, ignore_eos=True
+        )
         found = llm.chat(QUESTION, params)
         assert found.tokens == plain.chat(QUESTION, params).tokens
         assert found.stats.accepted >= 4
@@ -48,17 +66,28 @@ def test_a_method_finds_its_head_and_keeps_the_text(method, plain):
 
 def test_the_tokenizer_is_shared_byte_for_byte():
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        assert (bundled.target() / name).read_bytes() == (bundled.draft() / name).read_bytes()
+        assert (bundled.target() / name).read_bytes() == (
+            bundled.draft() / name
+        ).read_bytes()
 
 
 def test_all_that_ships_stays_below_90_megabytes():
-    assert sum(file.stat().st_size for file in bundled.target().parent.rglob("*") if file.is_file()) < 90e6
+    assert (
+        sum(
+            file.stat().st_size
+            for file in bundled.target().parent.rglob("*")
+            if file.is_file()
+        )
+        < 90e6
+    )
 
 
 def test_the_chat_template_is_the_one_the_card_describes():
     tokenizer = AutoTokenizer.from_pretrained(bundled.draft(), local_files_only=True)
     message = [{"role": "user", "content": "Hello"}]
-    text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(
+        message, add_generation_prompt=True, tokenize=False
+    )
     assert text == "<|user|>\nHello<|end|>\n<|assistant|>\n"
     assert tokenizer.eos_token_id == tokenizer("<|end|>").input_ids[0] == 0
 

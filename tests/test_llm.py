@@ -1,4 +1,6 @@
-"""Text in, text out: streams, seeds, and every wrong request answered with what to do instead."""
+"""Text in, text out: streams, seeds, and every wrong request answered with what to do
+instead.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -12,7 +14,14 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
 import starter
-from foreword import LLM, InvalidRequest, ModelError, SamplingParams, UnknownMethod, VocabularyMismatch
+from foreword import (
+    LLM,
+    InvalidRequest,
+    ModelError,
+    SamplingParams,
+    UnknownMethod,
+    VocabularyMismatch,
+)
 from foreword.chats import conversation
 from foreword.model import Mode
 from strangers import NEAR, TRANSLATED
@@ -32,11 +41,17 @@ def llm(method: str = "lm", nodes: int = 4) -> LLM:
 def test_the_five_lines_of_python():
     answer = llm().generate("The capital of France is", GREEDY)[0]
     plain = llm("none").generate("The capital of France is", GREEDY)[0]
-    assert (answer.text, answer.tokens, answer.finish_reason) == (plain.text, plain.tokens, plain.finish_reason)
+    assert (answer.text, answer.tokens, answer.finish_reason) == (
+        plain.text,
+        plain.tokens,
+        plain.finish_reason,
+    )
     assert answer.stats.accepted > 0 == plain.stats.accepted
     assert answer.stats.tokens == len(answer.tokens)
     assert answer.stats.tokens_per_pass > plain.stats.tokens_per_pass == 1
-    assert answer.prompt_tokens == llm().tokenizer("The capital of France is")["input_ids"]
+    assert (
+        answer.prompt_tokens == llm().tokenizer("The capital of France is")["input_ids"]
+    )
     assert answer.logprobs is None
 
 
@@ -49,7 +64,9 @@ def test_the_width_may_measure_for_itself_and_change_no_token():
 def test_answers_come_in_the_order_of_the_prompts():
     prompts = [PROMPT, "The capital of France is", [5, 6, 7]]
     together = llm().generate(prompts, GREEDY)
-    assert [one.tokens for one in together] == [llm().generate([prompt], GREEDY)[0].tokens for prompt in prompts]
+    assert [one.tokens for one in together] == [
+        llm().generate([prompt], GREEDY)[0].tokens for prompt in prompts
+    ]
     assert together[2].prompt_tokens == [5, 6, 7]
     assert llm().generate([], GREEDY) == []
 
@@ -57,7 +74,9 @@ def test_answers_come_in_the_order_of_the_prompts():
 def test_a_conversation_is_answered_in_the_models_template():
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     answer = llm().chat(messages, GREEDY)
-    rendered = llm().tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    rendered = llm().tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False
+    )
     assert llm().tokenizer.decode(answer.prompt_tokens) == rendered
     assert answer.text.strip()
 
@@ -65,12 +84,17 @@ def test_a_conversation_is_answered_in_the_models_template():
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("content", [1, None, {"text": "Hi"}])
 def test_content_must_be_a_string(content):
-    with pytest.raises(InvalidRequest, match="cannot render message 2: content must be a string, not"):
-        llm().render([{"role": "user", "content": "Hi"}, {"role": "user", "content": content}])
+    with pytest.raises(
+        InvalidRequest, match="cannot render message 2: content must be a string, not"
+    ):
+        llm().render(
+            [{"role": "user", "content": "Hi"}, {"role": "user", "content": content}]
+        )
 
 
 NAMING = (
-    "{% for m in messages %}{% if m['role'] == 'user' or m.role in ['assistant', 'tool'] %}"
+    "{% for m in messages %}{% if m['role'] == 'user' or m.role in ['assistant', "
+    "'tool'] %}"
     "<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
 )
 
@@ -79,9 +103,15 @@ def test_role_that_the_template_leaves_out_is_refused(monkeypatch):
     monkeypatch.setattr(llm().tokenizer, "chat_template", NAMING)
     assert llm().render([{"role": "tool", "content": "Hi"}])
     with pytest.raises(
-        InvalidRequest, match=r"leaves out messages of the role 'wizard'; it knows assistant, .*tool, user"
+        InvalidRequest,
+        match=(
+            r"leaves out messages of the role 'wizard'; it knows assistant, .*tool, "
+            r"user"
+        ),
     ):
-        llm().render([{"role": "user", "content": "Hi"}, {"role": "wizard", "content": "Hi"}])
+        llm().render(
+            [{"role": "user", "content": "Hi"}, {"role": "wizard", "content": "Hi"}]
+        )
 
 
 def test_role_that_the_template_does_not_name_is_warned_of():
@@ -89,7 +119,9 @@ def test_role_that_the_template_does_not_name_is_warned_of():
         assert llm().render([{"role": "wizard", "content": "Hi"}])
 
 
-@pytest.mark.parametrize("messages", ["Hi", [], ["Hi"], None, 5, {"role": "user", "content": "Hi"}])
+@pytest.mark.parametrize(
+    "messages", ["Hi", [], ["Hi"], None, 5, {"role": "user", "content": "Hi"}]
+)
 def test_what_is_no_conversation_is_refused(messages):
     with pytest.raises(InvalidRequest, match="a chat is a list of messages"):
         conversation(messages)
@@ -101,8 +133,15 @@ def test_a_chat_needs_a_message():
 
 
 def test_what_the_template_cannot_take_is_refused_with_its_reason(monkeypatch):
-    monkeypatch.setattr(llm().tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(InvalidRequest, match=r"the chat template of .* refuses these messages: roles must alternate"):
+    monkeypatch.setattr(
+        llm().tokenizer,
+        "chat_template",
+        "{{ raise_exception('roles must alternate') }}",
+    )
+    with pytest.raises(
+        InvalidRequest,
+        match=r"the chat template of .* refuses these messages: roles must alternate",
+    ):
         llm().chat([{"role": "user", "content": "Hi"}], GREEDY)
 
 
@@ -114,8 +153,14 @@ def test_a_request_without_a_seed_gets_one_that_repeats_it():
     first, second = llm().generate([PROMPT, PROMPT], params)
     assert first.seed != second.seed
     assert first.tokens != second.tokens
-    again = llm("none").generate(PROMPT, SamplingParams(max_tokens=16, ignore_eos=True, seed=second.seed))[0]
-    assert (again.text, again.tokens, again.seed) == (second.text, second.tokens, second.seed)
+    again = llm("none").generate(
+        PROMPT, SamplingParams(max_tokens=16, ignore_eos=True, seed=second.seed)
+    )[0]
+    assert (again.text, again.tokens, again.seed) == (
+        second.text,
+        second.tokens,
+        second.seed,
+    )
 
 
 # ---- streams
@@ -127,8 +172,11 @@ def test_a_request_without_a_seed_gets_one_that_repeats_it():
         GREEDY,
         SamplingParams(seed=1, max_tokens=40, temperature=1.3),
         SamplingParams(seed=2, max_tokens=40, stop=("e s", "the ")),
-        # Bytes of characters of several bytes, in an order that leaves some unfinished: nothing may be shown broken.
-        SamplingParams(seed=3, max_tokens=40, logit_bias=dict.fromkeys(range(100, 256), 12.0)),
+        # Bytes of characters of several bytes, in an order that leaves some unfinished:
+        # nothing may be shown broken.
+        SamplingParams(
+            seed=3, max_tokens=40, logit_bias=dict.fromkeys(range(100, 256), 12.0)
+        ),
     ],
 )
 def test_the_pieces_of_a_stream_are_the_text(params):
@@ -137,13 +185,23 @@ def test_the_pieces_of_a_stream_are_the_text(params):
     assert "".join(delta.text for delta in deltas) == whole.text
     assert [token for delta in deltas for token in delta.tokens] == whole.tokens
     assert all("".join(delta.pieces) == delta.text for delta in deltas)
-    assert all(len(delta.pieces) == len(delta.tokens) == len(delta.origins) for delta in deltas)
-    assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + [whole.finish_reason]
+    assert all(
+        len(delta.pieces) == len(delta.tokens) == len(delta.origins) for delta in deltas
+    )
+    assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + [
+        whole.finish_reason
+    ]
 
 
 def test_two_streams_take_turns():
-    alone = [llm("none").generate(text, GREEDY)[0].text for text in (PROMPT, "The capital of France is")]
-    streams = [llm().stream(PROMPT, GREEDY), llm().stream("The capital of France is", GREEDY)]
+    alone = [
+        llm("none").generate(text, GREEDY)[0].text
+        for text in (PROMPT, "The capital of France is")
+    ]
+    streams = [
+        llm().stream(PROMPT, GREEDY),
+        llm().stream("The capital of France is", GREEDY),
+    ]
     texts = ["", ""]
     open_ = [0, 1]
     while open_:
@@ -158,7 +216,10 @@ def test_two_streams_take_turns():
 
 
 def test_closing_a_stream_gives_the_request_up_and_no_other():
-    kept, closed = llm().stream(PROMPT, GREEDY), llm().stream("The capital of France is", GREEDY)
+    kept, closed = (
+        llm().stream(PROMPT, GREEDY),
+        llm().stream("The capital of France is", GREEDY),
+    )
     text = next(kept).text
     next(closed)
     closed.close()
@@ -176,7 +237,9 @@ def test_closing_a_stream_gives_the_request_up_and_no_other():
 def test_threads_share_an_engine_and_each_gets_its_own_text():
     asked = [
         (text, SamplingParams(seed=seed, max_tokens=24, ignore_eos=True))
-        for seed, text in enumerate((PROMPT, "The capital of France is", "One day", "A fish"))
+        for seed, text in enumerate(
+            (PROMPT, "The capital of France is", "One day", "A fish")
+        )
     ]
     alone = [llm("none").generate(*request)[0].text for request in asked]
 
@@ -227,13 +290,18 @@ def silent(tokens, scores):
         (Breaks(0), RuntimeError, "this processor is broken"),
         (Breaks(12), RuntimeError, "this processor is broken"),
         (nothing, InvalidRequest, "every token is forbidden"),
-        (silent, InvalidRequest, "cannot use the logits processor silent: it returned NoneType"),
+        (
+            silent,
+            InvalidRequest,
+            "cannot use the logits processor silent: it returned NoneType",
+        ),
     ],
 )
 def test_a_request_that_fails_ends_no_other(method, first, processor, error, said):
     good = llm(method).stream(PROMPT, GREEDY)
     bad = llm(method).stream(
-        "The capital of France is", SamplingParams(seed=1, max_tokens=24, processors=(processor,), ignore_eos=True)
+        "The capital of France is",
+        SamplingParams(seed=1, max_tokens=24, processors=(processor,), ignore_eos=True),
     )
     open_ = [good, bad] if first == "good" else [bad, good]
     text, raised = "", []
@@ -257,7 +325,9 @@ def test_a_request_that_fails_ends_no_other(method, first, processor, error, sai
 
 def test_one_failed_request_fails_the_call_that_asked_for_it():
     with pytest.raises(InvalidRequest, match="every token is forbidden"):
-        llm("ngram").generate([PROMPT, PROMPT], [GREEDY, SamplingParams(processors=(nothing,))])
+        llm("ngram").generate(
+            [PROMPT, PROMPT], [GREEDY, SamplingParams(processors=(nothing,))]
+        )
     assert llm("ngram").engine.idle
     assert llm("ngram")._running == {}
 
@@ -286,7 +356,11 @@ def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
 )
 def test_what_is_no_prompt_is_refused_with_what_is_one(prompt):
     said = r"a prompt is a text or a list of token ids \(ints\), not"
-    for call in (llm().generate, llm().stream, lambda prompt: llm().generate([PROMPT, prompt])):
+    for call in (
+        llm().generate,
+        llm().stream,
+        lambda prompt: llm().generate([PROMPT, prompt]),
+    ):
         with pytest.raises(InvalidRequest, match=said):
             call(prompt)
     assert llm().engine.idle
@@ -302,16 +376,23 @@ def test_numbers_of_numpy_are_token_ids_in_a_list():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("params", [5, "greedy", {"max_tokens": 4}, [{"max_tokens": 4}], 0])
+@pytest.mark.parametrize(
+    "params", [5, "greedy", {"max_tokens": 4}, [{"max_tokens": 4}], 0]
+)
 def test_what_are_no_parameters_are_refused(params):
-    with pytest.raises(InvalidRequest, match="params must be SamplingParams, or a list with one for each prompt"):
+    with pytest.raises(
+        InvalidRequest,
+        match="params must be SamplingParams, or a list with one for each prompt",
+    ):
         llm().generate([PROMPT], params)
     with pytest.raises(InvalidRequest, match="params must be SamplingParams"):
         llm().stream(PROMPT, params)
 
 
 def test_as_many_parameters_as_prompts():
-    with pytest.raises(InvalidRequest, match="2 prompts need one set of parameters or 2, got 1"):
+    with pytest.raises(
+        InvalidRequest, match="2 prompts need one set of parameters or 2, got 1"
+    ):
         llm().generate([PROMPT, PROMPT], [GREEDY])
 
 
@@ -329,7 +410,9 @@ def test_as_many_parameters_as_prompts():
         ([5], {"bad_word_ids": ((5, 9000),)}, "9000.*outside the vocabulary"),
     ],
 )
-def test_a_request_that_cannot_be_served_is_refused_before_any_work(prompt, params, said):
+def test_a_request_that_cannot_be_served_is_refused_before_any_work(
+    prompt, params, said
+):
     asked = SamplingParams(**({"max_tokens": 8} | params))
     with pytest.raises(InvalidRequest, match=said):
         llm().generate([[5, 6], prompt], asked)
@@ -339,7 +422,9 @@ def test_a_request_that_cannot_be_served_is_refused_before_any_work(prompt, para
 
 
 def test_the_whole_context_can_be_used():
-    (answer,) = llm().generate([[5] * 1000], SamplingParams(max_tokens=24, temperature=0, ignore_eos=True))
+    (answer,) = llm().generate(
+        [[5] * 1000], SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+    )
     assert len(answer.tokens) == 24
 
 
@@ -348,15 +433,31 @@ def test_the_whole_context_can_be_used():
     [
         ({"method": "ngrams"}, UnknownMethod, "Did you mean 'ngram'"),
         ({"rule": "macth"}, UnknownMethod, "did you mean 'match'"),
-        ({"nodes": 65}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got 65"),
-        ({"nodes": -1}, InvalidRequest, r"nodes must be None or a whole number in \[0, 64\], got -1"),
+        (
+            {"nodes": 65},
+            InvalidRequest,
+            r"nodes must be None or a whole number in \[0, 64\], got 65",
+        ),
+        (
+            {"nodes": -1},
+            InvalidRequest,
+            r"nodes must be None or a whole number in \[0, 64\], got -1",
+        ),
         ({"budget": "svpi", "nodes": None}, UnknownMethod, "Did you mean 'svip'"),
         ({"budget": "svip", "nodes": 4}, InvalidRequest, "Give one"),
         ({"slots": 0}, InvalidRequest, "slots must be a whole number >= 1, got 0"),
         ({"chunk": 0}, InvalidRequest, "chunk must be a whole number >= 1, got 0"),
         ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),
-        ({"method": "ngram", "draft": starter.draft()}, InvalidRequest, "Leave draft=None"),
-        ({"target": starter.target(), "method": "lm"}, InvalidRequest, "needs a draft model"),
+        (
+            {"method": "ngram", "draft": starter.draft()},
+            InvalidRequest,
+            "Leave draft=None",
+        ),
+        (
+            {"target": starter.target(), "method": "lm"},
+            InvalidRequest,
+            "needs a draft model",
+        ),
         ({"target": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
         ({"draft": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
     ],
@@ -374,9 +475,12 @@ def test_a_wrong_way_to_begin_says_what_to_do(options, error, said):
         ({"slots": 0}, InvalidRequest),
     ],
 )
-def test_what_is_wrong_without_the_target_is_said_before_it_is_loaded(options, error, monkeypatch):
+def test_what_is_wrong_without_the_target_is_said_before_it_is_loaded(
+    options, error, monkeypatch
+):
     monkeypatch.setattr(
-        "foreword.model.loading.given.Model.load", lambda *_, **__: pytest.fail("the target was loaded")
+        "foreword.model.loading.given.Model.load",
+        lambda *_, **__: pytest.fail("the target was loaded"),
     )
     with pytest.raises(error):
         LLM(starter.target(), **options)
@@ -387,26 +491,38 @@ def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
         LLM(tmp_path)
 
 
-def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tokens(tmp_path: Path):
+def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tokens(
+    tmp_path: Path,
+):
     vocabulary = dict(llm().tokenizer.get_vocab())
-    first, second = (next(token for token, number in vocabulary.items() if number == wanted) for wanted in (500, 501))
+    first, second = (
+        next(token for token, number in vocabulary.items() if number == wanted)
+        for wanted in (500, 501)
+    )
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     for file in starter.draft().iterdir():
         if file.is_file() and not file.name.startswith("tokenizer"):
             (tmp_path / file.name).symlink_to(file)
     raw = RawTokenizer(models.WordLevel(vocabulary, unk_token=first))
     PreTrainedTokenizerFast(tokenizer_object=raw).save_pretrained(tmp_path)
-    with pytest.raises(VocabularyMismatch, match=r"2 tokens differ.*one that needs no model"):
+    with pytest.raises(
+        VocabularyMismatch, match=r"2 tokens differ.*one that needs no model"
+    ):
         LLM(draft=tmp_path, method="lm", nodes=2)
 
 
 def test_a_guarantee_may_be_named_instead_of_a_rule():
-    assert LLM(rule="same-distribution", dtype="float32", nodes=2).engine.rule.name == "match"
+    assert (
+        LLM(rule="same-distribution", dtype="float32", nodes=2).engine.rule.name
+        == "match"
+    )
     with pytest.raises(UnknownMethod, match="did you mean 'same-text'"):
         LLM(rule="same-test")
 
 
-def test_where_no_method_is_named_a_draft_model_of_another_tokenizer_is_translated(tmp_path: Path):
+def test_where_no_method_is_named_a_draft_model_of_another_tokenizer_is_translated(
+    tmp_path: Path,
+):
     with pytest.warns(UserWarning, match=TRANSLATED) as said:
         mixed = LLM(draft=NEAR.save(tmp_path), dtype="float32", nodes=3)
     assert "cannot" not in str(said[0].message)
@@ -421,10 +537,20 @@ def test_the_family_is_driven_the_best_way():
 
 
 def test_default_dtype_of_the_process_changes_no_text():
-    """transformers changes it while another thread loads a model, and a buffer given to C must not follow."""
+    """transformers changes it while another thread loads a model, and a buffer given to
+    C must not follow.
+    """
     penalised = dict(presence_penalty=0.5, repetition_penalty=1.2, top_p=0.9)
-    choices = (dict(method="eagle"), dict(rule="rejection"), dict(rule="rejection", method="none"), {})
-    every = [SamplingParams(seed=2, max_tokens=8, **choice, **penalised) for choice in choices]
+    choices = (
+        dict(method="eagle"),
+        dict(rule="rejection"),
+        dict(rule="rejection", method="none"),
+        {},
+    )
+    every = [
+        SamplingParams(seed=2, max_tokens=8, **choice, **penalised)
+        for choice in choices
+    ]
     want = [llm().generate(PROMPT, params)[0].tokens for params in every]
     torch.set_default_dtype(torch.float64)
     try:
@@ -463,11 +589,19 @@ def wish(choice: SamplingParams, **more: object) -> SamplingParams:
 
 def test_requests_choose_method_width_and_number_and_keep_their_text():
     want = llm("none").generate(PROMPT, wish(SamplingParams()))[0]
-    got = chooser().generate([PROMPT] * len(CHOICES), [wish(choice) for choice in CHOICES])
+    got = chooser().generate(
+        [PROMPT] * len(CHOICES), [wish(choice) for choice in CHOICES]
+    )
     assert [one.tokens for one in got] == [want.tokens] * len(CHOICES)
     assert [one.method for one in got] == [choice.method or "lm" for choice in CHOICES]
     assert [one.undrafted for one in got] == [None] * len(CHOICES)
-    drafted = dict(zip([(one.method, one.nodes) for one in CHOICES], [one.stats.drafted for one in got], strict=True))
+    drafted = dict(
+        zip(
+            [(one.method, one.nodes) for one in CHOICES],
+            [one.stats.drafted for one in got],
+            strict=True,
+        )
+    )
     assert drafted["none", None] == 0
     assert min(count for (name, _), count in drafted.items() if name != "none") > 0
     assert sum(one.stats.accepted > 0 for one in got) >= 5
@@ -476,9 +610,16 @@ def test_requests_choose_method_width_and_number_and_keep_their_text():
 
 
 def test_a_request_chooses_a_rule_and_its_text_is_that_of_the_rule_alone():
-    ruled = LLM(rule="block", dtype="float32", nodes=4).generate(PROMPT, wish(SamplingParams()))[0]
-    both = chooser().generate([PROMPT, PROMPT], [wish(SamplingParams(rule="block")), wish(SamplingParams())])
-    assert [one.tokens for one in both] == [ruled.tokens, llm("none").generate(PROMPT, both_params())[0].tokens]
+    ruled = LLM(rule="block", dtype="float32", nodes=4).generate(
+        PROMPT, wish(SamplingParams())
+    )[0]
+    both = chooser().generate(
+        [PROMPT, PROMPT], [wish(SamplingParams(rule="block")), wish(SamplingParams())]
+    )
+    assert [one.tokens for one in both] == [
+        ruled.tokens,
+        llm("none").generate(PROMPT, both_params())[0].tokens,
+    ]
     assert both[0].stats.accepted > 0 < both[1].stats.accepted
 
 
@@ -493,7 +634,11 @@ def both_params() -> SamplingParams:
         (SamplingParams(rule="macth"), UnknownMethod, "did you mean 'match'"),
         (SamplingParams(budget="svpi"), UnknownMethod, "Did you mean 'svip'"),
         (SamplingParams(budget="svip", nodes=4), InvalidRequest, "Give one"),
-        (SamplingParams(method="retrieval"), InvalidRequest, "method 'retrieval': it needs"),
+        (
+            SamplingParams(method="retrieval"),
+            InvalidRequest,
+            "method 'retrieval': it needs",
+        ),
     ],
 )
 def test_a_wrong_choice_is_refused_before_any_work(params, error, said):
@@ -504,15 +649,24 @@ def test_a_wrong_choice_is_refused_before_any_work(params, error, said):
 
 
 def test_sources_are_given_by_the_name_of_the_method():
-    served = LLM(starter.target(), draft={"ngram": None, "lm": starter.draft()}, dtype="float32", nodes=4)
+    served = LLM(
+        starter.target(),
+        draft={"ngram": None, "lm": starter.draft()},
+        dtype="float32",
+        nodes=4,
+    )
     assert served.method == "ngram"
-    want, drafted = served.generate([PROMPT, PROMPT], [wish(SamplingParams()), wish(SamplingParams(method="lm"))])
+    want, drafted = served.generate(
+        [PROMPT, PROMPT], [wish(SamplingParams()), wish(SamplingParams(method="lm"))]
+    )
     assert want.tokens == drafted.tokens
     assert drafted.stats.accepted > 0
     with pytest.raises(UnknownMethod, match="Did you mean 'ngram'"):
         LLM(starter.target(), draft={"ngrams": None})
     with pytest.raises(InvalidRequest, match="method 'lm': it needs"):
-        LLM(starter.target(), dtype="float32").generate(PROMPT, SamplingParams(method="lm"))
+        LLM(starter.target(), dtype="float32").generate(
+            PROMPT, SamplingParams(method="lm")
+        )
 
 
 # ---- several answers, and the end of an LLM
@@ -523,11 +677,19 @@ def test_n_answers_have_the_seeds_that_follow():
     several = llm().generate([PROMPT, "One day"], params)
     assert [one.seed for one in several] == [2**63 - 2, 2**63 - 1, 0] * 2
     for prompt, answers in ((PROMPT, several[:3]), ("One day", several[3:])):
-        one_by_one = [SamplingParams(temperature=0.9, seed=one.seed, max_tokens=16) for one in answers]
-        assert [one.tokens for one in answers] == [llm().generate(prompt, one)[0].tokens for one in one_by_one]
+        one_by_one = [
+            SamplingParams(temperature=0.9, seed=one.seed, max_tokens=16)
+            for one in answers
+        ]
+        assert [one.tokens for one in answers] == [
+            llm().generate(prompt, one)[0].tokens for one in one_by_one
+        ]
     free = llm().generate(PROMPT, SamplingParams(n=2, max_tokens=4))
     assert free[0].seed != free[1].seed
-    for call in (lambda: llm().stream(PROMPT, params), lambda: llm().chat([{"role": "user", "content": "a"}], params)):
+    for call in (
+        lambda: llm().stream(PROMPT, params),
+        lambda: llm().chat([{"role": "user", "content": "a"}], params),
+    ):
         with pytest.raises(InvalidRequest, match="n=3"):
             call()
     assert llm().engine.idle
@@ -536,14 +698,24 @@ def test_n_answers_have_the_seeds_that_follow():
 def test_a_closed_llm_says_so_and_its_readers_hear_of_it():
     with LLM(method="ngram", dtype="float32") as closing:
         assert repr(closing).startswith("LLM(")
-        for word in ("ngram", "match", "float32", "cpu", "native" if "native" in repr(closing) else "pool"):
+        for word in (
+            "ngram",
+            "match",
+            "float32",
+            "cpu",
+            "native" if "native" in repr(closing) else "pool",
+        ):
             assert word in repr(closing)
         stream = closing.stream(PROMPT, GREEDY)
         next(stream)
     assert repr(closing) == "<LLM, closed>"
     with pytest.raises(InvalidRequest, match="the LLM was closed"):
         list(stream)
-    for use in (closing.generate, closing.stream, lambda text: closing.render([{"role": "user", "content": text}])):
+    for use in (
+        closing.generate,
+        closing.stream,
+        lambda text: closing.render([{"role": "user", "content": text}]),
+    ):
         with pytest.raises(InvalidRequest, match="cannot use this LLM: it was closed"):
             use(PROMPT)
     closing.close()
@@ -561,7 +733,10 @@ def test_an_interrupted_reader_takes_no_text_of_others():
     armed = [True]
     kept = llm().stream(PROMPT, GREEDY)
     text = next(kept).text
-    stopped = llm().stream("The capital of France is", SamplingParams(processors=(interrupt,), seed=1, ignore_eos=True))
+    stopped = llm().stream(
+        "The capital of France is",
+        SamplingParams(processors=(interrupt,), seed=1, ignore_eos=True),
+    )
     with pytest.raises(KeyboardInterrupt):
         list(stopped)
     text += "".join(delta.text for delta in kept)
@@ -573,7 +748,9 @@ def test_an_interrupted_reader_takes_no_text_of_others():
 def test_parameters_that_change_after_their_check_change_no_request():
     def text(meddles):
         bias = {400: 3.0}
-        params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logit_bias=bias)
+        params = SamplingParams(
+            temperature=0, max_tokens=24, ignore_eos=True, logit_bias=bias
+        )
         stream, said = llm("ngram").stream(PROMPT, params), ""
         for delta in stream:
             said += delta.text
@@ -588,4 +765,7 @@ def test_a_request_that_names_the_default_method_shares_what_was_learned():
     one = llm()
     assert one.speculator(SamplingParams(method=one.method)) is one.engine.usual
     assert one.speculator(SamplingParams(method="ngram")) is not one.engine.usual
-    assert one.speculator(SamplingParams(method=one.method, nodes=2)) is not one.engine.usual
+    assert (
+        one.speculator(SamplingParams(method=one.method, nodes=2))
+        is not one.engine.usual
+    )

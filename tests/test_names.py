@@ -15,7 +15,9 @@ from running import Request, engine, finish, plain, prompts, target
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("wrong", [3, "", True, [], {}, b"lm"])
 def test_method_that_is_no_name_is_refused(wrong):
-    with pytest.raises((InvalidRequest, UnknownMethod), match=r"cannot use method=.*ngram"):
+    with pytest.raises(
+        (InvalidRequest, UnknownMethod), match=r"cannot use method=.*ngram"
+    ):
         method(wrong)
 
 
@@ -34,7 +36,12 @@ def test_width_that_is_no_name_is_refused(wrong):
 
 
 @pytest.mark.parametrize(
-    "twice", ["fuse(ngram, ngram)", "cascade(suffix, lm, suffix)", "fuse(cascade(ngram, lm),cascade(ngram, lm))"]
+    "twice",
+    [
+        "fuse(ngram, ngram)",
+        "cascade(suffix, lm, suffix)",
+        "fuse(cascade(ngram, lm),cascade(ngram, lm))",
+    ],
 )
 def test_method_that_joins_one_with_itself_is_refused(twice):
     with pytest.raises(InvalidRequest, match="twice"):
@@ -46,7 +53,10 @@ def test_history_that_cannot_be_saved_is_said_once_and_requests_go_on(tmp_path):
     folder.mkdir()
     drafter = SuffixDrafter.load(folder / "history", target(), None)
     folder.rmdir()
-    asked = [Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)) for prompt in prompts()]
+    asked = [
+        Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
+        for prompt in prompts()
+    ]
     loop = engine(target(), drafter, 4)
     with pytest.warns(RuntimeWarning, match="cannot save past answers") as said:
         got = finish(loop, asked)

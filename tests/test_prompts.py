@@ -1,4 +1,6 @@
-"""Prompts come as texts, lists, arrays, tensors and what a tokenizer returns; what is none of them is refused."""
+"""Prompts come as texts, lists, arrays, tensors and what a tokenizer returns; what is
+none of them is refused.
+"""
 
 import numpy as np
 import pytest
@@ -12,11 +14,19 @@ from foreword.prompts import listed, token_ids
 from running import tokenizer
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-MAKERS = [np.array, torch.tensor, lambda ids: np.array(ids, np.int32), lambda ids: torch.tensor(ids, dtype=torch.int32)]
+MAKERS = [
+    np.array,
+    torch.tensor,
+    lambda ids: np.array(ids, np.int32),
+    lambda ids: torch.tensor(ids, dtype=torch.int32),
+]
 
 
 def ids(prompts: object) -> list[object]:
-    return [prompt if isinstance(prompt, str) else token_ids(prompt) for prompt in listed(prompts)]
+    return [
+        prompt if isinstance(prompt, str) else token_ids(prompt)
+        for prompt in listed(prompts)
+    ]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -42,12 +52,22 @@ def test_padding_of_an_encoding_is_removed(kind, side):
 @pytest.mark.parametrize(
     "wrong",
     [
-        np.array([1.0, 2.0]), torch.tensor([1.5]), np.array([True, False]), torch.tensor([True]), np.array(5),
-        torch.tensor(5), np.zeros((1, 1, 1), int), {}, {"input_ids": None}, BatchEncoding({"attention_mask": [1]}),
-        [[True]], [[1.0]], {"input_ids": [1, 2], "attention_mask": [1]},
+        np.array([1.0, 2.0]),
+        torch.tensor([1.5]),
+        np.array([True, False]),
+        torch.tensor([True]),
+        np.array(5),
+        torch.tensor(5),
+        np.zeros((1, 1, 1), int),
+        {},
+        {"input_ids": None},
+        BatchEncoding({"attention_mask": [1]}),
+        [[True]],
+        [[1.0]],
+        {"input_ids": [1, 2], "attention_mask": [1]},
         {"input_ids": [[1, 2]], "attention_mask": [[1, "a"]]},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_prompt_is_refused(wrong):
     with pytest.raises(InvalidRequest, match="a prompt is"):
         ids(wrong)

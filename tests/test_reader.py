@@ -1,13 +1,27 @@
-"""The law of the reader: pushes and finish together are the decoded text, cut at the first stop string."""
+"""The law of the reader: pushes and finish together are the decoded text, cut at the
+first stop string.
+"""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from tokenizers.decoders import DecodeStream
-from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    ByT5Tokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 import starter
 from foreword.detokenizer import Detokenizer, byte_tokens, cut
@@ -25,17 +39,29 @@ def byte_level() -> PreTrainedTokenizerBase:
 
 
 def sentencepiece_like() -> PreTrainedTokenizerBase:
-    """Unigram over words that begin with a space mark, unknown characters as bytes, first space dropped."""
+    """Unigram over words that begin with a space mark, unknown characters as bytes,
+    first space dropped.
+    """
     trained = Tokenizer(models.Unigram())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
     trained.train_from_iterator(SENTENCES, trainer)
-    pieces = [(piece, -1.0 - id_ / 100) for piece, id_ in sorted(trained.get_vocab().items(), key=lambda item: item[1])]
+    pieces = [
+        (piece, -1.0 - id_ / 100)
+        for piece, id_ in sorted(trained.get_vocab().items(), key=lambda item: item[1])
+    ]
     pieces += [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     return wrapped(tokenizer)
 
@@ -43,37 +69,60 @@ def sentencepiece_like() -> PreTrainedTokenizerBase:
 def metaspace() -> PreTrainedTokenizerBase:
     """The same words, without bytes, decoded by the Metaspace decoder."""
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.Metaspace(),
+        decoders.Metaspace(),
+    )
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
     tokenizer.train_from_iterator(SENTENCES, trainer)
     return wrapped(tokenizer)
 
 
 def wordpiece() -> PreTrainedTokenizerBase:
-    """Words whose inner pieces begin with ##; the decoder puts the spaces and mends punctuation."""
+    """Words whose inner pieces begin with ##; the decoder puts the spaces and mends
+    punctuation.
+    """
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.Lowercase(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=SPECIAL, show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=120, special_tokens=SPECIAL, show_progress=False
+    )
     tokenizer.train_from_iterator(SENTENCES, trainer)
     return wrapped(tokenizer)
 
 
 def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    )
 
 
 def python_only() -> PreTrainedTokenizerBase:
-    """A tokenizer without a Rust half: bytes, and what is no character is left out instead of replaced."""
+    """A tokenizer without a Rust half: bytes, and what is no character is left out
+    instead of replaced.
+    """
     return ByT5Tokenizer()
 
 
-TOKENIZERS = {build.__name__: build() for build in (byte_level, sentencepiece_like, metaspace, wordpiece, python_only)}
+TOKENIZERS = {
+    build.__name__: build()
+    for build in (byte_level, sentencepiece_like, metaspace, wordpiece, python_only)
+}
 BYTE_LEVEL, BYTE_FALLBACK = TOKENIZERS["byte_level"], TOKENIZERS["sentencepiece_like"]
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip: bool) -> str:
-    return str(tokenizer.decode(tokens, skip_special_tokens=skip, clean_up_tokenization_spaces=False))
+    return str(
+        tokenizer.decode(
+            tokens, skip_special_tokens=skip, clean_up_tokenization_spaces=False
+        )
+    )
 
 
 def read(reader: Detokenizer, tokens: list[int]) -> tuple[str, bool]:
@@ -88,30 +137,52 @@ def read(reader: Detokenizer, tokens: list[int]) -> tuple[str, bool]:
 
 @st.composite
 def token_lists(draw: st.DrawFn, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of real text, single bytes of any value, special tokens and anything else, in any order."""
-    low = tokenizer.encode("äß€😀\n", add_special_tokens=False) + list(byte_tokens(tokenizer))[::7]
-    text = st.sampled_from([*SENTENCES, "Ünïcödé 😀👩‍👩‍👧", "日本語", " ", "  a", "\ufffd"]).map(
-        lambda words: tokenizer.encode(words, add_special_tokens=False)
+    """Token ids of real text, single bytes of any value, special tokens and anything
+    else, in any order.
+    """
+    low = (
+        tokenizer.encode("äß€😀\n", add_special_tokens=False)
+        + list(byte_tokens(tokenizer))[::7]
     )
-    loose = st.lists(st.one_of(st.sampled_from(low), st.integers(0, len(tokenizer) - 1), st.integers(0, 2)), max_size=6)
-    return [token for part in draw(st.lists(st.one_of(text, loose), max_size=4)) for token in part]
+    text = st.sampled_from(
+        [*SENTENCES, "Ünïcödé 😀👩‍👩‍👧", "日本語", " ", "  a", "\ufffd"]
+    ).map(lambda words: tokenizer.encode(words, add_special_tokens=False))
+    loose = st.lists(
+        st.one_of(
+            st.sampled_from(low), st.integers(0, len(tokenizer) - 1), st.integers(0, 2)
+        ),
+        max_size=6,
+    )
+    return [
+        token
+        for part in draw(st.lists(st.one_of(text, loose), max_size=4))
+        for token in part
+    ]
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[PreTrainedTokenizerBase, list[int], bool, tuple[str, ...]]:
-    """A tokenizer, output tokens, whether to skip special tokens, and stop strings, most of them from the text."""
+def cases(
+    draw: st.DrawFn,
+) -> tuple[PreTrainedTokenizerBase, list[int], bool, tuple[str, ...]]:
+    """A tokenizer, output tokens, whether to skip special tokens, and stop strings,
+    most of them from the text.
+    """
     tokenizer = draw(st.sampled_from(list(TOKENIZERS.values())))
     tokens, skip = draw(token_lists(tokenizer)), draw(st.booleans())
     text = decode(tokenizer, tokens, skip)
     places = st.tuples(st.integers(0, len(text)), st.integers(1, 8))
     inside = places.map(lambda place: text[place[0] : place[0] + place[1]])
-    words = draw(st.lists(st.one_of(inside, st.text("a .ü\ufffd", max_size=3)), max_size=3))
+    words = draw(
+        st.lists(st.one_of(inside, st.text("a .ü\ufffd", max_size=3)), max_size=3)
+    )
     return tokenizer, tokens, skip, tuple(word for word in words if word)
 
 
 @settings(max_examples=300, deadline=None)
 @given(cases())
-def test_pushes_and_finish_are_the_decoded_text_cut_at_the_first_stop_string(case) -> None:
+def test_pushes_and_finish_are_the_decoded_text_cut_at_the_first_stop_string(
+    case,
+) -> None:
     tokenizer, tokens, skip, stop = case
     whole = decode(tokenizer, tokens, skip)
     text, stopped = read(Detokenizer(tokenizer, [], stop, skip), tokens)
@@ -134,8 +205,14 @@ def test_what_is_shown_before_the_end_is_never_taken_back(case) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(cases(), st.sampled_from(["", *SENTENCES, "schön " * 9, "<s>", "</s><s>", " "]), st.integers(0, 20))
-def test_output_follows_the_prompt_as_in_the_decode_of_both(case, words: str, special: int) -> None:
+@given(
+    cases(),
+    st.sampled_from(["", *SENTENCES, "schön " * 9, "<s>", "</s><s>", " "]),
+    st.integers(0, 20),
+)
+def test_output_follows_the_prompt_as_in_the_decode_of_both(
+    case, words: str, special: int
+) -> None:
     tokenizer, tokens, skip, stop = case
     prompt = tokenizer.encode(words, add_special_tokens=False) + [1] * special
     known = len(decode(tokenizer, prompt, skip))
@@ -143,14 +220,21 @@ def test_output_follows_the_prompt_as_in_the_decode_of_both(case, words: str, sp
     assert text == cut(decode(tokenizer, prompt + tokens, skip)[known:], stop)
 
 
-@pytest.mark.parametrize("name", [name for name, tokenizer in TOKENIZERS.items() if tokenizer.is_fast])
+@pytest.mark.parametrize(
+    "name", [name for name, tokenizer in TOKENIZERS.items() if tokenizer.is_fast]
+)
 def test_pieces_of_valid_text_come_as_early_as_from_decode_stream(name: str) -> None:
     tokenizer = TOKENIZERS[name]
     tokens = tokenizer.encode(" ".join(SENTENCES), add_special_tokens=False)
-    reader, stream = Detokenizer(tokenizer, [], (), False), DecodeStream(ids=[], skip_special_tokens=False)
+    reader, stream = (
+        Detokenizer(tokenizer, [], (), False),
+        DecodeStream(ids=[], skip_special_tokens=False),
+    )
     held = byte_tokens(tokenizer)
     pieces = [reader.push(token)[0] for token in tokens]
-    expected = [stream.step(tokenizer.backend_tokenizer, token) or "" for token in tokens]
+    expected = [
+        stream.step(tokenizer.backend_tokenizer, token) or "" for token in tokens
+    ]
     assert not held.intersection(tokens)
     assert pieces == expected
 
@@ -159,7 +243,9 @@ def test_a_character_of_several_tokens_comes_with_its_last_byte() -> None:
     tokens = BYTE_LEVEL.encode("😀")
     reader = Detokenizer(BYTE_LEVEL, [], (), True)
     assert len(tokens) > 1
-    assert [reader.push(token)[0] for token in tokens] == [""] * (len(tokens) - 1) + ["😀"]
+    assert [reader.push(token)[0] for token in tokens] == [""] * (len(tokens) - 1) + [
+        "😀"
+    ]
     assert reader.finish() == ""
 
 
@@ -180,14 +266,26 @@ def test_a_run_of_byte_tokens_waits_for_its_end() -> None:
 
 
 def test_the_space_between_prompt_and_output_stays() -> None:
-    prompt, tokens = (BYTE_FALLBACK.encode(words, add_special_tokens=False) for words in ("The", "quick fox"))
-    assert read(Detokenizer(BYTE_FALLBACK, prompt, (), True), tokens) == (" quick fox", False)
-    assert read(Detokenizer(BYTE_FALLBACK, [], (), True), tokens) == ("quick fox", False)
+    prompt, tokens = (
+        BYTE_FALLBACK.encode(words, add_special_tokens=False)
+        for words in ("The", "quick fox")
+    )
+    assert read(Detokenizer(BYTE_FALLBACK, prompt, (), True), tokens) == (
+        " quick fox",
+        False,
+    )
+    assert read(Detokenizer(BYTE_FALLBACK, [], (), True), tokens) == (
+        "quick fox",
+        False,
+    )
 
 
 def test_a_prompt_that_ends_inside_a_character_leaves_the_output_alone() -> None:
     tokens = BYTE_LEVEL.encode("😀")
-    text, _ = read(Detokenizer(BYTE_LEVEL, tokens[:-1], (), True), [tokens[-1], *BYTE_LEVEL.encode("ok")])
+    text, _ = read(
+        Detokenizer(BYTE_LEVEL, tokens[:-1], (), True),
+        [tokens[-1], *BYTE_LEVEL.encode("ok")],
+    )
     assert text == "\ufffdok"
 
 
@@ -202,7 +300,9 @@ def test_a_prompt_that_ends_inside_a_character_leaves_the_output_alone() -> None
         (("nowhere", "two!"), "one stop two three"),
     ],
 )
-def test_text_ends_before_the_stop_string_that_is_completed_first(stop: tuple[str, ...], shown: str) -> None:
+def test_text_ends_before_the_stop_string_that_is_completed_first(
+    stop: tuple[str, ...], shown: str
+) -> None:
     tokens = BYTE_LEVEL.encode("one stop two three")
     text, stopped = read(Detokenizer(BYTE_LEVEL, [], stop, True), tokens)
     assert text == shown
@@ -213,8 +313,14 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
     letters = [BYTE_LEVEL.encode(letter)[0] for letter in "aababac"]
     reader = Detokenizer(BYTE_LEVEL, [], ("abac",), True)
     assert [reader.push(token) for token in letters] == [
-        ("", False), ("a", False), ("", False), ("", False), ("ab", False), ("", False), ("", True),
-    ]  # fmt: skip
+        ("", False),
+        ("a", False),
+        ("", False),
+        ("", False),
+        ("ab", False),
+        ("", False),
+        ("", True),
+    ]
     assert reader.finish() == ""
 
 

@@ -35,8 +35,14 @@ def test_a_long_prompt_is_read_beside_the_others_decoding():
         reader.cached += turns[1].read
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 4), st.integers(1, 9))
-def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(lengths, slots, chunk):
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.integers(1, 9),
+)
+def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(
+    lengths, slots, chunk
+):
     scheduler = Scheduler(slots=slots, chunk=chunk)
     sequences = [sequence(length, place) for place, length in enumerate(lengths)]
     for one in sequences:
@@ -46,7 +52,9 @@ def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(lengths, slot
         if not turns:
             break
         assert len(turns) <= slots
-        assert sum(turn.read for turn in turns if len(turn.sequence.pending) > 1) <= chunk
+        assert (
+            sum(turn.read for turn in turns if len(turn.sequence.pending) > 1) <= chunk
+        )
         for turn in turns:
             turn.sequence.cached += turn.read
             if turn.sequence.cached == len(turn.sequence.tokens):
@@ -100,7 +108,9 @@ def test_nothing_starts_before_the_first_of_the_queue_that_is_not_admitted():
     for number in range(3):
         scheduler.add(prior(number, 0))
     assert scheduler.next(lambda one: one.id != 0, begun.append) == []
-    assert [turn.sequence.id for turn in scheduler.next(lambda _: True, begun.append)] == [0, 1]
+    assert [
+        turn.sequence.id for turn in scheduler.next(lambda _: True, begun.append)
+    ] == [0, 1]
     assert [one.id for one in begun] == [0, 1]
 
 

@@ -1,4 +1,6 @@
-"""Faults of a drafter, and requests that choose their own method, rule or width: who is drafted for, and who is not."""
+"""Faults of a drafter, and requests that choose their own method, rule or width: who is
+drafted for, and who is not.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -13,20 +15,37 @@ from foreword.engine import Engine
 from foreword.errors import ModelError
 from foreword.types import Draft, DraftTree, SamplingParams, Sequence
 from foreword.verify import rule
-from running import Answer, Request, draft, drafter, engine, finish, plain, prompts, target
+from running import (
+    Answer,
+    Request,
+    draft,
+    drafter,
+    engine,
+    finish,
+    plain,
+    prompts,
+    target,
+)
 
 LENGTH = 24
 
 
 def requests(count: int = 3, **params: object) -> list[Request]:
     values = dict(temperature=0.8, max_tokens=LENGTH, ignore_eos=True) | params
-    return [Request(prompts()[i % 5], SamplingParams(**(values | {"seed": 40 + i}))) for i in range(count)]
+    return [
+        Request(prompts()[i % 5], SamplingParams(**(values | {"seed": 40 + i})))
+        for i in range(count)
+    ]
 
 
 class Allergic(Foresight):
-    """Drafts the truth, but fails with some requests: where `sick` says so of a sequence."""
+    """Drafts the truth, but fails with some requests: where `sick` says so of a
+    sequence.
+    """
 
-    def __init__(self, truth, sick: Callable[[Sequence], bool], where: str = "propose") -> None:
+    def __init__(
+        self, truth, sick: Callable[[Sequence], bool], where: str = "propose"
+    ) -> None:
         super().__init__(truth)
         self.sick, self.where = sick, where
 
@@ -56,10 +75,16 @@ def test_a_fault_in_one_request_ends_drafting_for_that_request_only(where):
     loop = engine(target(), guesser, 4)
     got, said = run(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
-    assert [answer.sequence.undrafted for answer in got] == [None, "RuntimeError: this text makes me ill", None]
+    assert [answer.sequence.undrafted for answer in got] == [
+        None,
+        "RuntimeError: this text makes me ill",
+        None,
+    ]
     drafted = [answer.sequence.stats.drafted for answer in got]
     assert min(drafted[0], drafted[2]) > LENGTH / 2
-    assert drafted[1] == (4 if where == "hear" else 0), "what it heard came after its first draft"
+    assert drafted[1] == (4 if where == "hear" else 0), (
+        "what it heard came after its first draft"
+    )
     assert len(said) == 1
     assert "off for one request; the text is not affected" in said[0]
 
@@ -67,7 +92,9 @@ def test_a_fault_in_one_request_ends_drafting_for_that_request_only(where):
 def test_a_fault_that_comes_late_leaves_what_was_drafted_before(monkeypatch):
     asked = requests(1)
     want = plain(target(), asked)
-    loop = engine(target(), Allergic(known(want), lambda sequence: sequence.produced > 8), 4)
+    loop = engine(
+        target(), Allergic(known(want), lambda sequence: sequence.produced > 8), 4
+    )
     (answer,), said = run(loop, asked)
     assert answer.said == want[0].said
     assert 0 < answer.sequence.stats.accepted < LENGTH / 2
@@ -88,7 +115,11 @@ def test_repeated_faults_pause_a_drafter_and_it_is_tried_again_later(monkeypatch
     assert "failed 3 times and is off for all requests for 30 rounds" in said[0]
     ill[0] = False
     again, said = run(loop, asked[:1])  # the rest of the pause passes with it
-    assert (again[0].said, again[0].sequence.stats.drafted, said) == (want[0].said, 0, [])
+    assert (again[0].said, again[0].sequence.stats.drafted, said) == (
+        want[0].said,
+        0,
+        [],
+    )
     recovered, said = run(loop, asked)
     assert [answer.said for answer in recovered] == [answer.said for answer in want]
     assert min(answer.sequence.stats.accepted for answer in recovered) > 0
@@ -99,10 +130,25 @@ def test_faults_long_ago_count_no_more(monkeypatch):
     monkeypatch.setattr("foreword.speculator.CLEAN", 3)
     asked = requests(5)
     want = plain(target(), asked)
-    loop = engine(target(), Allergic(known(want), lambda sequence: sequence.seed in (41, 42, 43)), 4, slots=1)
-    got = [run(loop, [one])[0][0] for one in (asked[1], asked[0], asked[2], asked[0], asked[3], asked[4])]
+    loop = engine(
+        target(),
+        Allergic(known(want), lambda sequence: sequence.seed in (41, 42, 43)),
+        4,
+        slots=1,
+    )
+    got = [
+        run(loop, [one])[0][0]
+        for one in (asked[1], asked[0], asked[2], asked[0], asked[3], asked[4])
+    ]
     assert [answer.said for answer in got] == [want[i].said for i in (1, 0, 2, 0, 3, 4)]
-    assert [answer.sequence.stats.accepted > 0 for answer in got] == [False, True, False, True, False, True]
+    assert [answer.sequence.stats.accepted > 0 for answer in got] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_hidden_states_that_are_not_there_are_missed_before_any_round():
@@ -131,7 +177,13 @@ class Lying(Drafter):
 @pytest.mark.parametrize("rule_name", ["rejection", "block"])
 @pytest.mark.parametrize(
     "lie",
-    [lambda p: 2 * p, lambda p: p - 2 * p, lambda p: p / 0, lambda p: p * torch.nan, lambda p: p * 0],
+    [
+        lambda p: 2 * p,
+        lambda p: p - 2 * p,
+        lambda p: p / 0,
+        lambda p: p * torch.nan,
+        lambda p: p * 0,
+    ],
     ids=["of sum 2", "negative", "infinite", "not a number", "nothing"],
 )
 def test_probabilities_that_are_none_are_a_fault(lie, rule_name):
@@ -141,7 +193,12 @@ def test_probabilities_that_are_none_are_a_fault(lie, rule_name):
     assert got[0].tokens == finish(engine(target(), rule=rule_name), asked)[0].tokens
     assert got[0].sequence.stats.drafted == 0
     assert "probs must be probabilities" in said[0]
-    assert run(engine(target(), Lying(lambda p: p), 1, rule=rule_name), asked)[0][0].sequence.stats.drafted > 0
+    assert (
+        run(engine(target(), Lying(lambda p: p), 1, rule=rule_name), asked)[0][
+            0
+        ].sequence.stats.drafted
+        > 0
+    )
 
 
 # ---- interrupts
@@ -164,10 +221,15 @@ class Interrupted:
 
 
 @pytest.mark.sample(7)
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError("no room"), RuntimeError("a broken tokenizer")])
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), MemoryError("no room"), RuntimeError("a broken tokenizer")],
+)
 @pytest.mark.parametrize("hit", range(3))
 @pytest.mark.parametrize("at", [1, 6])
-def test_what_was_committed_before_and_after_an_interrupt_is_handed_over(error, hit, at):
+def test_what_was_committed_before_and_after_an_interrupt_is_handed_over(
+    error, hit, at
+):
     asked = requests()
     want = plain(target(), asked)
     loop = engine(target(), RandomTree(known(want), spoilt=0.3), 4)
@@ -193,7 +255,11 @@ def test_what_was_committed_before_and_after_an_interrupt_is_handed_over(error, 
             assert said == answer.tokens[: len(said)]
             assert len(said) < at
         else:
-            assert (said, "".join(delta.text for delta in deltas), sequence.finish_reason) == answer.said
+            assert (
+                said,
+                "".join(delta.text for delta in deltas),
+                sequence.finish_reason,
+            ) == answer.said
             assert sequence.stats.accepted > 0
 
 
@@ -220,7 +286,9 @@ def test_an_interrupt_in_the_middle_of_a_round_loses_nothing(step, monkeypatch):
         _to_the_end(loop)
     _to_the_end(loop)
     for sequence, answer in zip(sequences, want, strict=True):
-        assert [token for delta in sequence.unread for token in delta.tokens] == answer.tokens
+        assert [
+            token for delta in sequence.unread for token in delta.tokens
+        ] == answer.tokens
         assert "".join(delta.text for delta in sequence.unread) == answer.text
         assert sequence.stats.accepted > 0
 
@@ -243,7 +311,9 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
         loop.speculator(drafter("eagle"), rule("match"), FixedBudget(6)),
         loop.speculator(drafter("none"), rule("match"), FixedBudget(0)),
         loop.speculator(Listener(known(want), (0, 5)), rule("match"), FixedBudget(4)),
-        loop.speculator(RandomTree(known(want), spoilt=0.3), rule("match"), FixedBudget(8)),
+        loop.speculator(
+            RandomTree(known(want), spoilt=0.3), rule("match"), FixedBudget(8)
+        ),
     ]
     sequences = [one.sequence(target().eos) for one in asked]
     rounds = 0
@@ -256,18 +326,24 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
         assert sequence.tokens == answer.sequence.tokens
         assert sequence.undrafted is None
     assert rounds <= LENGTH + 10, "they run together"
-    assert [sequence.stats.accepted > 0 for sequence in sequences[:1] + sequences[4:]] == [True] * 3
+    assert [
+        sequence.stats.accepted > 0 for sequence in sequences[:1] + sequences[4:]
+    ] == [True] * 3
     assert sequences[3].stats.drafted == 0
     heard = torch.cat(ways[4].drafter.heard[sequences[4].id])
     alone = Listener(known(want), (0, 5))
     single = finish(engine(target(), alone, 4), [asked[4]])[0]
-    torch.testing.assert_close(heard, torch.cat(alone.heard[single.sequence.id]), atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(
+        heard, torch.cat(alone.heard[single.sequence.id]), atol=1e-3, rtol=1e-4
+    )
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["rejection", "block", "traversal", "specinfer"])
 def test_a_request_may_have_a_rule_of_its_own_beside_others(name):
-    """Alone or in company, the draws of a rule are keyed by the request: the text is the same."""
+    """Alone or in company, the draws of a rule are keyed by the request: the text is
+    the same.
+    """
     (one, *others) = requests(3)
     alone = finish(engine(target(), drafter("lm"), 4, rule=name), [one])[0]
     loop = engine(target(), drafter("lm"), 4)

@@ -34,12 +34,18 @@ def test_chances_are_never_certain() -> None:
         trust.learn("always", True)
         trust.learn("never", False)
     held = 1 / (1 - MEMORY)
-    assert trust.probability("always", 0.5) == pytest.approx((held + STEADINESS / 2) / (held + STEADINESS))
+    assert trust.probability("always", 0.5) == pytest.approx(
+        (held + STEADINESS / 2) / (held + STEADINESS)
+    )
     assert 0 < trust.probability("never", 0.5) < trust.probability("always", 0.5) < 1
 
 
 def test_what_was_said_is_read_from_the_path() -> None:
-    trees = [DraftTree([10, 11, 12], [-1, -1, 1], [0.5, 0.4, 0.3]), DraftTree([20], [-1], [0.5]), DraftTree()]
+    trees = [
+        DraftTree([10, 11, 12], [-1, -1, 1], [0.5, 0.4, 0.3]),
+        DraftTree([20], [-1], [0.5]),
+        DraftTree(),
+    ]
     path = torch.tensor([[1, 2, -1], [-1, -1, -1], [-1, -1, -1]])
     verdict = Verdict.padded(path, torch.tensor([2, 0, 0]), torch.tensor([13, 21, 30]))
     assert verdict.said(Draft(trees)) == [[11, 12, 13], [21], [30]]
@@ -52,4 +58,6 @@ def test_what_promises_are_worth_is_learned_and_fades() -> None:
         for _ in range(400):
             earned.promise(2.0)
             earned.keep(came)
-        assert earned.share == pytest.approx(share, abs=0.01), "neither nothing nor much more than was promised"
+        assert earned.share == pytest.approx(share, abs=0.01), (
+            "neither nothing nor much more than was promised"
+        )

@@ -1,4 +1,6 @@
-"""One word for each idea: the source, the messages, the README and the pages use the words of docs/glossary.md."""
+"""One word for each idea: the source, the messages, the README and the pages use the
+words of docs/glossary.md.
+"""
 
 import re
 from pathlib import Path
@@ -25,19 +27,35 @@ INSTEAD = {
     "a noun": "nobody somebody whoever",
 }
 """What to say -> the words that the field does not use for it."""
-BANNED = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(' '.join(INSTEAD.values()).split())})(?![A-Za-z])", re.IGNORECASE)
-FILES = sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.c"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BANNED = re.compile(
+    rf"(?<![A-Za-z])(?:{'|'.join(' '.join(INSTEAD.values()).split())})(?![A-Za-z])",
+    re.IGNORECASE,
+)
+FILES = sorted(
+    [
+        *SOURCE.rglob("*.py"),
+        *SOURCE.rglob("*.c"),
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+)
 TAGS = re.compile(r"</?think>|\[/?THINK\]|\.listen\(")
-"""What models write around their reasoning is theirs, and no word of ours; so is the method of sockets."""
+"""What models write around their reasoning is theirs, and no word of ours; so is the
+method of sockets.
+"""
 LIMIT = 600
 """Words of the README: what it is, two commands, five lines, one table."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_a_file_speaks_the_words_of_the_field(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert [
-        f"{number}: {line.strip()}" for number, line in enumerate(lines, 1) if BANNED.search(TAGS.sub("", line))
+        f"{number}: {line.strip()}"
+        for number, line in enumerate(lines, 1)
+        if BANNED.search(TAGS.sub("", line))
     ] == []
 
 
@@ -46,7 +64,11 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_glossary_names_each_word_once() -> None:
-    rows = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([^|]+?) \|",
+        (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     words = [word for row in rows[1:] for word in row.split(", ")]
     assert len(words) == len(set(words))
     assert len(rows) > 30

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from foreword.llm import LLM
     from foreword.recording import Recording
     from foreword.speech.options import Segment, Transcript
-    from foreword.types import Completion, Delta, Round, SamplingParams, Stats, TokenLogprob
+    from foreword.types import (
+        Completion,
+        Delta,
+        Round,
+        SamplingParams,
+        Stats,
+        TokenLogprob,
+    )
 
 __version__ = "0.1.0"
 
@@ -76,7 +83,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name on first use, so that the command line starts without loading torch."""
+    """Import a public name on first use, so that the command line starts without
+    loading torch.
+    """
     if name not in _HOME:
         raise AttributeError(f"module 'foreword' has no attribute {name!r}")
     return getattr(import_module(f"foreword.{_HOME[name]}"), name)

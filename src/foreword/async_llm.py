@@ -1,4 +1,6 @@
-"""An LLM for asyncio: a thread runs the rounds and wakes each event loop once a round; the loops never block."""
+"""An LLM for asyncio: a thread runs the rounds and wakes each event loop once a round;
+the loops never block.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,16 @@ from foreword.requests import has_texts
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 
 Event = tuple[Sequence | None, Delta | BaseException | None]
-"""(sequence, event): a delta, an error, or None for its end. Sequence None: the event is of the whole job."""
+"""(sequence, event): a delta, an error, or None for its end.
+
+Sequence None: the event is of the whole job.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Sequences that one caller waits for. Iterating yields (sequence, delta) as rounds commit, until all have ended.
+    """Sequences that one caller waits for. Iterating yields (sequence, delta) as rounds
+    commit, until all have ended.
 
     An error of a sequence is raised to the iterating caller.
     """
@@ -46,21 +52,26 @@ class Job:
                 yield sequence, event
 
     async def started(self) -> None:
-        """Wait until all sequences are queued. Raises InvalidRequest if one cannot be served."""
+        """Wait until all sequences are queued.
+
+        Raises InvalidRequest if one cannot be served.
+        """
         _, event = await self.events.get()
         if isinstance(event, BaseException):
             raise event
 
 
 class AsyncLLM:
-    """One LLM for the requests of one or several event loops; all of them share its rounds.
+    """One LLM for the requests of one or several event loops; all of them share its
+    rounds.
 
     >>> async with AsyncLLM(LLM()) as llm:
     ...     async for delta in llm.stream("The capital of France is"):
     ...         print(delta.text, end="")
 
-    Leaving an iterator early, or cancelling the task that reads it, aborts the request. The LLM stays usable on its
-    own, also from other threads at the same time; closing this object does not close it.
+    Leaving an iterator early, or cancelling the task that reads it, aborts the request.
+    The LLM stays usable on its own, also from other threads at the same time; closing
+    this object does not close it.
     """
 
     def __init__(self, llm: LLM) -> None:
@@ -75,32 +86,53 @@ class AsyncLLM:
         self._thread: Thread | None = None
 
     async def generate(
-        self, prompts: Prompt | List[Prompt], params: SamplingParams | List[SamplingParams] | None = None
+        self,
+        prompts: Prompt | List[Prompt],
+        params: SamplingParams | List[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Complete every prompt, as `LLM.generate` does; all prompts are checked before any starts."""
+        """Complete every prompt, as `LLM.generate` does; all prompts are checked before
+        any starts.
+        """
         deltas: dict[int, list[Delta]] = {}
         async with self.submit(per_prompt(listed(prompts), params)) as job:
             async for sequence, delta in job:
                 deltas.setdefault(sequence.id, []).append(delta)
-            return [self.llm.completion(one, deltas.get(one.id, [])) for one in job.sequences]
+            return [
+                self.llm.completion(one, deltas.get(one.id, []))
+                for one in job.sequences
+            ]
 
     async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        id: str | None = None,
     ) -> AsyncIterator[Delta]:
         """Complete one prompt and yield a delta per round. `id`: a name for `abort`."""
         if params is not None and params.n > 1:
-            raise InvalidRequest(f"cannot stream n={params.n} answers at once: a stream is one text. Use n=1")
+            raise InvalidRequest(
+                f"cannot stream n={params.n} answers at once: a stream is one text. "
+                "Use n=1"
+            )
         if id is not None and id in self._named:
-            raise InvalidRequest(f"cannot start a request named {id!r}: one of that name runs. Choose another name")
+            raise InvalidRequest(
+                f"cannot start a request named {id!r}: one of that name runs. Choose "
+                "another name"
+            )
         async with self.submit([(prompt, params)], id=id) as job:
             async for _, delta in job:
                 yield delta
 
     @asynccontextmanager
     async def submit(
-        self, requests: List[tuple[Prompt, SamplingParams | None]], *, id: str | None = None
+        self,
+        requests: List[tuple[Prompt, SamplingParams | None]],
+        *,
+        id: str | None = None,
     ) -> AsyncIterator[Job]:
-        """Queue requests together and yield their job, with `n` sequences for each in order; abort it on leaving.
+        """Queue requests together and yield their job, with `n` sequences for each in
+        order; abort it on leaving.
 
         Raises InvalidRequest, before any of them starts, if one cannot be served.
         """
@@ -119,34 +151,51 @@ class AsyncLLM:
             self._call_in_thread(partial(self._abort, job))
 
     async def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
-        """Return the log-probability of each prompt token, as `LLM.score` does, between two rounds."""
+        """Return the log-probability of each prompt token, as `LLM.score` does, between
+        two rounds.
+        """
         prompt, _ = await self._read(prompt, None)
         loop = asyncio.get_running_loop()
         scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()
-        self._call_in_thread(partial(_resolve, loop, scored, partial(self.llm.score, prompt, top)), starts=True)
+        self._call_in_thread(
+            partial(_resolve, loop, scored, partial(self.llm.score, prompt, top)),
+            starts=True,
+        )
         return await scored
 
-    async def chat(self, messages: List[dict[str, str]], params: SamplingParams | None = None) -> Completion:
+    async def chat(
+        self, messages: List[dict[str, str]], params: SamplingParams | None = None
+    ) -> Completion:
         """Answer a conversation, formatted with the model's chat template."""
         if params is not None and params.n > 1:
-            raise InvalidRequest(f"cannot answer a chat with n={params.n} completions: chat returns one. Use generate")
+            raise InvalidRequest(
+                f"cannot answer a chat with n={params.n} completions: chat returns "
+                "one. Use generate"
+            )
         prompt = await asyncio.to_thread(self.llm.render, messages)
         return (await self.generate([prompt], params))[0]
 
     def abort(self, id: str) -> bool:
-        """Abort the stream of that name; it ends after its committed tokens. Return False if there is none."""
+        """Abort the stream of that name; it ends after its committed tokens.
+
+        Return False if there is none.
+        """
         job = self._named.get(id)
         if job is not None:
             self._call_in_thread(partial(self._abort, job))
         return job is not None
 
     def end(self, sequence: Sequence) -> None:
-        """End one sequence of a job before its next round; the committed tokens stay."""
+        """End one sequence of a job before its next round; the committed
+        tokens stay.
+        """
         self._call_in_thread(partial(self.llm.forget, sequence))
 
     @property
     def alive(self) -> bool:
-        """Whether requests can run: not closed, and the thread, once started, has not ended."""
+        """Whether requests can run: not closed, and the thread, once started, has not
+        ended.
+        """
         return not self._closed and (self._thread is None or self._thread.is_alive())
 
     async def close(self) -> None:
@@ -163,19 +212,28 @@ class AsyncLLM:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         await self.close()
 
-    async def _read(self, prompt: Prompt, params: SamplingParams | None) -> tuple[Prompt, SamplingParams | None]:
-        """Tokenize the texts of a request in another thread, so that rounds go on meanwhile."""
+    async def _read(
+        self, prompt: Prompt, params: SamplingParams | None
+    ) -> tuple[Prompt, SamplingParams | None]:
+        """Tokenize the texts of a request in another thread, so that rounds go on
+        meanwhile.
+        """
         if not has_texts(prompt, params):
             return prompt, params
         read, params = await asyncio.to_thread(self.llm.read, prompt, params)
         return cast("list[int]", read), params
 
     async def _ready(self, params: SamplingParams | None) -> tuple[object, ...]:
-        """Compile what an answer must follow and load what drafts for it, beside the rounds; hold the result."""
+        """Compile what an answer must follow and load what drafts for it, beside the
+        rounds; hold the result.
+        """
         if not isinstance(params, SamplingParams):
             return ()
         compiling = self.llm.compiling(params)
@@ -185,7 +243,9 @@ class AsyncLLM:
 
     # ---- the thread
 
-    def _call_in_thread(self, task: Callable[[], None], *, starts: bool = False) -> None:
+    def _call_in_thread(
+        self, task: Callable[[], None], *, starts: bool = False
+    ) -> None:
         """Have the thread call `task` before its next round."""
         if starts:
             self.llm.check_process()
@@ -194,11 +254,16 @@ class AsyncLLM:
         with self._changed:
             if self._closed:
                 if starts:
-                    raise InvalidRequest("cannot start a request: this AsyncLLM was closed. Create another one")
+                    raise InvalidRequest(
+                        "cannot start a request: this AsyncLLM was closed. Create "
+                        "another one"
+                    )
                 return
             self._tasks.append(task)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="foreword-rounds", daemon=True)
+                self._thread = Thread(
+                    target=self._run, name="foreword-rounds", daemon=True
+                )
                 self._thread.start()
             self._changed.notify()
 
@@ -218,11 +283,17 @@ class AsyncLLM:
             if self._jobs:
                 self._round()
 
-    def _start(self, job: Job, requests: List[tuple[Prompt, SamplingParams | None]]) -> None:
+    def _start(
+        self, job: Job, requests: List[tuple[Prompt, SamplingParams | None]]
+    ) -> None:
         if job.given_up:
             return
         try:
-            job.sequences = [one for prompt, params in requests for one in self.llm.prepare(prompt, params)]
+            job.sequences = [
+                one
+                for prompt, params in requests
+                for one in self.llm.prepare(prompt, params)
+            ]
             for sequence in job.sequences:
                 self.llm.begin(sequence)
         except Exception as error:  # noqa: BLE001 - the caller raises it
@@ -254,7 +325,9 @@ class AsyncLLM:
             running = False
             for sequence in job.sequences:
                 while sequence.unread:
-                    events.setdefault(job, []).append((sequence, sequence.unread.popleft()))
+                    events.setdefault(job, []).append(
+                        (sequence, sequence.unread.popleft())
+                    )
                 running |= sequence.finish_reason is None
                 if sequence.error is not None:
                     events.setdefault(job, []).append((sequence, sequence.error))
@@ -271,7 +344,8 @@ class AsyncLLM:
         for loop, several in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_deliver, several)
-            except RuntimeError:  # the loop has ended without closing its iterators, so no caller waits
+            # the loop has ended without closing its iterators, so no caller waits
+            except RuntimeError:
                 for job, _ in several:
                     job.given_up = True
                     for sequence in job.sequences:
@@ -290,7 +364,9 @@ def _resolve(
     future: asyncio.Future[list[TokenLogprob | None]],
     compute: Callable[[], list[TokenLogprob | None]],
 ) -> None:
-    """Compute in this thread and hand the result, or the error, to the future's loop."""
+    """Compute in this thread and hand the result, or the error, to the
+    future's loop.
+    """
     try:
         settle = partial(future.set_result, compute())
     except Exception as error:  # noqa: BLE001 - the caller raises it

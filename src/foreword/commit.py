@@ -1,4 +1,6 @@
-"""The commit step: append accepted tokens, and end a sequence exactly at its stop, also inside an accepted draft."""
+"""The commit step: append accepted tokens, and end a sequence exactly at its stop, also
+inside an accepted draft.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,15 @@ from foreword.types import Delta, Origin, Sequence, TokenLogprob
 
 
 def commit(
-    sequence: Sequence, tokens: list[int], origins: list[Origin], logprobs: list[TokenLogprob], drafted: int
+    sequence: Sequence,
+    tokens: list[int],
+    origins: list[Origin],
+    logprobs: list[TokenLogprob],
+    drafted: int,
 ) -> Delta:
-    """Append `tokens` up to the first that ends the sequence; later ones are discarded."""
+    """Append `tokens` up to the first that ends the sequence; later ones are
+    discarded.
+    """
     kept: list[int] = []
     pieces: list[str] = []
     for token in tokens:
@@ -32,11 +40,17 @@ def commit(
 
 
 def _append_text(sequence: Sequence, token: int) -> str:
-    """Return the text that a new token makes final; set finish_reason if it ends the sequence."""
+    """Return the text that a new token makes final; set finish_reason if it ends the
+    sequence.
+    """
     reader, params = sequence.reader, sequence.params
-    if token in params.stop_token_ids or (token in sequence.eos and not params.ignore_eos):
-        cut = sequence.forced_end is not None and sequence.room <= 0  # also where the model itself ends there
-        sequence.finish_reason = "length" if cut else "stop"  # such a token ends the text and is not part of it
+    if token in params.stop_token_ids or (
+        token in sequence.eos and not params.ignore_eos
+    ):
+        # also where the model itself ends there
+        cut = sequence.forced_end is not None and sequence.room <= 0
+        # such a token ends the text and is not part of it
+        sequence.finish_reason = "length" if cut else "stop"
         return reader.finish() if reader else ""
     text, stopped = reader.push(token) if reader else ("", False)
     if stopped:

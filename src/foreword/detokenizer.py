@@ -1,4 +1,6 @@
-"""Incremental detokenization: whole characters only, and never a part of a stop string."""
+"""Incremental detokenization: whole characters only, and never a part of a
+stop string.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,12 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class Detokenizer:
     """The `TextDecoder` of one completion.
 
-    With the tokenizer's `decode`, without clean-up of spaces, all pushes and `finish` together return
-    `cut(decode(prompt + output)[len(decode(prompt)):], stop)`: the text after the prompt. For byte-level tokenizers
-    this is `cut(decode(output), stop)`; tokenizers that drop the first space of a text keep the one between prompt and
-    output. If the prompt ends inside a character, it is `cut(decode(output), stop)` for every tokenizer.
+    With the tokenizer's `decode`, without clean-up of spaces, all pushes and `finish`
+    together return `cut(decode(prompt + output)[len(decode(prompt)):], stop)`: the text
+    after the prompt. For byte-level tokenizers this is `cut(decode(output), stop)`;
+    tokenizers that drop the first space of a text keep the one between prompt and
+    output. If the prompt ends inside a character, it is `cut(decode(output), stop)` for
+    every tokenizer.
     """
 
     __slots__ = ("_characters", "_decode", "_stop", "_stopped")
@@ -33,17 +37,22 @@ class Detokenizer:
         skip_special_tokens: bool,
     ) -> None:
         decode = decoder(tokenizer, skip_special_tokens)
-        self._characters = CharacterStream(decode, prompt_tokens, byte_tokens(tokenizer))
+        self._characters = CharacterStream(
+            decode, prompt_tokens, byte_tokens(tokenizer)
+        )
         self._stop = StopFilter(stop) if stop else None
         self._stopped = False
         self._decode = decoder(tokenizer, skip_special_tokens=False)
 
     def push(self, token: int) -> tuple[str, bool]:
-        """Read one token. Returns the text that is now final, and whether a stop string was completed.
+        """Read one token. Returns the text that is now final, and whether a stop string
+        was completed.
 
         Raises AssertionError after a stop string was completed.
         """
-        assert not self._stopped, "cannot push a token: a stop string has ended this text"
+        assert not self._stopped, (
+            "cannot push a token: a stop string has ended this text"
+        )
         text = self._characters.push(token)
         if self._stop is None or not text:
             return text, False
@@ -51,14 +60,18 @@ class Detokenizer:
         return text, self._stopped
 
     def finish(self) -> str:
-        """Return the text held back: an unfinished character (as U+FFFD), or the beginning of a stop string."""
+        """Return the text held back: an unfinished character (as U+FFFD), or the
+        beginning of a stop string.
+        """
         if self._stopped:
             return ""
         text = self._characters.finish()
         return text if self._stop is None else self._stop.finish(text)
 
     def show(self, token: int, before: int) -> str:
-        """Return how one token reads after another one, special tokens included; part of a character is U+FFFD."""
+        """Return how one token reads after another one, special tokens included; part
+        of a character is U+FFFD.
+        """
         try:
             head, both = self._decode([before]), self._decode([before, token])
             return both[len(head) :] if both.startswith(head) else self._decode([token])
@@ -67,15 +80,19 @@ class Detokenizer:
 
 
 class CharacterStream:
-    """Decoder of a growing list of tokens; returns a character once no later token can change it.
+    """Decoder of a growing list of tokens; returns a character once no later token can
+    change it.
 
-    Each push decodes a window: the tokens returned last (`seen`, as context for the decoder) and those since. Work per
-    token grows only with the held-back tokens, not with the text.
+    Each push decodes a window: the tokens returned last (`seen`, as context for the
+    decoder) and those since. Work per token grows only with the held-back tokens, not
+    with the text.
     """
 
     __slots__ = ("_bytes", "_decode", "_seen", "_shown", "_text", "_window")
 
-    def __init__(self, decode: Decode, prompt: list[int], bytes_: Collection[int]) -> None:
+    def __init__(
+        self, decode: Decode, prompt: list[int], bytes_: Collection[int]
+    ) -> None:
         self._decode = decode
         self._bytes = bytes_
         self._window = prompt_tail(decode, prompt)
@@ -90,8 +107,14 @@ class CharacterStream:
         window = self._window
         window.append(token)
         before, self._text = self._text, self._decode(window)
-        skipped = self._text == before  # a skipped special token does not end a run of byte tokens
-        if skipped or len(self._text) <= self._shown or self._text.endswith(REPLACEMENT) or token in self._bytes:
+        # a skipped special token does not end a run of byte tokens
+        skipped = self._text == before
+        if (
+            skipped
+            or len(self._text) <= self._shown
+            or self._text.endswith(REPLACEMENT)
+            or token in self._bytes
+        ):
             return ""
         final = self._text[self._shown :]
         del window[: self._seen]
@@ -107,7 +130,9 @@ class CharacterStream:
 
 
 class StopFilter:
-    """Filter that ends text at the first stop string and holds back what may be the beginning of one."""
+    """Filter that ends text at the first stop string and holds back what may be the
+    beginning of one.
+    """
 
     __slots__ = ("_held", "_longest", "_stop")
 
@@ -120,8 +145,14 @@ class StopFilter:
         """Return the text that is final, and whether a stop string ended it."""
         text = self._held + text
         end = first_stop(text, self._stop)
-        self._held = "" if end is not None else text[len(text) - self._beginning(text) :]
-        return (text[:end], True) if end is not None else (text[: len(text) - len(self._held)], False)
+        self._held = (
+            "" if end is not None else text[len(text) - self._beginning(text) :]
+        )
+        return (
+            (text[:end], True)
+            if end is not None
+            else (text[: len(text) - len(self._held)], False)
+        )
 
     def finish(self, text: str) -> str:
         """Return the held text plus `text`, up to the first stop string."""
@@ -129,15 +160,26 @@ class StopFilter:
         return text[: first_stop(text, self._stop)]
 
     def _beginning(self, text: str) -> int:
-        """Return the length of the longest suffix of `text` that is a proper prefix of a stop string."""
+        """Return the length of the longest suffix of `text` that is a proper prefix of
+        a stop string.
+        """
         lengths = range(min(self._longest - 1, len(text)), 0, -1)
-        return next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self._stop)), 0)
+        return next(
+            (
+                n
+                for n in lengths
+                if any(stop.startswith(text[-n:]) for stop in self._stop)
+            ),
+            0,
+        )
 
 
 def first_stop(text: str, stop: tuple[str, ...]) -> int | None:
-    """Return where the stop string that is completed first begins; of equals, the longest. None without one.
+    """Return where the stop string that is completed first begins; of equals, the
+    longest. None without one.
 
-    Completed first, not begun first: only this is independent of token borders, because streaming ends at once.
+    Completed first, not begun first: only this is independent of token borders, because
+    streaming ends at once.
     """
     starts = ((text.find(word), word) for word in stop)
     ends = [(start + len(word), start) for start, word in starts if start >= 0]
@@ -145,24 +187,33 @@ def first_stop(text: str, stop: tuple[str, ...]) -> int | None:
 
 
 def cut(text: str, stop: tuple[str, ...]) -> str:
-    """Return everything before the first stop string: the reference for a whole text."""
+    """Return everything before the first stop string: the reference for a
+    whole text.
+    """
     return text[: first_stop(text, stop)]
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool) -> Decode:
-    """Return `tokenizer.decode` without clean-up of spaces; the Rust tokenizer's own if there is one."""
+    """Return `tokenizer.decode` without clean-up of spaces; the Rust tokenizer's own if
+    there is one.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         return partial(backend.decode, skip_special_tokens=skip_special_tokens)
-    slow = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+    slow = partial(
+        tokenizer.decode,
+        skip_special_tokens=skip_special_tokens,
+        clean_up_tokenization_spaces=False,
+    )
     return cast(Decode, slow)  # a list of ids gives one string
 
 
 def byte_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids of `<0x00>` to `<0xFF>`, if the tokenizer has them (SentencePiece byte fallback).
+    """Return the ids of `<0x00>` to `<0xFF>`, if the tokenizer has them (SentencePiece
+    byte fallback).
 
-    A run of them is decoded as a whole: one invalid byte turns every byte of the run into U+FFFD, so no character of
-    the run is final before it ends.
+    A run of them is decoded as a whole: one invalid byte turns every byte of the run
+    into U+FFFD, so no character of the run is final before it ends.
     """
     unknown = (None, tokenizer.unk_token_id)
     if tokenizer.convert_tokens_to_ids("<0x00>") in unknown:
@@ -172,7 +223,9 @@ def byte_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def prompt_tail(decode: Decode, prompt: list[int]) -> list[int]:
-    """Return the last prompt tokens, as many as decode to some text; none if they end inside a character."""
+    """Return the last prompt tokens, as many as decode to some text; none if they end
+    inside a character.
+    """
     size = 8
     while True:
         tail = prompt[-size:]

@@ -1,6 +1,8 @@
-"""The engine loop: propose, score, verify, commit. Prefill, plain decoding and speculation share one path.
+"""The engine loop: propose, score, verify, commit. Prefill, plain decoding and
+speculation share one path.
 
-The engine works on token ids only; it contains no text handling and no code for any single drafting method.
+The engine works on token ids only; it contains no text handling and no code for any
+single drafting method.
 """
 
 from __future__ import annotations
@@ -28,12 +30,21 @@ from foreword.verify import Rule
 class Engine:
     """Round-based scheduler loop for one target model.
 
-    A sequence uses the drafter, rule and budget given here, or the speculator it was added with. All sequences share
-    one target forward per round.
+    A sequence uses the drafter, rule and budget given here, or the speculator it was
+    added with. All sequences share one target forward per round.
     """
 
-    def __init__(self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget, scheduler: Scheduler) -> None:
-        self.target, self.scheduler, self._cache = target, scheduler, KVCache(target)
+    def __init__(
+        self,
+        target: Model,
+        drafter: Drafter,
+        rule: Rule,
+        budget: DraftBudget,
+        scheduler: Scheduler,
+    ) -> None:
+        self.target = target
+        self.scheduler = scheduler
+        self._cache = KVCache(target)
         self.usual = self.speculator(drafter, rule, budget)
         self.clock = Clock()
         self._others: dict[int, Speculator] = {}
@@ -41,8 +52,13 @@ class Engine:
         self._failed: list[tuple[Sequence, BaseException]] = []
         """Sequences whose commit failed in this round, with the error."""
 
-    def speculator(self, drafter: Drafter, rule: Rule, budget: DraftBudget) -> Speculator:
-        """Return a speculator for this target. Raises ModelError if the target cannot serve the drafter."""
+    def speculator(
+        self, drafter: Drafter, rule: Rule, budget: DraftBudget
+    ) -> Speculator:
+        """Return a speculator for this target.
+
+        Raises ModelError if the target cannot serve the drafter.
+        """
         return Speculator(self.target, drafter, rule, budget)
 
     def add(self, sequence: Sequence, speculator: Speculator | None = None) -> None:
@@ -64,18 +80,25 @@ class Engine:
     @property
     def load(self) -> Load:
         """Sequences, preemptions, and keys and values held, for metrics."""
-        return self._cache.load(len(self.scheduler.running), len(self.scheduler.waiting))
+        return self._cache.load(
+            len(self.scheduler.running), len(self.scheduler.waiting)
+        )
 
     def step(self) -> list[Delta]:
         """Run one round and return the delta of each sequence that emitted tokens.
 
-        Deltas are also appended to `Sequence.unread` on commit, so an interrupted round loses none. An error of one
-        sequence ends that sequence, is stored in `Sequence.error`, and is raised.
+        Deltas are also appended to `Sequence.unread` on commit, so an interrupted round
+        loses none. An error of one sequence ends that sequence, is stored in
+        `Sequence.error`, and is raised.
         """
         with self.target.single_torch_thread():
-            for sequence in [one for one in self.scheduler.running if one.finish_reason]:
+            for sequence in [
+                one for one in self.scheduler.running if one.finish_reason
+            ]:
                 self._retire(sequence)  # an interrupt skipped this in the last round
-            for speculator in {id(one.drafter): one for one in (self.usual, *self._others.values())}.values():
+            for speculator in {
+                id(one.drafter): one for one in (self.usual, *self._others.values())
+            }.values():
                 speculator.rest(self.clock.total)
             return self._round()
 
@@ -85,7 +108,9 @@ class Engine:
         readers = [entry for entry in scheduled if not entry.writes]
         times = [perf_counter()]
         for sub_batch in sub_batches:
-            sub_batch.speculator.propose(sub_batch, sum(len(one.scheduled) for one in sub_batches) - 1)
+            sub_batch.speculator.propose(
+                sub_batch, sum(len(one.scheduled) for one in sub_batches) - 1
+            )
         times.append(perf_counter())
         layers = self._requested_layers(scheduled)
         logits, hidden = self._score(sub_batches, readers, layers)
@@ -95,7 +120,8 @@ class Engine:
         self._share_hidden_states(sub_batches, readers, hidden, layers)
         times.append(perf_counter())
         trace.begin(sub_batches, scheduled)
-        tracing = perf_counter() - times[-1]  # no part of the round, so that budgets do not count it
+        # no part of the round, so that budgets do not count it
+        tracing = perf_counter() - times[-1]
         deltas = [
             delta
             for sub_batch, scores in zip(sub_batches, logits, strict=True)
@@ -113,10 +139,13 @@ class Engine:
         return deltas
 
     def _schedule(self) -> list[ScheduledSequence]:
-        """Return the sequences of this round; if their keys and values do not fit, the last ones have to wait."""
+        """Return the sequences of this round; if their keys and values do not fit, the
+        last ones have to wait.
+        """
         running, cache = self.scheduler.running, self._cache
         scheduled = self.scheduler.next(
-            lambda sequence: cache.admits(sequence, running, self._layers(sequence)), self._begin
+            lambda sequence: cache.admits(sequence, running, self._layers(sequence)),
+            self._begin,
         )
         while len(running) > 1 and cache.lacks(scheduled):
             sequence = self.scheduler.preempt()
@@ -126,14 +155,22 @@ class Engine:
         return scheduled
 
     def _begin(self, sequence: Sequence) -> None:
-        """Open a sequence, and pass its drafter the hidden states of the tokens that need not be read."""
+        """Open a sequence, and pass its drafter the hidden states of the tokens that
+        need not be read.
+        """
         hidden = self._cache.begin(sequence, self._layers(sequence))
         if hidden is not None:
             self._of(sequence).on_hidden_states(sequence, 0, hidden)
 
     def _layers(self, sequence: Sequence) -> tuple[int, ...]:
-        """Return the layers after which the drafter of a sequence reads the hidden states, those of every token."""
-        return self._of(sequence).drafter.hidden_layers if sequence.undrafted is None else ()
+        """Return the layers after which the drafter of a sequence reads the hidden
+        states, those of every token.
+        """
+        return (
+            self._of(sequence).drafter.hidden_layers
+            if sequence.undrafted is None
+            else ()
+        )
 
     def _sub_batches(self, scheduled: list[ScheduledSequence]) -> list[SubBatch]:
         """Group the entries that write by their speculator."""
@@ -143,7 +180,11 @@ class Engine:
         for entry in scheduled:
             speculator = self._of(entry.sequence)
             groups.setdefault(id(speculator), (speculator, []))[1].append(entry)
-        return [sub_batch for speculator, group in groups.values() for sub_batch in speculator.begin(group)]
+        return [
+            sub_batch
+            for speculator, group in groups.values()
+            for sub_batch in speculator.begin(group)
+        ]
 
     def _of(self, sequence: Sequence) -> Speculator:
         return self._others.get(sequence.id, self.usual)
@@ -151,40 +192,79 @@ class Engine:
     # ---- score
 
     def _score(
-        self, sub_batches: list[SubBatch], readers: list[ScheduledSequence], layers: tuple[int, ...]
+        self,
+        sub_batches: list[SubBatch],
+        readers: list[ScheduledSequence],
+        layers: tuple[int, ...],
     ) -> tuple[list[list[Float[Tensor, "_ vocab"]]], list[Float[Tensor, "_ features"]]]:
         """Run one forward over all pending and draft tokens.
 
-        Returns, per sub-batch and sequence, the logits after the last committed token and after each draft token; and
-        per sequence the hidden states of `layers`, if any are requested.
+        Returns, per sub-batch and sequence, the logits after the last committed token
+        and after each draft token; and per sequence the hidden states of `layers`, if
+        any are requested.
         """
         reads = []
         for sub_batch in sub_batches:
-            for entry, tree in zip(sub_batch.scheduled, sub_batch.draft.trees, strict=True):
-                sequence, parents = entry.sequence, None if sub_batch.draft.chain else tree.parents
+            for entry, tree in zip(
+                sub_batch.scheduled, sub_batch.draft.trees, strict=True
+            ):
+                sequence = entry.sequence
+                parents = None if sub_batch.draft.chain else tree.parents
                 tokens = sequence.pending + tree.tokens
-                reads.append(Read(sequence.id, sequence.cached, tokens, parents, keep=len(tree) + 1))
+                reads.append(
+                    Read(
+                        sequence.id,
+                        sequence.cached,
+                        tokens,
+                        parents,
+                        keep=len(tree) + 1,
+                    )
+                )
         for entry in readers:
             sequence, stop = entry.sequence, entry.sequence.cached + entry.read
-            reads.append(Read(sequence.id, sequence.cached, sequence.tokens[sequence.cached : stop], keep=0))
+            reads.append(
+                Read(
+                    sequence.id,
+                    sequence.cached,
+                    sequence.tokens[sequence.cached : stop],
+                    keep=0,
+                )
+            )
         if not reads:
             return [], []
         states: list[Tensor] = []
         if layers:
             logits, hidden = self.target.read_hidden(reads, layers)
-            states = [hidden] if len(reads) == 1 else list(hidden.split([len(read.tokens) for read in reads]))
+            states = (
+                [hidden]
+                if len(reads) == 1
+                else list(hidden.split([len(read.tokens) for read in reads]))
+            )
         else:
             logits = self.target.read(reads)
-        counts = [[len(tree) + 1 for tree in sub_batch.draft.trees] for sub_batch in sub_batches]
+        counts = [
+            [len(tree) + 1 for tree in sub_batch.draft.trees]
+            for sub_batch in sub_batches
+        ]
         if len(counts) == 1 and len(counts[0]) == 1:
             return [[logits]], states
-        pieces = iter(logits.split([rows for sub_batch in counts for rows in sub_batch]))
+        pieces = iter(
+            logits.split([rows for sub_batch in counts for rows in sub_batch])
+        )
         return [[next(pieces) for _ in sub_batch] for sub_batch in counts], states
 
     def _requested_layers(self, scheduled: list[ScheduledSequence]) -> tuple[int, ...]:
-        """Return the layers whose hidden states the drafters of this round read, without duplicates."""
-        distinct = dict.fromkeys(layers for entry in scheduled if (layers := self._layers(entry.sequence)))
-        return next(iter(distinct)) if len(distinct) == 1 else tuple({layer: 0 for one in distinct for layer in one})
+        """Return the layers whose hidden states the drafters of this round read,
+        without duplicates.
+        """
+        distinct = dict.fromkeys(
+            layers for entry in scheduled if (layers := self._layers(entry.sequence))
+        )
+        return (
+            next(iter(distinct))
+            if len(distinct) == 1
+            else tuple({layer: 0 for one in distinct for layer in one})
+        )
 
     # ---- verify
 
@@ -195,34 +275,58 @@ class Engine:
         hidden: list[Tensor],
         layers: tuple[int, ...],
     ) -> None:
-        """Pass each drafter the hidden states of the committed tokens; sequences that write come first in `hidden`."""
+        """Pass each drafter the hidden states of the committed tokens; sequences that
+        write come first in `hidden`.
+        """
         if not hidden:
             return
         kept = [
             (entry, nodes)
             for sub_batch in sub_batches
-            for entry, nodes in zip(sub_batch.scheduled, sub_batch.verdict.kept, strict=True)
+            for entry, nodes in zip(
+                sub_batch.scheduled, sub_batch.verdict.kept, strict=True
+            )
         ]
-        for (entry, nodes), states in zip([*kept, *((entry, []) for entry in readers)], hidden, strict=True):
+        for (entry, nodes), states in zip(
+            [*kept, *((entry, []) for entry in readers)], hidden, strict=True
+        ):
             sequence, needed = entry.sequence, self._layers(entry.sequence)
             if not needed:
                 continue
             rows = [*range(entry.read), *(entry.read + node for node in nodes)]
-            states = select_layers(states if len(rows) == len(states) else states[rows], layers, needed)
+            states = select_layers(
+                states if len(rows) == len(states) else states[rows], layers, needed
+            )
             self._cache.keep_hidden(sequence, states, needed)
             self._of(sequence).on_hidden_states(sequence, sequence.cached, states)
 
     # ---- commit
 
     def _commit(self, sub_batch: SubBatch, logits: list[Tensor]) -> list[Delta]:
-        """Commit the verdict, sequence by sequence. A failure ends only the sequence it belongs to."""
+        """Commit the verdict, sequence by sequence.
+
+        A failure ends only the sequence it belongs to.
+        """
         before, deltas = perf_counter(), []
-        several = sub_batch.batch.sequences, sub_batch.verdict.kept, sub_batch.verdict.said(sub_batch.draft)
+        several = (
+            sub_batch.batch.sequences,
+            sub_batch.verdict.kept,
+            sub_batch.verdict.said(sub_batch.draft),
+        )
         for row, (sequence, path, emitted) in enumerate(zip(*several, strict=True)):
             try:
                 if sequence.error is not None:  # its own parameters failed
                     raise sequence.error
-                deltas.append(self._append(sequence, sub_batch, row, logits[row], path, sequence.with_end(emitted)))
+                deltas.append(
+                    self._append(
+                        sequence,
+                        sub_batch,
+                        row,
+                        logits[row],
+                        path,
+                        sequence.with_end(emitted),
+                    )
+                )
             except BaseException as error:  # noqa: BLE001 - interrupts too: the other sequences must keep their tokens
                 sequence.finish_reason = "abort"
                 self._failed.append((sequence, error))
@@ -230,7 +334,13 @@ class Engine:
         return deltas
 
     def _append(
-        self, sequence: Sequence, sub_batch: SubBatch, row: int, logits: Tensor, path: List[int], emitted: list[int]
+        self,
+        sequence: Sequence,
+        sub_batch: SubBatch,
+        row: int,
+        logits: Tensor,
+        path: List[int],
+        emitted: list[int],
     ) -> Delta:
         origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
         start = len(sequence.tokens)
@@ -241,7 +351,9 @@ class Engine:
             rows = logits[[0, *(node + 1 for node in path)]]
             measured = logprobs(rows, emitted, sequence.params.logprobs)
         drafted = len(sub_batch.draft.trees[row])
-        delta = trace.attach(sub_batch, row, commit(sequence, emitted, origins, measured, drafted))
+        delta = trace.attach(
+            sub_batch, row, commit(sequence, emitted, origins, measured, drafted)
+        )
         sequence.unread.append(delta)
         sequence.cached = start + len(path)
         sequence.rounds += 1
@@ -251,15 +363,24 @@ class Engine:
         """Raise the error of a failed commit; interrupts take precedence."""
         failed, self._failed = self._failed, []
         for sequence, error in failed:
-            interrupted = RuntimeError("cannot continue this request: it was interrupted. Send it again")
+            interrupted = RuntimeError(
+                "cannot continue this request: it was interrupted. Send it again"
+            )
             sequence.error = error if isinstance(error, Exception) else interrupted
         if failed:
-            raise min((error for _, error in failed), key=lambda error: isinstance(error, Exception))
+            raise min(
+                (error for _, error in failed),
+                key=lambda error: isinstance(error, Exception),
+            )
 
-    def _account(self, scheduled: list[ScheduledSequence], sub_batches: list[SubBatch]) -> None:
+    def _account(
+        self, scheduled: list[ScheduledSequence], sub_batches: list[SubBatch]
+    ) -> None:
         """Update statistics and budgets with the round."""
         wrote = sum(entry.writes for entry in scheduled)
-        drafted = sum(len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees)
+        drafted = sum(
+            len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees
+        )
         reading = sum(entry.read for entry in scheduled) - wrote
         for entry in scheduled:
             if not entry.writes:

@@ -1,9 +1,9 @@
 """Every error Foreword raises on purpose, one small tree.
 
     ForewordError
-    ├── InvalidRequest      a prompt or a parameter that cannot be served (also a ValueError)
+    ├── InvalidRequest      a prompt or a parameter that cannot be served (a ValueError)
     │   └── ContextExceeded      a prompt, with its answer, beyond the model's context
-    ├── UnknownMethod       a drafting method or rule that does not exist (also a ValueError)
+    ├── UnknownMethod       a drafting method or rule that does not exist (a ValueError)
     ├── ModelError          a model that cannot be loaded or run
     │   └── VocabularyMismatch   target and drafter do not share one tokenizer
     ├── DraftError          a drafter that failed; the target continues without it
@@ -22,7 +22,9 @@ class InvalidRequest(ForewordError, ValueError):
 
 
 class ContextExceeded(InvalidRequest):
-    """A prompt, or a prompt with its answer, that is longer than the model's context."""
+    """A prompt, or a prompt with its answer, that is longer than the model's
+    context.
+    """
 
 
 class UnknownMethod(ForewordError, ValueError):
@@ -34,7 +36,9 @@ class ModelError(ForewordError, RuntimeError):
 
 
 class VocabularyMismatch(ModelError):
-    """Target and drafter do not share one tokenizer, so token ids mean different things."""
+    """Target and drafter do not share one tokenizer, so token ids mean different
+    things.
+    """
 
 
 class DraftError(ForewordError, RuntimeError):
@@ -46,7 +50,9 @@ class DiskError(ForewordError, OSError):
 
 
 def words(error: BaseException) -> str:
-    """Return an error's message in one line, to quote in another message; its class name if it is empty."""
+    """Return an error's message in one line, to quote in another message; its class
+    name if it is empty.
+    """
     message = str(error).strip()
     return message.splitlines()[0].rstrip(" .:!") if message else type(error).__name__
 
@@ -58,10 +64,15 @@ def named(error: BaseException) -> str:
 
 
 def check_unicode(name: str, text: str) -> str:
-    """Return the text. Raises InvalidRequest if it holds a lone surrogate, which no tokenizer can read."""
+    """Return the text.
+
+    Raises InvalidRequest if it holds a lone surrogate, which no tokenizer can read.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         surrogate = text[error.start]
-        raise InvalidRequest(f"{name} must be valid Unicode, and holds the lone surrogate {surrogate!a}") from None
+        raise InvalidRequest(
+            f"{name} must be valid Unicode, and holds the lone surrogate {surrogate!a}"
+        ) from None
     return text

@@ -1,4 +1,6 @@
-"""Online estimators with exponential forgetting: acceptance probability, calibration and linear cost."""
+"""Online estimators with exponential forgetting: acceptance probability, calibration
+and linear cost.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 OUTLIER = 4.0
-"""Multiple of the expected duration at which a round's time is clipped, because a single stall is no evidence."""
+"""Multiple of the expected duration at which a round's time is clipped, because a
+single stall is no evidence.
+"""
 
 
 def finite(*numbers: float) -> bool:
@@ -19,7 +23,8 @@ def finite(*numbers: float) -> bool:
 
 
 def steadied(seen: float, expected: float) -> float:
-    """Return a measured duration, clipped to OUTLIER times `expected`; `expected` itself if it is not finite.
+    """Return a measured duration, clipped to OUTLIER times `expected`; `expected`
+    itself if it is not finite.
 
     `expected` = 0 means that there is no expectation yet.
     """
@@ -29,20 +34,28 @@ def steadied(seen: float, expected: float) -> float:
 
 
 def running_mean(mean: float, value: float) -> float:
-    """Return the mean moved toward a new value by a tenth; the value itself while the mean is 0."""
-    return mean + 0.1 * (steadied(value, mean) - mean) if mean else steadied(value, mean)
+    """Return the mean moved toward a new value by a tenth; the value itself while the
+    mean is 0.
+    """
+    return (
+        mean + 0.1 * (steadied(value, mean) - mean) if mean else steadied(value, mean)
+    )
 
 
 STEADINESS = 4.0
 """Outcomes. Weight of the prior."""
 BELIEF = 0.5
-"""Draft tokens always counted as expected and accepted, so that the ratio returns to 1 without new evidence."""
+"""Draft tokens always counted as expected and accepted, so that the ratio returns to 1
+without new evidence.
+"""
 MEMORY = 0.99
 """Decay per outcome: an effective window of about 100."""
 
 
 class AcceptanceEstimate:
-    """Acceptance probability per kind of draft token, as the mean of a Beta posterior with decay."""
+    """Acceptance probability per kind of draft token, as the mean of a Beta posterior
+    with decay.
+    """
 
     __slots__ = ("_accepted", "_tried")
 
@@ -51,8 +64,12 @@ class AcceptanceEstimate:
         self._tried: dict[Hashable, float] = {}
 
     def probability(self, kind: Hashable, prior: float) -> float:
-        """Return the acceptance probability of this kind, in (0, 1); `prior` is its value without outcomes."""
-        return (self._accepted.get(kind, 0.0) + STEADINESS * prior) / (self._tried.get(kind, 0.0) + STEADINESS)
+        """Return the acceptance probability of this kind, in (0, 1); `prior` is its
+        value without outcomes.
+        """
+        return (self._accepted.get(kind, 0.0) + STEADINESS * prior) / (
+            self._tried.get(kind, 0.0) + STEADINESS
+        )
 
     def learn(self, kind: Hashable, accepted: bool) -> None:
         """Record whether a draft token of this kind was accepted."""
@@ -61,7 +78,9 @@ class AcceptanceEstimate:
 
 
 class CalibrationRatio:
-    """Calibration of predicted acceptance: accepted draft tokens over the expected number."""
+    """Calibration of predicted acceptance: accepted draft tokens over the expected
+    number.
+    """
 
     __slots__ = ("_accepted", "_expected")
 
@@ -69,10 +88,13 @@ class CalibrationRatio:
         self._expected = self._accepted = 5.0 - BELIEF
 
     def promise(self, draft_tokens: float) -> None:
-        """Add the expected number of accepted tokens of this round; decay the earlier rounds."""
+        """Add the expected number of accepted tokens of this round; decay the earlier
+        rounds.
+        """
         if not finite(draft_tokens):
             return
-        self._expected, self._accepted = 0.98 * self._expected + draft_tokens, 0.98 * self._accepted
+        self._expected = 0.98 * self._expected + draft_tokens
+        self._accepted = 0.98 * self._accepted
 
     def keep(self, draft_tokens: int) -> None:
         """Add the number of accepted tokens of this round."""
@@ -100,7 +122,8 @@ class LinearCost:
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Record one round; its seconds are clipped if far above the expectation."""
-        enough = self.tokens >= self.weight  # with fewer tokens than rounds there is no expectation for many
+        # with fewer tokens than rounds there is no expectation for many
+        enough = self.tokens >= self.weight
         seconds = steadied(seconds, self.start + self.each * tokens if enough else 0.0)
         if not finite(seconds):
             return
@@ -112,8 +135,11 @@ class LinearCost:
 
     @property
     def each(self) -> float:
-        """Seconds per further draft token; half the average while all rounds drafted about the same number."""
-        average = self.seconds / (max(self.tokens, self.weight) or 1.0)  # finite, also if no round drafted for long
+        """Seconds per further draft token; half the average while all rounds drafted
+        about the same number.
+        """
+        # finite, also if no round drafted for long
+        average = self.seconds / (max(self.tokens, self.weight) or 1.0)
         spread = self.weight * self.squares - self.tokens**2
         if spread <= 0.05 * self.tokens**2 + 1e-9:
             return 0.5 * average
@@ -123,4 +149,8 @@ class LinearCost:
     @property
     def start(self) -> float:
         """Fixed seconds of a round that drafts."""
-        return max(self.seconds - self.each * self.tokens, 0.0) / self.weight if self.weight else 0.0
+        return (
+            max(self.seconds - self.each * self.tokens, 0.0) / self.weight
+            if self.weight
+            else 0.0
+        )

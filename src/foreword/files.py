@@ -1,4 +1,6 @@
-"""Atomic creation of files and folders, and early checks that output paths are writable."""
+"""Atomic creation of files and folders, and early checks that output paths are
+writable.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ FULL = re.compile(
 
 @contextmanager
 def room(place: Path) -> Iterator[None]:
-    """Wrap code that writes to `place`. Raises DiskError with its name if the disk is full."""
+    """Wrap code that writes to `place`.
+
+    Raises DiskError with its name if the disk is full.
+    """
     try:
         yield
     except DiskError:
@@ -31,14 +36,17 @@ def room(place: Path) -> Iterator[None]:
         if not FULL.search(str(error)):
             raise
         raise DiskError(
-            f"cannot write {place}: the disk is full, or a limit is reached ({words(error)}). "
+            f"cannot write {place}: the disk is full, or a limit is reached "
+            f"({words(error)}). "
             "Free some space and try again, or choose another path"
         ) from error
 
 
 @contextmanager
 def atomic_fill(folder: Path, name: Path | None = None) -> Iterator[None]:
-    """Wrap code that fills a folder, as `room`; its files get the default mode (safetensors sets 0600)."""
+    """Wrap code that fills a folder, as `room`; its files get the default mode
+    (safetensors sets 0600).
+    """
     with room(name or folder):
         yield
     mode = folder.stat().st_mode & 0o666
@@ -49,16 +57,22 @@ def atomic_fill(folder: Path, name: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; it gets its final name once it is complete and synced to disk.
+    """Yield an empty folder to fill; it gets its final name once it is complete and
+    synced to disk.
 
-    If filling it fails, nothing is left. Raises InvalidRequest if `folder` exists, before or after.
+    If filling it fails, nothing is left. Raises InvalidRequest if `folder` exists,
+    before or after.
     """
-    exists_error = InvalidRequest(f"cannot create a folder: {folder} exists already. Remove it or choose another path")
+    exists_error = InvalidRequest(
+        f"cannot create a folder: {folder} exists already. Remove it or choose another "
+        "path"
+    )
     if folder.exists():
         raise exists_error
     check_creatable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:  # readable by its owner only
+    # readable by its owner only
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         partial = Path(temporary) / folder.name
         partial.mkdir()
         with atomic_fill(partial, folder):
@@ -74,7 +88,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_file(file: Path) -> Iterator[Path]:
-    """Yield a new path to write; afterwards that file is synced and replaces `file` in one step.
+    """Yield a new path to write; afterwards that file is synced and replaces `file` in
+    one step.
 
     A missing parent folder is created with mode 0700.
     """
@@ -90,7 +105,8 @@ def atomic_file(file: Path) -> Iterator[Path]:
 def cache() -> Path:
     """Return the cache folder: $XDG_CACHE_HOME/foreword, or ~/.cache/foreword.
 
-    The XDG specification says to ignore a relative path. Raises OSError if the user has no home folder either.
+    The XDG specification says to ignore a relative path. Raises OSError if the user has
+    no home folder either.
     """
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if configured.is_absolute():
@@ -98,7 +114,8 @@ def cache() -> Path:
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises an error that is no OSError
     if not home.is_absolute():
         raise FileNotFoundError(
-            "cannot find a cache folder: this user has no home folder. Set XDG_CACHE_HOME to an absolute path"
+            "cannot find a cache folder: this user has no home folder. Set "
+            "XDG_CACHE_HOME to an absolute path"
         )
     return home / ".cache" / "foreword"
 
@@ -106,8 +123,14 @@ def cache() -> Path:
 def check_writable(file: Path) -> None:
     """Raise InvalidRequest if the file cannot be written, before any work starts."""
     folder = file.resolve().parent
-    if not folder.is_dir() or file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise InvalidRequest(f"cannot write {file}: choose a path in an existing, writable folder")
+    if (
+        not folder.is_dir()
+        or file.is_dir()
+        or not os.access(file if file.exists() else folder, os.W_OK)
+    ):
+        raise InvalidRequest(
+            f"cannot write {file}: choose a path in an existing, writable folder"
+        )
 
 
 def check_creatable(folder: Path) -> None:
@@ -115,7 +138,9 @@ def check_creatable(folder: Path) -> None:
     target = folder.resolve()
     existing = next(path for path in (target, *target.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise InvalidRequest(f"cannot create {folder} in {existing}: choose a path in a writable folder")
+        raise InvalidRequest(
+            f"cannot create {folder} in {existing}: choose a path in a writable folder"
+        )
 
 
 def sync(path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Decides which sequences may hold keys and values of the target: who may start, and when one must give way."""
+"""Decides which sequences may hold keys and values of the target: who may start, and
+when one must give way.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,29 @@ from foreword.types.params import NODES
 class KVCache:
     """The pages of a target, as the engine shares them among its sequences.
 
-    A backend without pages has no limit. One that cannot read a text again with the same bits reserves the pages of a
-    sequence when it starts (`PagePool.adjacent`), and then no sequence has to give way.
+    A backend without pages has no limit. One that cannot read a text again with the
+    same bits reserves the pages of a sequence when it starts (`PagePool.adjacent`), and
+    then no sequence has to give way.
     """
 
     def __init__(self, target: Model) -> None:
         self._target = target
         self.preemptions = 0
 
-    def begin(self, sequence: Sequence, layers: List[int]) -> Float[Tensor, "tokens features"] | None:
-        """Open a sequence in the target, from the longest beginning that an earlier text has left.
+    def begin(
+        self, sequence: Sequence, layers: List[int]
+    ) -> Float[Tensor, "tokens features"] | None:
+        """Open a sequence in the target, from the longest beginning that an earlier
+        text has left.
 
-        Its drafter needs the hidden states after `layers` of every token. Returns those of the tokens that are not
-        read, None if there are none.
+        Its drafter needs the hidden states after `layers` of every token. Returns those
+        of the tokens that are not read, None if there are none.
         """
-        room, tenant = sequence.prompt + sequence.params.max_tokens + NODES, sequence.params.tenant
-        sequence.cached = self._target.open(sequence.id, room, sequence.keys, tenant, layers)
+        room = sequence.prompt + sequence.params.max_tokens + NODES
+        tenant = sequence.params.tenant
+        sequence.cached = self._target.open(
+            sequence.id, room, sequence.keys, tenant, layers
+        )
         if sequence.images is not None:
             cast("SeesImages", self._target.backend).see(sequence.id, sequence.images)
         if sequence.encoder_input:
@@ -41,15 +50,29 @@ class KVCache:
         if not sequence.rounds:
             sequence.stats.cached = sequence.cached
         pool = self._target.backend.pool
-        return pool.hidden(sequence.id, layers) if pool is not None and layers and sequence.cached else None
+        return (
+            pool.hidden(sequence.id, layers)
+            if pool is not None and layers and sequence.cached
+            else None
+        )
 
-    def keep_hidden(self, sequence: Sequence, hidden: Float[Tensor, "tokens features"], layers: List[int]) -> None:
-        """Keep the hidden states of tokens that were just read, for later texts that begin alike."""
+    def keep_hidden(
+        self,
+        sequence: Sequence,
+        hidden: Float[Tensor, "tokens features"],
+        layers: List[int],
+    ) -> None:
+        """Keep the hidden states of tokens that were just read, for later texts that
+        begin alike.
+        """
         if (pool := self._target.backend.pool) is not None:
             pool.keep_hidden(sequence.id, sequence.cached, hidden, layers)
 
-    def admits(self, sequence: Sequence, running: List[Sequence], layers: List[int]) -> bool:
-        """Return whether a sequence fits beside those that run, each with its whole text and its next draft.
+    def admits(
+        self, sequence: Sequence, running: List[Sequence], layers: List[int]
+    ) -> bool:
+        """Return whether a sequence fits beside those that run, each with its whole
+        text and its next draft.
 
         `layers`: as in `begin`.
         """
@@ -57,7 +80,10 @@ class KVCache:
         if pool is None or pool.limit is None or not running:
             return True
         needed = [pool.lacking(one.id, self._rows(one)) for one in (*running, sequence)]
-        needed += [pool.lacking(source_id(one.id), one.encoder_rows) for one in (*running, sequence)]
+        needed += [
+            pool.lacking(source_id(one.id), one.encoder_rows)
+            for one in (*running, sequence)
+        ]
         shared = pool.prefixes.shared(sequence.keys, sequence.params.tenant, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 
@@ -66,8 +92,14 @@ class KVCache:
         pool = self._target.backend.pool
         if pool is None or pool.limit is None:
             return False
-        stops = [(one.sequence, one.sequence.cached + one.read + NODES * one.writes) for one in scheduled]
-        return sum(pool.lacking(sequence.id, stop) for sequence, stop in stops) > pool.limit - pool.used
+        stops = [
+            (one.sequence, one.sequence.cached + one.read + NODES * one.writes)
+            for one in scheduled
+        ]
+        return (
+            sum(pool.lacking(sequence.id, stop) for sequence, stop in stops)
+            > pool.limit - pool.used
+        )
 
     def give_up(self, sequence: Sequence) -> None:
         """Free the pages of a preempted sequence; it will be read again."""
@@ -85,7 +117,9 @@ class KVCache:
         return Load(running, waiting, self.preemptions, *counts)
 
     def _rows(self, sequence: Sequence) -> int:
-        """Return the rows that a sequence takes in the next round it writes in, or reserves."""
+        """Return the rows that a sequence takes in the next round it writes in, or
+        reserves.
+        """
         pool = self._target.backend.pool
         if pool is not None and pool.adjacent:
             return pool.room(sequence.prompt + sequence.params.max_tokens + NODES)

@@ -1,6 +1,7 @@
 """Checks of prompts: a prompt is a text or a list of token ids, one or many.
 
-Arrays and tensors count as lists. A tokenizer's output counts as the ids in it, without padding.
+Arrays and tensors count as lists. A tokenizer's output counts as the ids in it, without
+padding.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from torch import Tensor
 from foreword.errors import InvalidRequest, check_unicode
 
 DEPTH = 200
-"""Levels of nesting in a message or a tool: far more than any has, and less than Python's stack."""
+"""Levels of nesting in a message or a tool: far more than any has, and less than
+Python's stack.
+"""
 Prompt = str | List[int] | Mapping[str, object]
 """Text, or its token ids, or {"prompt": text, "images": list}."""
 P = TypeVar("P")
@@ -26,13 +29,21 @@ P = TypeVar("P")
 class ImagePrompt(list[int]):
     """Token ids of a prompt with images, and what the model is given of these.
 
-    tensors: by argument of the model.  placeholder: id of the tokens in whose place images stand.
-    digest: names the images.
+    tensors: by argument of the model. placeholder: id of the tokens in whose place
+    images stand. digest: names the images.
     """
 
-    def __init__(self, tokens: List[int], tensors: Mapping[str, Tensor], placeholder: int, digest: bytes) -> None:
+    def __init__(
+        self,
+        tokens: List[int],
+        tensors: Mapping[str, Tensor],
+        placeholder: int,
+        digest: bytes,
+    ) -> None:
         super().__init__(tokens)
-        self.tensors, self.placeholder, self.digest = tensors, placeholder, digest
+        self.tensors = tensors
+        self.placeholder = placeholder
+        self.digest = digest
 
 
 def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
@@ -46,7 +57,10 @@ def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
         return [cast("Prompt", prompts)]
     if not is_list(prompts):
         raise _invalid_prompt(prompts)
-    return [_text(prompt) if isinstance(prompt, str) else prompt for prompt in cast("List[Prompt]", prompts)]
+    return [
+        _text(prompt) if isinstance(prompt, str) else prompt
+        for prompt in cast("List[Prompt]", prompts)
+    ]
 
 
 def has_images(prompt: object) -> TypeGuard[Mapping[str, object]]:
@@ -55,11 +69,15 @@ def has_images(prompt: object) -> TypeGuard[Mapping[str, object]]:
 
 
 def per_prompt(prompts: List[Prompt], params: P | List[P]) -> list[tuple[Prompt, P]]:
-    """Return each prompt with its parameters: shared, or one per prompt. Raises InvalidRequest for other lengths."""
+    """Return each prompt with its parameters: shared, or one per prompt.
+
+    Raises InvalidRequest for other lengths.
+    """
     parameters = cast("List[P]", params if is_list(params) else [params] * len(prompts))
     if len(parameters) != len(prompts):
         raise InvalidRequest(
-            f"{len(prompts)} prompts need one set of parameters or {len(prompts)}, got {len(parameters)}"
+            f"{len(prompts)} prompts need one set of parameters or {len(prompts)}, got "
+            f"{len(parameters)}"
         )
     return list(zip(prompts, parameters, strict=True))
 
@@ -67,15 +85,23 @@ def per_prompt(prompts: List[Prompt], params: P | List[P]) -> list[tuple[Prompt,
 def token_ids(prompt: object) -> list[int]:
     """Return token ids as plain ints; numpy ints in a list are allowed."""
     prompt = _lists(prompt)
-    if not is_list(prompt) or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in prompt):
+    if not is_list(prompt) or not all(
+        isinstance(token, Integral) and not isinstance(token, bool) for token in prompt
+    ):
         raise _invalid_prompt(prompt)
     return [int(token) for token in cast("List[int]", prompt)]
 
 
 def check_texts(name: str, value: object, depth: int = DEPTH) -> None:
-    """Check every string in a message or a tool, also nested ones. Raises InvalidRequest if one is not Unicode."""
+    """Check every string in a message or a tool, also nested ones.
+
+    Raises InvalidRequest if one is not Unicode.
+    """
     if not depth:
-        raise InvalidRequest(f"cannot read {name}: it is nested in more than {DEPTH} levels. Make it flatter")
+        raise InvalidRequest(
+            f"cannot read {name}: it is nested in more than {DEPTH} levels. Make it "
+            "flatter"
+        )
     if isinstance(value, str):
         check_unicode(name, value)
     elif is_list(value) or isinstance(value, Mapping):
@@ -90,7 +116,9 @@ def is_list(value: object) -> TypeGuard[List[object]]:
 
 
 def _lists(value: object) -> object:
-    """Convert arrays and tensors to lists and a tokenizer's output to its ids; return other values unchanged."""
+    """Convert arrays and tensors to lists and a tokenizer's output to its ids; return
+    other values unchanged.
+    """
     if isinstance(value, Mapping):
         ids, mask = _lists(value.get("input_ids")), _lists(value.get("attention_mask"))
         return ids if mask is None else _unpadded(value, ids, mask)
@@ -104,7 +132,10 @@ def _unpadded(encoding: object, ids: object, mask: object) -> list[object]:
     if not (is_list(ids) and is_list(mask) and len(ids) == len(mask)):
         raise _invalid_prompt(encoding)
     if any(map(is_list, mask)):
-        return [_unpadded(encoding, _lists(row), _lists(kept)) for row, kept in zip(ids, mask, strict=True)]
+        return [
+            _unpadded(encoding, _lists(row), _lists(kept))
+            for row, kept in zip(ids, mask, strict=True)
+        ]
     if not all(kept in (0, 1) for kept in mask):
         raise _invalid_prompt(encoding)
     return [token for token, kept in zip(ids, mask, strict=True) if kept]

@@ -1,4 +1,6 @@
-"""From requests to sequences, and on to completions: tokenize prompts, render chats, check parameters."""
+"""From requests to sequences, and on to completions: tokenize prompts, render chats,
+check parameters.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
 from foreword.structured.compiler import Grammars
-from foreword.types import Completion, Delta, SamplingParams, Sequence, Source, SpeechPrompt
+from foreword.types import (
+    Completion,
+    Delta,
+    SamplingParams,
+    Sequence,
+    Source,
+    SpeechPrompt,
+)
 from foreword.types.params import NODES
 
 Request = tuple["list[int] | SpeechPrompt", SamplingParams]
@@ -49,7 +58,8 @@ SEEDS = 2**63
 class Requests:
     """Builder of sequences for one target. Not thread-safe, because tokenizers are not.
 
-    Without a tokenizer, sequences are token ids alone, and whatever needs text raises InvalidRequest.
+    Without a tokenizer, sequences are token ids alone, and whatever needs text raises
+    InvalidRequest.
     """
 
     def __init__(
@@ -60,13 +70,17 @@ class Requests:
         *,
         sanitize: bool = False,
     ) -> None:
-        """`images` makes the reader of one chat's images (`image_reader`); without it, they are refused.
+        """`images` makes the reader of one chat's images (`image_reader`); without it,
+        they are refused.
 
-        With `sanitize`, control tokens in chats are plain text where users or tools wrote them.
+        With `sanitize`, control tokens in chats are plain text where users or tools
+        wrote them.
         """
         if sanitize:
             check_sanitizing(tokenizer)
-        self._target, self._tokenizer, self._readers = target, tokenizer, images
+        self._target = target
+        self._tokenizer = tokenizer
+        self._readers = images
         self._sanitize = sanitize
         self._vision: Vision | None = None
         self._ids = count(1)
@@ -78,31 +92,46 @@ class Requests:
         return need_tokenizer(self._tokenizer)
 
     def compile(self, params: SamplingParams | None) -> None:
-        """Compile what an answer must follow, if anything, and cache it. Thread-safe. Raises InvalidRequest."""
+        """Compile what an answer must follow, if anything, and cache it.
+
+        Thread-safe. Raises InvalidRequest.
+        """
         if isinstance(params, SamplingParams):
             self._grammars.compiled(params)
 
     def compiling(self, params: SamplingParams) -> Future[object]:
-        """Compile what such answers must follow, within bounds, in a process that cancelling the future ends."""
+        """Compile what such answers must follow, within bounds, in a process that
+        cancelling the future ends.
+        """
         return cast("Future[object]", self._grammars.submit(params))
 
-    def read(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> Request:
-        """Return a request with its texts as token ids: the prompt, the prediction and the bad words.
+    def read(
+        self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
+    ) -> Request:
+        """Return a request with its texts as token ids: the prompt, the prediction and
+        the bad words.
 
         Raises InvalidRequest for a text that cannot be read.
         """
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
-            raise InvalidRequest(f"params must be SamplingParams, or a list with one for each prompt, got {params!r}")
+            raise InvalidRequest(
+                "params must be SamplingParams, or a list with one for each prompt, "
+                f"got {params!r}"
+            )
         prompt = self.with_images(prompt) if has_images(prompt) else prompt
         if not isinstance(prompt, SpeechPrompt):
             prompt = self._tokens(prompt)
         banned = params.bad_word_ids + self._bad_word_ids(params.bad_words)
         prediction = self._prediction(params.prediction)
         # a copy, as the caller may go on changing the parameters
-        return prompt, replace(params, bad_words=(), bad_word_ids=banned, prediction=prediction)
+        return prompt, replace(
+            params, bad_words=(), bad_word_ids=banned, prediction=prediction
+        )
 
-    def sequences(self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None) -> list[Sequence]:
+    def sequences(
+        self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
+    ) -> list[Sequence]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
@@ -115,41 +144,73 @@ class Requests:
         features = prompt.features if isinstance(prompt, SpeechPrompt) else None
         source = Source()
         if rules is not None:
-            source, tokens, params = Source(tokens), list(rules.start), rules.applied(params)
+            source = Source(tokens)
+            tokens = list(rules.start)
+            params = rules.applied(params)
         end = None if rules is None else rules.last(params)
-        prediction, grammar = self._prediction(params.prediction), self._grammars.compiled(params)
+        prediction = self._prediction(params.prediction)
+        grammar = self._grammars.compiled(params)
         sequences = []
         for number in range(params.n):
-            seed = secrets.randbits(63) if params.seed is None else (params.seed + number) % SEEDS
+            seed = (
+                secrets.randbits(63)
+                if params.seed is None
+                else (params.seed + number) % SEEDS
+            )
             reader = self._reader(tokens, params)
             ids = list(tokens)
-            follows = self._grammars.answer(grammar, params, len(ids)) if grammar else None
+            follows = (
+                self._grammars.answer(grammar, params, len(ids)) if grammar else None
+            )
             sequences.append(
                 Sequence(
-                    next(self._ids), ids, len(ids), params, seed, self._eos, reader, prediction, follows, source,
-                    images, features, end,
+                    next(self._ids),
+                    ids,
+                    len(ids),
+                    params,
+                    seed,
+                    self._eos,
+                    reader,
+                    prediction,
+                    follows,
+                    source,
+                    images,
+                    features,
+                    end,
                 )
-            )  # fmt: skip
+            )
         return sequences
 
     def render(
-        self, messages: List[Message], tools: List[Tool] | None = None, template_options: Options | None = None
+        self,
+        messages: List[Message],
+        tools: List[Tool] | None = None,
+        template_options: Options | None = None,
     ) -> list[int]:
-        """Return the prompt token ids of a conversation, with tools that the model may call.
+        """Return the prompt token ids of a conversation, with tools that the model may
+        call.
 
-        A template that knows no tools gets them, and calls and results, as text. `template_options` are the template's
-        own. Raises InvalidRequest if a message, a tool or an option is wrong, or if the template refuses the messages.
+        A template that knows no tools gets them, and calls and results, as text.
+        `template_options` are the template's own. Raises InvalidRequest if a message, a
+        tool or an option is wrong, or if the template refuses the messages.
         """
         functions, options = functions_of(tools), check_options(template_options)
         turns = conversation(messages, self._image_reader())
-        shown: list[Any] | None = [dict(function.tool) for function in functions] or None
+        shown: list[Any] | None = [
+            dict(function.tool) for function in functions
+        ] or None
         apply, encode, templates = self._rendering(images_of(turns))
         if not templates:
             raise InvalidRequest(
-                f"cannot render a chat: {self._target.name} has no chat template. Use generate with a text prompt"
+                f"cannot render a chat: {self._target.name} has no chat template. Use "
+                "generate with a text prompt"
             )
-        template, errors = template_of(templates, tools=shown is not None), list[Exception]()
-        if self._sanitize and (marks := marked(turns, self.tokenizer, template)) != turns:
+        template = template_of(templates, tools=shown is not None)
+        errors = list[Exception]()
+        if (
+            self._sanitize
+            and (marks := marked(turns, self.tokenizer, template)) != turns
+        ):
             turns, encode = marks, partial(encode, plain=True)
         if not knows_tools(template):
             turns, shown = instructed(turns, functions), None
@@ -157,27 +218,38 @@ class Requests:
             check_roles(form, template, apply)
             try:
                 if characters(form) > self._limit.unchecked:
-                    self._limit.check(apply(form, tokenize=False, tools=shown, **options))
-                return encode(in_parts(form, apply) if "type" in template else form, tools=shown, **options)
+                    self._limit.check(
+                        apply(form, tokenize=False, tools=shown, **options)
+                    )
+                return encode(
+                    in_parts(form, apply) if "type" in template else form,
+                    tools=shown,
+                    **options,
+                )
             except InvalidRequest:
                 raise
             except Exception as error:  # noqa: BLE001 - a template can raise anything
                 errors.append(error)
         raise InvalidRequest(
-            f"cannot render this chat: the chat template of {self._target.name} refuses these messages: {errors[0]}"
+            f"cannot render this chat: the chat template of {self._target.name} "
+            f"refuses these messages: {errors[0]}"
         ) from errors[0]
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, ImagePrompt):
             return prompt
         if self._target.seq2seq is not None and self._target.seq2seq.sound:
-            raise InvalidRequest(f"cannot complete a text: {self._target.name} reads sound. Use LLM.transcribe")
+            raise InvalidRequest(
+                f"cannot complete a text: {self._target.name} reads sound. Use "
+                "LLM.transcribe"
+            )
         return self.ids(prompt) if isinstance(prompt, str) else token_ids(prompt)
 
     def ids(self, text: str, *, special: bool = True) -> list[int]:
         """Return the token ids of a text, with special tokens around it or without.
 
-        Raises InvalidRequest for a text that is too long by its characters alone, or no Unicode.
+        Raises InvalidRequest for a text that is too long by its characters alone, or no
+        Unicode.
         """
         self._limit.check(check_unicode("a prompt", text))
         return list(self.tokenizer(text, add_special_tokens=special)["input_ids"])
@@ -196,20 +268,37 @@ class Requests:
     def _reader(self, tokens: list[int], params: SamplingParams) -> Detokenizer | None:
         if self._tokenizer is None and not params.stop:
             return None
-        return Detokenizer(self.tokenizer, tokens, params.stop, params.skip_special_tokens)
+        return Detokenizer(
+            self.tokenizer, tokens, params.stop, params.skip_special_tokens
+        )
 
     def with_images(self, prompt: Mapping[str, object]) -> list[int]:
-        """Return the ids of {"prompt": text, "images": list}. Raises InvalidRequest if it cannot be served."""
-        text, images, read = prompt.get("prompt"), prompt["images"], self._image_reader()
+        """Return the ids of {"prompt": text, "images": list}.
+
+        Raises InvalidRequest if it cannot be served.
+        """
+        text = prompt.get("prompt")
+        images = prompt["images"]
+        read = self._image_reader()
         if not isinstance(text, str) or not is_list(images) or not images:
-            raise InvalidRequest('cannot read this prompt: with images, it is {"prompt": text, "images": [image, …]}')
+            raise InvalidRequest(
+                'cannot read this prompt: with images, it is {"prompt": text, '
+                '"images": [image, …]}'
+            )
         if read is None:
-            raise InvalidRequest("cannot read images here: only text is served. Leave the images out")
-        return self._sight.prompt(check_unicode("a prompt", text), [read(image) for image in images])
+            raise InvalidRequest(
+                "cannot read images here: only text is served. Leave the images out"
+            )
+        return self._sight.prompt(
+            check_unicode("a prompt", text), [read(image) for image in images]
+        )
 
     @property
     def _sight(self) -> Vision:
-        """Return what reads images; loaded when it is first needed. Raises InvalidRequest where there is none."""
+        """Return what reads images; loaded when it is first needed.
+
+        Raises InvalidRequest where there is none.
+        """
         if self._vision is None:
             self._vision = Vision.of(self._target, self.tokenizer)
         return self._vision
@@ -220,22 +309,33 @@ class Requests:
         read = self._readers()
 
         def image(part: object) -> Any:
-            _ = self._sight  # refuses a model that reads text only, before anything is read
+            # refuses a model that reads text only, before anything is read
+            _ = self._sight
             return read(part)
 
         return image
 
-    def _rendering(self, images: int) -> tuple[Callable[..., Any], Callable[..., list[int]], object]:
-        """Return how a chat becomes text and how it becomes tokens, and the chat template."""
+    def _rendering(
+        self, images: int
+    ) -> tuple[Callable[..., Any], Callable[..., list[int]], object]:
+        """Return how a chat becomes text and how it becomes tokens, and the chat
+        template.
+        """
         own: Any = self.tokenizer
         if images or (not own.chat_template and reads_images(self._target)):
             sight = self._sight
-            return sight.apply, partial(encoded_images, partial(sight.encode, images)), sight.template
+            return (
+                sight.apply,
+                partial(encoded_images, partial(sight.encode, images)),
+                sight.template,
+            )
         encode = partial(encoded, own, like_processor=reads_images(self._target))
         return own.apply_chat_template, encode, own.chat_template
 
     def _rules(self, language: str) -> Seq2Seq | None:
-        """Return the rules of an encoder-decoder whose answer begins as that language does, if one is given."""
+        """Return the rules of an encoder-decoder whose answer begins as that language
+        does, if one is given.
+        """
         rules, name = self._target.seq2seq, self._target.name
         if rules is not None and rules.sound:
             return None  # those of speech/rules.py
@@ -243,51 +343,71 @@ class Requests:
             return rules
         if rules is None:
             raise InvalidRequest(
-                f"cannot answer in language={language!r}: {name} is no encoder-decoder. Name the language in the prompt"
+                f"cannot answer in language={language!r}: {name} is no "
+                "encoder-decoder. Name the language in the prompt"
             )
         tokenizer: Any = self.tokenizer
         codes = tokenizer.get_added_vocab()  # M2M100 writes __fr__
         token = codes.get(language, codes.get(f"__{language}__"))
         if token is None:
             raise InvalidRequest(
-                f"cannot answer in language={language!r}: the tokenizer of {name} has no such special token. Give a "
+                f"cannot answer in language={language!r}: the tokenizer of {name} has "
+                "no such special token. Give a "
                 "language code of this tokenizer"
             )
         return replace(rules, start=(rules.start[0], token))
 
-    def _check(self, tokens: list[int], params: SamplingParams, rules: Seq2Seq | None) -> None:
+    def _check(
+        self, tokens: list[int], params: SamplingParams, rules: Seq2Seq | None
+    ) -> None:
         context, vocab = self._target.context, self._target.vocab
         if not tokens:
-            raise InvalidRequest("cannot run this request: the prompt is empty. Give at least one token")
+            raise InvalidRequest(
+                "cannot run this request: the prompt is empty. Give at least one token"
+            )
         if any(not 0 <= token < vocab for token in tokens):
             raise InvalidRequest(
-                f"cannot run this request: the prompt holds ids outside the vocabulary of {vocab} tokens"
+                "cannot run this request: the prompt holds ids outside the vocabulary "
+                f"of {vocab} tokens"
             )
         longest = self._longest(rules)
         if len(tokens) > longest:
             raise ContextExceeded(
-                f"cannot run this request: the prompt has {len(tokens)} tokens, the limit is {longest}. Shorten it"
+                f"cannot run this request: the prompt has {len(tokens)} tokens, the "
+                f"limit is {longest}. Shorten it"
             )
         begun = len(tokens) if rules is None else len(rules.start)
         if begun + params.max_tokens > context:
             raise ContextExceeded(
-                f"cannot run this request: max_tokens={params.max_tokens} after a prompt of {begun} tokens "
-                f"exceeds the model's context of {context}. Use at most {context - begun}"
+                f"cannot run this request: max_tokens={params.max_tokens} after a "
+                f"prompt of {begun} tokens "
+                f"exceeds the model's context of {context}. Use at most "
+                f"{context - begun}"
             )
         pool = self._target.backend.pool
         if pool is not None and pool.limit is not None:
-            needed = pool.room(begun + params.max_tokens + NODES) + (0 if rules is None else pool.room(len(tokens)))
+            needed = pool.room(begun + params.max_tokens + NODES) + (
+                0 if rules is None else pool.room(len(tokens))
+            )
             if needed > pool.limit:
                 raise InvalidRequest(
-                    f"cannot run this request: a prompt of {len(tokens)} tokens, max_tokens={params.max_tokens} and "
-                    f"{NODES} draft tokens need keys and values of {needed} tokens, more than "
-                    f"cache_tokens={pool.limit}. Lower max_tokens, shorten the prompt or raise cache_tokens"
+                    f"cannot run this request: a prompt of {len(tokens)} tokens, "
+                    f"max_tokens={params.max_tokens} and "
+                    f"{NODES} draft tokens need keys and values of {needed} tokens, "
+                    "more than "
+                    f"cache_tokens={pool.limit}. Lower max_tokens, shorten the prompt "
+                    "or raise cache_tokens"
                 )
-        named = [*params.stop_token_ids, *params.logit_bias, *(token for word in params.bad_word_ids for token in word)]
+        named = [
+            *params.stop_token_ids,
+            *params.logit_bias,
+            *(token for word in params.bad_word_ids for token in word),
+        ]
         outside = [token for token in named if token >= vocab]
         if outside:
             raise InvalidRequest(
-                f"cannot run this request: token ids {outside[:5]} are outside the vocabulary of {vocab} tokens"
+                f"cannot run this request: token ids {outside[:5]} are outside the "
+                f"vocabulary of {vocab} tokens"
             )
 
     def _prediction(self, prediction: str | tuple[int, ...]) -> tuple[int, ...]:
@@ -298,11 +418,15 @@ class Requests:
     @property
     def _eos(self) -> frozenset[int]:
         token = getattr(self._tokenizer, "eos_token_id", None)
-        return self._target.eos or (frozenset([token]) if isinstance(token, int) else frozenset())
+        return self._target.eos or (
+            frozenset([token]) if isinstance(token, int) else frozenset()
+        )
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of every word, with and without a leading space."""
-        spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+        spellings = [
+            spelling for word in words for spelling in (word, " " + word.lstrip())
+        ]
         ids = (self.ids(spelling, special=False) for spelling in spellings)
         return tuple(dict.fromkeys(tuple(word) for word in ids if word))
 
@@ -313,11 +437,15 @@ def has_texts(prompt: object, params: object) -> bool:
         return True
     if not isinstance(params, SamplingParams):
         return False
-    return bool(params.bad_words or (params.prediction and isinstance(params.prediction, str)))
+    return bool(
+        params.bad_words or (params.prediction and isinstance(params.prediction, str))
+    )
 
 
 def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completion:
-    """Return the completion of a sequence that was drafted by `method`, from all its deltas."""
+    """Return the completion of a sequence that was drafted by `method`, from all its
+    deltas.
+    """
     logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
     return Completion(
         text="".join(delta.text for delta in deltas),
@@ -329,5 +457,7 @@ def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completio
         logprobs=None if sequence.params.logprobs is None else logprobs,
         method=method,
         undrafted=sequence.undrafted,
-        rounds=[delta.round for delta in deltas if delta.round] if sequence.params.trace else None,
+        rounds=[delta.round for delta in deltas if delta.round]
+        if sequence.params.trace
+        else None,
     )

@@ -1,4 +1,6 @@
-"""Scheduling by priority: which sequences run in a round, and how many prompt tokens each reads."""
+"""Scheduling by priority: which sequences run in a round, and how many prompt tokens
+each reads.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ from foreword.types import Sequence
 from foreword.types.params import whole
 
 FAIR = 8
-"""Every so many starts, the sequence that came first starts next, whatever its priority; so none waits for ever."""
+"""Every so many starts, the sequence that came first starts next, whatever its
+priority; so none waits for ever.
+"""
 
 Admits = Callable[[Sequence], bool]
 """Whether a sequence may start now."""
 Begin = Callable[[Sequence], None]
-"""Called before the first tokens of a sequence are scheduled; may set `Sequence.cached`."""
+"""Called before the first tokens of a sequence are scheduled; may set
+`Sequence.cached`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +33,25 @@ class ScheduledSequence:
     read: int
     """Pending tokens to read this round."""
     writes: bool
-    """Whether all pending tokens are read, so that this round emits tokens. Fixed here: the round changes `pending`."""
+    """Whether all pending tokens are read, so that this round emits tokens.
+
+    Fixed here: the round changes `pending`.
+    """
 
 
 class Scheduler:
-    """Queue of sequences: at most `slots` run at a time, and a round reads at most `chunk` prompt tokens.
+    """Queue of sequences: at most `slots` run at a time, and a round reads at most
+    `chunk` prompt tokens.
 
-    Of those that wait, the one with the smallest `SamplingParams.priority` starts first, and of these the one that came
-    first. A long prompt is read in chunks beside the decoding of other sequences, so it does not stall them.
+    Of those that wait, the one with the smallest `SamplingParams.priority` starts
+    first, and of these the one that came first. A long prompt is read in chunks beside
+    the decoding of other sequences, so it does not stall them.
     """
 
     def __init__(self, *, slots: int = 8, chunk: int = 512) -> None:
         at_least_one = whole(1)  # with 0 of either, no sequence would ever run
-        self.slots, self.chunk = at_least_one("slots", slots), at_least_one("chunk", chunk)
+        self.slots = at_least_one("slots", slots)
+        self.chunk = at_least_one("chunk", chunk)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self._ranks: dict[int, tuple[float, int]] = {}
@@ -52,10 +64,14 @@ class Scheduler:
         self._ranks[sequence.id] = sequence.params.priority, next(self._arrivals)
         self.waiting.append(sequence)
 
-    def next(self, admits: Admits = lambda _: True, begin: Begin = lambda _: None) -> list[ScheduledSequence]:
-        """Return the sequences of the next round; prompts that do not fit into the chunk come after the rest.
+    def next(
+        self, admits: Admits = lambda _: True, begin: Begin = lambda _: None
+    ) -> list[ScheduledSequence]:
+        """Return the sequences of the next round; prompts that do not fit into the
+        chunk come after the rest.
 
-        If the first sequence of the queue is not admitted, no other one starts before it.
+        If the first sequence of the queue is not admitted, no other one starts before
+        it.
         """
         while self.waiting and len(self.running) < self.slots:
             sequence = self._first()
@@ -70,14 +86,21 @@ class Scheduler:
             if not sequence.cached and (left or len(sequence.tokens) == 1):
                 begin(sequence)
             pending = len(sequence.tokens) - sequence.cached
-            read = pending if pending == 1 else _uncut(sequence, min(pending, left), full=left == self.chunk)
+            read = (
+                pending
+                if pending == 1
+                else _uncut(sequence, min(pending, left), full=left == self.chunk)
+            )
             if read:
-                scheduled.append(ScheduledSequence(sequence, read, writes=read == pending))
+                scheduled.append(
+                    ScheduledSequence(sequence, read, writes=read == pending)
+                )
                 left = max(0, left - read) if pending > 1 else left
         return scheduled
 
     def preempt(self) -> Sequence:
-        """Put the running sequence that came last, of those with the worst priority, back into the queue.
+        """Put the running sequence that came last, of those with the worst priority,
+        back into the queue.
 
         It keeps its place there: before all that came after it.
         """
@@ -99,7 +122,10 @@ class Scheduler:
         return not self.running and not self.waiting
 
     def _first(self) -> Sequence:
-        """Return the sequence that starts next. One whose turn it is by fairness then comes before all others."""
+        """Return the sequence that starts next.
+
+        One whose turn it is by fairness then comes before all others.
+        """
         if (self._starts + 1) % FAIR:
             return min(self.waiting, key=self._rank)
         sequence = min(self.waiting, key=lambda one: self._ranks[one.id][1])
@@ -111,12 +137,18 @@ class Scheduler:
 
 
 def _uncut(sequence: Sequence, read: int, *, full: bool) -> int:
-    """Return how many pending tokens to read so that no part that must be read whole is cut.
+    """Return how many pending tokens to read so that no part that must be read whole is
+    cut.
 
-    Up to the part, or to its end where nothing else is read in this round and nothing comes before it.
+    Up to the part, or to its end where nothing else is read in this round and nothing
+    comes before it.
     """
     end = sequence.cached + read
     for start, stop in () if sequence.images is None else sequence.images.whole:
         if start < end < stop:
-            return stop - sequence.cached if full and start <= sequence.cached else max(0, start - sequence.cached)
+            return (
+                stop - sequence.cached
+                if full and start <= sequence.cached
+                else max(0, start - sequence.cached)
+            )
     return read

@@ -1,4 +1,6 @@
-"""Objects that take long to make and much memory: each exists once, and is freed some time after its last use."""
+"""Objects that take long to make and much memory: each exists once, and is freed some
+time after its last use.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,16 @@ Held = TypeVar("Held")
 class Shared(Generic[Held]):
     """Objects by key: those in use, and of the others the ones used last.
 
-    An object that a request still uses is found again even after others took its place, so that it exists once.
+    An object that a request still uses is found again even after others took its place,
+    so that it exists once.
     """
 
-    def __init__(self, unused: int = 0, size: Callable[[Held], int] = lambda _: 1) -> None:
-        """`unused`: sum of the sizes of the objects kept for later that nothing else holds."""
+    def __init__(
+        self, unused: int = 0, size: Callable[[Held], int] = lambda _: 1
+    ) -> None:
+        """`unused`: sum of the sizes of the objects kept for later that nothing else
+        holds.
+        """
         self._unused, self._size = unused, size
         self._alive: WeakValueDictionary[Hashable, Held] = WeakValueDictionary()
         self._last: OrderedDict[Hashable, Held] = OrderedDict()
@@ -31,7 +38,10 @@ class Shared(Generic[Held]):
         return self._alive.get(key)
 
     def get(self, key: Hashable, make: Callable[[], Held]) -> Held:
-        """Return the object of a key; make it if there is none. Raises what `make` raises."""
+        """Return the object of a key; make it if there is none.
+
+        Raises what `make` raises.
+        """
         found = self._alive.get(key)
         if found is None:
             found = self._alive[key] = make()

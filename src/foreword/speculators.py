@@ -1,4 +1,6 @@
-"""The speculators of one engine, cached; a drafter is loaded when a request first names its method."""
+"""The speculators of one engine, cached; a drafter is loaded when a request first names
+its method.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from functools import partial
 from typing import cast
 
 from foreword.budget import DraftBudget, FixedBudget, Measure, policy
-from foreword.draft import MODEL, PLAIN, WITH_DRAFT, MethodSpec, check_seq2seq, spelled, usual
+from foreword.draft import (
+    MODEL,
+    PLAIN,
+    WITH_DRAFT,
+    MethodSpec,
+    check_seq2seq,
+    spelled,
+    usual,
+)
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
@@ -17,7 +27,13 @@ from foreword.draft.ensemble.recipe import Loader, Sources, shipped
 from foreword.draft.none import NoDrafter
 from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
-from foreword.errors import ForewordError, InvalidRequest, ModelError, VocabularyMismatch, words
+from foreword.errors import (
+    ForewordError,
+    InvalidRequest,
+    ModelError,
+    VocabularyMismatch,
+    words,
+)
 from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
 from foreword.model.loading.given import learner
 from foreword.shared import Shared
@@ -29,11 +45,15 @@ from foreword.verify import rule as find_rule
 Decides = Callable[[Measure], DraftBudget]
 """Creates a budget policy from a function that measures the target's forwards."""
 UNUSED = 16
-"""Speculators that no request uses and that stay in memory, with their drafters and what they have learnt."""
+"""Speculators that no request uses and that stay in memory, with their drafters and
+what they have learnt.
+"""
 
 
 class Speculators:
-    """Cache of speculators, each a method, a rule and a budget policy that requests name."""
+    """Cache of speculators, each a method, a rule and a budget policy that requests
+    name.
+    """
 
     def __init__(
         self,
@@ -46,13 +66,18 @@ class Speculators:
         decides: Decides,
         bundled: bool,
     ) -> None:
-        """`sources`: the source of the default method, or a mapping from method name to source.
+        """`sources`: the source of the default method, or a mapping from method name to
+        source.
 
-        `method`, `rule` and `decides` are the defaults of requests. `bundled`: the target is the bundled one, so that
-        bundled drafts apply.
+        `method`, `rule` and `decides` are the defaults of requests. `bundled`: the
+        target is the bundled one, so that bundled drafts apply.
         """
-        self._target, self._tokenizer, self._sources = target, tokenizer, sources
-        self._method, self._rule, self._decides = method, rule, decides
+        self._target = target
+        self._tokenizer = tokenizer
+        self._sources = sources
+        self._method = method
+        self._rule = rule
+        self._decides = decides
         self._bundled = bundled
         self._members: Shared[Drafter] = Shared()
         """By name and source, for ensembles and alone."""
@@ -62,32 +87,53 @@ class Speculators:
         self._loading = ThreadPoolExecutor(1, "foreword-loading")
         """One thread, so that no drafter is loaded twice; rounds go on meanwhile."""
 
-    def usual(self, how: Learning | None, *, anyhow: bool) -> tuple[Drafter, Rule, DraftBudget]:
-        """Return the defaults of requests. `anyhow`: the method is not explicit, so a fallback may replace it."""
-        drafter = self._drafters.get(self._method, partial(self._load, self._method, how, anyhow=anyhow))
-        return drafter, self._rule_for(self._method, self._rule), self._width(self._method, self._decides)
+    def usual(
+        self, how: Learning | None, *, anyhow: bool
+    ) -> tuple[Drafter, Rule, DraftBudget]:
+        """Return the defaults of requests.
+
+        `anyhow`: the method is not explicit, so a fallback may replace it.
+        """
+        drafter = self._drafters.get(
+            self._method, partial(self._load, self._method, how, anyhow=anyhow)
+        )
+        return (
+            drafter,
+            self._rule_for(self._method, self._rule),
+            self._width(self._method, self._decides),
+        )
 
     def for_request(self, engine: Engine, params: SamplingParams) -> Speculator:
         """Return the speculator a request names, or the engine's default.
 
-        Raises UnknownMethod for an unknown name and InvalidRequest if the speculator cannot be created.
+        Raises UnknownMethod for an unknown name and InvalidRequest if the speculator
+        cannot be created.
         """
         key = (params.method, params.rule, params.budget, params.nodes)
         if key in ((None, None, None, None), (self._method, None, None, None)):
-            return engine.usual  # one budget for both, so that it learns from all of them
-        return self._speculators.get(key, lambda: engine.speculator(self.load(params).result(), *self._chosen(params)))
+            # one budget for both, so that it learns from all of them
+            return engine.usual
+        return self._speculators.get(
+            key,
+            lambda: engine.speculator(
+                self.load(params).result(), *self._chosen(params)
+            ),
+        )
 
     def load(self, params: SamplingParams) -> Future[Drafter]:
-        """Return the drafter of a request, loaded in another thread if it is not in memory. Thread-safe.
+        """Return the drafter of a request, loaded in another thread if it is not in
+        memory. Thread-safe.
 
-        Raises UnknownMethod for an unknown name and InvalidRequest if the drafter cannot be created.
+        Raises UnknownMethod for an unknown name and InvalidRequest if the drafter
+        cannot be created.
         """
         method = params.method or self._method
         found, loaded = self._drafters.find(method), Future[Drafter]()
         if found is not None:
             loaded.set_result(found)
             return loaded
-        self._rule_for(method, params.rule or self._rule)  # refuse wrong names before a model is loaded
+        # refuse wrong names before a model is loaded
+        self._rule_for(method, params.rule or self._rule)
         make = partial(self._load, method, None, anyhow=False)
         return self._loading.submit(self._drafters.get, method, make)
 
@@ -95,44 +141,71 @@ class Speculators:
         method, decides = params.method or self._method, self._decides
         if params.budget is not None or params.nodes is not None:
             decides = policy(params.budget, params.nodes)
-        return self._rule_for(method, params.rule or self._rule), self._width(method, decides)
+        return self._rule_for(method, params.rule or self._rule), self._width(
+            method, decides
+        )
 
     def _rule_for(self, method: str, rule: str) -> Rule:
-        return find_rule(rule, draws=find_method(method).draws, trees=self._target.mode is Mode.TREE)
+        return find_rule(
+            rule, draws=find_method(method).draws, trees=self._target.mode is Mode.TREE
+        )
 
     def _width(self, method: str, decides: Decides) -> DraftBudget:
-        return FixedBudget(0) if method == PLAIN else decides(partial(measure, self._target))
+        return (
+            FixedBudget(0)
+            if method == PLAIN
+            else decides(partial(measure, self._target))
+        )
 
     def _load(self, name: str, how: Learning | None, *, anyhow: bool) -> Drafter:
-        """Load a drafter. One that the caller named must load; without any other, requests decode plainly.
+        """Load a drafter. One that the caller named must load; without any other,
+        requests decode plainly.
 
-        Those are the default one, and one that a request names: a missing drafter costs a request only speed.
+        Those are the default one, and one that a request names: a missing drafter costs
+        a request only speed.
         """
         kind = find_method(name)
         if self._target.seq2seq is not None:
             check_seq2seq(name, self._target.name)
         if how is not None:
             check_decoder_only(self._target, "learn from answers")
-        loader = Loader(name, kind, Shared())  # what learns is shared with no other method
+        # what learns is shared with no other method
+        loader = Loader(name, kind, Shared())
         if how is None:
-            loader = Loader(name, kind, self._members, partial(taught, target=self._target, settings=None))
+            loader = Loader(
+                name,
+                kind,
+                self._members,
+                partial(taught, target=self._target, settings=None),
+            )
         load = partial(load_with_fallback, loader) if anyhow else loader.load
         try:
             source = self._source(name, kind)
             source = cast("Source", source if how is None else learner(source))
-            return taught(load(source, self._target, self._tokenizer), self._target, how)
+            return taught(
+                load(source, self._target, self._tokenizer), self._target, how
+            )
         except (InvalidRequest, VocabularyMismatch):
             raise  # a wrong request must fail, not only warn
         except Exception as error:
             if name == self._method and not (anyhow and self._sources is None):
                 if isinstance(error, ForewordError):
                     raise
-                raise ModelError(f"cannot load method {name!r}: {words(error)}. Name another, or 'none'") from error
-            warnings.warn(f"cannot load the drafter, so decoding runs without drafting: {error}", stacklevel=4)
+                raise ModelError(
+                    f"cannot load method {name!r}: {words(error)}. Name another, or "
+                    "'none'"
+                ) from error
+            warnings.warn(
+                f"cannot load the drafter, so decoding runs without drafting: {error}",
+                stacklevel=4,
+            )
             return NoDrafter(str(error))
 
     def _source(self, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
-        """Return the source of a method. Raises InvalidRequest if it needs one and none was given."""
+        """Return the source of a method.
+
+        Raises InvalidRequest if it needs one and none was given.
+        """
         source = source_of(self._sources, name, kind)
         if name != self._method and not isinstance(self._sources, Mapping):
             same_kind = kind.takes == MODEL == find_method(self._method).takes
@@ -141,14 +214,16 @@ class Speculators:
             source = shipped(kind, name)
         if source is None and kind.needs:
             raise InvalidRequest(
-                f"cannot use method {name!r}: it needs {kind.takes}. Give draft='folder or hub id', or "
+                f"cannot use method {name!r}: it needs {kind.takes}. Give "
+                "draft='folder or hub id', or "
                 f"draft={{{name!r}: …}} if requests choose among methods"
             )
         return source
 
 
 def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
-    """Return the source of one method; for an ensemble, the sources of its members by name.
+    """Return the source of one method; for an ensemble, the sources of its members by
+    name.
 
     Raises UnknownMethod for a source of no method.
     """
@@ -159,25 +234,42 @@ def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> 
     sources = {spelled(one): source for one, source in sources.items()}
     if isinstance(kind, MethodSpec):
         members = [member for member, _ in kind.parts]
-        return {name: source for name, source in sources.items() if name in members} or None
+        return {
+            name: source for name, source in sources.items() if name in members
+        } or None
     return sources.get(name)
 
 
 def default_method(sources: Sources) -> str:
-    """Return the default method: the first of a mapping of sources, else the one for the kind of source."""
-    return next(iter(sources), WITH_DRAFT) if isinstance(sources, Mapping) else usual(sources)
+    """Return the default method: the first of a mapping of sources, else the one for
+    the kind of source.
+    """
+    return (
+        next(iter(sources), WITH_DRAFT)
+        if isinstance(sources, Mapping)
+        else usual(sources)
+    )
 
 
 def check_source(source: Sources, name: str, kind: type[Drafter] | MethodSpec) -> None:
     """Raise InvalidRequest where a method needs a source and there is none."""
     if kind.needs and source is None:
-        raise InvalidRequest(f"cannot use method {name!r}: it needs {kind.takes}. Give draft='folder or hub id'")
+        raise InvalidRequest(
+            f"cannot use method {name!r}: it needs {kind.takes}. Give draft='folder or "
+            "hub id'"
+        )
 
 
 def described(engine: Engine, method: str) -> str:
     """Return an LLM in one line: its target, its defaults, and how the target runs."""
     target = engine.target
-    about = f"method={method!r}, rule={engine.rule.name!r}, budget={type(engine.budget).__name__}"
+    about = (
+        f"method={method!r}, rule={engine.rule.name!r}, "
+        f"budget={type(engine.budget).__name__}"
+    )
     forms = "".join(f", {name}={form!r}" for name, form in target.forms.items())
     kind = f"dtype='{target.dtype}'".replace("torch.", "") + forms
-    return f"LLM({target.name!r}, {about}, {kind}, device='{target.device}', backend={target.capability.backend!r})"
+    return (
+        f"LLM({target.name!r}, {about}, {kind}, device='{target.device}', "
+        f"backend={target.capability.backend!r})"
+    )

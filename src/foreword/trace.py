@@ -1,4 +1,6 @@
-"""Traces of rounds, for requests with `SamplingParams(trace=True)`: read before the commit, timed after it."""
+"""Traces of rounds, for requests with `SamplingParams(trace=True)`: read before the
+commit, timed after it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from torch import Tensor
 from foreword.model import Mode
 from foreword.scheduler import ScheduledSequence
 from foreword.types import Delta, Draft, Round, Sequence
-from foreword.types.round import REASONS, AddedToken, DraftToken, Reason, Undrafted, short
+from foreword.types.round import (
+    REASONS,
+    AddedToken,
+    DraftToken,
+    Reason,
+    Undrafted,
+    short,
+)
 
 if TYPE_CHECKING:
     from foreword.speculator import SubBatch
@@ -29,8 +38,13 @@ class TokenText(Protocol):
 
 
 def reason(sub_batch: SubBatch, row: int) -> Reason:
-    """Return why nothing was drafted for a sequence. Every round without a draft is counted by it."""
-    sequence, speculator, proposed = sub_batch.batch.sequences[row], sub_batch.speculator, sub_batch.proposed
+    """Return why nothing was drafted for a sequence.
+
+    Every round without a draft is counted by it.
+    """
+    sequence = sub_batch.batch.sequences[row]
+    speculator = sub_batch.speculator
+    proposed = sub_batch.proposed
     if sequence.undrafted is not None or sub_batch.failed:
         return "failed"
     if not speculator.drafter.proposes:
@@ -47,22 +61,27 @@ def reason(sub_batch: SubBatch, row: int) -> Reason:
 def begin(sub_batches: List[SubBatch], scheduled: List[ScheduledSequence]) -> None:
     """Trace the round for every sequence that asks for it, all but its times and text.
 
-    Runs after verification and before the commit: the distributions depend on the committed tokens.
+    Runs after verification and before the commit: the distributions depend on the
+    committed tokens.
     """
-    traced = [
+    rows = [
         (sub_batch, row, sequence)
         for sub_batch in sub_batches
         for row, sequence in enumerate(sub_batch.batch.sequences)
-        if sequence.params.trace
     ]
+    traced = [found for found in rows if found[2].params.trace]
     if not traced:
         return
-    drafted = sum(len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees)
+    drafted = sum(
+        len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees
+    )
     rows = drafted + sum(entry.read for entry in scheduled)
     prompt_rows = sum(entry.read for entry in scheduled if not entry.sequence.produced)
     for sub_batch, row, sequence in traced:
         round_ = sub_batch.rounds[row] = _round(sub_batch, row, sequence)
-        round_.rows, round_.prompt_rows, round_.sequences = rows, prompt_rows, len(scheduled)
+        round_.rows = rows
+        round_.prompt_rows = prompt_rows
+        round_.sequences = len(scheduled)
 
 
 def attach(sub_batch: SubBatch, row: int, delta: Delta) -> Delta:
@@ -79,19 +98,30 @@ def close(sub_batch: SubBatch) -> None:
     clock = sub_batch.clock
     for round_ in sub_batch.rounds.values():
         times = (clock.propose, clock.score, clock.verify, clock.commit)
-        round_.propose_ms, round_.score_ms, round_.verify_ms, round_.commit_ms = (short(1000 * one) for one in times)
+        round_.propose_ms, round_.score_ms, round_.verify_ms, round_.commit_ms = (
+            short(1000 * one) for one in times
+        )
 
 
 def _round(sub_batch: SubBatch, row: int, sequence: Sequence) -> Round:
-    tree, path, added = sub_batch.draft.trees[row], sub_batch.verdict.kept[row], sub_batch.verdict.added[row]
+    tree = sub_batch.draft.trees[row]
+    path = sub_batch.verdict.kept[row]
+    added = sub_batch.verdict.added[row]
     last = path[-1] if path else -1
-    *targets, of_added = _target_probs(sub_batch, row, [*tree.parents, last], [*tree.tokens, added])
-    befores = [tree.tokens[parent] if parent >= 0 else sequence.tokens[-1] for parent in (*tree.parents, last)]
+    *targets, of_added = _target_probs(
+        sub_batch, row, [*tree.parents, last], [*tree.tokens, added]
+    )
+    befores = [
+        tree.tokens[parent] if parent >= 0 else sequence.tokens[-1]
+        for parent in (*tree.parents, last)
+    ]
     decoder, tokens = sequence.reader, [*tree.tokens, added]
     shows = isinstance(decoder, TokenText)
     *texts, text = map(decoder.show, tokens, befores) if shows else [""] * len(tokens)
     drafts = _draft_probs(sub_batch.draft, row)
-    kind: Literal["bonus", "correction", "plain"] = "correction" if last in tree.parents else "bonus"
+    kind: Literal["bonus", "correction", "plain"] = (
+        "correction" if last in tree.parents else "bonus"
+    )
     why, stats = sub_batch.reasons[row], sequence.stats
     return Round(
         draft=tuple(map(DraftToken, tree.tokens, texts, tree.parents, drafts, targets)),
@@ -112,8 +142,12 @@ def _sentence(why: Reason, sub_batch: SubBatch, sequence: Sequence) -> str:
     return f"{REASONS[why]} {error}" if error else REASONS[why]
 
 
-def _target_probs(sub_batch: SubBatch, row: int, parents: list[int], tokens: list[int]) -> list[float | None]:
-    """Return the probability of each token after its parent; None in an invalid column, or if it is no number."""
+def _target_probs(
+    sub_batch: SubBatch, row: int, parents: list[int], tokens: list[int]
+) -> list[float | None]:
+    """Return the probability of each token after its parent; None in an invalid column,
+    or if it is no number.
+    """
     distributions, sequence = sub_batch.distributions, sub_batch.batch.sequences[row]
     columns = [parent + 1 for parent in parents]
     scaled: Float[Tensor, "column vocab"] = distributions.weights[row].float()
@@ -122,16 +156,27 @@ def _target_probs(sub_batch: SubBatch, row: int, parents: list[int], tokens: lis
     values = (scaled[columns, tokens] - scaled.logsumexp(-1)[columns]).exp().tolist()
     invalid = distributions.invalid[row]
     cells = zip(columns, values, strict=True)
-    return [None if column in invalid or math.isnan(value) else short(value) for column, value in cells]
+    return [
+        None if column in invalid or math.isnan(value) else short(value)
+        for column, value in cells
+    ]
 
 
 def _draft_probs(draft: Draft, row: int) -> list[float | None]:
-    """Return the drafter's probability of each token after its parent, as far as it is given."""
+    """Return the drafter's probability of each token after its parent, as far as it is
+    given.
+    """
     tree = draft.trees[row]
     if draft.probs is not None:
-        return [short(q) for q in draft.probs[row, range(len(tree)), tree.tokens].tolist()]
+        return [
+            short(q) for q in draft.probs[row, range(len(tree)), tree.tokens].tolist()
+        ]
     if len(tree.probabilities) != len(tree):
         return [None] * len(tree)
-    reached = [tree.probabilities[parent] if parent >= 0 else 1.0 for parent in tree.parents]
+    reached = [
+        tree.probabilities[parent] if parent >= 0 else 1.0 for parent in tree.parents
+    ]
     ratios = zip(tree.probabilities, reached, strict=True)
-    return [short(min(path / before, 1.0)) if before else None for path, before in ratios]
+    return [
+        short(min(path / before, 1.0)) if before else None for path, before in ratios
+    ]

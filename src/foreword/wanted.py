@@ -1,4 +1,6 @@
-"""Lets long work end early: a server says when the client has left, and the work asks between its steps."""
+"""Lets long work end early: a server says when the client has left, and the work asks
+between its steps.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Abandoned(InvalidRequest):
 
 @contextmanager
 def dropped_when(left: Callable[[], bool]) -> Iterator[None]:
-    """Have `check_wanted` raise inside once `left` returns True, also in threads that get a copy of the context."""
+    """Have `check_wanted` raise inside once `left` returns True, also in threads that
+    get a copy of the context.
+    """
     token = _LEFT.set(left)
     try:
         yield
@@ -30,4 +34,6 @@ def check_wanted() -> None:
     """Raise Abandoned if the client has left. Costs less than a microsecond."""
     left = _LEFT.get()
     if left is not None and left():
-        raise Abandoned("cannot finish this request: its client has left. Send it again")
+        raise Abandoned(
+            "cannot finish this request: its client has left. Send it again"
+        )

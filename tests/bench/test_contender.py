@@ -1,4 +1,6 @@
-"""A timed driver offers what the driver inside offers, no more and no less, and counts the seconds of all of it."""
+"""A timed driver offers what the driver inside offers, no more and no less, and counts
+the seconds of all of it.
+"""
 
 from time import sleep
 
@@ -48,11 +50,15 @@ class Fast(Plain):
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         sleep(NAP)
         self.said.append(("grow", read, ask))
-        return GrownTree([5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [5, 6], [-1, 0], [([5], [1.0])] * 3)
+        return GrownTree(
+            [5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [5, 6], [-1, 0], [([5], [1.0])] * 3
+        )
 
 
 def ask(most: int = 3, noise: torch.Tensor | None = None) -> TreeRequest:
-    return TreeRequest(most, 8, most, 16, 32, 0.0, 0.0 if noise is None else 0.5, 0.6, noise, ())
+    return TreeRequest(
+        most, 8, most, 16, 32, 0.0, 0.0 if noise is None else 0.5, 0.6, noise, ()
+    )
 
 
 @pytest.fixture
@@ -83,10 +89,17 @@ def test_calls_reach_the_driver_inside_and_their_seconds_are_counted(model):
     assert (found.reads, found.seconds >= 2 * NAP) == (1 + 3, True)
     model.move(1, [4], 3)
     model.close(1)
-    assert inside.said == [("open", 1, 9), ("grow", read, asked), ("move", 1, [4], 3), ("close", 1)]
+    assert inside.said == [
+        ("open", 1, 9),
+        ("grow", read, asked),
+        ("move", 1, [4], 3),
+        ("close", 1),
+    ]
 
 
-@pytest.mark.skipif(isinstance(library(), str), reason="this machine cannot run the compiled driver")
+@pytest.mark.skipif(
+    isinstance(library(), str), reason="this machine cannot run the compiled driver"
+)
 def test_a_compiled_driver_keeps_its_trees_while_it_is_timed():
     model = Model(build("llama").to(torch.bfloat16))
     assert isinstance(timed(model), TimedTreeBackend)

@@ -1,4 +1,6 @@
-"""The oracle foresees as often as it was told to, and what comes out is what plain decoding says."""
+"""The oracle foresees as often as it was told to, and what comes out is what plain
+decoding says.
+"""
 
 import math
 
@@ -39,7 +41,9 @@ def target() -> Model:
     return Model(LlamaForCausalLM(config))
 
 
-def answer(target: Model, drafter, temperature: float, tokens: int = 60, seed: int = 3) -> Sequence:
+def answer(
+    target: Model, drafter, temperature: float, tokens: int = 60, seed: int = 3
+) -> Sequence:
     engine = Engine(target, drafter, rule("match"), FixedBudget(8), Scheduler(slots=1))
     params = SamplingParams(temperature=temperature, max_tokens=tokens)
     sequence = Sequence(1, list(PROMPT), len(PROMPT), params, seed)
@@ -67,7 +71,9 @@ def test_the_text_is_that_of_plain_decoding(target, temperature, acceptance):
 
 
 @pytest.mark.parametrize("acceptance", [pytest.param(0.3, marks=pytest.mark.slow), 0.8])
-def test_the_share_of_judged_guesses_that_are_kept_is_the_acceptance(target, acceptance):
+def test_the_share_of_judged_guesses_that_are_kept_is_the_acceptance(
+    target, acceptance
+):
     kept = judged = 0
     for seed in range(2):
         plain = answer(target, NoDrafter(), 1.0, tokens=300, seed=seed)
@@ -75,29 +81,43 @@ def test_the_share_of_judged_guesses_that_are_kept_is_the_acceptance(target, acc
         oracle.record_answer(PROMPT, 1.0, seed, plain.tokens[len(PROMPT) :])
         stats = answer(target, oracle, 1.0, tokens=300, seed=seed).stats
         kept += stats.accepted
-        # A round whose guesses were all kept judged no more; every other round also judged the one it rejected.
+        # A round whose guesses were all kept judged no more; every other round also
+        # judged the one it rejected.
         full = stats.accepted_at[7]
         judged += stats.accepted + stats.rounds - full
     share, spread = kept / judged, math.sqrt(acceptance * (1 - acceptance) / judged)
-    assert abs(share - acceptance) < 3 * spread + 0.01  # the last round of a text may have had no room for guesses
+    # the last round of a text may have had no room for guesses
+    assert abs(share - acceptance) < 3 * spread + 0.01
     assert judged > 300
 
 
 def test_each_position_is_foreseen_or_not_whatever_was_asked_before():
     oracle, text = Oracle(VOCAB, 0.5), list(range(40, 60))
     oracle.record_answer(PROMPT, 0.0, 3, text)
-    start = Sequence(1, list(PROMPT), len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3)
-    later = Sequence(1, PROMPT + text[:5], len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3)
+    start = Sequence(
+        1, list(PROMPT), len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3
+    )
+    later = Sequence(
+        1,
+        PROMPT + text[:5],
+        len(PROMPT),
+        SamplingParams(temperature=0, max_tokens=20),
+        3,
+    )
     whole = draft_tokens(oracle, start, 20)
     assert draft_tokens(oracle, later, 8) == whole[5:13]
-    right = [draft_token == token for draft_token, token in zip(whole, text, strict=True)]
+    right = [
+        draft_token == token for draft_token, token in zip(whole, text, strict=True)
+    ]
     assert 0 < sum(right) < len(text)
 
 
 def test_a_text_that_was_never_told_is_not_guessed_at():
     oracle = Oracle(VOCAB)
     oracle.record_answer(PROMPT, 0.0, 3, [1, 2, 3])
-    other = Sequence(1, list(PROMPT), len(PROMPT), SamplingParams(temperature=1, max_tokens=20), 3)
+    other = Sequence(
+        1, list(PROMPT), len(PROMPT), SamplingParams(temperature=1, max_tokens=20), 3
+    )
     assert draft_tokens(oracle, other, 8) == []
 
 

@@ -1,4 +1,6 @@
-"""One contender that fails is left out, with its reason; the others are measured as if it had never been there."""
+"""One contender that fails is left out, with its reason; the others are measured as if
+it had never been there.
+"""
 
 import pytest
 
@@ -18,13 +20,17 @@ from foreword.model import Model, load_tokenizer
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
 
-ASKED = [Request(name, (1, 5, 9, 2), 0.0, 0, 4) for name in ("first", "second", "third")]
+ASKED = [
+    Request(name, (1, 5, 9, 2), 0.0, 0, 4) for name in ("first", "second", "third")
+]
 
 
 class Stranger:
     """Somebody else's engine: it answers, until it does not."""
 
-    def __init__(self, name: str, error: Exception | None = None, at: str = "second") -> None:
+    def __init__(
+        self, name: str, error: Exception | None = None, at: str = "second"
+    ) -> None:
         self.name, self._error, self._at = name, error, at
 
     def run(self, request: Request) -> Trial:
@@ -46,26 +52,34 @@ def test_one_that_fails_is_told_of_and_the_others_go_on():
     for turn, request in enumerate(ASKED):
         contest.run(request, turn)
     assert {name for name, _ in contest.results} == {PLAIN_ROW, "third"}
-    assert all(set(kept) == {"first", "second", "third"} for kept in contest.results.values())
+    assert all(
+        set(kept) == {"first", "second", "third"} for kept in contest.results.values()
+    )
     assert out.reasons == {"theirs": "RuntimeError: no such kernel"}
     assert told == ["theirs is left out: RuntimeError: no such kernel"]
 
 
 def test_our_own_errors_need_no_name():
-    contest, out = race(Stranger(PLAIN_ROW), Stranger("ours", DraftError("it is too long")), progress=[])
+    contest, out = race(
+        Stranger(PLAIN_ROW), Stranger("ours", DraftError("it is too long")), progress=[]
+    )
     contest.run(ASKED[1], 0)
     assert out.reasons == {"ours": "it is too long"}
 
 
 def test_a_warm_up_leaves_out_too_and_keeps_nothing():
-    contest, out = race(Stranger(PLAIN_ROW), Stranger("theirs", ValueError(), at="first"), progress=[])
+    contest, out = race(
+        Stranger(PLAIN_ROW), Stranger("theirs", ValueError(), at="first"), progress=[]
+    )
     contest.run(ASKED[0], 0, counts=False)
     assert contest.results == {}
     assert out.reasons == {"theirs": "ValueError"}
 
 
 def test_nothing_is_measured_without_plain_decoding():
-    contest, _ = race(Stranger(PLAIN_ROW, ModelError("too big")), Stranger("theirs"), progress=[])
+    contest, _ = race(
+        Stranger(PLAIN_ROW, ModelError("too big")), Stranger("theirs"), progress=[]
+    )
     with pytest.raises(ModelError, match="too big"):
         contest.run(ASKED[1], 0)
 
@@ -90,9 +104,18 @@ def test_a_run_reports_who_could_not_be_loaded_or_made():
 
 
 def test_a_target_that_failed_once_answers_the_next_contender():
-    target, tokenizer = Model.load(starter.target(), dtype="float32"), load_tokenizer(starter.target())
-    engines = [Engine(target, NoDrafter(), rule("match"), FixedBudget(0), Scheduler(slots=1)) for _ in range(2)]
-    broken, sound = (EngineEntry(name, engine, tokenizer) for name, engine in zip("ab", engines, strict=True))
+    target, tokenizer = (
+        Model.load(starter.target(), dtype="float32"),
+        load_tokenizer(starter.target()),
+    )
+    engines = [
+        Engine(target, NoDrafter(), rule("match"), FixedBudget(0), Scheduler(slots=1))
+        for _ in range(2)
+    ]
+    broken, sound = (
+        EngineEntry(name, engine, tokenizer)
+        for name, engine in zip("ab", engines, strict=True)
+    )
     before = sound.run(ASKED[0]).tokens
 
     def verify(*_: object) -> None:

@@ -1,4 +1,6 @@
-"""One tiny run of everything on the family that ships: what it reports is whole, and is about the same text."""
+"""One tiny run of everything on the family that ships: what it reports is whole, and is
+about the same text.
+"""
 
 import json
 from collections import Counter
@@ -15,7 +17,14 @@ from foreword.bench.report import Report
 from foreword.bench.run import Options, run, spread
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 
-PROMISED = {"plain", "ngram", "lm", "oracle", "transformers.generate", "transformers.assisted"}
+PROMISED = {
+    "plain",
+    "ngram",
+    "lm",
+    "oracle",
+    "transformers.generate",
+    "transformers.assisted",
+}
 FIELDS = {
     "name",
     "temperature",
@@ -43,7 +52,9 @@ def picture(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(picture, progress) -> Report:
-    options = Options(limit_prompts=2, max_tokens=16, dtype="float32", plot=str(picture))
+    options = Options(
+        limit_prompts=2, max_tokens=16, dtype="float32", plot=str(picture)
+    )
     return run(options, progress.append)
 
 
@@ -60,14 +71,20 @@ def test_the_json_has_every_field_and_every_row_at_every_temperature(written):
     assert {"machine", "versions", "target", "seed", "rows"} <= set(written)
     assert all(set(row) >= FIELDS for row in written["rows"])
     for temperature in (0, 1):
-        assert {row["name"] for row in written["rows"] if row["temperature"] == temperature} >= PROMISED
-    assert {"cpu", "cores", "threads", "memory_gib", "bfloat16"} == set(written["machine"])
+        assert {
+            row["name"] for row in written["rows"] if row["temperature"] == temperature
+        } >= PROMISED
+    assert {"cpu", "cores", "threads", "memory_gib", "bfloat16"} == set(
+        written["machine"]
+    )
     assert {"foreword", "torch", "transformers", "python"} == set(written["versions"])
     assert len(written["settings"]["prompt_ids"]) == 2
     assert set(hf.ASSISTANT) < set(written["settings"]["peers"])
 
 
-def test_all_of_ours_say_what_plain_decoding_says_and_in_float32_transformers_does_too(written):
+def test_all_of_ours_say_what_plain_decoding_says_and_in_float32_transformers_does_too(
+    written,
+):
     for row in written["rows"]:
         if row["name"] in hf.NAMES and row["temperature"] == 1:
             assert row["same_text"] is None
@@ -81,11 +98,18 @@ def test_speeds_are_counted_in_tokens_really_written(written):
         assert row["prompts"] == 2
         assert row["tokens_per_second"] > 0
     plain = rows(written, "plain")[0]
-    assert all(row["tokens"] == plain["tokens"] for row in written["rows"] if row["temperature"] == 0)
+    assert all(
+        row["tokens"] == plain["tokens"]
+        for row in written["rows"]
+        if row["temperature"] == 0
+    )
 
 
 def test_one_prompt_gives_no_interval(report):
-    single = replace(report, settings={**report.settings, "prompt_ids": report.settings["prompt_ids"][:1]})
+    single = replace(
+        report,
+        settings={**report.settings, "prompt_ids": report.settings["prompt_ids"][:1]},
+    )
     first = next(row for row in single.as_json()["rows"] if row["name"] == "lm")
     low, mid, high = first["speedup_over_plain"]
     assert (low, high) == (None, None)
@@ -105,9 +129,13 @@ def test_ratios_are_intervals_and_the_baselines_are_one(written):
         else:
             low, mid, high = row["decode_speedup_over_plain"]
             assert 0 < low <= mid <= high
-    assert all(row["decode_speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
+    assert all(
+        row["decode_speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain")
+    )
     assert all(row["speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
-    assert all(row["speedup_over_generate"] == [1, 1, 1] for row in rows(written, hf.GENERATE))
+    assert all(
+        row["speedup_over_generate"] == [1, 1, 1] for row in rows(written, hf.GENERATE)
+    )
 
 
 def test_one_token_a_pass_without_guesses_and_more_with_them(written):
@@ -122,22 +150,37 @@ def test_one_token_a_pass_without_guesses_and_more_with_them(written):
 def test_forwards_are_seen_inside_our_rounds_only(written):
     for row in written["rows"]:
         if row["name"] in hf.NAMES:
-            assert row["outside_forward_share"] is row["prediction"] is row["share_of_allowed"] is None
+            assert (
+                row["outside_forward_share"]
+                is row["prediction"]
+                is row["share_of_allowed"]
+                is None
+            )
             continue
         assert 0 < row["outside_forward_share"] < 1
-        assert row["share_of_allowed"] == pytest.approx(row["decode_tokens_per_second"] / row["prediction"])
+        assert row["share_of_allowed"] == pytest.approx(
+            row["decode_tokens_per_second"] / row["prediction"]
+        )
         assert set(row["step_seconds"]) == {"propose", "score", "verify", "commit"}
-    for row in rows(written, "lm"):  # the draft model's forwards are forwards too, but not the target's
+    # the draft model's forwards are forwards too, but not the target's
+    for row in rows(written, "lm"):
         assert row["share_of_allowed"] + row["outside_forward_share"] < 1
     for row in rows(written, "oracle"):
-        assert row["share_of_allowed"] + row["outside_forward_share"] == pytest.approx(1)
+        assert row["share_of_allowed"] + row["outside_forward_share"] == pytest.approx(
+            1
+        )
 
 
 def test_the_table_shows_every_row(report):
     console = Console(width=200)
     with console.capture() as shown:
         console.print(report.table())
-    counted = Counter(name for line in shown.get().splitlines() for name in ENTRIES if line.split()[:1] == [name])
+    counted = Counter(
+        name
+        for line in shown.get().splitlines()
+        for name in ENTRIES
+        if line.split()[:1] == [name]
+    )
     assert counted == dict.fromkeys(row_names(None, quick=False), 2)
     assert "accepted¹" in shown.get()
     assert "¹ accepted / verified draft tokens" in shown.get()
@@ -157,7 +200,11 @@ def test_asking_for_some_rows_keeps_the_baselines():
     assert row_names(("none",), quick=False) == ("plain", hf.GENERATE)
     assert set(row_names(None, quick=True)) >= PROMISED
     assert set(row_names(("all",), quick=False)) == {"plain", *SPECULATIVE, hf.GENERATE}
-    assert row_names(("fuse(ngram, lm)",), quick=False) == ("plain", "fuse(ngram, lm)", hf.GENERATE)
+    assert row_names(("fuse(ngram, lm)",), quick=False) == (
+        "plain",
+        "fuse(ngram, lm)",
+        hf.GENERATE,
+    )
 
 
 def test_prompts_are_spread_over_the_sources():
@@ -169,7 +216,10 @@ def test_prompts_are_spread_over_the_sources():
 def test_quick_is_short_and_never_longer_than_asked():
     quick = Options(quick=True, repeats=5)
     assert (quick.tokens, quick.limit, quick.times) == (48, 6, 1)
-    assert (Options(quick=True, max_tokens=8, limit_prompts=9).tokens, Options(limit_prompts=9).limit) == (8, 9)
+    assert (
+        Options(quick=True, max_tokens=8, limit_prompts=9).tokens,
+        Options(limit_prompts=9).limit,
+    ) == (8, 9)
 
 
 @pytest.mark.parametrize(

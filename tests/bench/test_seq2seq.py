@@ -1,4 +1,6 @@
-"""The benchmark of an encoder-decoder: prompts of a file, texts that are those of plain decoding, and drafts."""
+"""The benchmark of an encoder-decoder: prompts of a file, texts that are those of plain
+decoding, and drafts.
+"""
 
 import gzip
 import json
@@ -13,7 +15,15 @@ from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
 
 PEERS = ("transformers.assisted", "transformers.lookup")
-METHODS = ("ngram", "suffix", "lm", "cascade(suffix, lm)", "oracle", "quantized", *PEERS)
+METHODS = (
+    "ngram",
+    "suffix",
+    "lm",
+    "cascade(suffix, lm)",
+    "oracle",
+    "quantized",
+    *PEERS,
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,23 +31,40 @@ def options(tmp_path_factory) -> Options:
     folder = tmp_path_factory.mktemp("bench")
     model = tiny_seq2seq.saved("flan-t5", folder / "model")
     lines = [
-        {"messages": [{"role": "user", "content": "turn around " * 4}, {"role": "assistant", "content": "x"}]},
+        {
+            "messages": [
+                {"role": "user", "content": "turn around " * 4},
+                {"role": "assistant", "content": "x"},
+            ]
+        },
         {"messages": [{"role": "user", "content": "say it twice"}], "source": "again"},
     ]
     with gzip.open(folder / "asked.jsonl.gz", "wt") as file:
         file.write("\n".join(map(json.dumps, lines)))
     return Options(
-        target=str(model), draft=str(model), dtype="float32", prompts=str(folder / "asked.jsonl.gz"), max_tokens=16,
-        methods=METHODS, budget="heuristic",
-    )  # fmt: skip
+        target=str(model),
+        draft=str(model),
+        dtype="float32",
+        prompts=str(folder / "asked.jsonl.gz"),
+        max_tokens=16,
+        methods=METHODS,
+        budget="heuristic",
+    )
 
 
 def test_prompts_come_from_a_file_of_records(options, tmp_path):
     found = load(options.prompts)
-    assert [(prompt.id, prompt.source) for prompt in found] == [("again/1", "again"), ("asked/0", "asked")]
+    assert [(prompt.id, prompt.source) for prompt in found] == [
+        ("again/1", "again"),
+        ("asked/0", "asked"),
+    ]
     assert found[1].messages == ({"role": "user", "content": "turn around " * 4},)
     wrong = Path(tmp_path / "wrong.jsonl")
-    for text, error in (("", "no message"), ("{}", "cannot read prompts"), ("[", "cannot read prompts")):
+    for text, error in (
+        ("", "no message"),
+        ("{}", "cannot read prompts"),
+        ("[", "cannot read prompts"),
+    ):
         wrong.write_text(text)
         with pytest.raises(InvalidRequest, match=error):
             load(str(wrong))
@@ -51,7 +78,11 @@ def test_texts_are_those_of_plain_decoding_and_drafts_are_accepted(options):
     assert "encoder-decoder" in report.exclusions["quantized"]
     assert {row.prompts for row in report.rows} == {2}
     rows = {(row.name, row.temperature): row for row in report.rows}
-    assert {name for name, _ in rows} == {"plain", *METHODS, "transformers.generate"} - {"quantized"}
+    assert {name for name, _ in rows} == {
+        "plain",
+        *METHODS,
+        "transformers.generate",
+    } - {"quantized"}
     for (name, temperature), row in rows.items():
         expected = None if name.startswith("transformers") and temperature else True
         assert row.same_text is expected, name
@@ -64,6 +95,11 @@ def test_texts_are_those_of_plain_decoding_and_drafts_are_accepted(options):
 def test_batches_have_the_same_texts(options):
     report = together(options, [1, 2])
     rows = [row for row in report.rows if row.name != "plain"]
-    assert {row.name for row in rows} == {"ngram", "suffix", "lm", "cascade(suffix, lm)"}
+    assert {row.name for row in rows} == {
+        "ngram",
+        "suffix",
+        "lm",
+        "cascade(suffix, lm)",
+    }
     assert all(row.same_text for row in rows)
     assert all(row.accepted > 0 for row in rows if "lm" in row.name)

@@ -1,4 +1,6 @@
-"""`foreword bench --task asr`: every row transcribes every sound, and ours write what plain decoding writes."""
+"""`foreword bench --task asr`: every row transcribes every sound, and ours write what
+plain decoding writes.
+"""
 
 import wave
 from importlib.util import find_spec
@@ -20,15 +22,22 @@ TOKENS = 12
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    return tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path_factory.mktemp("model"))
+    return tiny_whisper.saved(
+        tiny_whisper.build("v2"), "v2", tmp_path_factory.mktemp("model")
+    )
 
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory) -> Path:
-    """The words, and the words three times, which is longer than a window, beside a file that is no sound."""
+    """The words, and the words three times, which is longer than a window, beside a
+    file that is no sound.
+    """
     folder = tmp_path_factory.mktemp("sounds")
     copy(tiny_whisper.SOUND, folder / "words.WAV")
-    with wave.open(str(tiny_whisper.SOUND)) as words, wave.open(str(folder / "long.wav"), "wb") as longer:
+    with (
+        wave.open(str(tiny_whisper.SOUND)) as words,
+        wave.open(str(folder / "long.wav"), "wb") as longer,
+    ):
         longer.setparams(words.getparams())
         longer.writeframes(words.readframes(words.getnframes()) * 3)
     (folder / "notes.txt").write_text("words")
@@ -36,29 +45,48 @@ def sounds(tmp_path_factory) -> Path:
 
 
 def options(model: Path, **more) -> Options:
-    return Options(target=str(model), dtype="float32", **(dict(temperatures=(0.0,)) | more))
+    return Options(
+        target=str(model), dtype="float32", **(dict(temperatures=(0.0,)) | more)
+    )
 
 
 @pytest.fixture(scope="module")
 def report(model, sounds) -> SpeechReport:
     """Drafts by the target itself, under a budget that does not depend on the clock."""
-    given = options(model, draft=str(model), temperatures=(0.0, 1.0), budget="heuristic")
+    given = options(
+        model, draft=str(model), temperatures=(0.0, 1.0), budget="heuristic"
+    )
     return transcribing(given, sounds, TOKENS)
 
 
 def test_every_row_transcribes_at_every_temperature(report):
-    rows = ["none", "ngram", "suffix", "lm", "transformers.generate", "transformers.assisted"]
-    assert [(row.temperature, row.name) for row in report.rows] == [(heat, name) for heat in (0, 1) for name in rows]
+    rows = [
+        "none",
+        "ngram",
+        "suffix",
+        "lm",
+        "transformers.generate",
+        "transformers.assisted",
+    ]
+    assert [(row.temperature, row.name) for row in report.rows] == [
+        (heat, name) for heat in (0, 1) for name in rows
+    ]
     assert report.exclusions == {}
     assert list(report.sounds) == ["long.wav", "words.WAV"]
-    assert report.sounds["long.wav"] == pytest.approx(3 * report.sounds["words.WAV"], abs=0.001)
+    assert report.sounds["long.wav"] == pytest.approx(
+        3 * report.sounds["words.WAV"], abs=0.001
+    )
     assert all(row.real_time_factor > 0 and row.over_plain > 0 for row in report.rows)
     assert [row.over_plain for row in report.rows if row.name == "none"] == [1, 1]
 
 
 def test_drafts_change_no_text_and_greedy_text_is_that_of_generate(report):
     same = {(row.name, row.temperature): row.same_text for row in report.rows}
-    assert [same[name, heat] for heat in (0, 1) for name in ("none", "ngram", "suffix", "lm")] == [True] * 8
+    assert [
+        same[name, heat]
+        for heat in (0, 1)
+        for name in ("none", "ngram", "suffix", "lm")
+    ] == [True] * 8
     assert same["transformers.generate", 0] is True
     assert same["transformers.generate", 1] is same["transformers.assisted", 1] is None
 
@@ -68,7 +96,10 @@ def test_a_draft_model_is_accepted_and_passes_are_counted(report):
     for heat in (0, 1):
         assert rows["lm", heat].acceptance > 0.3
         assert rows["lm", heat].tokens_per_pass > 3
-        assert (rows["none", heat].acceptance, rows["none", heat].tokens_per_pass) == (None, 1)
+        assert (rows["none", heat].acceptance, rows["none", heat].tokens_per_pass) == (
+            None,
+            1,
+        )
     assert rows["transformers.generate", 0].tokens_per_pass == 1
     assert rows["transformers.generate", 0].acceptance is None
 
@@ -91,12 +122,18 @@ def test_a_row_that_fails_is_left_out_by_its_reason(model, sounds):
         console.print(found.table())
     assert "left out: medusa (" in shown.get()
     if peers:
-        assert "it is not installed. Run: pip install faster-whisper" in found.exclusions["faster-whisper"]
+        assert (
+            "it is not installed. Run: pip install faster-whisper"
+            in found.exclusions["faster-whisper"]
+        )
 
 
 def test_a_run_is_refused_before_a_model_is_loaded(tmp_path):
     somewhere = options(tmp_path)
-    for folder, said in ((tmp_path / "none", "there is no such folder"), (tmp_path, "it is empty")):
+    for folder, said in (
+        (tmp_path / "none", "there is no such folder"),
+        (tmp_path, "it is empty"),
+    ):
         with pytest.raises(InvalidRequest, match=said):
             transcribing(somewhere, folder)
     (tmp_path / "notes.txt").write_text("words")

@@ -11,8 +11,12 @@ def costs(tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     return np.stack([tokens, seconds], axis=1).astype(np.float64)
 
 
-def pair(generator: np.random.Generator, prompts: int = 40) -> tuple[np.ndarray, np.ndarray]:
-    """Two contenders on prompts of very different difficulty; the first is 2 times as fast, give or take 20 %."""
+def pair(
+    generator: np.random.Generator, prompts: int = 40
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two contenders on prompts of very different difficulty; the first is 2 times as
+    fast, give or take 20 %.
+    """
     tokens = generator.integers(20, 200, prompts)
     seconds = tokens * generator.lognormal(0, 0.8, prompts)
     noise = generator.uniform(0.8, 1.2, prompts)
@@ -25,7 +29,10 @@ def test_speed_is_total_over_total_and_not_a_mean_of_ratios():
 
 
 def test_the_middle_is_the_ratio_of_speeds():
-    fast, slow = costs(np.array([30, 30]), np.array([1, 2])), costs(np.array([20, 20]), np.array([4, 4]))
+    fast, slow = (
+        costs(np.array([30, 30]), np.array([1, 2])),
+        costs(np.array([20, 20]), np.array([4, 4])),
+    )
     assert speedup(fast, slow).mid == pytest.approx(20 / 5)
 
 

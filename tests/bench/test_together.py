@@ -1,4 +1,7 @@
-"""Many texts at a time: one tiny run on the family that ships. What it reports is whole, and about the same text."""
+"""Many texts at a time: one tiny run on the family that ships.
+
+What it reports is whole, and about the same text.
+"""
 
 import json
 
@@ -21,14 +24,24 @@ def progress() -> list[str]:
 @pytest.fixture(scope="module")
 def found(progress) -> Together:
     options = Options(
-        limit_prompts=3, max_tokens=8, dtype="float32", methods=METHODS, budget="heuristic", temperatures=(0.0, 1.0)
+        limit_prompts=3,
+        max_tokens=8,
+        dtype="float32",
+        methods=METHODS,
+        budget="heuristic",
+        temperatures=(0.0, 1.0),
     )
     return together(options, (1, 3), progress.append)
 
 
 def test_every_method_is_beside_plain_decoding_at_every_batch_and_temperature(found):
     keys = [(row.temperature, row.name, row.batch) for row in found.rows]
-    assert keys == [(heat, name, batch) for heat in (0, 1) for name in ("plain", "ngram", "lm") for batch in (1, 3)]
+    assert keys == [
+        (heat, name, batch)
+        for heat in (0, 1)
+        for name in ("plain", "ngram", "lm")
+        for batch in (1, 3)
+    ]
     for row in found.rows:
         assert row.tokens_per_second > 0
         assert 0 < row.over_plain.low <= row.over_plain.mid <= row.over_plain.high
@@ -37,7 +50,9 @@ def test_every_method_is_beside_plain_decoding_at_every_batch_and_temperature(fo
 
 def test_all_say_what_plain_decoding_says_though_they_draft(found):
     assert all(row.same_text for row in found.rows)
-    assert all(0 < row.accepted <= row.drafted for row in found.rows if row.name == "lm")
+    assert all(
+        0 < row.accepted <= row.drafted for row in found.rows if row.name == "lm"
+    )
     assert not any(row.drafted for row in found.rows if row.name == "plain")
 
 
@@ -49,7 +64,9 @@ def test_who_answers_one_request_at_a_time_is_left_out_by_name(found, progress):
 
 def test_the_json_and_the_table_hold_every_figure(found):
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert {"machine", "versions", "target", "settings", "rows", "exclusions"} == set(written)
+    assert {"machine", "versions", "target", "settings", "rows", "exclusions"} == set(
+        written
+    )
     assert written["settings"]["batches"] == [1, 3]
     assert [len(row["over_plain"]) for row in written["rows"]] == [3] * 12
     console = Console(width=200)

@@ -11,14 +11,25 @@ from foreword.bench.round_profile import BY_MODEL, BY_STEP, parts, table
 from foreword.types import Clock
 
 
-def a_round(seconds: float, target: float, draft: float, *, reading: bool = False) -> Round:
-    clock = Clock(propose=0.1 * seconds, score=0.6 * seconds, verify=0.1 * seconds, commit=0.1 * seconds)
+def a_round(
+    seconds: float, target: float, draft: float, *, reading: bool = False
+) -> Round:
+    clock = Clock(
+        propose=0.1 * seconds,
+        score=0.6 * seconds,
+        verify=0.1 * seconds,
+        commit=0.1 * seconds,
+    )
     return Round(2, 3, 1, seconds, clock, target, draft, reading)
 
 
 @pytest.fixture
 def report() -> Report:
-    seen = (a_round(9.0, 8.0, 0.0, reading=True), a_round(0.01, 0.005, 0.001), a_round(0.03, 0.015, 0.003))
+    seen = (
+        a_round(9.0, 8.0, 0.0, reading=True),
+        a_round(0.01, 0.005, 0.001),
+        a_round(0.03, 0.015, 0.003),
+    )
     trials = {"a": [Trial([1, 2, 3, 4], 0.04, 3, seen)]}
     unseen = {"a": [Trial([1, 2, 3, 4], 0.1, 4)]}
     found = rows({("plain", 0.0): trials, ("transformers.generate", 0.0): unseen})
@@ -31,13 +42,18 @@ def decoding(report) -> Decoding:
     return report.rows[0].decoding
 
 
-def test_steps_and_bookkeeping_make_up_the_round_and_so_do_forwards_and_the_rest(decoding):
+def test_steps_and_bookkeeping_make_up_the_round_and_so_do_forwards_and_the_rest(
+    decoding,
+):
     found = parts(decoding)
-    assert decoding.round_seconds == pytest.approx(0.02)  # the round that read the prompt is left out
+    # the round that read the prompt is left out
+    assert decoding.round_seconds == pytest.approx(0.02)
     for cut in (BY_STEP, BY_MODEL):
         assert sum(found[part] for part in cut) == pytest.approx(0.02)
     assert found["score"] == pytest.approx(0.012)
-    assert (found["target"], found["draft"], found["outside"]) == pytest.approx((0.01, 0.002, 0.008))
+    assert (found["target"], found["draft"], found["outside"]) == pytest.approx(
+        (0.01, 0.002, 0.008)
+    )
 
 
 def test_the_table_shows_milliseconds_and_shares_of_what_can_be_seen(report):

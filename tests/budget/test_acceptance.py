@@ -1,4 +1,6 @@
-"""How often guesses are kept agrees with what the two models' own laws say, under each rule."""
+"""How often guesses are kept agrees with what the two models' own laws say, under each
+rule.
+"""
 
 from functools import cache
 
@@ -7,7 +9,16 @@ import torch
 
 from foreword.native.cpu import fast_bfloat16
 from foreword.types import SamplingParams, Sequence
-from running import Request, distribution, draft, drafter, engine, finish, prompts, target
+from running import (
+    Request,
+    distribution,
+    draft,
+    drafter,
+    engine,
+    finish,
+    prompts,
+    target,
+)
 
 TEXTS, TOKENS = 30, 48
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
@@ -16,18 +27,28 @@ DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 @cache
 def rounds(rule: str, temperature: float) -> tuple[list[int], list[Sequence]]:
     """One guess a round: which of them were kept, text by text, and the texts."""
-    params = [SamplingParams(temperature=temperature, seed=s, max_tokens=TOKENS, ignore_eos=True) for s in range(TEXTS)]
+    params = [
+        SamplingParams(
+            temperature=temperature, seed=s, max_tokens=TOKENS, ignore_eos=True
+        )
+        for s in range(TEXTS)
+    ]
     requests = [Request(prompts()[seed % 5], params[seed]) for seed in range(TEXTS)]
-    answers = finish(engine(target(DTYPE), drafter("lm", DTYPE), 1, rule=rule, slots=5), requests)
-    return [answer.deltas for answer in answers], [answer.sequence for answer in answers]
+    answers = finish(
+        engine(target(DTYPE), drafter("lm", DTYPE), 1, rule=rule, slots=5), requests
+    )
+    return [answer.deltas for answer in answers], [
+        answer.sequence for answer in answers
+    ]
 
 
 def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """The chance that one guess is kept, row by row."""
     if rule == "rejection":  # Leviathan et al. 2023, theorem 3.5
         return torch.minimum(p, q).sum(-1)
-    # Daliri, Musco, Suresh 2024: with one Gumbel noise both draw x with the chance 1 / sum_y max(p_y/p_x, q_y/q_x).
-    # The first is the larger for the y whose p_y/q_y is no smaller than that of x: sums over tokens in that order.
+    # Daliri, Musco, Suresh 2024: with one Gumbel noise both draw x with the chance 1 /
+    # sum_y max(p_y/p_x, q_y/q_x). The first is the larger for the y whose p_y/q_y is no
+    # smaller than that of x: sums over tokens in that order.
     order = (p / q).argsort(-1)
     ours, theirs = p.gather(-1, order).double(), q.gather(-1, order).double()
     above = ours.flip(-1).cumsum(-1).flip(-1)
@@ -42,28 +63,38 @@ def test_acceptance_is_what_the_two_laws_say(rule, temperature):
     kept, probabilities = [], []
     for deltas, sequence in zip(all_deltas, sequences, strict=True):
         p, q = (
-            (distribution(model, sequence.tokens) / temperature).softmax(-1) for model in (target(DTYPE), draft(DTYPE))
+            (distribution(model, sequence.tokens) / temperature).softmax(-1)
+            for model in (target(DTYPE), draft(DTYPE))
         )
         place = sequence.prompt
         for delta in deltas:
             if delta.drafted:
                 kept.append(float(delta.origins[0] == "accepted"))
-                probabilities.append(predicted(rule, p[place - 1 : place], q[place - 1 : place])[0])
+                probabilities.append(
+                    predicted(rule, p[place - 1 : place], q[place - 1 : place])[0]
+                )
             place += len(delta.tokens)
-    # Given the text so far, a round is kept with its own chance: the sum of what is left over is a martingale.
+    # Given the text so far, a round is kept with its own chance: the sum of what is
+    # left over is a martingale.
     expected = torch.stack(probabilities).double()
     surplus = torch.tensor(kept).double() - expected
     error = (expected * (1 - expected)).sum().sqrt() / len(kept)
     assert len(kept) > 700
     assert error < 0.02, "too few rounds to say anything"
-    assert abs(surplus.mean()) < 3 * error, f"{sum(kept) / len(kept):.3f} kept, {expected.mean():.3f} expected"
+    assert abs(surplus.mean()) < 3 * error, (
+        f"{sum(kept) / len(kept):.3f} kept, {expected.mean():.3f} expected"
+    )
 
 
 def test_the_prediction_for_shared_noise_is_that_of_drawing_with_it():
     rng = torch.Generator().manual_seed(0)
     p, q = (torch.randn(1, 12, generator=rng).mul(1.5).softmax(-1) for _ in range(2))
-    noise = -torch.log(-torch.log(torch.rand(200_000, 12, generator=rng, dtype=torch.float64)))
-    same = ((p.log() + noise).argmax(-1) == (q.log() + noise).argmax(-1)).double().mean()
+    noise = -torch.log(
+        -torch.log(torch.rand(200_000, 12, generator=rng, dtype=torch.float64))
+    )
+    same = (
+        ((p.log() + noise).argmax(-1) == (q.log() + noise).argmax(-1)).double().mean()
+    )
     assert abs(same - predicted("match", p, q)[0]) < 4 * (0.25 / 200_000) ** 0.5
     assert predicted("match", p, q)[0] < predicted("rejection", p, q)[0]
     assert predicted("match", p, p)[0] == pytest.approx(1, abs=1e-5)

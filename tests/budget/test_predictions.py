@@ -1,4 +1,6 @@
-"""The largest tree that is tried: larger where a forward waits for something else than its rows."""
+"""The largest tree that is tried: larger where a forward waits for something else than
+its rows.
+"""
 
 import pytest
 

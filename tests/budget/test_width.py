@@ -1,4 +1,7 @@
-"""How much is guessed: nothing while it loses, much while it wins, never for good. Costs are given, not measured."""
+"""How much is guessed: nothing while it loses, much while it wins, never for good.
+
+Costs are given, not measured.
+"""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +37,9 @@ FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 16: 16.0, 32: 32.0}
 """Every row costs a whole forward: no guess can ever win."""
 LONG_ROUNDS = {1: 1.0, 16: 1.0, 32: 8.0, 64: 9.0}
-"""A round of 32 sequences takes eight times one of a single sequence; draft tokens cost little in both."""
+"""A round of 32 sequences takes eight times one of a single sequence; draft tokens cost
+little in both.
+"""
 
 
 def sequence(id: int = 1) -> Sequence:
@@ -42,28 +47,49 @@ def sequence(id: int = 1) -> Sequence:
 
 
 def play(
-    budget: AdaptiveBudget, one: Sequence, rounds: int, kept: float, *, steep: bool = False, propose: float = 0.01
+    budget: AdaptiveBudget,
+    one: Sequence,
+    rounds: int,
+    kept: float,
+    *,
+    steep: bool = False,
+    propose: float = 0.01,
 ) -> list[int]:
-    """Rounds in which this share of every chain is kept, at the costs that were promised; returns what was asked."""
+    """Rounds in which this share of every chain is kept, at the costs that were
+    promised; returns what was asked.
+    """
     asked = []
     for _ in range(rounds):
         count = budget.nodes(one, 0)
         score = 1.0 + count if steep else 1.0
         clock = Clock(propose=propose * count, score=score, verify=0.01)
         budget.on_timing(1 + count, clock)
-        budget.learn(one, RoundResult(count, count, round(count * kept), clock.propose, clock.total))
+        budget.learn(
+            one,
+            RoundResult(count, count, round(count * kept), clock.propose, clock.total),
+        )
         asked.append(count)
     return asked
 
 
 def test_losses_in_a_large_batch_do_not_stop_drafting_for_one_sequence():
-    budget, batch = AdaptiveBudget(LONG_ROUNDS), [sequence(number) for number in range(32)]
+    budget, batch = (
+        AdaptiveBudget(LONG_ROUNDS),
+        [sequence(number) for number in range(32)],
+    )
     for kept in [1.0] * 40 + [0.0] * 10:
         counts = [budget.nodes(one, 31) for one in batch]
-        clock = Clock(propose=0.05 * sum(counts), score=8.0 + sum(counts) / 32, verify=0.01)
+        clock = Clock(
+            propose=0.05 * sum(counts), score=8.0 + sum(counts) / 32, verify=0.01
+        )
         budget.on_timing(32 + sum(counts), clock)
         for one, count in zip(batch, counts, strict=True):
-            budget.learn(one, RoundResult(count, count, round(kept * count), clock.propose, clock.total))
+            budget.learn(
+                one,
+                RoundResult(
+                    count, count, round(kept * count), clock.propose, clock.total
+                ),
+            )
     assert budget.drafting_cost.measured
     budget.on_timing(32, Clock(score=8.0))
     for one in batch:
@@ -74,21 +100,33 @@ def test_losses_in_a_large_batch_do_not_stop_drafting_for_one_sequence():
 
 
 def test_what_a_batch_may_lose_is_counted_in_rounds_of_one_sequence():
-    budget, batch, lost, seconds = AdaptiveBudget(LONG_ROUNDS), [sequence(number) for number in range(32)], [], 0.0
+    budget, batch, lost, seconds = (
+        AdaptiveBudget(LONG_ROUNDS),
+        [sequence(number) for number in range(32)],
+        [],
+        0.0,
+    )
     for _ in range(100):
         counts = [budget.nodes(one, 31) for one in batch]
-        clock = Clock(propose=0.2 * sum(counts), score=8.0 + sum(counts) / 32, verify=0.01)
+        clock = Clock(
+            propose=0.2 * sum(counts), score=8.0 + sum(counts) / 32, verify=0.01
+        )
         budget.on_timing(32 + sum(counts), clock)
         for one, count in zip(batch, counts, strict=True):
             budget.learn(one, RoundResult(count, count, 0, clock.propose, clock.total))
         lost.append(clock.total - 8.01)
         seconds += clock.total
     assert sum(lost) > 0, "it tries"
-    assert sum(lost) <= LOSS_BUDGET + SHARE * 1.01 * seconds + 2 * max(lost)  # a plain round of one takes 1 second
+    # a plain round of one takes 1 second
+    assert sum(lost) <= LOSS_BUDGET + SHARE * 1.01 * seconds + 2 * max(lost)
 
 
 def test_fixed_is_fixed():
-    assert [FixedBudget(3).nodes(sequence(), others) for others in range(3)] == [3, 3, 3]
+    assert [FixedBudget(3).nodes(sequence(), others) for others in range(3)] == [
+        3,
+        3,
+        3,
+    ]
 
 
 def test_a_policy_is_made_by_its_name_and_measures_only_where_it_must():
@@ -110,7 +148,9 @@ def test_a_policy_is_made_by_its_name_and_measures_only_where_it_must():
 def test_a_policy_that_does_not_exist_or_is_asked_for_twice_is_refused():
     with pytest.raises(UnknownMethod, match=r"budget='swip': .* Did you mean 'svip'\?"):
         policy("swip")
-    with pytest.raises(InvalidRequest, match=r"cannot use both nodes=3 and budget='svip'"):
+    with pytest.raises(
+        InvalidRequest, match=r"cannot use both nodes=3 and budget='svip'"
+    ):
         policy("svip", nodes=3)
 
 
@@ -125,7 +165,9 @@ def test_the_schedule_of_transformers_goes_up_by_two_and_down_by_one():
         schedule.learn(sequence(), outcome(schedule.nodes(sequence(), 0), 0))
     assert schedule.nodes(sequence(), 0) == 1
     schedule.learn(sequence(), outcome(0, 0))
-    assert schedule.nodes(sequence(), 0) == 1, "where nothing was guessed nothing was kept in vain"
+    assert schedule.nodes(sequence(), 0) == 1, (
+        "where nothing was guessed nothing was kept in vain"
+    )
     schedule.release(sequence())
     assert schedule.nodes(sequence(), 0) == 5
 
@@ -135,46 +177,66 @@ def outcome(drafted: int, accepted: int) -> RoundResult:
 
 
 def even(tokens: int) -> torch.Tensor:
-    """The law, in log-weights, of so many tokens of one chance among twenty: its entropy is log(tokens)."""
+    """The law, in log-weights, of so many tokens of one chance among twenty: its
+    entropy is log(tokens).
+    """
     return torch.full((20,), -math.inf).index_fill_(0, torch.arange(tokens), 3.0)
 
 
 @pytest.mark.parametrize(
     ("ends", "most"),
     [
-        (ConfidenceBudget(0.4), 2),  # one of two has a chance of 0.5, one of three less than 0.4
+        # one of two has a chance of 0.5, one of three less than 0.4
+        (ConfidenceBudget(0.4), 2),
         (SvipBudget(), 1),  # sqrt(0.15 log 2) is 0.32 already
         (SvipBudget(0.45), 3),  # sqrt(0.15 log 3) is 0.41, sqrt(0.15 log 4) is 0.46
-        (AdaEdlBudget(0.4), 6),  # 1 - sqrt(0.2 log 6) is 0.401, 1 - sqrt(0.2 log 7) is 0.376
+        # 1 - sqrt(0.2 log 6) is 0.401, 1 - sqrt(0.2 log 7) is 0.376
+        (AdaEdlBudget(0.4), 6),
     ],
 )
-def test_a_chain_ends_before_a_guess_that_is_too_uncertain(ends: DraftBudget, most: int):
+def test_a_chain_ends_before_a_guess_that_is_too_uncertain(
+    ends: DraftBudget, most: int
+):
     assert ends.chains
-    assert [ends.stops(sequence(), 1, even(tokens)) for tokens in range(1, 10)] == [n > most for n in range(1, 10)]
+    assert [ends.stops(sequence(), 1, even(tokens)) for tokens in range(1, 10)] == [
+        n > most for n in range(1, 10)
+    ]
     assert not ends.stops(sequence(), 0, even(9)), "one guess is always made"
     assert ends.nodes(sequence(), 0) == 40
 
 
 def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
-    odds = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))  # as likely as the likeliest token is drawn
+    # as likely as the likeliest token is drawn
+    odds = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
     sure = LogisticModel((0.0,) * 20, (1.0,) * 20, (*(0.0,) * 20, 9.0))
     AcceptanceModel(sure, odds).write(tmp_path / "odds")
     ends = policy(f"acceptance:{tmp_path / 'odds'}")(lambda: FLAT)
     assert isinstance(ends, AcceptanceBudget)
     one = sequence()
     half = [ends.stops(one, depth, even(2)) for depth in range(3)]
-    assert half == [False, True, True], "0.5, 0.25, 0.125: the second is kept with less than 0.3"
-    assert [ends.stops(one, depth, even(1)) for depth in range(9)] == [False] * 9, "it begins again with each chain"
+    assert half == [False, True, True], (
+        "0.5, 0.25, 0.125: the second is kept with less than 0.3"
+    )
+    assert [ends.stops(one, depth, even(1)) for depth in range(9)] == [False] * 9, (
+        "it begins again with each chain"
+    )
     greedy = Sequence(9, [1], 1, SamplingParams(temperature=0), seed=0)
-    assert [ends.stops(greedy, depth, even(2)) for depth in range(9)] == [False] * 9, "temperature 0 has its own odds"
+    assert [ends.stops(greedy, depth, even(2)) for depth in range(9)] == [False] * 9, (
+        "temperature 0 has its own odds"
+    )
     ends.release(one)
     ends.release(one)
-    for name, said in (("acceptance", "takes a folder .* acceptance:DIR"), ("svip:x", "nothing after its name")):
+    for name, said in (
+        ("acceptance", "takes a folder .* acceptance:DIR"),
+        ("svip:x", "nothing after its name"),
+    ):
         with pytest.raises(InvalidRequest, match=said):
             policy(name)
     with pytest.raises(InvalidRequest, match="cannot read an acceptance model"):
         policy(f"acceptance:{tmp_path}")
-    (tmp_path / "odds" / "acceptance.json").write_text('{"greedy": {"mean": [1], "spread": [1], "weights": [1]}}')
+    (tmp_path / "odds" / "acceptance.json").write_text(
+        '{"greedy": {"mean": [1], "spread": [1], "weights": [1]}}'
+    )
     with pytest.raises(InvalidRequest, match="differ in length"):
         policy(f"acceptance:{tmp_path / 'odds'}")
 
@@ -193,7 +255,9 @@ def test_the_threshold_follows_what_was_kept():
     settled = one.threshold
     one.learn(sequence(), outcome(40, 3))
     one.learn(sequence(), outcome(0, 0))
-    assert one.threshold == settled, "a chain of full length says nothing about when to end"
+    assert one.threshold == settled, (
+        "a chain of full length says nothing about when to end"
+    )
 
 
 def test_guesses_that_are_always_kept_are_made_in_large_numbers():
@@ -205,12 +269,16 @@ def test_guesses_that_are_never_kept_are_given_up_and_tried_again_ever_more_rare
     tried = [place for place, count in enumerate(asked) if count]
     late = [place for place in tried if place >= 100]
     assert len(late) < 0.1 * 500
-    assert late, "it must try again, or a text that becomes easy would never be guessed at"
+    assert late, (
+        "it must try again, or a text that becomes easy would never be guessed at"
+    )
     assert max(asked[100:]) <= 2
 
 
 @pytest.mark.parametrize("draft_token", [0.001, 0.3, 0.8, 3.0])
-def test_whatever_guesses_cost_they_lose_what_the_purse_holds_and_a_share_of_the_time(draft_token):
+def test_whatever_guesses_cost_they_lose_what_the_purse_holds_and_a_share_of_the_time(
+    draft_token,
+):
     budget, lost, rounds = AdaptiveBudget(FLAT), [], 0
     for text in range(20):
         asked = play(budget, sequence(text), 60, kept=0.0, propose=draft_token)
@@ -218,14 +286,17 @@ def test_whatever_guesses_cost_they_lose_what_the_purse_holds_and_a_share_of_the
         rounds += len(asked)
         if text == 4:
             assert sum(lost) > 0, "it tries"
-    # The last try may cost more than was left; the first is made twice, for it may have been reading that was dear.
+    # The last try may cost more than was left; the first is made twice, for it may have
+    # been reading that was dear.
     assert sum(lost) <= LOSS_BUDGET + SHARE * 1.01 * rounds + 2 * max(lost)
 
 
 def test_guesses_that_are_dear_to_make_are_tried_again_more_rarely():
     again = []
     for draft_token in (0.001, 0.8, 3.0):
-        asked = play(AdaptiveBudget(FLAT), sequence(), 2000, kept=0.0, propose=draft_token)
+        asked = play(
+            AdaptiveBudget(FLAT), sequence(), 2000, kept=0.0, propose=draft_token
+        )
         again.append(sum(count > 0 for count in asked[LOSS_BUDGET:]))
     assert again == sorted(again, reverse=True)
     assert again[0] > 2 * again[2] > 0, "but never for good"
@@ -247,11 +318,16 @@ def test_what_some_texts_win_others_may_lose():
     play(budget, easy, 100, kept=1.0, propose=0.1)
     play(budget, hard, 60, kept=0.0, propose=2.0)
     play(budget, easy, 20, kept=1.0, propose=0.1)
-    assert play(budget, sequence(3), 1, kept=1.0, propose=0.1)[0] > 0, "guessing wins on the whole: no text waits"
+    assert play(budget, sequence(3), 1, kept=1.0, propose=0.1)[0] > 0, (
+        "guessing wins on the whole: no text waits"
+    )
 
 
 def test_what_the_first_guess_of_a_process_takes_is_no_loss():
-    """Everything is slow once. Were that paid from the purse, losing a little would end guessing for a long time."""
+    """Everything is slow once.
+
+    Were that paid from the purse, losing a little would end guessing for a long time.
+    """
     budget, one = AdaptiveBudget(FLAT), sequence()
     assert play(budget, one, 1, kept=0.0, propose=20.0)[0] > 0
     play(budget, one, 20, kept=0.0, propose=0.1)
@@ -259,12 +335,20 @@ def test_what_the_first_guess_of_a_process_takes_is_no_loss():
 
 
 def test_how_fast_the_likeliest_texts_grow_says_nothing_about_drawn_ones():
-    """The likeliest texts repeat themselves. At their pace a second of guessing must earn more than drawn texts do."""
-    budget, easy = AdaptiveBudget(FLAT), Sequence(1, [1], 1, SamplingParams(temperature=0), seed=0)
+    """The likeliest texts repeat themselves.
+
+    At their pace a second of guessing must earn more than drawn texts do.
+    """
+    budget, easy = (
+        AdaptiveBudget(FLAT),
+        Sequence(1, [1], 1, SamplingParams(temperature=0), seed=0),
+    )
     play(budget, easy, 50, kept=1.0)
     fast = budget.pace
     assert fast > 4, "tokens for each forward"
-    play(budget, Sequence(2, [1], 1, SamplingParams(temperature=1), seed=0), 1, kept=0.0)
+    play(
+        budget, Sequence(2, [1], 1, SamplingParams(temperature=1), seed=0), 1, kept=0.0
+    )
     assert budget.pace < 1.1
     budget.nodes(easy, 0)
     assert budget.pace == pytest.approx(fast)
@@ -294,7 +378,9 @@ def test_rounds_that_are_all_alike_do_not_say_what_one_more_guess_costs():
 
 
 def test_a_long_time_without_any_guess_does_not_make_the_next_one_dear():
-    """Else what finds nothing in one text would be forbidden to guess in all that come after it."""
+    """Else what finds nothing in one text would be forbidden to guess in all that come
+    after it.
+    """
     making = LinearCost()
     for made in (6, 3, 8):
         making.learn(made, 0.2 + 0.01 * made)
@@ -317,18 +403,37 @@ def test_no_line_makes_guesses_free_or_dearer_than_all_there_was():
 
 def sure(probabilities: list[float]) -> Draft:
     """A chain that says its chances."""
-    return Draft([DraftTree([7] * len(probabilities), list(range(-1, len(probabilities) - 1)), probabilities)])
+    return Draft(
+        [
+            DraftTree(
+                [7] * len(probabilities),
+                list(range(-1, len(probabilities) - 1)),
+                probabilities,
+            )
+        ]
+    )
 
 
-def play_sure(budget: AdaptiveBudget, one: Sequence, rounds: int, kept: float, propose: float) -> list[int]:
-    """Rounds with chains that say their chances, of which this share is kept; making one guess takes `guess`."""
+def play_sure(
+    budget: AdaptiveBudget, one: Sequence, rounds: int, kept: float, propose: float
+) -> list[int]:
+    """Rounds with chains that say their chances, of which this share is kept; making
+    one guess takes `guess`.
+    """
     asked = []
     for _ in range(rounds):
         asked.append(budget.nodes(one, 0))
-        draft = budget.trim(sure([0.9**depth for depth in range(1, 1 + asked[-1])])) if asked[-1] else chosen([[]])
+        draft = (
+            budget.trim(sure([0.9**depth for depth in range(1, 1 + asked[-1])]))
+            if asked[-1]
+            else chosen([[]])
+        )
         count, making = draft.nodes, propose * asked[-1]
         budget.on_timing(1 + count, Clock(propose=making, score=1.0))
-        budget.learn(one, RoundResult(asked[-1], count, round(count * kept), making, 1.0 + making))
+        budget.learn(
+            one,
+            RoundResult(asked[-1], count, round(count * kept), making, 1.0 + making),
+        )
     return asked
 
 
@@ -341,14 +446,26 @@ def test_promises_that_do_not_come_true_are_believed_less():
 
 
 def test_what_is_decided_more_slowly_for_its_guesses_is_no_measure_of_plain_decoding():
-    """A round with guesses takes 1.5 for 1.3 tokens. Plain decoding needs 1 for each, and not 1.5."""
+    """A round with guesses takes 1.5 for 1.3 tokens.
+
+    Plain decoding needs 1 for each, and not 1.5.
+    """
     budget, one = AdaptiveBudget(FLAT), sequence()
     asked = []
     for _ in range(400):
         asked.append(count := min(budget.nodes(one, 0), 1))
         clock = Clock(propose=0.01 * count, score=1.0, verify=0.5 if count else 0.01)
         budget.on_timing(1 + count, clock)
-        budget.learn(one, RoundResult(count, count, int(count and len(asked) % 10 < 3), clock.propose, clock.total))
+        budget.learn(
+            one,
+            RoundResult(
+                count,
+                count,
+                int(count and len(asked) % 10 < 3),
+                clock.propose,
+                clock.total,
+            ),
+        )
     assert sum(asked[:64]) == 64  # until plain decoding has been seen
     assert sum(asked[200:]) < 40
 
@@ -362,21 +479,34 @@ def test_a_try_that_wins_ends_the_pause():
 
 
 def test_reading_a_text_first_is_not_held_against_guessing():
-    """The first round of a text takes long to guess in, for the drafter has to read all of it."""
+    """The first round of a text takes long to guess in, for the drafter has to read all
+    of it.
+    """
     budget = AdaptiveBudget(FLAT)
-    for one in (Sequence(text, [1] * 100, 100, SamplingParams(), seed=0) for text in (1, 2)):
+    for one in (
+        Sequence(text, [1] * 100, 100, SamplingParams(), seed=0) for text in (1, 2)
+    ):
         play_sure(budget, one, 1, kept=0.5, propose=2.0)
         assert all(play_sure(budget, one, 9, kept=0.5, propose=0.02))
 
 
 def test_dear_first_rounds_do_not_shut_a_drafter_out():
-    """The first rounds of a process are slow; a floor that is too high for any guess must come down by itself."""
+    """The first rounds of a process are slow; a floor that is too high for any guess
+    must come down by itself.
+    """
     budget, one = AdaptiveBudget(FLAT), sequence()
     for made in [6] * 4 + [0] * 40 + [6] * 20:
         asked = budget.nodes(one, 0)
-        draft = budget.trim(sure([0.6**depth for depth in range(1, 1 + min(made, asked))]) if made else chosen([[]]))
+        draft = budget.trim(
+            sure([0.6**depth for depth in range(1, 1 + min(made, asked))])
+            if made
+            else chosen([[]])
+        )
         count = int(draft.count[0])
-        budget.on_timing(1 + count, Clock(propose=0.9 if made == 6 and not budget._since else 0.02, score=1.0))
+        budget.on_timing(
+            1 + count,
+            Clock(propose=0.9 if made == 6 and not budget._since else 0.02, score=1.0),
+        )
         budget.learn(one, RoundResult(asked, count, count // 2, 0.02, 1.02))
     assert 0 < budget.floor < 0.5
 
@@ -385,14 +515,18 @@ def test_the_pace_is_that_of_plain_decoding_or_of_rounds_with_guesses_where_thes
     budget, one = AdaptiveBudget(FLAT), sequence()
     assert budget.pace == pytest.approx(1 / budget.costs.seconds(1))
     play_sure(budget, one, 60, kept=0.0, propose=0.0)
-    assert budget.pace == pytest.approx(1.0, rel=0.05), "all guesses are wrong, and a forward takes a second"
+    assert budget.pace == pytest.approx(1.0, rel=0.05), (
+        "all guesses are wrong, and a forward takes a second"
+    )
     play_sure(budget, one, 200, kept=1.0, propose=0.0)
     assert budget.pace > 3.0
     assert FixedBudget(4).pace == 0.0, "nobody looks at the time"
 
 
 def test_where_every_row_costs_a_forward_nothing_is_guessed():
-    asked = play(AdaptiveBudget(STEEP), sequence(), 300, kept=0.5, steep=True, propose=0.1)
+    asked = play(
+        AdaptiveBudget(STEEP), sequence(), 300, kept=0.5, steep=True, propose=0.1
+    )
     assert sum(asked[100:]) <= 10
 
 
@@ -418,7 +552,9 @@ def test_the_cost_of_any_width_lies_between_its_neighbours(rows):
 
 
 def test_costs_follow_what_forwards_really_take():
-    """The machine is half as fast as it was when it was measured, and a width is dear that was thought cheap."""
+    """The machine is half as fast as it was when it was measured, and a width is dear
+    that was thought cheap.
+    """
     costs = Costs({1: 1.0, 4: 1.0, 16: 1.0})
     for _ in range(200):
         costs.correct(1, 2.0)
@@ -434,7 +570,9 @@ def test_a_table_from_another_hour_is_put_right_by_the_first_forwards():
     assert 1.3 < costs.seconds(1) < 2.2
     settled = costs.seconds(1)
     costs.correct(8, 4.8)
-    assert costs.seconds(1) == pytest.approx(settled, rel=0.1), "later on one width says little about another"
+    assert costs.seconds(1) == pytest.approx(settled, rel=0.1), (
+        "later on one width says little about another"
+    )
 
 
 def test_one_slow_forward_says_little():
@@ -448,15 +586,24 @@ def test_a_single_measured_width_is_enough():
 
 
 def test_an_hour_in_which_all_forwards_take_longer_is_not_held_against_guesses():
-    """A table from a faster hour makes every round look like a loss; a round is compared with itself."""
-    budget, one = AdaptiveBudget({rows: cost / 3 for rows, cost in FLAT.items()}), sequence()
+    """A table from a faster hour makes every round look like a loss; a round is
+    compared with itself.
+    """
+    budget, one = (
+        AdaptiveBudget({rows: cost / 3 for rows, cost in FLAT.items()}),
+        sequence(),
+    )
     assert all(play(budget, one, 30, kept=0.0, propose=0.001)[:3])
-    assert budget._balance.lost < 1.0, "a round of thirty, where the table lacks two thirds of each"
+    assert budget._balance.lost < 1.0, (
+        "a round of thirty, where the table lacks two thirds of each"
+    )
 
 
 @dataclass
 class Drafted:
-    """A drafter in numbers: seconds for each text, each draft token and each token that it reads; what comes true."""
+    """A drafter in numbers: seconds for each text, each draft token and each token that
+    it reads; what comes true.
+    """
 
     text: float
     token: float
@@ -466,12 +613,24 @@ class Drafted:
 
 
 def served(
-    budget: DraftBudget, drafter: Drafted, texts: int, together: int, cost: Mapping[int, float]
+    budget: DraftBudget,
+    drafter: Drafted,
+    texts: int,
+    together: int,
+    cost: Mapping[int, float],
 ) -> tuple[float, float]:
-    """Texts of 64 tokens, `together` at a time: seconds they take, and the share of the rounds that drafted."""
+    """Texts of 64 tokens, `together` at a time: seconds they take, and the share of the
+    rounds that drafted.
+    """
     costs, spent, rounds, drafted = Costs(cost), 0.0, 0, 0
     waiting = [
-        Sequence(1 + one, [1] * drafter.prompt, drafter.prompt, SamplingParams(max_tokens=64), 0)
+        Sequence(
+            1 + one,
+            [1] * drafter.prompt,
+            drafter.prompt,
+            SamplingParams(max_tokens=64),
+            0,
+        )
         for one in range(texts)
     ]
     running, read, carry = [], {}, {}
@@ -482,13 +641,19 @@ def served(
             fresh += drafter.prompt - 1
         asked = [min(budget.nodes(one, len(running) - 1), 8) for one in running]
         draft_token = sum(
-            drafter.text + drafter.token * count + drafter.reading * (len(one.tokens) - read.get(one.id, 0))
+            drafter.text
+            + drafter.token * count
+            + drafter.reading * (len(one.tokens) - read.get(one.id, 0))
             for one, count in zip(running, asked, strict=True)
             if count
         )
         draft = Draft(
             [
-                DraftTree([7] * count, list(range(-1, count - 1)), [drafter.kept**k for k in range(1, 1 + count)])
+                DraftTree(
+                    [7] * count,
+                    list(range(-1, count - 1)),
+                    [drafter.kept**k for k in range(1, 1 + count)],
+                )
                 for count in asked
             ]
         )
@@ -496,24 +661,41 @@ def served(
             draft = budget.trim(draft)
         made = [len(tree) for tree in draft.trees]
         rows = len(running) + sum(made)
-        clock = Clock(propose=draft_token, score=costs.seconds(rows + fresh), verify=1e-6 * len(running))
+        clock = Clock(
+            propose=draft_token,
+            score=costs.seconds(rows + fresh),
+            verify=1e-6 * len(running),
+        )
         budget.on_timing(rows, clock, fresh)
         spent, rounds, drafted = spent + clock.total, rounds + 1, drafted + any(made)
         for one, count, wanted in zip(list(running), made, asked, strict=True):
-            owed = carry.get(one.id, 0.0) + sum(drafter.kept**k for k in range(1, 1 + count))
+            owed = carry.get(one.id, 0.0) + sum(
+                drafter.kept**k for k in range(1, 1 + count)
+            )
             kept = min(int(owed), count)
             carry[one.id] = owed - kept
             one.tokens += [1] * min(1 + kept, one.room)
             if wanted:
                 read[one.id] = len(one.tokens)
-            budget.learn(one, RoundResult(wanted, count, kept, clock.propose, clock.total))
+            budget.learn(
+                one, RoundResult(wanted, count, kept, clock.propose, clock.total)
+            )
             if not one.room:
                 running.remove(one)
                 budget.release(one)
     return spent, drafted / rounds
 
 
-OWN = {1: 1.35e-3, 2: 1.35e-3, 4: 1.35e-3, 8: 1.54e-3, 12: 1.78e-3, 16: 2.3e-3, 32: 4.6e-3, 64: 9.2e-3}
+OWN = {
+    1: 1.35e-3,
+    2: 1.35e-3,
+    4: 1.35e-3,
+    8: 1.54e-3,
+    12: 1.78e-3,
+    16: 2.3e-3,
+    32: 4.6e-3,
+    64: 9.2e-3,
+}
 """Seconds of a forward of the bundled target by its rows, on two cores."""
 LARGE = {rows: 20 * seconds for rows, seconds in OWN.items()}
 """The same of a model twenty times as large, for the same drafter."""
@@ -521,7 +703,9 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
 """About what the bundled draft model takes."""
 
 
-@pytest.mark.parametrize("cost", [OWN, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["own", "large"])
+@pytest.mark.parametrize(
+    "cost", [OWN, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["own", "large"]
+)
 @pytest.mark.parametrize("together", [1, 4, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "drafter",
@@ -536,12 +720,18 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
 def test_drafting_never_takes_longer_in_company(cost, together, drafter):
     plain = served(FixedBudget(0), drafter, 12 * together, together, cost)[0]
     first = (
-        LOSS_BUDGET * Costs(cost).seconds(together) + 2 * drafter.reading * drafter.prompt
+        LOSS_BUDGET * Costs(cost).seconds(together)
+        + 2 * drafter.reading * drafter.prompt
     )  # what it takes to find out
-    assert served(AdaptiveBudget(cost), drafter, 12 * together, together, cost)[0] <= 1.02 * plain + first
+    assert (
+        served(AdaptiveBudget(cost), drafter, 12 * together, together, cost)[0]
+        <= 1.02 * plain + first
+    )
 
 
-@pytest.mark.parametrize(("cost", "together", "faster"), [(OWN, 1, 1.3), (LARGE, 1, 2.0), (LARGE, 4, 1.3)])
+@pytest.mark.parametrize(
+    ("cost", "together", "faster"), [(OWN, 1, 1.3), (LARGE, 1, 2.0), (LARGE, 4, 1.3)]
+)
 def test_rows_to_spare_are_drafted_in(cost, together, faster):
     plain = served(FixedBudget(0), MODEL, 12 * together, together, cost)[0]
     spent, share = served(AdaptiveBudget(cost), MODEL, 12 * together, together, cost)

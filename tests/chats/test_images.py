@@ -1,4 +1,6 @@
-"""Images of messages: every form that clients send gives the same picture, and what is none is refused by name."""
+"""Images of messages: every form that clients send gives the same picture, and what is
+none is refused by name.
+"""
 
 import base64
 import io
@@ -46,7 +48,10 @@ def file(tmp_path):
         {"type": "image_url", "image_url": {"url": URL}},
         {"type": "image_url", "image_url": URL},
         {"type": "input_image", "image_url": URL},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": BASE64},
+        },
     ],
     ids=[
         "picture",
@@ -69,7 +74,12 @@ def test_every_form_gives_the_same_picture(part):
 
 
 def test_a_path_is_read_unless_files_are_refused(file):
-    for part in (file, str(file), {"type": "image", "image": str(file)}, {"type": "image", "path": file}):
+    for part in (
+        file,
+        str(file),
+        {"type": "image", "image": str(file)},
+        {"type": "image", "path": file},
+    ):
         assert image_of(part).tobytes() == PICTURE.tobytes()
         with pytest.raises(InvalidRequest, match=r"cannot read an image"):
             image_of(part, files=False)
@@ -82,7 +92,11 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
     upright = image_of(png(turned, "JPEG", exif=exif))
     upright.load()
     assert (upright.size, upright.mode) == ((24, 40), "RGB")
-    assert image_of(png(PICTURE.convert("RGBA"))).mode == image_of(PICTURE.convert("L")).mode == "RGB"
+    assert (
+        image_of(png(PICTURE.convert("RGBA"))).mode
+        == image_of(PICTURE.convert("L")).mode
+        == "RGB"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,9 +111,18 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
         ("data:image/png,abc", "not in base64"),
         ("https://example.org/a.png", "nothing is loaded from the network"),
         ("HTTP://example.org/a.png", "nothing is loaded from the network"),
-        ({"type": "image_url", "image_url": {"url": "http://localhost/a.png"}}, "nothing is loaded from the network"),
-        ({"type": "image", "source": {"type": "url", "url": "https://example.org"}}, "nothing is loaded from"),
-        ({"type": "image", "source": {"type": "file", "file_id": "7"}}, "'file' is not served"),
+        (
+            {"type": "image_url", "image_url": {"url": "http://localhost/a.png"}},
+            "nothing is loaded from the network",
+        ),
+        (
+            {"type": "image", "source": {"type": "url", "url": "https://example.org"}},
+            "nothing is loaded from",
+        ),
+        (
+            {"type": "image", "source": {"type": "file", "file_id": "7"}},
+            "'file' is not served",
+        ),
         ({"type": "image"}, "its part holds none"),
         ({"type": "image", "image": 7}, "it is given as 7"),
         (None, "it is given as None"),
@@ -132,7 +155,9 @@ def test_a_small_file_of_a_huge_image_is_refused_before_it_is_decoded():
 )
 def test_sides_are_bounded_before_pixels_are_decoded(size, why):
     damaged = png(Image.new("1", size))[:60]
-    with pytest.raises(InvalidRequest, match=f"it has {size[0]} × {size[1]} pixels, and {why}"):
+    with pytest.raises(
+        InvalidRequest, match=f"it has {size[0]} × {size[1]} pixels, and {why}"
+    ):
         image_of(damaged)
     with pytest.raises(InvalidRequest, match=why):
         image_of(Image.new("1", size))
@@ -143,7 +168,10 @@ def test_pixels_of_a_prompt_are_bounded_before_they_are_decoded():
     read = image_reader()
     for _ in range(2):
         read(damaged)
-    with pytest.raises(InvalidRequest, match="the first 3 have 192000000 pixels, and the limit for all is 134217728"):
+    with pytest.raises(
+        InvalidRequest,
+        match="the first 3 have 192000000 pixels, and the limit for all is 134217728",
+    ):
         read(damaged)
     with pytest.raises(InvalidRequest, match="it is damaged"):
         image_of(damaged).load()
@@ -175,12 +203,21 @@ def test_a_prompt_holds_so_many_images():
 
 
 def test_images_stay_in_their_place_and_only_in_messages_of_users():
-    content = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": URL}, {"type": "text", "text": "b"}]
+    content = [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": URL},
+        {"type": "text", "text": "b"},
+    ]
     turns = conversation([{"role": "user", "content": content}], image_reader())
     assert [part["type"] for part in turns[0]["content"]] == ["text", "image", "text"]
     assert images_of(turns) == 1
     for role in ("system", "assistant", "tool"):
-        with pytest.raises(InvalidRequest, match=f"message 1: a message of the role '{role}' holds no images"):
+        with pytest.raises(
+            InvalidRequest,
+            match=f"message 1: a message of the role '{role}' holds no images",
+        ):
             conversation([{"role": role, "content": content}], image_reader())
-    with pytest.raises(InvalidRequest, match="a part of type 'image_url' is not served"):
+    with pytest.raises(
+        InvalidRequest, match="a part of type 'image_url' is not served"
+    ):
         conversation([{"role": "user", "content": content}])

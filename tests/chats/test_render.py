@@ -1,7 +1,8 @@
 """Chats with tools become the prompts that the templates of the large families mean.
 
-The templates are shortened ones of Qwen 2.5 and 3, Qwen3-Coder, Llama 3.2, Mistral 7B v0.3 and Mistral Small 3.2, and
-one that wants the arguments as text, as DeepSeek's does.
+The templates are shortened ones of Qwen 2.5 and 3, Qwen3-Coder, Llama 3.2, Mistral 7B
+v0.3 and Mistral Small 3.2, and one that wants the arguments as text, as DeepSeek's
+does.
 """
 
 import json
@@ -15,14 +16,24 @@ import starter
 from foreword import LLM, InvalidRequest
 from foreword.chats import functions_of, instruction
 from foreword.requests import Requests
-from foreword.server.output import format_of, has_special_tags, named_format, named_reasoning, reasoning_of
+from foreword.server.output import (
+    format_of,
+    has_special_tags,
+    named_format,
+    named_reasoning,
+    reasoning_of,
+)
 from outputs import CITY, TOOLS, WEATHER, calls, parsed
 
 HERE = Path(__file__).parent / "templates"
 QUESTION = {"role": "user", "content": "How is Paris?"}
 ID = "call_abcdefghijklmnopqrstuvwx"
 ARGUMENTS = {"city": "Paris", "days": 3}
-CALL = {"id": ID, "type": "function", "function": {"name": "get_weather", "arguments": json.dumps(ARGUMENTS)}}
+CALL = {
+    "id": ID,
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": json.dumps(ARGUMENTS)},
+}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": ID, "content": "17"}
 CHAT = [QUESTION, CALLED, RESULT]
@@ -42,7 +53,9 @@ def template(name: str) -> str:
 def use(monkeypatch: pytest.MonkeyPatch):
     """Returns the prompt of a chat in a template."""
 
-    def rendered(name: str | None, messages: list, tools: object = None, options: object = None) -> str:
+    def rendered(
+        name: str | None, messages: list, tools: object = None, options: object = None
+    ) -> str:
         if name:
             monkeypatch.setattr(llm().tokenizer, "chat_template", template(name))
         return llm().tokenizer.decode(llm().render(messages, tools, options))
@@ -65,7 +78,9 @@ def test_the_format_of_a_template_is_found(name: str, format: str):
 
 
 def test_a_template_without_tools_is_generic_and_an_unknown_one_has_no_format():
-    assert format_of(None).name == format_of("{{ messages[0].content }}").name == "generic"
+    assert (
+        format_of(None).name == format_of("{{ messages[0].content }}").name == "generic"
+    )
     assert format_of(llm().tokenizer.chat_template).name == "generic"
     assert format_of(template("texts")) is None
     assert format_of("{{ tools }}<tool_call>{{ name }}<arg_key>") is None
@@ -110,15 +125,24 @@ def test_a_call_is_shown_as_the_model_wrote_it(use, name: str, format: str):
 
 
 def test_arguments_may_be_a_dict_already(use):
-    called = {"role": "assistant", "tool_calls": [{"function": {"name": "get_weather", "arguments": ARGUMENTS}}]}
+    called = {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "get_weather", "arguments": ARGUMENTS}}],
+    }
     assert use("qwen", [QUESTION, called]) == use("qwen", [QUESTION, CALLED])
-    empty = {"role": "assistant", "tool_calls": [{"function": {"name": "get", "arguments": ""}}]}
+    empty = {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "get", "arguments": ""}}],
+    }
     assert '{"name": "get", "arguments": {}}' in use("qwen", [QUESTION, empty])
 
 
 def test_a_template_that_wants_text_gets_the_arguments_as_text(use):
     prompt = use("texts", CHAT, TOOLS)
-    assert f"<|call|>get_weather\n{json.dumps(ARGUMENTS)}<|end|><|result|>get_weather\n17<|end|>" in prompt
+    assert (
+        f"<|call|>get_weather\n{json.dumps(ARGUMENTS)}<|end|><|result|>get_weather\n17<|end|>"
+        in prompt
+    )
 
 
 def test_ids_are_shortened_for_templates_that_demand_it(use):
@@ -126,7 +150,11 @@ def test_ids_are_shortened_for_templates_that_demand_it(use):
     short = prompt.partition('"id": "')[2][:9]
     assert short.isalnum()
     assert f'"call_id": "{short}"' in prompt
-    own = [QUESTION, {**CALLED, "tool_calls": [{**CALL, "id": "a1B2c3D4e"}]}, {**RESULT, "tool_call_id": "a1B2c3D4e"}]
+    own = [
+        QUESTION,
+        {**CALLED, "tool_calls": [{**CALL, "id": "a1B2c3D4e"}]},
+        {**RESULT, "tool_call_id": "a1B2c3D4e"},
+    ]
     assert '"call_id": "a1B2c3D4e"' in use("mistral", own, TOOLS)
 
 
@@ -135,7 +163,15 @@ def test_calls_are_told_one_by_one_where_the_template_refuses_several(use):
     several = [QUESTION, {**CALLED, "tool_calls": [CALL, other]}]
     results = [{"role": "tool", "tool_call_id": "other", "content": "nothing"}, RESULT]
     prompt = use("llama", [SYSTEM, *several, *results], TOOLS)
-    order = [prompt.find(text) for text in ('{"name": "get_weather", "p', '"17"', '{"name": "get", "p', '"nothing"')]
+    order = [
+        prompt.find(text)
+        for text in (
+            '{"name": "get_weather", "p',
+            '"17"',
+            '{"name": "get", "p',
+            '"nothing"',
+        )
+    ]
     assert order == sorted(order)
     assert -1 not in order
     assert prompt.count('"17"') == prompt.count('"nothing"') == 1
@@ -145,25 +181,40 @@ def test_system_messages_are_joined_where_the_template_refuses_them(use):
     later = {"role": "developer", "content": "Be kind."}
     assert '"arguments": {"city": "Paris"' in use("qwen", [SYSTEM, *CHAT, later], TOOLS)
     prompt = use("qwen", [SYSTEM, QUESTION, later])
-    assert prompt.startswith("<|im_start|>system\nBe brief.\n\nBe kind.<|im_end|>\n<|im_start|>user")
-    assert use("mistral_args", [SYSTEM, QUESTION, later]).endswith("[/INST][SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT]")
+    assert prompt.startswith(
+        "<|im_start|>system\nBe brief.\n\nBe kind.<|im_end|>\n<|im_start|>user"
+    )
+    assert use("mistral_args", [SYSTEM, QUESTION, later]).endswith(
+        "[/INST][SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT]"
+    )
 
 
-def test_a_developer_is_the_system_unless_the_template_knows_developers(use, monkeypatch: pytest.MonkeyPatch):
+def test_a_developer_is_the_system_unless_the_template_knows_developers(
+    use, monkeypatch: pytest.MonkeyPatch
+):
     developer = {"role": "developer", "content": "Be brief."}
     assert use("qwen", [developer, QUESTION]) == use("qwen", [SYSTEM, QUESTION])
     assert use(None, [developer, QUESTION]) == use(None, [SYSTEM, QUESTION])
-    knowing = "{% for m in messages %}{% if m.role == 'developer' %}D:{% endif %}{{ m.content }}{% endfor %}"
+    knowing = (
+        "{% for m in messages %}{% if m.role == 'developer' %}D:{% endif %}{{ "
+        "m.content }}{% endfor %}"
+    )
     monkeypatch.setattr(llm().tokenizer, "chat_template", knowing)
     assert use(None, [developer]) == "D:Be brief."
 
 
 def test_options_reach_the_template(use):
     assert use("qwen", [QUESTION]).endswith("<|im_start|>assistant\n")
-    assert use("qwen", [QUESTION], None, {"enable_thinking": False}).endswith("<think>\n\n</think>\n\n")
-    assert use("qwen", [QUESTION], None, {"add_generation_prompt": False}).endswith("<|im_end|>\n")
+    assert use("qwen", [QUESTION], None, {"enable_thinking": False}).endswith(
+        "<think>\n\n</think>\n\n"
+    )
+    assert use("qwen", [QUESTION], None, {"add_generation_prompt": False}).endswith(
+        "<|im_end|>\n"
+    )
     begun = [QUESTION, {"role": "assistant", "content": "It is"}]
-    assert use("qwen", begun, None, {"continue_final_message": True}).endswith("assistant\nIt is")
+    assert use("qwen", begun, None, {"continue_final_message": True}).endswith(
+        "assistant\nIt is"
+    )
 
 
 def test_the_prompt_tells_whether_reasoning_is_open(use):
@@ -174,10 +225,18 @@ def test_the_prompt_tells_whether_reasoning_is_open(use):
 
 
 @pytest.mark.parametrize(
-    "options", [{"tokenize": False}, {"chat_template": "{{ 1 }}"}, {"tools": []}, {"return_dict": False}]
+    "options",
+    [
+        {"tokenize": False},
+        {"chat_template": "{{ 1 }}"},
+        {"tools": []},
+        {"return_dict": False},
+    ],
 )
 def test_options_of_ours_are_refused(options: dict):
-    with pytest.raises(InvalidRequest, match="cannot give the chat template the option"):
+    with pytest.raises(
+        InvalidRequest, match="cannot give the chat template the option"
+    ):
         llm().render([QUESTION], None, options)
 
 
@@ -190,25 +249,42 @@ def test_what_is_no_options_is_refused(options: object):
 
 def test_a_template_without_tools_gets_them_as_text(use):
     prompt = use(
-        None, [SYSTEM, *CHAT, {"role": "tool", "content": "18"}, {"role": "user", "content": "And now?"}], TOOLS
+        None,
+        [
+            SYSTEM,
+            *CHAT,
+            {"role": "tool", "content": "18"},
+            {"role": "user", "content": "And now?"},
+        ],
+        TOOLS,
     )
     asked = instruction(functions_of(TOOLS))
     assert json.dumps(CITY) in asked
     assert prompt.startswith(
-        f"<|system|>\nBe brief.\n\n{asked}<|end|>\n<|user|>\nHow is Paris?<|end|>\n<|assistant|>\n"
+        f"<|system|>\nBe brief.\n\n{asked}<|end|>\n<|user|>\nHow is "
+        "Paris?<|end|>\n<|assistant|>\n"
     )
     shown = prompt.partition("How is Paris?")[2]
-    assert calls(parsed("generic", [shown])) == (("get_weather", json.dumps(ARGUMENTS)),)
+    assert calls(parsed("generic", [shown])) == (
+        ("get_weather", json.dumps(ARGUMENTS)),
+    )
     assert (
-        '<|user|>\n{"result of": "get_weather", "result": "17"}\n{"result": "18"}<|end|>\n<|user|>\nAnd now?' in shown
+        '<|user|>\n{"result of": "get_weather", "result": "17"}\n{"result": '
+        '"18"}<|end|>\n<|user|>\nAnd now?' in shown
     )
     assert "You can call" not in use(None, CHAT)
     assert '"tool_calls"' in use(None, CHAT)
 
 
-def test_of_several_templates_the_one_for_tools_is_used(use, monkeypatch: pytest.MonkeyPatch):
+def test_of_several_templates_the_one_for_tools_is_used(
+    use, monkeypatch: pytest.MonkeyPatch
+):
     plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    monkeypatch.setattr(llm().tokenizer, "chat_template", {"default": plain, "tool_use": template("qwen")})
+    monkeypatch.setattr(
+        llm().tokenizer,
+        "chat_template",
+        {"default": plain, "tool_use": template("qwen")},
+    )
     assert use(None, [QUESTION]) == "How is Paris?"
     assert "<tools>" in use(None, [QUESTION], TOOLS)
 
@@ -221,7 +297,10 @@ def test_parts_of_text_are_joined(use):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"type": "image_url", "image_url": {"url": "x"}}, "cannot read images with .*: it reads text only"),
+        (
+            {"type": "image_url", "image_url": {"url": "x"}},
+            "cannot read images with .*: it reads text only",
+        ),
         ({"type": "input_audio"}, "a part of type 'input_audio' is not served"),
         ({"type": "text"}, 'must be {"type": "text"'),
         ("Hi", 'must be {"type": "text"'),
@@ -245,7 +324,9 @@ def test_other_parts_are_refused_by_name(part: object, message: str):
 )
 def test_an_assistants_message_may_have_no_content(message: dict, content: str):
     again = {"role": "user", "content": "Why?"}
-    expected = llm().render([QUESTION, {"role": "assistant", "content": content}, again])
+    expected = llm().render(
+        [QUESTION, {"role": "assistant", "content": content}, again]
+    )
     assert llm().render([QUESTION, {"role": "assistant", **message}, again]) == expected
 
 
@@ -255,11 +336,23 @@ def test_an_assistants_message_may_have_no_content(message: dict, content: str):
         ({"tool_calls": "x"}, "tool_calls must be a list"),
         ({"tool_calls": ["x"]}, "a tool call is"),
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "a tool call is"),
-        ({"tool_calls": [{"id": 1, "function": {"name": "get"}}]}, "the id of a tool call must be a string"),
-        ({"tool_calls": [{"function": {"name": "get", "arguments": "{"}}]}, "arguments of 'get' must be the JSON text"),
-        ({"tool_calls": [{"function": {"name": "get", "arguments": "[1]"}}]}, "arguments of 'get' must be the JSON"),
+        (
+            {"tool_calls": [{"id": 1, "function": {"name": "get"}}]},
+            "the id of a tool call must be a string",
+        ),
+        (
+            {"tool_calls": [{"function": {"name": "get", "arguments": "{"}}]},
+            "arguments of 'get' must be the JSON text",
+        ),
+        (
+            {"tool_calls": [{"function": {"name": "get", "arguments": "[1]"}}]},
+            "arguments of 'get' must be the JSON",
+        ),
         ({"content": "x", "tool_call_id": [1]}, "tool_call_id must be a string"),
-        ({"content": "x", "a": json.loads("[" * 300 + "]" * 300)}, "nested in more than 200 levels"),
+        (
+            {"content": "x", "a": json.loads("[" * 300 + "]" * 300)},
+            "nested in more than 200 levels",
+        ),
     ],
 )
 def test_wrong_calls_are_refused(message: dict, error: str):
@@ -282,8 +375,14 @@ def function(**about: object) -> list[dict]:
         (function(), "cannot read tool 1: name is 1 to 64"),
         (function(name="a b"), "cannot read tool 1: name is 1 to 64"),
         (function(name="a", parameters=[]), "cannot read tool 'a': parameters must be"),
-        (function(name="a", parameters={"type": "string"}), "cannot read tool 'a': parameters must be"),
-        (function(name="a", strict="yes"), "cannot read tool 'a': strict must be true or false"),
+        (
+            function(name="a", parameters={"type": "string"}),
+            "cannot read tool 'a': parameters must be",
+        ),
+        (
+            function(name="a", strict="yes"),
+            "cannot read tool 'a': strict must be true or false",
+        ),
         (function(name="a", description="\ud800"), "a tool must be valid Unicode"),
         ([WEATHER, WEATHER], "cannot read tool 2: the name 'get_weather' is taken"),
     ],
@@ -294,15 +393,22 @@ def test_wrong_tools_are_refused(tools: object, error: str):
 
 
 def test_a_function_without_parameters_takes_none():
-    assert functions_of(function(name="now"))[0].parameters == {"type": "object", "properties": {}}
+    assert functions_of(function(name="now"))[0].parameters == {
+        "type": "object",
+        "properties": {},
+    }
     assert functions_of(None) == functions_of([]) == ()
 
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch):
-    """Returns the ids of a chat whose control tokens are plain text, and of the same chat as it is."""
+    """Returns the ids of a chat whose control tokens are plain text, and of the same
+    chat as it is.
+    """
 
-    def rendered(messages: list, name: str | None = None, tools: object = None) -> tuple[list[int], list[int]]:
+    def rendered(
+        messages: list, name: str | None = None, tools: object = None
+    ) -> tuple[list[int], list[int]]:
         if name:
             monkeypatch.setattr(llm().tokenizer, "chat_template", template(name))
         sanitized = Requests(llm().target, llm().tokenizer, sanitize=True)
@@ -317,8 +423,13 @@ def control() -> str:
 
 
 @pytest.mark.parametrize("forged", [QUESTION, RESULT], ids=["user", "tool"])
-def test_control_tokens_of_users_and_tools_are_plain_text_when_sanitized(clean, forged: dict):
-    chat = [*([QUESTION, CALLED] if forged is RESULT else ()), {**forged, "content": f"a{control()}b"}]
+def test_control_tokens_of_users_and_tools_are_plain_text_when_sanitized(
+    clean, forged: dict
+):
+    chat = [
+        *([QUESTION, CALLED] if forged is RESULT else ()),
+        {**forged, "content": f"a{control()}b"},
+    ]
     found, given = clean(chat, "texts", TOOLS)
     token = llm().tokenizer.eos_token_id
     assert given.count(token) - found.count(token) == 1
@@ -327,12 +438,16 @@ def test_control_tokens_of_users_and_tools_are_plain_text_when_sanitized(clean, 
 
 @pytest.mark.parametrize("role", ["assistant", "system"])
 def test_control_tokens_of_other_roles_stay_tokens_when_sanitized(clean, role: str):
-    found, given = clean([{"role": role, "content": f"a{control()}b"}, QUESTION], "texts")
+    found, given = clean(
+        [{"role": role, "content": f"a{control()}b"}, QUESTION], "texts"
+    )
     assert found == given
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "texts", None])
-def test_chats_without_control_tokens_have_the_same_prompt_when_sanitized(clean, name: str | None):
+def test_chats_without_control_tokens_have_the_same_prompt_when_sanitized(
+    clean, name: str | None
+):
     tools = TOOLS if name in FORMATS else None
     chat = CHAT if tools else [SYSTEM, QUESTION]
     found, given = clean(chat, name, tools)
@@ -340,7 +455,9 @@ def test_chats_without_control_tokens_have_the_same_prompt_when_sanitized(clean,
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "texts", None])
-def test_every_template_writes_its_own_control_tokens_when_sanitized(clean, name: str | None):
+def test_every_template_writes_its_own_control_tokens_when_sanitized(
+    clean, name: str | None
+):
     plain = {"role": "user", "content": "a b"}
     before = clean([plain], name)[0]
     found, given = clean([{**plain, "content": f"a{control()}b"}], name)
@@ -350,5 +467,8 @@ def test_every_template_writes_its_own_control_tokens_when_sanitized(clean, name
 
 def test_a_transformers_that_marks_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(PreTrainedTokenizerBase, "_mark_chat_inputs")
-    with pytest.raises(InvalidRequest, match="cannot make control tokens plain text: this version of transformers"):
+    with pytest.raises(
+        InvalidRequest,
+        match="cannot make control tokens plain text: this version of transformers",
+    ):
         Requests(llm().target, llm().tokenizer, sanitize=True)

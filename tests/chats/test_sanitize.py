@@ -1,4 +1,6 @@
-"""A user's text cannot forge the place of an image where control tokens are plain text."""
+"""A user's text cannot forge the place of an image where control tokens are
+plain text.
+"""
 
 from functools import cache
 
@@ -12,7 +14,9 @@ from foreword.requests import Requests
 
 @cache
 def llm() -> LLM:
-    return LLM(tiny_vision.folder("qwen2-vl"), method="none", dtype="float32", backend="pool")
+    return LLM(
+        tiny_vision.folder("qwen2-vl"), method="none", dtype="float32", backend="pool"
+    )
 
 
 def placeholder() -> int:

@@ -1,6 +1,8 @@
-"""Runs the real program, as a shell would: another process, its own streams, its exit code.
+"""Runs the real program, as a shell would: another process, its own streams, its exit
+code.
 
-Where only words and exit codes are looked at, the same entry point runs in this process, which has imported everything.
+Where only words and exit codes are looked at, the same entry point runs in this
+process, which has imported everything.
 """
 
 import io
@@ -30,8 +32,17 @@ class Shell:
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """The program with its three streams as text pipes."""
-        kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
-        own = {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("FORCE_COLOR", "NO_COLOR")
+        }
+        own = {
+            "PYTHONPATH": str(SOURCE),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "COLUMNS": "100",
+        }
         pipe = subprocess.PIPE
         return subprocess.Popen(
             [sys.executable, "-m", "foreword", *arguments],
@@ -40,12 +51,16 @@ class Shell:
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
-            pipesize=4096,  # a long answer that nobody reads waits, so a test can be sure that it has not ended
+            # a long answer that nobody reads waits, so a test can be sure that it has
+            # not ended
+            pipesize=4096,
             text=True,
             encoding="utf-8",
         )
 
-    def __call__(self, *arguments: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, typed: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run it to its end with `typed` on its standard input."""
         process = self.start(*arguments, **environment)
         out, err = process.communicate(typed, timeout=120)
@@ -53,7 +68,8 @@ class Shell:
 
     @staticmethod
     def rest(process: subprocess.Popen[str]) -> tuple[str, str]:
-        """What else a process says until it ends, after some of its output has been read.
+        """What else a process says until it ends, after some of its output has been
+        read.
 
         (`communicate` would lose what the text streams have already taken in.)
         """
@@ -73,14 +89,23 @@ class Here:
     patch: pytest.MonkeyPatch
     capture: pytest.CaptureFixture[str]
 
-    def __call__(self, *arguments: str, typed: str | None = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, typed: str | None = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         with self.patch.context() as patch, warnings.catch_warnings():
             patch.chdir(self.folder)
-            for name, value in {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", **environment}.items():
+            for name, value in {
+                "HF_HUB_OFFLINE": "1",
+                "COLUMNS": "100",
+                **environment,
+            }.items():
                 patch.setenv(name, value)
             patch.setattr(sys, "argv", ["foreword", *arguments])
-            patch.setattr(sys, "stdin", None if typed is None else io.StringIO(typed, newline=""))
-            patch.setattr(os, "environ", os.environ.copy())  # the program sets some of its own
+            patch.setattr(
+                sys, "stdin", None if typed is None else io.StringIO(typed, newline="")
+            )
+            # the program sets some of its own
+            patch.setattr(os, "environ", os.environ.copy())
             self.capture.readouterr()
             with pytest.raises(SystemExit) as ended:
                 main()
@@ -90,7 +115,9 @@ class Here:
 
 @pytest.fixture(autouse=True, scope="session")
 def interruptible() -> None:
-    """What a shell starts in the background ignores interrupts, and so would every program that is started here."""
+    """What a shell starts in the background ignores interrupts, and so would every
+    program that is started here.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -101,13 +128,20 @@ def shell(tmp_path: Path) -> Shell:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unchecked: None) -> Here:
+def here(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unchecked: None,
+) -> Here:
     return Here(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture
 def unbarred() -> Iterator[None]:
-    """The program turns the bars of transformers off by the environment, which a process reads but once."""
+    """The program turns the bars of transformers off by the environment, which a
+    process reads but once.
+    """
     logging.disable_progress_bar()
     yield
     logging.enable_progress_bar()

@@ -1,4 +1,6 @@
-"""`foreword chat`: a conversation that remembers, obeys its commands and survives Ctrl-C."""
+"""`foreword chat`: a conversation that remembers, obeys its commands and survives
+Ctrl-C.
+"""
 
 import json
 import signal
@@ -25,7 +27,10 @@ def test_it_remembers_until_it_is_told_to_forget(shell, llm):
 
     def answer(seed: int, *said: str) -> str:
         roles = ("system", *("user", "assistant") * len(said))
-        messages = [{"role": role, "content": text} for role, text in zip(roles, ("Be brief.", *said), strict=False)]
+        messages = [
+            {"role": role, "content": text}
+            for role, text in zip(roles, ("Be brief.", *said), strict=False)
+        ]
         return llm.chat(messages, SamplingParams(seed=seed, max_tokens=24)).text
 
     first = answer(4, lines[0])
@@ -38,18 +43,38 @@ def test_it_remembers_until_it_is_told_to_forget(shell, llm):
 
 def test_commands_change_the_conversation(here, llm):
     lines = (
-        "/regen", "Who wrote Hamlet?", "/seed 5", "/regen", "/undo", "Say \\", "hello.", '"""', "Define", 'river"""',
-        "/system Be brief.", "Hello", "/stats", "/regn", "/save talk.json", "/save talk.md", "/save no/talk", "/help",
-    )  # fmt: skip
+        "/regen",
+        "Who wrote Hamlet?",
+        "/seed 5",
+        "/regen",
+        "/undo",
+        "Say \\",
+        "hello.",
+        '"""',
+        "Define",
+        'river"""',
+        "/system Be brief.",
+        "Hello",
+        "/stats",
+        "/regn",
+        "/save talk.json",
+        "/save talk.md",
+        "/save no/talk",
+        "/help",
+    )
     words = ("--seed", "4", "--max-tokens", "12", "--temperature", "0.9")
     found = here("chat", *words, typed="\n".join(lines) + "\n")
     answers: list[str] = []
 
     def say(seed: int, text: str, *system: dict[str, str]) -> None:
         params = SamplingParams(seed=seed, max_tokens=12, temperature=0.9)
-        said = llm.chat([*system, *kept, {"role": "user", "content": text}], params).text
+        said = llm.chat(
+            [*system, *kept, {"role": "user", "content": text}], params
+        ).text
         answers.append(said)
-        kept.extend(({"role": "user", "content": text}, {"role": "assistant", "content": said}))
+        kept.extend(
+            ({"role": "user", "content": text}, {"role": "assistant", "content": said})
+        )
 
     kept: list[dict[str, str]] = []
     brief = {"role": "system", "content": "Be brief."}
@@ -60,7 +85,10 @@ def test_commands_change_the_conversation(here, llm):
     say(5, "Say \nhello.")
     say(5, "Define\nriver")
     say(5, "Hello", brief)
-    assert (found.returncode, found.stdout) == (0, "".join(f"{answer}\n" for answer in answers))
+    assert (found.returncode, found.stdout) == (
+        0,
+        "".join(f"{answer}\n" for answer in answers),
+    )
     assert answers[0] != answers[1]
     for said in (
         "there is no question yet",
@@ -81,10 +109,14 @@ def test_commands_change_the_conversation(here, llm):
 
 
 def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
-    found = shell("chat", "--max-tokens", "5", typed="word " * 3000 + "\nHello\n/quit\nHello\n")
+    found = shell(
+        "chat", "--max-tokens", "5", typed="word " * 3000 + "\nHello\n/quit\nHello\n"
+    )
     assert found.returncode == 0
     assert "/reset" in found.stderr
-    assert found.stderr.count("tokens per pass") == 1, "one was refused, one answered, and none was read after /quit"
+    assert found.stderr.count("tokens per pass") == 1, (
+        "one was refused, one answered, and none was read after /quit"
+    )
     assert found.stdout.strip()
 
 
@@ -102,7 +134,16 @@ def test_a_way_can_be_asked_for(here):
 
 
 def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
-    process = shell.start("chat", "--temperature", "0", "--max-tokens", "900", "--method", "none", "--color")
+    process = shell.start(
+        "chat",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "900",
+        "--method",
+        "none",
+        "--color",
+    )
     process.stdin.write('Define the word "gasolene".\n')
     process.stdin.flush()
     process.stdout.read(1)
@@ -117,10 +158,21 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
 
 @pytest.mark.slow
 def test_what_a_draft_learns_in_a_talk_is_saved(shell):
-    found = shell("chat", "--learn", "better", "--max-tokens", "24", typed="Who wrote Hamlet?\n")
+    found = shell(
+        "chat", "--learn", "better", "--max-tokens", "24", typed="Who wrote Hamlet?\n"
+    )
     assert found.returncode == 0, found.stderr
     assert "--draft better" in found.stderr
-    again = shell("generate", "Hello", "--draft", "better", "--max-tokens", "4", "--temperature", "0")
+    again = shell(
+        "generate",
+        "Hello",
+        "--draft",
+        "better",
+        "--max-tokens",
+        "4",
+        "--temperature",
+        "0",
+    )
     assert again.returncode == 0, again.stderr
     refused = shell("chat", "--learn", "better", typed="")
     assert refused.returncode == 2

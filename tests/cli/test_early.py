@@ -1,4 +1,6 @@
-"""A wrong option is refused before torch is imported: no command makes anybody wait to be told of a slip."""
+"""A wrong option is refused before torch is imported: no command makes anybody wait to
+be told of a slip.
+"""
 
 import json
 import subprocess
@@ -45,7 +47,11 @@ WRONG: dict[tuple[str, ...], str] = {
     (*ASKED, "--method", "lm("): "cannot read the method 'lm('",
     (*ASKED, "--rule", "machen"): "Did you mean 'match'?",
     (*ASKED, "--budget", "adaptiv"): "Did you mean 'adaptive'?",
-    (*ASKED, "--budget", "acceptance:nowhere"): "cannot read nowhere: there is no such file or folder",
+    (
+        *ASKED,
+        "--budget",
+        "acceptance:nowhere",
+    ): "cannot read nowhere: there is no such file or folder",
     (*ASKED, "--nodes", "65"): "nodes must be",
     (*ASKED, "--nodes", "2", "--budget", "adaptive"): "Give one",
     (*ASKED, "--temperature", "-1"): "temperature must be in [0, 100]",
@@ -80,7 +86,14 @@ WRONG: dict[tuple[str, ...], str] = {
     ("index", "data.jsonl", "--out", "new", "--model", "./nowhere"): "./nowhere",
     ("export", "./nowhere", "--for", "vllm", "--out", "new"): "./nowhere",
     ("export", "head", "--for", "vllm", "--out", "data.jsonl"): "exists already",
-    ("train", "lm", "--data", "nothing.jsonl", "--out", "new"): "cannot read nothing.jsonl: there is no such file",
+    (
+        "train",
+        "lm",
+        "--data",
+        "nothing.jsonl",
+        "--out",
+        "new",
+    ): "cannot read nothing.jsonl: there is no such file",
     ("train", "lm", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
     (*TRAINED, "--loss", "tvv"): "Did you mean 'tv'?",
     (*TRAINED, "--optimizer", "adam"): "adam",
@@ -96,7 +109,14 @@ WRONG: dict[tuple[str, ...], str] = {
         "--out",
         "new",
     ): "cannot read nothing.jsonl: there is no such file",
-    ("train", "acceptance", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
+    (
+        "train",
+        "acceptance",
+        "--data",
+        "data.jsonl",
+        "--out",
+        "data.jsonl/new",
+    ): "cannot create",
     (
         "data",
         "regenerate",
@@ -105,8 +125,24 @@ WRONG: dict[tuple[str, ...], str] = {
         "--out",
         "new",
     ): "cannot read nothing.jsonl: there is no such file",
-    ("data", "regenerate", "--data", "data.jsonl", "--out", "nowhere/new"): "cannot write",
-    ("data", "regenerate", "--data", "data.jsonl", "--out", "new", "-t", "-1"): "temperature must be",
+    (
+        "data",
+        "regenerate",
+        "--data",
+        "data.jsonl",
+        "--out",
+        "nowhere/new",
+    ): "cannot write",
+    (
+        "data",
+        "regenerate",
+        "--data",
+        "data.jsonl",
+        "--out",
+        "new",
+        "-t",
+        "-1",
+    ): "temperature must be",
     ("tune", "layers", "--out", "nowhere/mask.json"): "cannot write",
     ("tune", "layers", "--out", "mask.json", "-t", "-1"): "temperature must be",
     (
@@ -121,8 +157,12 @@ WRONG: dict[tuple[str, ...], str] = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str, bool]]:
-    """All the wrong commands, one after the other in one process that has imported nothing else."""
+def told(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[tuple[str, ...], tuple[int, str, bool]]:
+    """All the wrong commands, one after the other in one process that has imported
+    nothing else.
+    """
     folder = tmp_path_factory.mktemp("early")
     (folder / "data.jsonl").write_text('{"text": "A text to learn from."}\n')
     source = str(Path(foreword.__file__).parents[1])
@@ -151,7 +191,10 @@ def test_a_wrong_option_is_refused_without_torch(told, words):
 
 def test_the_names_that_are_read_are_those_of_the_registries():
     assert source.value("draft", "METHODS") == tuple(METHODS)
-    assert (*source.value("verify", "RULES"), *source.value("verify", "Keeps")) == (*RULES, *GUARANTEES)
+    assert (*source.value("verify", "RULES"), *source.value("verify", "Keeps")) == (
+        *RULES,
+        *GUARANTEES,
+    )
     assert source.value("budget", "BUDGETS") == tuple(BUDGETS)
     assert source.value("train.losses", "LOSSES") == tuple(LOSSES)
     assert source.value("bench.peers.registry", "ENGINES") == tuple(ENGINES)

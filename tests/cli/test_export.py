@@ -11,12 +11,32 @@ HEAD = EagleOptions(unroll=2, draft_vocab=400)
 
 def test_the_command_says_how_to_start_the_engine(here, tmp_path):
     out = tmp_path / "out"
-    ran = here("export", str(shelf(HEAD)), "--model", str(starter.target()), "--for", "vllm", "--out", str(out))
+    ran = here(
+        "export",
+        str(shelf(HEAD)),
+        "--model",
+        str(starter.target()),
+        "--for",
+        "vllm",
+        "--out",
+        str(out),
+    )
     assert ran.returncode == 0, ran.stderr
     assert "all that vllm needs" in ran.stderr
-    told = json.loads(ran.stdout.partition("--speculative-config ")[2].strip().strip("'"))
+    told = json.loads(
+        ran.stdout.partition("--speculative-config ")[2].strip().strip("'")
+    )
     assert told == {"method": "eagle3", "model": str(out), "num_speculative_tokens": 5}
-    again = here("export", str(shelf(HEAD)), "--model", str(starter.target()), "--for", "vllm", "--out", str(out))
+    again = here(
+        "export",
+        str(shelf(HEAD)),
+        "--model",
+        str(starter.target()),
+        "--for",
+        "vllm",
+        "--out",
+        str(out),
+    )
     assert again.returncode == 2
     assert "exists already" in again.stderr
 

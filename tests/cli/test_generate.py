@@ -1,4 +1,6 @@
-"""`foreword generate`: the library's own text on stdout and nothing else there, whatever happens."""
+"""`foreword generate`: the library's own text on stdout and nothing else there,
+whatever happens.
+"""
 
 import json
 import os
@@ -15,8 +17,20 @@ import tiny_seq2seq
 from foreword import SamplingParams
 
 QUESTION = 'Define the word "gasolene".'
-ENDLESS = ("generate", QUESTION, "--temperature", "0", "--max-tokens", "900", "--method", "none", "--color")
-"""At temperature 0 the small model repeats itself until it is stopped; in colour that is more than a pipe holds."""
+ENDLESS = (
+    "generate",
+    QUESTION,
+    "--temperature",
+    "0",
+    "--max-tokens",
+    "900",
+    "--method",
+    "none",
+    "--color",
+)
+"""At temperature 0 the small model repeats itself until it is stopped; in colour that
+is more than a pipe holds.
+"""
 
 
 def unstyled(text: str) -> str:
@@ -25,7 +39,9 @@ def unstyled(text: str) -> str:
 
 def test_piped_text_is_the_librarys(shell, llm):
     found = shell("generate", "-", "--seed", "7", "--max-tokens", "40", typed=QUESTION)
-    expected = llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40))
+    expected = llm.chat(
+        [{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40)
+    )
     assert (found.returncode, found.stdout) == (0, expected.text + "\n")
     assert found.stderr.count("\n") == 1
     assert f"{len(expected.tokens)} tokens" in found.stderr
@@ -37,25 +53,53 @@ def test_no_text_waits_while_python_looks_through_all_objects_for_garbage():
     code = (
         "import gc, sys; from foreword.cli import main\n"
         "full = []\n"
-        "gc.callbacks.append(lambda phase, about: (phase, about['generation']) == ('start', 2) and full.append(0))\n"
-        "sys.argv = ['foreword', 'generate', 'Hello', '--max-tokens', '8', '--no-stats']\n"
+        "gc.callbacks.append(lambda phase, about: (phase, about['generation']) == "
+        "('start', 2) and full.append(0))\n"
+        "sys.argv = ['foreword', 'generate', 'Hello', '--max-tokens', '8', "
+        "'--no-stats']\n"
         "try: main()\n"
         "finally: print(len(full), file=sys.stderr)"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(foreword.__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(foreword.__file__).parents[1]),
+        "HF_HUB_OFFLINE": "1",
+    }
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout.strip()
     assert found.stderr.strip() == "0"
 
 
 def test_json_is_one_object_that_agrees_with_itself_and_the_library(shell, llm):
     (shell.folder / "prompt.txt").write_text("Once upon a time", encoding="utf-8")
-    words = ("--raw", "--prompt-file", "prompt.txt", "--seed", "3", "--max-tokens", "48", "--stop", " the", "--json")
+    words = (
+        "--raw",
+        "--prompt-file",
+        "prompt.txt",
+        "--seed",
+        "3",
+        "--max-tokens",
+        "48",
+        "--stop",
+        " the",
+        "--json",
+    )
     found = shell("generate", *words, "--no-stats")
-    expected = llm.generate("Once upon a time", SamplingParams(seed=3, max_tokens=48, stop=(" the",)))[0]
+    expected = llm.generate(
+        "Once upon a time", SamplingParams(seed=3, max_tokens=48, stop=(" the",))
+    )[0]
     answer = json.loads(found.stdout)
     assert found.stderr == ""
-    assert (answer["text"], answer["tokens"], answer["seed"]) == (expected.text, expected.tokens, 3)
+    assert (answer["text"], answer["tokens"], answer["seed"]) == (
+        expected.text,
+        expected.tokens,
+        3,
+    )
     assert answer["finish_reason"] == expected.finish_reason
     assert "".join(piece["text"] for piece in answer["pieces"]) == answer["text"]
     assert [piece["token"] for piece in answer["pieces"]] == answer["tokens"]
@@ -64,8 +108,20 @@ def test_json_is_one_object_that_agrees_with_itself_and_the_library(shell, llm):
 
 
 def test_colour_adds_styles_and_changes_no_character(shell, llm):
-    found = shell("generate", QUESTION, "--seed", "7", "--max-tokens", "40", "--nodes", "4", "--color")
-    expected = llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40))
+    found = shell(
+        "generate",
+        QUESTION,
+        "--seed",
+        "7",
+        "--max-tokens",
+        "40",
+        "--nodes",
+        "4",
+        "--color",
+    )
+    expected = llm.chat(
+        [{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40)
+    )
     assert "\x1b[32m" in found.stdout
     assert unstyled(found.stdout) == expected.text + "\n"
     assert "accepted draft tokens" in found.stderr.splitlines()[0]
@@ -95,7 +151,10 @@ def test_last_line_end_of_a_file_is_not_part_of_the_turn(here, end):
     (here.folder / "prompt.txt").write_bytes(f"Who wrote{end}Hamlet?{end}".encode())
     said = here("generate", f"Who wrote{end}Hamlet?", *words).stdout
     assert said.strip()
-    assert here("generate", "-", *words, typed=f"Who wrote{end}Hamlet?{end}").stdout == said
+    assert (
+        here("generate", "-", *words, typed=f"Who wrote{end}Hamlet?{end}").stdout
+        == said
+    )
     assert here("generate", "-f", "prompt.txt", *words).stdout == said
 
 
@@ -110,19 +169,64 @@ def test_raw_text_is_taken_as_it_is(here):
 
 def test_options_reach_the_request(here, llm):
     words = (
-        *("--seed", "5", "--max-tokens", "16", "--min-tokens", "9", "--typical-p", "0.9", "--frequency-penalty", "0.5"),
-        *("--presence-penalty", "0.3", "--repetition-penalty", "1.1", "--logit-bias", "300=2.5", "--bad-word", "the"),
-        *("--ignore-eos", "--tenant", "me", "--prediction", "@said.txt", "--logprobs", "2", "--top-k", "50"),
+        *(
+            "--seed",
+            "5",
+            "--max-tokens",
+            "16",
+            "--min-tokens",
+            "9",
+            "--typical-p",
+            "0.9",
+            "--frequency-penalty",
+            "0.5",
+        ),
+        *(
+            "--presence-penalty",
+            "0.3",
+            "--repetition-penalty",
+            "1.1",
+            "--logit-bias",
+            "300=2.5",
+            "--bad-word",
+            "the",
+        ),
+        *(
+            "--ignore-eos",
+            "--tenant",
+            "me",
+            "--prediction",
+            "@said.txt",
+            "--logprobs",
+            "2",
+            "--top-k",
+            "50",
+        ),
     )
     (here.folder / "said.txt").write_text("a text that may come")
     params = SamplingParams(
-        seed=5, max_tokens=16, min_tokens=9, typical_p=0.9, frequency_penalty=0.5, presence_penalty=0.3, top_k=50,
-        repetition_penalty=1.1, logit_bias={300: 2.5}, bad_words="the", ignore_eos=True, tenant="me", logprobs=2,
-    )  # fmt: skip
-    found = json.loads(here("generate", QUESTION, *words, "--json", "--no-stats").stdout)
+        seed=5,
+        max_tokens=16,
+        min_tokens=9,
+        typical_p=0.9,
+        frequency_penalty=0.5,
+        presence_penalty=0.3,
+        top_k=50,
+        repetition_penalty=1.1,
+        logit_bias={300: 2.5},
+        bad_words="the",
+        ignore_eos=True,
+        tenant="me",
+        logprobs=2,
+    )
+    found = json.loads(
+        here("generate", QUESTION, *words, "--json", "--no-stats").stdout
+    )
     expected = llm.chat([{"role": "user", "content": QUESTION}], params)
     assert (found["text"], found["tokens"]) == (expected.text, expected.tokens)
-    usual = llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=5, max_tokens=16))
+    usual = llm.chat(
+        [{"role": "user", "content": QUESTION}], SamplingParams(seed=5, max_tokens=16)
+    )
     assert expected.tokens != usual.tokens
     assert [one["token"] for one in found["logprobs"]] == expected.tokens
     assert {len(one["top"]) for one in found["logprobs"]} == {2}
@@ -130,9 +234,18 @@ def test_options_reach_the_request(here, llm):
 
 def test_several_answers_have_seeds_one_after_another(here, llm):
     words = ("--seed", "5", "--max-tokens", "8", "--n", "2", "--json", "--no-stats")
-    found = [json.loads(line) for line in here("generate", QUESTION, *words).stdout.splitlines()]
+    found = [
+        json.loads(line)
+        for line in here("generate", QUESTION, *words).stdout.splitlines()
+    ]
     assert [one["seed"] for one in found] == [5, 6]
-    expected = [llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(seed=s, max_tokens=8)) for s in (5, 6)]
+    expected = [
+        llm.chat(
+            [{"role": "user", "content": QUESTION}],
+            SamplingParams(seed=s, max_tokens=8),
+        )
+        for s in (5, 6)
+    ]
     assert [one["tokens"] for one in found] == [one.tokens for one in expected]
 
 
@@ -156,7 +269,9 @@ def test_closed_standard_input_is_said(here, command):
 
 
 def test_a_traceback_is_there_for_who_asks(shell):
-    assert "Traceback" in shell("--debug", "generate", "x", "--temperature", "-1").stderr
+    assert (
+        "Traceback" in shell("--debug", "generate", "x", "--temperature", "-1").stderr
+    )
 
 
 def test_usage_is_checked_before_anything_is_loaded(shell):
@@ -198,7 +313,11 @@ def test_a_reader_who_leaves_is_no_trouble(shell):
     process.stderr.close()
 
 
-@pytest.mark.parametrize("words", [("--stats",), ("--color",), ("--batch", "prompts.txt")], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "words",
+    [("--stats",), ("--color",), ("--batch", "prompts.txt")],
+    ids=lambda words: words[0],
+)
 def test_quiet_leaves_the_text_alone_on_a_terminal(here, unbarred, words):
     (here.folder / "prompts.txt").write_text("Hello\n")
     asked = (
@@ -213,7 +332,10 @@ def test_quiet_leaves_the_text_alone_on_a_terminal(here, unbarred, words):
     )
     found, quiet = (here(*asked, *more, FORCE_COLOR="1") for more in ((), ("--quiet",)))
     assert quiet.returncode == 0
-    assert unstyled(quiet.stdout).partition('"rounds"')[0] == unstyled(found.stdout).partition('"rounds"')[0]
+    assert (
+        unstyled(quiet.stdout).partition('"rounds"')[0]
+        == unstyled(found.stdout).partition('"rounds"')[0]
+    )
     assert quiet.stderr == ""
     assert "tok/s" in unstyled(found.stderr)
     assert "tok/s" in unstyled(here(*asked).stderr), "the next command is not quiet"
@@ -235,9 +357,22 @@ def test_terminal_shows_that_the_model_loads_and_a_pipe_does_not(here, unbarred)
 
 def test_an_encoder_decoder_writes_after_its_source(here, tmp_path):
     folder = tiny_seq2seq.saved("pegasus", tmp_path / "pegasus")
-    words = ("--model", str(folder), "--dtype", "float32", "--max-tokens", "20", "--seed", "1")
-    found = json.loads(here("generate", "A text.", *words, "--json", "--no-stats").stdout)
-    expected = foreword.LLM(folder, dtype="float32").generate("A text.", SamplingParams(max_tokens=20, seed=1))[0]
+    words = (
+        "--model",
+        str(folder),
+        "--dtype",
+        "float32",
+        "--max-tokens",
+        "20",
+        "--seed",
+        "1",
+    )
+    found = json.loads(
+        here("generate", "A text.", *words, "--json", "--no-stats").stdout
+    )
+    expected = foreword.LLM(folder, dtype="float32").generate(
+        "A text.", SamplingParams(max_tokens=20, seed=1)
+    )[0]
     assert (found["text"], found["tokens"]) == (expected.text, expected.tokens)
     refused = here("generate", "A text.", *words, "--chat")
     assert refused.returncode == 2

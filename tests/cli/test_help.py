@@ -14,7 +14,16 @@ import typer
 import foreword
 from foreword.cli import app
 
-HEAVY = ("torch", "transformers", "numpy", "jaxtyping", "safetensors", "matplotlib", "accelerate", "optuna")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "jaxtyping",
+    "safetensors",
+    "matplotlib",
+    "accelerate",
+    "optuna",
+)
 
 
 def commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
@@ -27,12 +36,15 @@ def commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
 ALL = [*commands(typer.main.get_command(app))]
 
 
-@pytest.mark.parametrize("command", ALL, ids=lambda words: " ".join(("foreword", *words)))
+@pytest.mark.parametrize(
+    "command", ALL, ids=lambda words: " ".join(("foreword", *words))
+)
 def test_help_imports_nothing_heavy_and_shows_examples(command):
     code = (
         "import sys; from foreword.cli import app\n"
         f"try: app({[*command, '--help']!r})\n"
-        f"finally: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+        f"finally: print([name for name in {HEAVY!r} if name in sys.modules], "
+        "file=sys.stderr)"
     )
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -58,7 +70,9 @@ def test_version(shell):
     assert (found.returncode, found.stdout) == (0, f"foreword {foreword.__version__}\n")
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["generate", "--nonsense"], ["generate", "x", "-k"]])
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["generate", "--nonsense"], ["generate", "x", "-k"]]
+)
 def test_usage_errors_are_2_and_say_what(shell, words):
     found = shell(*words)
     assert found.returncode == 2
@@ -67,7 +81,10 @@ def test_usage_errors_are_2_and_say_what(shell, words):
     assert "Traceback" not in found.stderr
 
 
-@pytest.mark.parametrize("words", [("generate", "caf\udce9"), ("generate", "x", "--stop", "\ud800"), ("\udcff",)])
+@pytest.mark.parametrize(
+    "words",
+    [("generate", "caf\udce9"), ("generate", "x", "--stop", "\ud800"), ("\udcff",)],
+)
 def test_an_argument_that_is_no_text_is_refused(here, words):
     found = here(*words)
     assert (found.returncode, found.stdout) == (2, "")

@@ -1,4 +1,6 @@
-"""Images on the command line: before the prompt of `generate`, and before the first question of `chat`."""
+"""Images on the command line: before the prompt of `generate`, and before the first
+question of `chat`.
+"""
 
 import json
 
@@ -10,7 +12,16 @@ from foreword import LLM, SamplingParams
 from foreword.model import Model
 
 PICTURES = (tiny_vision.picture(40, 24), tiny_vision.picture(24, 40, 1))
-LOAD = ("--model", "seeing", "--dtype", "float32", "--temperature", "0", "--max-tokens", "8")
+LOAD = (
+    "--model",
+    "seeing",
+    "--dtype",
+    "float32",
+    "--temperature",
+    "0",
+    "--max-tokens",
+    "8",
+)
 
 
 @pytest.fixture
@@ -24,7 +35,10 @@ def seeing(here):
 def test_generate_and_chat_show_the_images_in_their_order(seeing):
     with LLM(seeing.folder / "seeing", dtype="float32") as llm:
         answers = [
-            llm.chat(tiny_vision.said("What?", *shown), SamplingParams(temperature=0, max_tokens=8)).text
+            llm.chat(
+                tiny_vision.said("What?", *shown),
+                SamplingParams(temperature=0, max_tokens=8),
+            ).text
             for shown in (PICTURES, PICTURES[::-1], ())
         ]
     assert len(set(answers)) == 3
@@ -33,16 +47,25 @@ def test_generate_and_chat_show_the_images_in_their_order(seeing):
     assert json.loads(found.stdout)["text"] == answers[0], found.stderr
     found = seeing("generate", "What?", *images[2:], *images[:2], *LOAD, "--json")
     assert json.loads(found.stdout)["text"] == answers[1]
-    found = seeing("chat", *images, *LOAD, "--no-stats", typed="What?\n/save kept.json\n")
+    found = seeing(
+        "chat", *images, *LOAD, "--no-stats", typed="What?\n/save kept.json\n"
+    )
     assert found.returncode == 0, found.stderr
     kept = json.loads((seeing.folder / "kept.json").read_text())["messages"]
     assert [turn["content"] for turn in kept] == ["What?", answers[0]]
 
 
-@pytest.mark.parametrize("words", [("generate", "x"), ("chat",)], ids=lambda words: words[0])
-@pytest.mark.parametrize("model", [(), ("--model", "writing")], ids=["bundled", "folder"])
-def test_images_for_a_model_of_text_are_refused_before_it_is_loaded(seeing, words, model):
-    tiny_models.build("llama").config.save_pretrained(seeing.folder / "writing")  # which has no weights to load
+@pytest.mark.parametrize(
+    "words", [("generate", "x"), ("chat",)], ids=lambda words: words[0]
+)
+@pytest.mark.parametrize(
+    "model", [(), ("--model", "writing")], ids=["bundled", "folder"]
+)
+def test_images_for_a_model_of_text_are_refused_before_it_is_loaded(
+    seeing, words, model
+):
+    # which has no weights to load
+    tiny_models.build("llama").config.save_pretrained(seeing.folder / "writing")
     seeing.patch.setattr(Model, "load", None)
     found = seeing(*words, "--image", "0.png", *model)
     assert found.returncode == 2

@@ -1,4 +1,6 @@
-"""`foreword index`: files of every kind become a datastore, or it says why not and leaves nothing."""
+"""`foreword index`: files of every kind become a datastore, or it says why not and
+leaves nothing.
+"""
 
 import gzip
 import json
@@ -13,7 +15,12 @@ from foreword.cli.common.progress import LineProgress
 from foreword.draft.lookup.datastore import Datastore
 from foreword.model import load_tokenizer
 
-CHAT = {"messages": [{"role": "user", "content": "Say hello."}, {"role": "assistant", "content": "Hello, world."}]}
+CHAT = {
+    "messages": [
+        {"role": "user", "content": "Say hello."},
+        {"role": "assistant", "content": "Hello, world."},
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +52,9 @@ def test_files_of_every_kind_are_read(shell, tokenizer):
     )
     inside = shell.folder / "corpus" / "deep"
     inside.mkdir(parents=True)
-    (shell.folder / "records.jsonl").write_text(lines(*records) + "\n", encoding="utf-8")
+    (shell.folder / "records.jsonl").write_text(
+        lines(*records) + "\n", encoding="utf-8"
+    )
     with gzip.open(inside / "more.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write(lines({"text": "Packed über alles."}))
     (inside / "code.py").write_text("x = 1\ny = 2\n")
@@ -55,13 +64,31 @@ def test_files_of_every_kind_are_read(shell, tokenizer):
     assert found.returncode == 0, found.stderr
     chat = tokenizer.apply_chat_template(CHAT["messages"], tokenize=False)
     store = Datastore(shell.folder / "store", tokenizer)
-    wanted = [chat, "A plain record.", chat, chat, "x = 1\ny = 2\n", "Packed über alles."]
+    wanted = [
+        chat,
+        "A plain record.",
+        chat,
+        chat,
+        "x = 1\ny = 2\n",
+        "Packed über alles.",
+    ]
     assert texts(store, tokenizer) == wanted
-    assert store.meta.sources == {"records.jsonl": 4, "corpus/deep/code.py": 1, "corpus/deep/more.jsonl.gz": 1}
+    assert store.meta.sources == {
+        "records.jsonl": 4,
+        "corpus/deep/code.py": 1,
+        "corpus/deep/more.jsonl.gz": 1,
+    }
     said = json.loads(found.stdout)
     assert said["datastore"] == "store"
-    assert (said["texts"], said["files"], said["skipped"], said["tokens"]) == (6, 3, 1, store.meta.tokens)
-    assert said["bytes"] == sum(path.stat().st_size for path in (shell.folder / "store").iterdir())
+    assert (said["texts"], said["files"], said["skipped"], said["tokens"]) == (
+        6,
+        3,
+        1,
+        store.meta.tokens,
+    )
+    assert said["bytes"] == sum(
+        path.stat().st_size for path in (shell.folder / "store").iterdir()
+    )
     assert "picture.png: it is not text" in found.stderr
 
 
@@ -75,8 +102,13 @@ def test_what_it_built_is_said_in_words_too(here):
 
 def test_bars_are_for_people_at_a_terminal(here):
     (here.folder / "words.txt").write_text("some words to look up")
-    assert "sorting" in here("index", "words.txt", "-o", "store", FORCE_COLOR="1").stderr
-    assert here("index", "words.txt", "-o", "other", "--json", FORCE_COLOR="1").stderr == ""
+    assert (
+        "sorting" in here("index", "words.txt", "-o", "store", FORCE_COLOR="1").stderr
+    )
+    assert (
+        here("index", "words.txt", "-o", "other", "--json", FORCE_COLOR="1").stderr
+        == ""
+    )
     words = ("generate", "--batch", "words.txt", "--max-tokens", "2")
     assert re.search(r"answers .*1/1", here(*words, FORCE_COLOR="1").stderr)
     assert "answers ━" not in here(*words, "--json", FORCE_COLOR="1").stderr
@@ -100,7 +132,9 @@ def test_long_files_are_cut_at_the_ends_of_lines(tmp_path):
     from foreword.cli.index import PIECE, Corpus
 
     line = "0123456789" * 7 + "\n"
-    (tmp_path / "long.txt").write_text(line * (2 * PIECE // len(line)), encoding="utf-8")
+    (tmp_path / "long.txt").write_text(
+        line * (2 * PIECE // len(line)), encoding="utf-8"
+    )
     counts: list[int] = []
     pieces = [text for _, text in Corpus([tmp_path / "long.txt"], None, counts.append)]
     assert len(pieces) == 2
@@ -115,23 +149,51 @@ def test_a_model_without_a_template_takes_prompt_and_completion_as_one_text(tmp_
 
     file = tmp_path / "records.jsonl"
     file.write_text(lines({"prompt": "Once upon", "completion": " a time"}))
-    assert [text for _, text in Corpus([file], None, lambda read: None)] == ["Once upon a time"]
+    assert [text for _, text in Corpus([file], None, lambda read: None)] == [
+        "Once upon a time"
+    ]
     file.write_text(lines(CHAT))
-    with pytest.raises(InvalidRequest, match="line 1: it is a chat, and the model has no chat template"):
+    with pytest.raises(
+        InvalidRequest, match="line 1: it is a chat, and the model has no chat template"
+    ):
         list(Corpus([file], None, lambda read: None))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("nothing.txt", None, "cannot read nothing.txt: there is no such file or folder"),
+        (
+            "nothing.txt",
+            None,
+            "cannot read nothing.txt: there is no such file or folder",
+        ),
         ("binary.bin", b"MZ\0\0", "cannot read binary.bin: it is not UTF-8 text"),
-        ("latin.txt", "grün".encode("latin-1") * 2, "cannot read latin.txt: it is not UTF-8 text"),
-        ("late.txt", b"a" * 9000 + b"\xff", "cannot read late.txt: it is not UTF-8 text"),
+        (
+            "latin.txt",
+            "grün".encode("latin-1") * 2,
+            "cannot read latin.txt: it is not UTF-8 text",
+        ),
+        (
+            "late.txt",
+            b"a" * 9000 + b"\xff",
+            "cannot read late.txt: it is not UTF-8 text",
+        ),
         ("packed.gz", b"not packed", "cannot read packed.gz: it is not UTF-8 text"),
-        ("bad.jsonl", b'{"text": "fine"}\n{"text": \n', "cannot read bad.jsonl, line 2: it is not JSON"),
-        ("odd.jsonl", b'{"colour": "blue"}\n', "cannot read odd.jsonl, line 1: unknown fields"),
-        ("chat.jsonl", b'{"messages": [{"content": 1}]}\n', "cannot read chat.jsonl, line 1: it does not fit"),
+        (
+            "bad.jsonl",
+            b'{"text": "fine"}\n{"text": \n',
+            "cannot read bad.jsonl, line 2: it is not JSON",
+        ),
+        (
+            "odd.jsonl",
+            b'{"colour": "blue"}\n',
+            "cannot read odd.jsonl, line 1: unknown fields",
+        ),
+        (
+            "chat.jsonl",
+            b'{"messages": [{"content": 1}]}\n',
+            "cannot read chat.jsonl, line 1: it does not fit",
+        ),
         ("empty.txt", b"", "no text has two tokens"),
     ],
 )
@@ -143,7 +205,9 @@ def test_what_cannot_be_read_is_said_and_nothing_is_left(here, name, content, wo
     assert words in found.stderr
     assert found.stdout == ""
     assert "Traceback" not in found.stderr
-    assert [path.name for path in here.folder.iterdir()] == ([name] if content is not None else [])
+    assert [path.name for path in here.folder.iterdir()] == (
+        [name] if content is not None else []
+    )
 
 
 def test_an_empty_folder_has_no_files(here):
@@ -174,7 +238,8 @@ def test_a_folder_that_exists_is_left_alone(here):
 def test_an_interrupted_build_leaves_nothing(shell):
     os.mkfifo(shell.folder / "pipe.txt")
     process = shell.start("index", "pipe.txt", "--out", "store")
-    # The pipe is opened twice, to look whether it holds text and to read it; the second time, the build has begun.
+    # The pipe is opened twice, to look whether it holds text and to read it; the second
+    # time, the build has begun.
     for _ in range(2):
         with (shell.folder / "pipe.txt").open("w") as pipe:
             pipe.write("words " * 2000)

@@ -16,7 +16,10 @@ from foreword.native import forward, sampling
 def test_methods_are_those_of_the_registry(here):
     rows = json.loads(here("methods", "--json").stdout)
     found = {row["name"]: (row["summary"], row["draft"], row["needed"]) for row in rows}
-    assert found == {name: (one.summary, one.takes, one.needs) for name, one in ((n, method(n)) for n in METHODS)}
+    assert found == {
+        name: (one.summary, one.takes, one.needs)
+        for name, one in ((n, method(n)) for n in METHODS)
+    }
     needed = {row["name"]: row["draft"] for row in rows if row["needed"]}
     assert needed["lm"] == "a draft model"
     assert needed["retrieval"] == "a datastore"
@@ -24,7 +27,11 @@ def test_methods_are_those_of_the_registry(here):
     assert {"suffix", "layers"} <= optional
     assert not {"none", "ngram"} & (optional | needed.keys())
     table = here("methods").stdout  # in which long summaries are broken
-    assert [row["summary"] for row in rows if " ".join(row["summary"].split()[:4]) not in table] == []
+    assert [
+        row["summary"]
+        for row in rows
+        if " ".join(row["summary"].split()[:4]) not in table
+    ] == []
 
 
 def test_env_says_what_a_report_needs_and_whether_our_c_code_runs(shell):
@@ -44,7 +51,10 @@ def test_env_says_what_a_report_needs_and_whether_our_c_code_runs(shell):
     } <= set(facts)
     assert facts["native_code"].startswith(sampling.reason() or "compiled (")
     assert ("AMX" in facts["native_code"]) == forward.amx()
-    assert "no C compiler '/nonexistent'" in json.loads(shell("env", "--json", CC="/nonexistent").stdout)["native_code"]
+    assert (
+        "no C compiler '/nonexistent'"
+        in json.loads(shell("env", "--json", CC="/nonexistent").stdout)["native_code"]
+    )
 
 
 def test_compilation_is_announced(here, tmp_path):
@@ -53,40 +63,62 @@ def test_compilation_is_announced(here, tmp_path):
         found = here("env", CC="false", XDG_CACHE_HOME=str(tmp_path))
     finally:
         sampling._compiled.cache_clear()
-    assert "compiling sampling.c for this machine, once; it may take a minute" in found.stderr
+    assert (
+        "compiling sampling.c for this machine, once; it may take a minute"
+        in found.stderr
+    )
     assert "compiling" not in here("env").stderr
 
 
 def test_inspect_says_how_a_model_is_driven_and_why(here):
-    facts = json.loads(here("inspect", "--draft", str(bundled.draft()), "--dtype", "float32", "--json").stdout)
-    assert (facts["mode"], facts["dtype"], facts["parameters"]) == ("tree", "float32", 26_223_104)
+    facts = json.loads(
+        here(
+            "inspect", "--draft", str(bundled.draft()), "--dtype", "float32", "--json"
+        ).stdout
+    )
+    assert (facts["mode"], facts["dtype"], facts["parameters"]) == (
+        "tree",
+        "float32",
+        26_223_104,
+    )
     assert facts["backend"] in BACKENDS
     assert facts["same_vocabulary"] is True
     assert facts["default_method"] == "lm"
     assert facts["milliseconds"]["1"] > 0
     assert facts["milliseconds_after"] > 0
-    assert facts["milliseconds_per_token_of_context"] is None, "a context of 1,024 tokens has no room to measure it"
+    assert facts["milliseconds_per_token_of_context"] is None, (
+        "a context of 1,024 tokens has no room to measure it"
+    )
     assert facts["why"]
 
 
 def test_a_way_can_be_asked_for(here):
-    facts = json.loads(here("inspect", "--dtype", "float32", "--backend", "cache", "--json").stdout)
+    facts = json.loads(
+        here("inspect", "--dtype", "float32", "--backend", "cache", "--json").stdout
+    )
     assert (facts["backend"], facts["mode"]) == ("cache", "cache")
     found = here("generate", "Hello", "--dtype", "float32", "--backend", "native")
     assert (found.returncode, found.stdout) == (1, "")
-    assert "cannot run this model on backend 'native': it is made for bfloat16 on CPU" in " ".join(found.stderr.split())
+    assert (
+        "cannot run this model on backend 'native': it is made for bfloat16 on CPU"
+        in " ".join(found.stderr.split())
+    )
 
 
 def test_inspect_shows_what_passes_cost(here):
     said = here("inspect", "--dtype", "float32").stdout
-    assert re.search(r"^tokens read +ms +vs\. one token *$", said, re.MULTILINE), "what was not measured is not shown"
+    assert re.search(r"^tokens read +ms +vs\. one token *$", said, re.MULTILINE), (
+        "what was not measured is not shown"
+    )
     assert re.search(r"^ +1 +[\d.]+ +1\.00×", said, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("context", "shown"), [(32_768, "1,128"), (1_100, "1,084")])
 def test_inspect_shows_what_a_longer_text_adds_within_the_context(context, shown):
     cost = Cost({1: 0.001, 16: 0.002}, 128, per_token=1e-6)
-    assert [column.header for column in _table(cost, context).columns][-1] == f"ms after {shown} tokens"
+    assert [column.header for column in _table(cost, context).columns][
+        -1
+    ] == f"ms after {shown} tokens"
 
 
 def test_inspect_counts_the_tokens_that_differ(here):
@@ -110,7 +142,10 @@ def test_doctor_says_what_it_found_and_ends_in_1_where_that_is_bad(here):
     few = ("--prompts", "2", "--max-tokens", "8", "--dtype", "float32")
     found = here("doctor", *few)
     assert "for the method lm" in found.stdout
-    assert re.search(r"first draft tokens accepted: \d+% at temperature 0, \d+% at temperature 1", found.stdout)
+    assert re.search(
+        r"first draft tokens accepted: \d+% at temperature 0, \d+% at temperature 1",
+        found.stdout,
+    )
     facts = json.loads(here("doctor", *few, "--json").stdout)
     assert facts["method"] == "lm"
     assert here("doctor", "nowhere/at/all", *few).returncode == 1
@@ -119,7 +154,9 @@ def test_doctor_says_what_it_found_and_ends_in_1_where_that_is_bad(here):
 def test_inspect_measures_how_far_a_quantized_model_is_from_the_whole_one(here):
     facts = json.loads(here("inspect", "--weights", "int8", "--json").stdout)
     assert (facts["weights"], facts["backend"]) == ("int8", "native")
-    assert {"in-domain", "in-domain: translation", "out-of-domain"} < set(facts["kl_divergence"])
+    assert {"in-domain", "in-domain: translation", "out-of-domain"} < set(
+        facts["kl_divergence"]
+    )
     assert all(0 < nats < 0.01 for nats in facts["kl_divergence"].values())
 
 
@@ -127,9 +164,11 @@ def test_inspect_measures_keys_and_values_of_8_bits_in_long_texts_too(here):
     facts = json.loads(here("inspect", "--kv", "int8", "--json").stdout)
     assert (facts["kv"], facts["backend"]) == ("int8", "native")
     found = facts["kl_divergence"]
-    assert {"in-domain", "in-domain, after 511 to 1,023 tokens", "out-of-domain, after 511 to 1,023 tokens"} < set(
-        found
-    )
+    assert {
+        "in-domain",
+        "in-domain, after 511 to 1,023 tokens",
+        "out-of-domain, after 511 to 1,023 tokens",
+    } < set(found)
     assert all(0 < nats < 0.01 for nats in found.values())
     assert found["in-domain"] < found["in-domain, after 511 to 1,023 tokens"]
 

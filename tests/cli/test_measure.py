@@ -1,4 +1,6 @@
-"""`foreword demo | bench`: they run, their figures have every row, and every way writes the same text."""
+"""`foreword demo | bench`: they run, their figures have every row, and every way writes
+the same text.
+"""
 
 import json
 import re
@@ -26,23 +28,57 @@ def test_demo_shows_the_answers_and_draws_them(shell):
 
 
 def test_bench_writes_what_it_measured(shell):
-    words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "ngram", "--json", "-")
+    words = (
+        "--limit-prompts",
+        "1",
+        "--max-tokens",
+        "4",
+        "--temperature",
+        "0",
+        "--method",
+        "ngram",
+        "--json",
+        "-",
+    )
     found = shell("bench", *words, "--budget", "heuristic")
     report = json.loads(found.stdout)
-    assert [row["name"] for row in report["rows"]] == ["plain", "ngram", "transformers.generate"]
+    assert [row["name"] for row in report["rows"]] == [
+        "plain",
+        "ngram",
+        "transformers.generate",
+    ]
     assert report["settings"]["budget"] == "heuristic"
     assert report["settings"]["max_tokens"] == 4
 
 
 def test_bench_says_what_it_left_out_and_takes_what_a_way_needs(here, tmp_path):
-    few = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "retrieval")
+    few = (
+        "--limit-prompts",
+        "1",
+        "--max-tokens",
+        "4",
+        "--temperature",
+        "0",
+        "--method",
+        "retrieval",
+    )
     found = here("bench", *few)
-    assert "left out: retrieval (it needs a datastore, and none was given" in " ".join(found.stdout.split())
+    assert "left out: retrieval (it needs a datastore, and none was given" in " ".join(
+        found.stdout.split()
+    )
     (tmp_path / "texts.txt").write_text("The capital of France is Paris. " * 9)
     made = here("index", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "store"))
     assert made.returncode == 0, made.stderr
-    report = json.loads(here("bench", *few, "--source", f"retrieval={tmp_path / 'store'}", "--json", "-").stdout)
-    assert [row["name"] for row in report["rows"]] == ["plain", "retrieval", "transformers.generate"]
+    report = json.loads(
+        here(
+            "bench", *few, "--source", f"retrieval={tmp_path / 'store'}", "--json", "-"
+        ).stdout
+    )
+    assert [row["name"] for row in report["rows"]] == [
+        "plain",
+        "retrieval",
+        "transformers.generate",
+    ]
     assert report["exclusions"] == {}
     wrong = here("bench", *few, "--source", "ngram=here")
     assert wrong.returncode == 2
@@ -50,14 +86,37 @@ def test_bench_says_what_it_left_out_and_takes_what_a_way_needs(here, tmp_path):
 
 
 def test_bench_shows_where_a_round_goes(here):
-    words = ("--limit-prompts", "1", "--max-tokens", "4", "--temperature", "0", "--method", "none", "--where")
+    words = (
+        "--limit-prompts",
+        "1",
+        "--max-tokens",
+        "4",
+        "--temperature",
+        "0",
+        "--method",
+        "none",
+        "--where",
+    )
     found = here("bench", *words)
     assert found.returncode == 0, found.stderr
-    assert re.search(r"propose +score +verify +commit +between +target¹ +draft¹ +outside¹", found.stdout)
+    assert re.search(
+        r"propose +score +verify +commit +between +target¹ +draft¹ +outside¹",
+        found.stdout,
+    )
 
 
 def test_bench_compares_forwards_with_the_memory(here):
-    found = here("bench", "--limit", "--quick", "--inflate", "family", "--context", "20", "--json", "-")
+    found = here(
+        "bench",
+        "--limit",
+        "--quick",
+        "--inflate",
+        "family",
+        "--context",
+        "20",
+        "--json",
+        "-",
+    )
     report = json.loads(found.stdout)
     assert (report["shape"], report["context"]) == ("family", 20)
     assert report["rows"][0]["nodes"] == 1
@@ -65,7 +124,10 @@ def test_bench_compares_forwards_with_the_memory(here):
 
 @pytest.mark.parametrize(
     "words",
-    [("demo", "--svg"), *(("bench", *kind, "--json") for kind in ((), ("--limit",), ("--rules",)))],
+    [
+        ("demo", "--svg"),
+        *(("bench", *kind, "--json") for kind in ((), ("--limit",), ("--rules",))),
+    ],
     ids=" ".join,
 )
 def test_where_figures_go_is_tried_before_they_are_measured(here, monkeypatch, words):
@@ -73,7 +135,10 @@ def test_where_figures_go_is_tried_before_they_are_measured(here, monkeypatch, w
     (here.folder / "file").write_text("words")
     found = here(*words, "file/new")
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "error: cannot write file/new: choose a path in an existing, writable folder\n"
+    assert (
+        found.stderr
+        == "error: cannot write file/new: choose a path in an existing, writable folder\n"
+    )
 
 
 def test_bench_measures_on_another_device_where_it_can(here):
@@ -92,7 +157,10 @@ def test_bench_measures_on_another_device_where_it_can(here):
         ("--batch 1,x", "cannot read '--batch' '1,x': it holds no list of numbers"),
         ("--batch 4 --rules", "cannot combine '--batch' and '--rules'"),
         ("--batch 4 --plot x.png", "cannot use '--plot' with '--batch'"),
-        ("--serve --concurrency 1,x", "cannot read '--concurrency' '1,x': it holds no list of numbers"),
+        (
+            "--serve --concurrency 1,x",
+            "cannot read '--concurrency' '1,x': it holds no list of numbers",
+        ),
         ("--concurrency 2", "cannot use '--concurrency': it goes with '--serve'"),
         ("--serve --batch 2", "cannot combine '--batch' and '--serve'"),
         ("--serve --method none", "cannot use '--method' with '--serve'"),
@@ -101,9 +169,15 @@ def test_bench_measures_on_another_device_where_it_can(here):
         ("--audio .", "cannot use '--audio': it goes with '--task'"),
         ("--task asr --audio .", "cannot measure speech without '--model'"),
         ("--task asr --model x", "cannot measure speech without '--audio'"),
-        ("--task asr --model x --audio . --quick", "cannot use '--quick' with '--task asr'"),
+        (
+            "--task asr --model x --audio . --quick",
+            "cannot use '--quick' with '--task asr'",
+        ),
         ("--task asr --rules", "cannot combine '--rules' and '--task'"),
-        ("--limit -t 0 --limit-prompts 3", "cannot use '--limit-prompts' and '--temperature' with '--limit'"),
+        (
+            "--limit -t 0 --limit-prompts 3",
+            "cannot use '--limit-prompts' and '--temperature' with '--limit'",
+        ),
     ],
 )
 def test_bench_refuses_options_that_would_change_nothing(here, words, said):
@@ -113,7 +187,13 @@ def test_bench_refuses_options_that_would_change_nothing(here, words, said):
 
 
 def test_bench_refuses_what_it_does_not_know(here):
-    for words in (("--method",), ("--budget",), ("--prompts",), ("--peers",), ("--limit", "--inflate")):
+    for words in (
+        ("--method",),
+        ("--budget",),
+        ("--prompts",),
+        ("--peers",),
+        ("--limit", "--inflate"),
+    ):
         found = here("bench", *words, "nonsense")
         assert found.returncode == 2
         assert "nonsense" in found.stderr
@@ -133,8 +213,20 @@ def test_bench_transcribes_the_sounds_of_a_folder(here, tmp_path):
     model = tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path / "model")
     (tmp_path / "sounds").mkdir()
     copy(tiny_whisper.SOUND, tmp_path / "sounds")
-    asked = ("bench", "--task", "asr", "--audio", str(tmp_path / "sounds"), "--model", str(model), "--dtype", "float32")
-    report = json.loads(here(*asked, "--max-tokens", "8", "--method", "suffix", "--json", "-").stdout)
+    asked = (
+        "bench",
+        "--task",
+        "asr",
+        "--audio",
+        str(tmp_path / "sounds"),
+        "--model",
+        str(model),
+        "--dtype",
+        "float32",
+    )
+    report = json.loads(
+        here(*asked, "--max-tokens", "8", "--method", "suffix", "--json", "-").stdout
+    )
     assert [(row["name"], row["temperature"]) for row in report["rows"]] == [
         ("none", 0),
         ("suffix", 0),

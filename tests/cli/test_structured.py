@@ -1,4 +1,6 @@
-"""`--json-schema`, `--regex` and `--grammar`: the library's answers, and refusals in one line before anything loads."""
+"""`--json-schema`, `--regex` and `--grammar`: the library's answers, and refusals in
+one line before anything loads.
+"""
 
 import json
 import re
@@ -7,25 +9,40 @@ import pytest
 
 from foreword import SamplingParams
 
-SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2]}}, "required": ["ok", "n"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2]}},
+    "required": ["ok", "n"],
+}
 WORDS = ("--seed", "3", "--max-tokens", "40", "--no-stats")
 
 
 def test_forms_reach_the_request(here, llm):
     (here.folder / "schema.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
-    (here.folder / "sums.ebnf").write_text('root ::= [0-9]{1,2} " = " [0-9]{1,2}', encoding="utf-8")
+    (here.folder / "sums.ebnf").write_text(
+        'root ::= [0-9]{1,2} " = " [0-9]{1,2}', encoding="utf-8"
+    )
     message = [{"role": "user", "content": "Well?"}]
     for words, form in (
         (("--json-schema", "schema.json"), dict(json_schema=SCHEMA)),
         (("--json-schema", json.dumps(SCHEMA)), dict(json_schema=SCHEMA)),
         (("--regex", "(yes|no), [a-c]{3}"), dict(regex="(yes|no), [a-c]{3}")),
-        (("--grammar", "sums.ebnf"), dict(grammar='root ::= [0-9]{1,2} " = " [0-9]{1,2}')),
+        (
+            ("--grammar", "sums.ebnf"),
+            dict(grammar='root ::= [0-9]{1,2} " = " [0-9]{1,2}'),
+        ),
         (("--json-object",), dict(json_object=True)),
     ):
         found = here("generate", "Well?", *words, *WORDS)
         expected = llm.chat(message, SamplingParams(seed=3, max_tokens=40, **form))
-        assert (found.returncode, found.stdout) == (0, expected.text + "\n"), found.stderr
-    assert set(json.loads(here("generate", "Well?", "--json-schema", "schema.json", *WORDS).stdout)) == {"ok", "n"}
+        assert (found.returncode, found.stdout) == (0, expected.text + "\n"), (
+            found.stderr
+        )
+    assert set(
+        json.loads(
+            here("generate", "Well?", "--json-schema", "schema.json", *WORDS).stdout
+        )
+    ) == {"ok", "n"}
 
 
 def test_lines_of_a_batch_have_forms_of_their_own(here):
@@ -35,7 +52,9 @@ def test_lines_of_a_batch_have_forms_of_their_own(here):
         {"prompt": "Well?", "regex": "("},
         {"prompt": "Well?", "max_tokens": 4},
     ]
-    (here.folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (here.folder / "in.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
     found = here("generate", "--batch", "in.jsonl", "--seed", "1", "--max-tokens", "40")
     answers = {one["index"]: one for one in map(json.loads, found.stdout.splitlines())}
     assert found.returncode == 1
@@ -47,7 +66,9 @@ def test_lines_of_a_batch_have_forms_of_their_own(here):
 
 
 def test_chat_answers_in_the_form(here):
-    found = here("chat", "--regex", "(yes|no)!", "--no-stats", typed="Is it?\nAnd now?\n")
+    found = here(
+        "chat", "--regex", "(yes|no)!", "--no-stats", typed="Is it?\nAnd now?\n"
+    )
     assert re.fullmatch(r"((yes|no)!\n){2}", found.stdout), found.stderr
 
 

@@ -1,4 +1,6 @@
-"""`foreword train | data`: what they write, and what happens when they are stopped or misled."""
+"""`foreword train | data`: what they write, and what happens when they are stopped or
+misled.
+"""
 
 import json
 import signal
@@ -6,25 +8,41 @@ from pathlib import Path
 
 import pytest
 
-SMALL = (
-    "--hidden 64 --length 32 --batch 1 --held-out 3 --evaluate 5 --save 2 --prompts 2 --device cpu --no-bf16".split()
-)
+SMALL = "--hidden 64 --length 32 --batch 1 --held-out 3 --evaluate 5 --save 2 --prompts 2 --device cpu --no-bf16".split()
 
 
 @pytest.fixture
 def data(shell) -> Path:
     path = shell.folder / "data.jsonl"
     chats = [
-        [{"role": "user", "content": f"Say {number} twice."}, {"role": "assistant", "content": f"{number} {number}"}]
+        [
+            {"role": "user", "content": f"Say {number} twice."},
+            {"role": "assistant", "content": f"{number} {number}"},
+        ]
         for number in range(12)
     ]
-    path.write_text("".join(json.dumps({"messages": chat, "source": "sums"}) + "\n" for chat in chats))
+    path.write_text(
+        "".join(
+            json.dumps({"messages": chat, "source": "sums"}) + "\n" for chat in chats
+        )
+    )
     return path
 
 
 @pytest.mark.slow
 def test_a_draft_is_trained_interrupted_and_finished(shell, data):
-    words = ["train", "lm", "--data", "data.jsonl", "--out", "draft", "--steps", "60", *SMALL, "--json"]
+    words = [
+        "train",
+        "lm",
+        "--data",
+        "data.jsonl",
+        "--out",
+        "draft",
+        "--steps",
+        "60",
+        *SMALL,
+        "--json",
+    ]
     process = shell.start(*words)
     said = ""
     for line in process.stderr:
@@ -43,14 +61,27 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
     report = json.loads(found.stdout)
     assert report["settings"]["steps"] == 60
     assert {figure["domain"] for figure in report["metrics"]} == {"all", "sums"}
-    rows = [json.loads(line) for line in (shell.folder / "draft" / "log.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (shell.folder / "draft" / "log.jsonl").read_text().splitlines()
+    ]
     assert [row["step"] for row in rows] == list(range(61))
     assert "held out: loss" in found.stderr
 
 
 @pytest.mark.slow
 def test_answers_are_regenerated_and_kept(shell, data):
-    words = ["data", "regenerate", "--data", "data.jsonl", "--out", "out.jsonl", "--max-tokens", "4", "--json"]
+    words = [
+        "data",
+        "regenerate",
+        "--data",
+        "data.jsonl",
+        "--out",
+        "out.jsonl",
+        "--max-tokens",
+        "4",
+        "--json",
+    ]
     found = shell(*words, "--limit", "5", "--batch", "2")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["records"] == 5
@@ -65,10 +96,22 @@ def test_answers_are_regenerated_and_kept(shell, data):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("train", "lm", "--data", "nothing.jsonl", "--out", "x"), "cannot read nothing.jsonl: there is no such file"),
-        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--loss", "tvv"), "Did you mean 'tv'"),
-        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"), "it must be above 0"),
-        (("data", "regenerate", "--data", "bad.jsonl", "--out", "x"), "bad.jsonl:2: not JSON"),
+        (
+            ("train", "lm", "--data", "nothing.jsonl", "--out", "x"),
+            "cannot read nothing.jsonl: there is no such file",
+        ),
+        (
+            ("train", "lm", "--data", "data.jsonl", "--out", "x", "--loss", "tvv"),
+            "Did you mean 'tv'",
+        ),
+        (
+            ("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"),
+            "it must be above 0",
+        ),
+        (
+            ("data", "regenerate", "--data", "bad.jsonl", "--out", "x"),
+            "bad.jsonl:2: not JSON",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_2_and_says_why(here, data, words, says):

@@ -19,19 +19,45 @@ def folder() -> Path:
 
 def test_text_segments_and_json_are_those_of_the_library(here):
     file, model = str(tiny_whisper.SOUND), str(folder())
-    options = ("--model", model, "--draft", model, "--max-tokens", "20", "--language", "en", "--dtype", "float32")
+    options = (
+        "--model",
+        model,
+        "--draft",
+        model,
+        "--max-tokens",
+        "20",
+        "--language",
+        "en",
+        "--dtype",
+        "float32",
+    )
     llm = LLM(folder(), dtype="float32", method="none")
-    plain, timed = (llm.transcribe(file, GREEDY, language="en", timestamps=one)[0] for one in (False, True))
+    plain, timed = (
+        llm.transcribe(file, GREEDY, language="en", timestamps=one)[0]
+        for one in (False, True)
+    )
     text = here("transcribe", file, file, *options)
     assert (text.returncode, text.stdout) == (0, 2 * (plain.text.strip() + "\n"))
     assert text.stderr.count("fox.wav · 1.3 s of sound in") == 2
-    segments = here("transcribe", file, *options, "--timestamps", "--quiet").stdout.splitlines()
-    assert [line.partition("] ")[2] for line in segments] == [one.text.strip() for one in timed.segments]
+    segments = here(
+        "transcribe", file, *options, "--timestamps", "--quiet"
+    ).stdout.splitlines()
+    assert [line.partition("] ")[2] for line in segments] == [
+        one.text.strip() for one in timed.segments
+    ]
     assert segments[0].startswith(f"[00:00:{timed.segments[0].start:05.2f} --> ")
-    found = json.loads(here("transcribe", file, *options, "--timestamps", "--json").stdout)
+    found = json.loads(
+        here("transcribe", file, *options, "--timestamps", "--json").stdout
+    )
     assert found["tokens"] == timed.tokens
-    assert (found["file"], found["language"], found["stats"]["accepted"] > 0) == (file, "en", True)
-    assert [one["tokens"] for one in found["segments"]] == [one.tokens for one in timed.segments]
+    assert (found["file"], found["language"], found["stats"]["accepted"] > 0) == (
+        file,
+        "en",
+        True,
+    )
+    assert [one["tokens"] for one in found["segments"]] == [
+        one.tokens for one in timed.segments
+    ]
 
 
 def test_help_names_no_default_model(here):
@@ -47,7 +73,10 @@ def test_errors_name_what_is_wrong(here, tmp_path):
         ((str(tiny_whisper.SOUND),), "the bundled model reads no sound. Give --model"),
         ((str(broken), "-m", str(folder())), "it holds 2478 of 29000 samples"),
         ((str(tmp_path / "none.wav"), "-m", str(folder())), "does not exist"),
-        ((str(tiny_whisper.SOUND), "-m", str(folder()), "--language", "klingon"), "there is no language 'klingon'"),
+        (
+            (str(tiny_whisper.SOUND), "-m", str(folder()), "--language", "klingon"),
+            "there is no language 'klingon'",
+        ),
     ]:
         found = here("transcribe", *words)
         assert (found.returncode, found.stdout) == (2, "")

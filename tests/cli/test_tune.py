@@ -1,4 +1,6 @@
-"""`foreword tune layers`: what it says and writes, that it can be stopped, and what it refuses."""
+"""`foreword tune layers`: what it says and writes, that it can be stopped, and what it
+refuses.
+"""
 
 import json
 import re
@@ -15,15 +17,25 @@ SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch):
-    """Forwards are timed for less long than they should be, where the command runs in this process."""
+    """Forwards are timed for less long than they should be, where the command runs in
+    this process.
+    """
     monkeypatch.setattr("foreword.tune.cost.SECONDS", 0.5)
 
 
 @pytest.fixture
 def data(shell) -> Path:
     path = shell.folder / "data.jsonl"
-    texts = [{"text": f"Count to {number}: one, two, three, four, and so on, up to {number}."} for number in range(9)]
-    chats = [{"messages": [{"role": "user", "content": f"Say {number} twice."}]} for number in range(3)]
+    texts = [
+        {
+            "text": f"Count to {number}: one, two, three, four, and so on, up to {number}."
+        }
+        for number in range(9)
+    ]
+    chats = [
+        {"messages": [{"role": "user", "content": f"Say {number} twice."}]}
+        for number in range(3)
+    ]
     path.write_text("".join(json.dumps(record) + "\n" for record in (*texts, *chats)))
     return path
 
@@ -31,11 +43,20 @@ def data(shell) -> Path:
 def test_it_says_what_it_measured_and_writes_a_mask_that_serves(here):
     found = here("tune", "layers", "--out", "mask.json", "--trials", "3", *SMALL)
     assert found.returncode == 0, found.stderr
-    assert re.search(r"^measured\s+\d\.\d\dx plain decoding \(95%: [\d.]+ to [\d.]+\)", found.stdout, re.MULTILINE)
-    assert re.search(r"^trials\s+3, of which \d were stopped early", found.stdout, re.MULTILINE)
+    assert re.search(
+        r"^measured\s+\d\.\d\dx plain decoding \(95%: [\d.]+ to [\d.]+\)",
+        found.stdout,
+        re.MULTILINE,
+    )
+    assert re.search(
+        r"^trials\s+3, of which \d were stopped early", found.stdout, re.MULTILINE
+    )
     mask = load(here.folder / "mask.json")
     said = found.stderr.splitlines()[-1]
-    assert said.startswith("no mask gives a speedup") or "use it with --method layers" in said
+    assert (
+        said.startswith("no mask gives a speedup")
+        or "use it with --method layers" in said
+    )
     words = ("generate", "Hello", "-t", "0", "--max-tokens", "8", "--raw", "--no-stats")
     plain = here(*words, "--method", "none").stdout
     assert mask
@@ -44,7 +65,16 @@ def test_it_says_what_it_measured_and_writes_a_mask_that_serves(here):
 
 @pytest.mark.slow
 def test_a_search_is_stopped_and_goes_on(shell, data):
-    words = ["tune", "layers", "--data", "data.jsonl", "--out", "mask.json", *SMALL, "--json"]
+    words = [
+        "tune",
+        "layers",
+        "--data",
+        "data.jsonl",
+        "--out",
+        "mask.json",
+        *SMALL,
+        "--json",
+    ]
     process = shell.start(*words, "--trials", "100000")
     said = ""
     for line in process.stderr:
@@ -58,12 +88,16 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
     assert "holds the best mask so far" in err or json.loads(out)["runoff"] is None
     tried = json.loads(out)
     assert tried["trials"] >= 50
-    assert {name: tried[name] for name in ("attention", "mlp")} == json.loads((shell.folder / "mask.json").read_text())
+    assert {name: tried[name] for name in ("attention", "mlp")} == json.loads(
+        (shell.folder / "mask.json").read_text()
+    )
     found = shell(*words, "--trials", str(tried["trials"] + 1), "--resume")
     assert found.returncode == 0, found.stderr
     facts = json.loads(found.stdout)
     assert facts["trials"] == tried["trials"] + 1
-    low, mid, high = (facts["runoff"]["over_plain"][name] for name in ("low", "mid", "high"))
+    low, mid, high = (
+        facts["runoff"]["over_plain"][name] for name in ("low", "mid", "high")
+    )
     assert 0 < low <= mid <= high
     assert facts["pays"] == (low > 1)
 
@@ -71,7 +105,10 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--out", "mask.json", "--data", "nothing.jsonl"), "cannot read nothing.jsonl: there is no such file"),
+        (
+            ("--out", "mask.json", "--data", "nothing.jsonl"),
+            "cannot read nothing.jsonl: there is no such file",
+        ),
         (("--out", "mask.json", "--data", "bad.jsonl"), "bad.jsonl:1: not JSON"),
         (("--out", "mask.json", "--data", "few.jsonl"), "at least 3 texts, got 1"),
         (

@@ -1,4 +1,6 @@
-"""`foreword generate --record` writes what the library records, and `foreword view` shows it without a model."""
+"""`foreword generate --record` writes what the library records, and `foreword view`
+shows it without a model.
+"""
 
 import json
 import re
@@ -25,7 +27,9 @@ WORDS = ("generate", QUESTION, "--seed", "7", "--max-tokens", "24", "--nodes", "
 def file(here) -> Path:
     found = here(*WORDS, "--record", "answer.json")
     assert found.returncode == 0, found.stderr
-    assert found.stderr.endswith("saved the recording; see it with: foreword view answer.json\n")
+    assert found.stderr.endswith(
+        "saved the recording; see it with: foreword view answer.json\n"
+    )
     return here.folder / "answer.json"
 
 
@@ -33,9 +37,21 @@ def test_a_recording_is_that_of_the_library(here, llm, file):
     params = SamplingParams(seed=7, max_tokens=24, nodes=4, trace=True)
     completion = llm.chat([{"role": "user", "content": QUESTION}], params)
     recording, expected = Recording.read(file), Recording.of(llm, params, completion)
-    for name in ("model", "method", "rule", "budget", "params", "seed", "prompt_tokens", "answer", "finish_reason"):
+    for name in (
+        "model",
+        "method",
+        "rule",
+        "budget",
+        "params",
+        "seed",
+        "prompt_tokens",
+        "answer",
+        "finish_reason",
+    ):
         assert getattr(recording, name) == getattr(expected, name)
-    assert [one.tokens for one in recording.rounds] == [one.tokens for one in expected.rounds]
+    assert [one.tokens for one in recording.rounds] == [
+        one.tokens for one in expected.rounds
+    ]
     assert recording.totals.accepted == expected.totals.accepted > 0
 
 
@@ -49,7 +65,10 @@ def test_json_and_a_recording_go_together(here, unbarred):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--record", "a.json", "-n", "2"), "cannot record several answers: '--record' writes one"),
+        (
+            ("--record", "a.json", "-n", "2"),
+            "cannot record several answers: '--record' writes one",
+        ),
         (("--record", "nowhere/a.json"), "cannot write nowhere/a.json"),
     ],
 )
@@ -79,7 +98,10 @@ def test_view_shows_the_answer_and_the_totals(here, file):
 
 def test_view_shows_every_round_with_the_reason_for_no_draft(here, file):
     here(*WORDS[:-2], "--method", "none", "--record", "answer.json")
-    recording, found = Recording.read(file), here("view", "answer.json", "--rounds", COLUMNS="200")
+    recording, found = (
+        Recording.read(file),
+        here("view", "answer.json", "--rounds", COLUMNS="200"),
+    )
     rows = re.findall(r"^ +\d+ +(\d+) +(\d+) +\d+\.\d  ", found.stdout, re.MULTILINE)
     assert rows == [("0", "0")] * len(recording.rounds)
     assert found.stdout.count(REASONS["method"]) == len(recording.rounds)
@@ -110,17 +132,27 @@ def test_no_text_of_a_recording_drives_the_terminal(here, file):
 def test_no_error_about_a_file_drives_the_terminal(here):
     folder = shutil.copytree(starter.draft(), here.folder / "model")
     weights = folder / "model.safetensors"
-    save_file({**load_file(weights), ATTACK: torch.ones(1)}, weights, metadata={"format": "pt"})
+    save_file(
+        {**load_file(weights), ATTACK: torch.ones(1)},
+        weights,
+        metadata={"format": "pt"},
+    )
     found = here("inspect", "./model")
     assert found.returncode == 1
-    assert "[bold]x[/bold], which its config has no place for" in " ".join(found.stderr.split())
-    last = found.stderr.rpartition("\r")[2]  # before it: the progress bar of transformers
+    assert "[bold]x[/bold], which its config has no place for" in " ".join(
+        found.stderr.split()
+    )
+    # before it: the progress bar of transformers
+    last = found.stderr.rpartition("\r")[2]
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", last)
 
 
 def test_view_refuses_what_is_no_recording(here):
     (here.folder / "other.json").write_text("{}", encoding="utf-8")
-    for name, said in (("other.json", "cannot open other.json: the recording lacks"), ("none.json", "cannot read")):
+    for name, said in (
+        ("other.json", "cannot open other.json: the recording lacks"),
+        ("none.json", "cannot read"),
+    ):
         found = here("view", name)
         assert (found.returncode, found.stdout) == (2, "")
         assert said in found.stderr
@@ -128,12 +160,21 @@ def test_view_refuses_what_is_no_recording(here):
 
 def test_view_loads_no_torch(file):
     code = (
-        "import sys; sys.argv = ['foreword', 'view', 'answer.json']; from foreword.cli import main\n"
+        "import sys; sys.argv = ['foreword', 'view', 'answer.json']; from foreword.cli "
+        "import main\n"
         "try: main()\n"
         "finally: print('torch' in sys.modules, file=sys.stderr)"
     )
-    environment = {"PYTHONPATH": str(Path(foreword.__file__).parents[1]), "PYTHONUTF8": "1"}
+    environment = {
+        "PYTHONPATH": str(Path(foreword.__file__).parents[1]),
+        "PYTHONUTF8": "1",
+    }
     found = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=file.parent, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=file.parent,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert found.stderr == "False\n"

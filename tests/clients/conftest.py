@@ -1,4 +1,6 @@
-"""A server with the bundled models, and the clients of other projects in an environment of their own."""
+"""A server with the bundled models, and the clients of other projects in an environment
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ LONGEST = 300
 
 @pytest.fixture(scope="session")
 def llm() -> Iterator[LLM]:
-    with LLM(slots=16, nodes=4) as llm:  # a fixed number, so that every client's answer has drafts
+    # a fixed number, so that every client's answer has drafts
+    with LLM(slots=16, nodes=4) as llm:
         yield llm
 
 
@@ -36,17 +39,34 @@ def server(llm: LLM) -> Iterator[Running]:
 
 @pytest.fixture
 def client(tmp_path: Path, server: Running) -> Callable[..., str]:
-    """Return a function that runs a client in an empty folder and returns what it prints."""
+    """Return a function that runs a client in an empty folder and returns what it
+    prints.
+    """
 
     def run(program: str, *arguments: str, given: str = "", **environment: str) -> str:
         if not (PROGRAMS / program).exists():
             pytest.skip(f"{program} is not installed: `make test-clients` does it")
-        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub"), "HOME": str(tmp_path), "NO_COLOR": "1"}
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        offline = {
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(tmp_path / "hub"),
+            "HOME": str(tmp_path),
+            "NO_COLOR": "1",
+        }
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "LANG", "TMPDIR")
+            if name in os.environ
+        }
         done = subprocess.run(
-            [str(PROGRAMS / program), *arguments], input=given, cwd=tmp_path, env={**kept, **offline, **environment},
-            capture_output=True, text=True, timeout=LONGEST, check=False,
-        )  # fmt: skip
+            [str(PROGRAMS / program), *arguments],
+            input=given,
+            cwd=tmp_path,
+            env={**kept, **offline, **environment},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -55,21 +75,34 @@ def client(tmp_path: Path, server: Running) -> Callable[..., str]:
 
 @pytest.fixture
 def program(client: Callable[..., str], server: Running) -> Callable[[str], Any]:
-    """Return a function that runs Python code with the clients' libraries and returns the JSON that it prints.
+    """Return a function that runs Python code with the clients' libraries and returns
+    the JSON that it prints.
 
     The code finds the server's address in URL.
     """
-    return lambda code: json.loads(client("python", "-", given=f"URL = {server.url + '/v1'!r}\n{code}"))
+    return lambda code: json.loads(
+        client("python", "-", given=f"URL = {server.url + '/v1'!r}\n{code}")
+    )
 
 
 @pytest.fixture
 def drafting(server: Running) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context manager that checks, by the server's metrics, that drafts were made and accepted within."""
+    """Return a context manager that checks, by the server's metrics, that drafts were
+    made and accepted within.
+    """
 
     def counts() -> Mapping[str, float]:
         text = server.http.get("/metrics").text
-        names = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
-        return {name: sum(map(float, re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE))) for name in names}
+        names = (
+            "vllm:spec_decode_num_draft_tokens_total",
+            "vllm:spec_decode_num_accepted_tokens_total",
+        )
+        return {
+            name: sum(
+                map(float, re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE))
+            )
+            for name in names
+        }
 
     @contextmanager
     def checked() -> Iterator[None]:

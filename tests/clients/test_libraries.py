@@ -19,7 +19,16 @@ CITY = {
     "required": ["city", "days"],
     "additionalProperties": False,
 }
-TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": CITY}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Weather",
+            "parameters": CITY,
+        },
+    }
+]
 LITELLM = f"""
 import json, os
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -39,9 +48,13 @@ Program = Callable[[str], Any]
 Drafting = Callable[[], AbstractContextManager[None]]
 
 
-def test_litellm_gets_the_text_of_the_library(program: Program, llm: LLM, drafting: Drafting) -> None:
+def test_litellm_gets_the_text_of_the_library(
+    program: Program, llm: LLM, drafting: Drafting
+) -> None:
     params = SamplingParams(seed=4, max_tokens=40, logprobs=2)
-    expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], params)[0]
+    expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], params)[
+        0
+    ]
     with drafting():
         got = program(f"""{LITELLM}
 whole = litellm.completion(**ask, max_tokens=40, logprobs=True, top_logprobs=2)
@@ -57,11 +70,15 @@ print(json.dumps([whole.model_dump(), pieces, stream[-1].usage.model_dump()]))""
         assert counted["completion_tokens"] == len(expected.tokens)
         assert counted["prompt_tokens"] == len(expected.prompt_tokens)
     entries = whole["choices"][0]["logprobs"]["content"]
-    assert [entry["logprob"] for entry in entries] == [one.logprob for one in expected.logprobs]
+    assert [entry["logprob"] for entry in entries] == [
+        one.logprob for one in expected.logprobs
+    ]
     assert [len(entry["top_logprobs"]) for entry in entries] == [2] * len(entries)
 
 
-def test_litellm_gets_tool_calls_whole_and_in_a_stream(program: Program, drafting: Drafting) -> None:
+def test_litellm_gets_tool_calls_whole_and_in_a_stream(
+    program: Program, drafting: Drafting
+) -> None:
     with drafting():
         whole, streamed, reason = program(f"""{LITELLM}
 ask |= dict(tools=TOOLS, tool_choice={{"type": "function", "function": {{"name": "get_weather"}}}}, max_tokens=200)
@@ -74,9 +91,13 @@ print(json.dumps([dict(whole), dict(choice.message.tool_calls[0].function), choi
     assert reason == "tool_calls"
 
 
-def test_langchain_gets_the_text_of_the_library(program: Program, llm: LLM, drafting: Drafting) -> None:
+def test_langchain_gets_the_text_of_the_library(
+    program: Program, llm: LLM, drafting: Drafting
+) -> None:
     params = SamplingParams(temperature=0.8, seed=4, max_tokens=40)
-    expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], params)[0]
+    expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], params)[
+        0
+    ]
     with drafting():
         text, pieces, usage = program(f"""{LANGCHAIN}
 model = model.bind(temperature=0.8, max_tokens=40)

@@ -1,4 +1,6 @@
-"""Programs run as their users run them: llm, transformers chat, lm-eval and guidellm."""
+"""Programs run as their users run them: llm, transformers chat, lm-eval and
+guidellm.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Drafting = Callable[[], AbstractContextManager[None]]
 
 def generated(llm: LLM, text: str, **params: Any) -> Completion:
     """Return the library's answer to one message."""
-    return llm.generate([llm.render([{"role": "user", "content": text}])], SamplingParams(**params))[0]
+    return llm.generate(
+        [llm.render([{"role": "user", "content": text}])], SamplingParams(**params)
+    )[0]
 
 
 @pytest.fixture
@@ -37,11 +41,14 @@ def home(tmp_path: Path, server: Running) -> str:
         "api_base": f"{server.url}/v1",
         "supports_schema": True,
     }
-    (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([model]))  # JSON is YAML
+    # JSON is YAML
+    (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([model]))
     return str(tmp_path)
 
 
-def test_llm_prints_the_text_of_the_library(client: Client, home: str, llm: LLM, drafting: Drafting) -> None:
+def test_llm_prints_the_text_of_the_library(
+    client: Client, home: str, llm: LLM, drafting: Drafting
+) -> None:
     expected = generated(llm, TALE, seed=4, max_tokens=40)
     options = ("-o", "seed", "4", "-o", "max_tokens", "40")
     with drafting():
@@ -52,13 +59,25 @@ def test_llm_prints_the_text_of_the_library(client: Client, home: str, llm: LLM,
     assert kept["output_tokens"] == len(expected.tokens)
 
 
-def test_llm_gets_objects_of_a_schema(client: Client, home: str, drafting: Drafting) -> None:
+def test_llm_gets_objects_of_a_schema(
+    client: Client, home: str, drafting: Drafting
+) -> None:
     schema = {
-        "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"],
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}},
+        "required": ["city"],
         "additionalProperties": False,
-    }  # fmt: skip
+    }
     with drafting():
-        printed = client("llm", "-m", "ours", WORD, "--schema", json.dumps(schema), LLM_USER_PATH=home)
+        printed = client(
+            "llm",
+            "-m",
+            "ours",
+            WORD,
+            "--schema",
+            json.dumps(schema),
+            LLM_USER_PATH=home,
+        )
     assert json.loads(printed)["city"] in ("Paris", "Rome")
 
 
@@ -80,8 +99,9 @@ def test_transformers_chat_keeps_its_generation_settings(
         )
     kept = json.loads(next((tmp_path / "chat_history").rglob("*.json")).read_text())
     assert kept["chat_history"] == [
-        {"role": "user", "content": TALE}, {"role": "assistant", "content": expected.text},
-    ]  # fmt: skip
+        {"role": "user", "content": TALE},
+        {"role": "assistant", "content": expected.text},
+    ]
 
 
 CHOICES = """
@@ -108,7 +128,11 @@ generation_kwargs: {until: ["never there"], do_sample: false, temperature: 0, ma
 metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 """
 QUESTIONS = [
-    {"question": "The river rose in the", "choices": [" night", " gasolene"], "answer": 0},
+    {
+        "question": "The river rose in the",
+        "choices": [" night", " gasolene"],
+        "answer": 0,
+    },
     {"question": "Define the word", "choices": [" miller and", " grain"], "answer": 1},
 ]
 
@@ -122,12 +146,25 @@ def test_lm_eval_scores_as_the_library_does(
     about = f"model=foreword-family,base_url={server.url}/v1/completions,tokenizer={TOKENIZER},max_length=1024"
     with drafting():
         client(
-            "lm_eval", "--model", "local-completions", "--model_args", f"{about},num_concurrent=2,max_retries=1",
-            "--tasks", "choices,tales", "--include_path", ".", "--output_path", "out", "--log_samples",
-        )  # fmt: skip
+            "lm_eval",
+            "--model",
+            "local-completions",
+            "--model_args",
+            f"{about},num_concurrent=2,max_retries=1",
+            "--tasks",
+            "choices,tales",
+            "--include_path",
+            ".",
+            "--output_path",
+            "out",
+            "--log_samples",
+        )
     samples = {
         name: [
-            json.loads(line) for line in next((tmp_path / "out").rglob(f"samples_{name}_*")).read_text().splitlines()
+            json.loads(line)
+            for line in next((tmp_path / "out").rglob(f"samples_{name}_*"))
+            .read_text()
+            .splitlines()
         ]
         for name in ("choices", "tales")
     }
@@ -135,33 +172,59 @@ def test_lm_eval_scores_as_the_library_does(
         question, choices = sample["doc"]["question"], sample["doc"]["choices"]
         start = len(llm.tokenizer(question)["input_ids"])
         for choice, response in zip(choices, sample["resps"], strict=True):
-            scores = llm.score(list(llm.tokenizer(question + choice)["input_ids"]))[start:]
-            assert float(response[0][0]) == pytest.approx(sum(one.logprob for one in scores), rel=1e-6)
+            scores = llm.score(list(llm.tokenizer(question + choice)["input_ids"]))[
+                start:
+            ]
+            assert float(response[0][0]) == pytest.approx(
+                sum(one.logprob for one in scores), rel=1e-6
+            )
     for sample in samples["tales"]:
         prompt = list(llm.tokenizer(sample["doc"]["question"])["input_ids"])
-        expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=24))[0]
+        expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=24))[
+            0
+        ]
         assert sample["resps"] == [[expected.text]]
 
 
 def test_guidellm_measures_concurrent_requests(
     client: Client, server: Running, llm: LLM, tmp_path: Path, drafting: Drafting
 ) -> None:
-    expected = {text: generated(llm, text, temperature=0, max_tokens=40) for text in (TALE, WORD)}
-    (tmp_path / "prompts.jsonl").write_text("\n".join(json.dumps({"prompt": text}) for text in [TALE, WORD] * 3))
+    expected = {
+        text: generated(llm, text, temperature=0, max_tokens=40)
+        for text in (TALE, WORD)
+    }
+    (tmp_path / "prompts.jsonl").write_text(
+        "\n".join(json.dumps({"prompt": text}) for text in [TALE, WORD] * 3)
+    )
     backend = {
-        "kind": "openai_http", "target": server.url, "extras": {"body": {"temperature": 0, "max_tokens": 40}},
-    }  # fmt: skip
+        "kind": "openai_http",
+        "target": server.url,
+        "extras": {"body": {"temperature": 0, "max_tokens": 40}},
+    }
     with drafting():
         client(
-            "guidellm", "run", "--backend", json.dumps(backend), "--profile", "kind=concurrent,streams=2",
-            "--constraint", "kind=max_requests,count=6", "--data", "kind=json_file,path=prompts.jsonl",
-            "--output", "kind=json,path=out.json",
-        )  # fmt: skip
-    requests = json.loads((tmp_path / "out.json").read_text())["benchmarks"][0]["requests"]
+            "guidellm",
+            "run",
+            "--backend",
+            json.dumps(backend),
+            "--profile",
+            "kind=concurrent,streams=2",
+            "--constraint",
+            "kind=max_requests,count=6",
+            "--data",
+            "kind=json_file,path=prompts.jsonl",
+            "--output",
+            "kind=json,path=out.json",
+        )
+    requests = json.loads((tmp_path / "out.json").read_text())["benchmarks"][0][
+        "requests"
+    ]
     assert len(requests["successful"]) == 6
     assert not requests["errored"]
     for one in requests["successful"]:
-        asked = json.loads(one["request_args"])["body"]["messages"][0]["content"][0]["text"]
+        asked = json.loads(one["request_args"])["body"]["messages"][0]["content"][0][
+            "text"
+        ]
         assert one["output"] == expected[asked].text
         assert one["output_tokens"] == len(expected[asked].tokens)
         assert one["prompt_tokens"] == len(expected[asked].prompt_tokens)

@@ -12,7 +12,9 @@ TREES = [DraftTree([1, 2], [-1, 0]), DraftTree([0], [-1])]
 
 
 def probs() -> torch.Tensor:
-    return torch.tensor([[[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]], [[1.0, 0.0, 0.0], [9.0, -9.0, math.nan]]])
+    return torch.tensor(
+        [[[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]], [[1.0, 0.0, 0.0], [9.0, -9.0, math.nan]]]
+    )
 
 
 def test_distributions_are_accepted_whatever_their_padding_holds():

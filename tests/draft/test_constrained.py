@@ -1,4 +1,6 @@
-"""Drafts of requests that follow a grammar hold no token that it refuses, and the text that it forces."""
+"""Drafts of requests that follow a grammar hold no token that it refuses, and the text
+that it forces.
+"""
 
 import pytest
 import torch
@@ -15,7 +17,9 @@ REGEX = "one (two|three) four five"
 
 def sequences(text: str = ""):
     made = [
-        Request((5, 6), SamplingParams(regex=REGEX, max_tokens=64)).sequence(target().eos),
+        Request((5, 6), SamplingParams(regex=REGEX, max_tokens=64)).sequence(
+            target().eos
+        ),
         Request((5, 6), SamplingParams(max_tokens=64)).sequence(target().eos),
     ]
     made[0].tokens += ids(text)
@@ -50,7 +54,11 @@ def test_sampled_nodes_stay_whatever_they_are():
 
 @pytest.mark.parametrize(
     ("before", "drafted", "whole"),
-    [("", "", "one"), ("one two", "", " four five"), ("", "one two", "one two four five")],
+    [
+        ("", "", "one"),
+        ("one two", "", " four five"),
+        ("", "one two", "one two four five"),
+    ],
 )
 def test_forced_text_follows_the_first_chain(before, drafted, whole):
     several = sequences(before)
@@ -78,7 +86,12 @@ def test_forced_text_fits_into_the_room():
     several[0].params = SamplingParams(regex=REGEX, max_tokens=several[0].produced + 2)
     assert len(constrained.extended(chosen([[], []]), batch(several)).trees[0]) == 1
     full = DraftTree([ids(" four")[0]] * NODES, [-1] * NODES)
-    assert constrained.extended(Draft([full, DraftTree()]), batch(sequences("one two"))).trees[0] is full
+    assert (
+        constrained.extended(
+            Draft([full, DraftTree()]), batch(sequences("one two"))
+        ).trees[0]
+        is full
+    )
 
 
 def test_plain_decoding_drafts_no_forced_text():
@@ -97,7 +110,9 @@ def test_forced_text_after_sampled_tokens_comes_with_a_distribution_of_one_token
     several, vocab, path = sequences(), target().vocab, ids("one two")
     own = torch.full((2, len(path), vocab), 1 / vocab)
     tree = DraftTree(list(path), list(range(-1, len(path) - 1)))
-    draft = constrained.extended(Draft([tree, DraftTree([9], [-1])], own), batch(several))
+    draft = constrained.extended(
+        Draft([tree, DraftTree([9], [-1])], own), batch(several)
+    )
     longer = draft.trees[0]
     assert spelled(longer) == "one two four five"
     assert draft.probs is not None

@@ -1,4 +1,6 @@
-"""Every drafter in the registry keeps the contract; and the contract is able to say no."""
+"""Every drafter in the registry keeps the contract; and the contract is able
+to say no.
+"""
 
 from collections.abc import Sequence as List
 
@@ -20,15 +22,21 @@ def test_a_drafter_keeps_the_contract(name, clause):
     clause(lambda: drafter(name))
 
 
-@pytest.mark.sample(2)  # of three clauses each method keeps one or two, and each clause is kept by half of the methods
-@pytest.mark.parametrize("clause", CONTRACT_IN_THE_LOOP, ids=lambda clause: clause.__name__)
+# of three clauses each method keeps one or two, and each clause is kept by half of the
+# methods
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "clause", CONTRACT_IN_THE_LOOP, ids=lambda clause: clause.__name__
+)
 @every_method
 def test_a_drafter_keeps_the_contract_in_the_loop(name, clause):
     clause(lambda: drafter(name))
 
 
 class Forgetful(Drafter):
-    """Counts its calls and never forgets: breaks what a drafter must keep about repetition and release."""
+    """Counts its calls and never forgets: breaks what a drafter must keep about
+    repetition and release.
+    """
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
@@ -36,10 +44,14 @@ class Forgetful(Drafter):
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         for sequence in batch.sequences:
             self.seen[sequence.id] = self.seen.get(sequence.id, 0) + 1
-        return chosen([[self.seen[s.id]] * n for s, n in zip(batch.sequences, nodes, strict=True)])
+        return chosen(
+            [[self.seen[s.id]] * n for s, n in zip(batch.sequences, nodes, strict=True)]
+        )
 
 
-@pytest.mark.parametrize("clause", ["asking_twice_is_harmless", "pauses_are_harmless", "release_frees"])
+@pytest.mark.parametrize(
+    "clause", ["asking_twice_is_harmless", "pauses_are_harmless", "release_frees"]
+)
 def test_the_contract_finds_a_drafter_that_breaks_it(clause):
     with pytest.raises(AssertionError):
         {one.__name__: one for one in CONTRACT}[clause](Forgetful)
@@ -57,7 +69,9 @@ def test_the_first_chain_of_a_tree_follows_first_children():
     parents = torch.tensor([[-1, -1, 0, 0, 1, 3], [-1] * 6])
     tokens = torch.tensor([[10, 11, 12, 13, 14, 15], [0] * 6])
     distributions = torch.eye(16)[tokens]
-    chain = first_chain(Draft.padded(tokens, parents, torch.tensor([6, 0]), distributions, chain=False))
+    chain = first_chain(
+        Draft.padded(tokens, parents, torch.tensor([6, 0]), distributions, chain=False)
+    )
     assert chain.chain
     assert chain.count.tolist() == [2, 0]
     assert chain.tokens[0].tolist() == [10, 12]

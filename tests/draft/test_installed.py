@@ -1,4 +1,6 @@
-"""Methods of other packages: a distribution's entry points in the group `foreword.methods`."""
+"""Methods of other packages: a distribution's entry points in the group
+`foreword.methods`.
+"""
 
 import json
 from pathlib import Path
@@ -40,7 +42,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}.py").write_text(MODULE)
     about = tmp_path / "far_echoes-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: far-echoes\nVersion: 1.0\n")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: far-echoes\nVersion: 1.0\n"
+    )
     (about / "entry_points.txt").write_text(ENTRIES.format(name=name))
     monkeypatch.syspath_prepend(tmp_path)
     return name
@@ -52,9 +56,13 @@ def test_a_method_of_a_package_drafts_for_an_llm_and_for_a_request(package, heat
     plain = LLM(starter.target(), method="none", nodes=3)
     (want,) = plain.generate(PROMPT, SamplingParams(**params))
     got = [
-        *LLM(starter.target(), method="echo", nodes=3).generate(PROMPT, SamplingParams(**params)),
+        *LLM(starter.target(), method="echo", nodes=3).generate(
+            PROMPT, SamplingParams(**params)
+        ),
         *plain.generate(PROMPT, SamplingParams(**params, method="echo", nodes=3)),
-        *LLM(starter.target(), method="fuse(ngram, echo)", nodes=3).generate(PROMPT, SamplingParams(**params)),
+        *LLM(starter.target(), method="fuse(ngram, echo)", nodes=3).generate(
+            PROMPT, SamplingParams(**params)
+        ),
     ]
     assert [one.tokens for one in got] == [want.tokens] * 3
     assert [one.undrafted for one in got] == [None] * 3
@@ -68,11 +76,19 @@ def test_our_names_win(package):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("gone", "has no attribute"), ("nowhere", "No module named"), ("text", "is no Drafter")]
+    ("name", "why"),
+    [
+        ("gone", "has no attribute"),
+        ("nowhere", "No module named"),
+        ("text", "is no Drafter"),
+    ],
 )
 def test_a_broken_package_is_named_when_its_method_is_asked_for(package, name, why):
     assert method("ngram")
-    with pytest.raises(InvalidRequest, match=f"cannot use the method '{name}' of the package far-echoes: .*{why}"):
+    with pytest.raises(
+        InvalidRequest,
+        match=f"cannot use the method '{name}' of the package far-echoes: .*{why}",
+    ):
         method(name)
     with pytest.raises(InvalidRequest, match="far-echoes"):
         LLM(starter.target(), method=name)
@@ -85,7 +101,10 @@ def test_names_of_packages_are_suggested_and_listed(package, capsys):
     methods(as_json=True)
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows)[: len(METHODS)] == list(METHODS)
-    assert (rows["echo"]["summary"], rows["echo"]["docs"]) == ("the last tokens again", "the package far-echoes")
+    assert (rows["echo"]["summary"], rows["echo"]["docs"]) == (
+        "the last tokens again",
+        "the package far-echoes",
+    )
     assert "has no attribute" in rows["gone"]["summary"]
     methods()
     assert "the last tokens again" in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""A draft model of another vocabulary whose context is far shorter than the text goes on drafting."""
+"""A draft model of another vocabulary whose context is far shorter than the text goes
+on drafting.
+"""
 
 import copy
 from dataclasses import replace
@@ -40,7 +42,10 @@ def check(drafter: Drafter, length: int, nodes: int, heat: float) -> int:
     [
         (128, 300),
         (512, 250),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((128, 1), (128, 127), (512, 512))),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in ((128, 1), (128, 127), (512, 512))
+        ),
     ],
 )
 def test_shared_tokens_are_drafted_beyond_the_draft_context(context, length, heat):

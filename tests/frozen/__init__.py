@@ -1,4 +1,6 @@
-"""Records of what Foreword generates, answers and prints, for `make freeze` and `make frozen`."""
+"""Records of what Foreword generates, answers and prints, for `make freeze` and `make
+frozen`.
+"""
 
 from __future__ import annotations
 

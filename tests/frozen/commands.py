@@ -1,6 +1,8 @@
-"""What the command line prints: exit code, stdout and stderr of real processes, and the help of every command.
+"""What the command line prints: exit code, stdout and stderr of real processes, and the
+help of every command.
 
-Numbers with a decimal point (times, rates) and the folder of the repository are replaced.
+Numbers with a decimal point (times, rates) and the folder of the repository are
+replaced.
 """
 
 from __future__ import annotations
@@ -21,9 +23,33 @@ FIXED = ("--seed", "3", "--max-tokens", "32", "--nodes", "4")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "generate": ("generate", QUESTION, *FIXED),
     "generate, JSON": ("generate", QUESTION, *FIXED, "--json", "--no-stats"),
-    "generate, stops": ("generate", QUESTION, *FIXED, "--stop", "the", "--stop", " a", "--json", "--no-stats"),
-    "generate, a regex": ("generate", QUESTION, *FIXED, "--regex", "[a-z ]+", "--no-stats"),
-    "generate, another rule": ("generate", QUESTION, *FIXED, "--rule", "traversal", "--no-stats"),
+    "generate, stops": (
+        "generate",
+        QUESTION,
+        *FIXED,
+        "--stop",
+        "the",
+        "--stop",
+        " a",
+        "--json",
+        "--no-stats",
+    ),
+    "generate, a regex": (
+        "generate",
+        QUESTION,
+        *FIXED,
+        "--regex",
+        "[a-z ]+",
+        "--no-stats",
+    ),
+    "generate, another rule": (
+        "generate",
+        QUESTION,
+        *FIXED,
+        "--rule",
+        "traversal",
+        "--no-stats",
+    ),
     "generate, no such method": ("generate", QUESTION, "--method", "ngrm"),
     "generate, a bad number": ("generate", QUESTION, "--temperature", "-1"),
     "generate, no such model": ("generate", QUESTION, "--model", "no/such/folder"),
@@ -58,7 +84,11 @@ def run(*arguments: str) -> dict[str, object]:
         encoding="utf-8",
         check=False,
     )
-    return {"code": found.returncode, "out": steady(found.stdout), "err": steady(found.stderr)}
+    return {
+        "code": found.returncode,
+        "out": steady(found.stdout),
+        "err": steady(found.stderr),
+    }
 
 
 def helps() -> dict[str, object]:

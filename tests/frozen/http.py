@@ -1,4 +1,5 @@
-"""Bodies and streams of the server's four APIs: chat, completions, messages and responses.
+"""Bodies and streams of the server's four APIs: chat, completions, messages and
+responses.
 
 Ids, times and request numbers are replaced; everything else is recorded as it is sent.
 """
@@ -14,10 +15,23 @@ from serving import Running, running
 
 NODES = 4
 """Draft tokens of a round."""
-QUESTION = "Summarise: The river rose in the night and the miller moved his grain upstairs."
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-WEATHER = {"name": "weather", "description": "The weather of a city.", "parameters": PARAMETERS}
+QUESTION = (
+    "Summarise: The river rose in the night and the miller moved his grain upstairs."
+)
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": QUESTION},
+]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+WEATHER = {
+    "name": "weather",
+    "description": "The weather of a city.",
+    "parameters": PARAMETERS,
+}
 FUNCTION = {"type": "function", "function": WEATHER}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "schema": PARAMETERS}}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,17 +46,42 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "chat, a forced call": (
         "/v1/chat/completions",
-        dict(messages=CHAT, max_tokens=40, seed=3, tools=[FUNCTION], tool_choice="required"),
+        dict(
+            messages=CHAT,
+            max_tokens=40,
+            seed=3,
+            tools=[FUNCTION],
+            tool_choice="required",
+        ),
     ),
-    "chat, a schema": ("/v1/chat/completions", dict(messages=CHAT, max_tokens=40, seed=3, response_format=SCHEMA)),
-    "chat, a bad field": ("/v1/chat/completions", dict(messages=CHAT, temperature="hot")),
-    "completions": ("/v1/completions", dict(prompt="Once upon a time", max_tokens=24, seed=3)),
+    "chat, a schema": (
+        "/v1/chat/completions",
+        dict(messages=CHAT, max_tokens=40, seed=3, response_format=SCHEMA),
+    ),
+    "chat, a bad field": (
+        "/v1/chat/completions",
+        dict(messages=CHAT, temperature="hot"),
+    ),
+    "completions": (
+        "/v1/completions",
+        dict(prompt="Once upon a time", max_tokens=24, seed=3),
+    ),
     "completions, echo": (
         "/v1/completions",
-        dict(prompt=["One.", "Two."], max_tokens=8, seed=3, temperature=0, echo=True, logprobs=1),
+        dict(
+            prompt=["One.", "Two."],
+            max_tokens=8,
+            seed=3,
+            temperature=0,
+            echo=True,
+            logprobs=1,
+        ),
     ),
     "completions, no prompt": ("/v1/completions", dict(max_tokens=24)),
-    "messages": ("/v1/messages", dict(messages=CHAT[1:], system="Be brief.", max_tokens=24, temperature=0)),
+    "messages": (
+        "/v1/messages",
+        dict(messages=CHAT[1:], system="Be brief.", max_tokens=24, temperature=0),
+    ),
     "messages, stops": (
         "/v1/messages",
         dict(messages=CHAT[1:], max_tokens=40, temperature=0, stop_sequences=[" the"]),
@@ -58,7 +97,10 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "messages, no limit": ("/v1/messages", dict(messages=CHAT[1:])),
-    "responses": ("/v1/responses", dict(input=QUESTION, instructions="Be brief.", max_output_tokens=24, seed=3)),
+    "responses": (
+        "/v1/responses",
+        dict(input=QUESTION, instructions="Be brief.", max_output_tokens=24, seed=3),
+    ),
     "responses, a forced call": (
         "/v1/responses",
         dict(
@@ -76,16 +118,21 @@ CHANGING = frozenset(
     "created created_at completed_at id item_id response_id request_id call_id timings "
     "input_tokens cache_read_input_tokens".split()
 )
-"""Keys whose values differ from run to run. Tokens read from the cache are among them: the first event of a message is
-sent while its prompt is looked up."""
+"""Keys whose values differ from run to run. Tokens read from the cache are among them:
+the first event of a message is sent while its prompt is looked up."""
 DIGITS = 6
-"""Decimal digits of numbers that are recorded: of logprobs, those that do not depend on the form of the JSON."""
+"""Decimal digits of numbers that are recorded: of logprobs, those that do not depend on
+the form of the JSON.
+"""
 
 
 def steady(value: object) -> object:
     """Return JSON without what differs from run to run."""
     if isinstance(value, dict):
-        return {key: "*" if key in CHANGING and inner is not None else steady(inner) for key, inner in value.items()}
+        return {
+            key: "*" if key in CHANGING and inner is not None else steady(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, list):
         return [steady(inner) for inner in value]
     return round(value, DIGITS) if isinstance(value, float) else value

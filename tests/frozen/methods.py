@@ -1,7 +1,9 @@
-"""Tokens of the bundled models: every method under `match`, and methods that sample under every other rule.
+"""Tokens of the bundled models: every method under `match`, and methods that sample
+under every other rule.
 
-One prompt of each source, at three temperatures, with a fixed number of draft tokens. Beside the tokens of a run stands
-how many tokens were drafted and accepted, where that does not depend on measured time.
+One prompt of each source, at three temperatures, with a fixed number of draft tokens.
+Beside the tokens of a run stands how many tokens were drafted and accepted, where that
+does not depend on measured time.
 """
 
 from __future__ import annotations
@@ -22,13 +24,20 @@ LENGTH = 24
 NODES = 6
 """Draft tokens of a round."""
 TIMED = frozenset({"fuse", "cascade"})
-"""Methods that choose what to draft by measured seconds: their tokens are fixed, their drafts are not."""
+"""Methods that choose what to draft by measured seconds: their tokens are fixed, their
+drafts are not.
+"""
 SAMPLING = ("lm", "eagle")
-"""Methods that the other rules are tried with: the tree of a draft model, and that of a head."""
+"""Methods that the other rules are tried with: the tree of a draft model, and that of a
+head.
+"""
 
 
 def requests() -> list[running.Request]:
-    """Return one bundled prompt of each source, at every temperature. Half of the sampled ones are filtered."""
+    """Return one bundled prompt of each source, at every temperature.
+
+    Half of the sampled ones are filtered.
+    """
     first = {prompt.source: prompt for prompt in reversed(load("in-domain"))}
     texts = [first[source].messages[-1]["content"] for source in sorted(first)]
     ids = [tuple(running.tokenizer()(text)["input_ids"])[:200] for text in texts]
@@ -49,8 +58,12 @@ def requests() -> list[running.Request]:
 
 
 def generated(name: str, rule: str, dtype: str) -> dict[str, str]:
-    """Return hashes of the tokens, and of the counts of draft tokens, of all requests in one batch."""
-    loop = running.engine(running.target(dtype), running.drafter(name, dtype), NODES, rule=rule)
+    """Return hashes of the tokens, and of the counts of draft tokens, of all requests
+    in one batch.
+    """
+    loop = running.engine(
+        running.target(dtype), running.drafter(name, dtype), NODES, rule=rule
+    )
     wanted = requests() if rule == "match" else requests()[1::3]
     answers = running.finish(loop, wanted)
     found = {"tokens": hashed([answer.tokens for answer in answers])}
@@ -63,8 +76,13 @@ def generated(name: str, rule: str, dtype: str) -> dict[str, str]:
 def default() -> str:
     """Return a hash of the answers of `foreword.LLM()`, greedy and sampled."""
     with foreword.LLM() as llm:
-        params = [SamplingParams(temperature=heat, seed=7, max_tokens=48) for heat in TEMPERATURES]
-        answers = llm.generate(["Write a short story about a dragon."] * len(params), params)
+        params = [
+            SamplingParams(temperature=heat, seed=7, max_tokens=48)
+            for heat in TEMPERATURES
+        ]
+        answers = llm.generate(
+            ["Write a short story about a dragon."] * len(params), params
+        )
     return hashed([answer.tokens for answer in answers])
 
 
@@ -72,7 +90,12 @@ def record() -> dict[str, object]:
     """Return the hashes of all runs."""
     runs = [(name, "match", "bfloat16") for name in METHODS]
     runs += [(name, "match", "float32") for name in ("none", "lm", "ngram")]
-    runs += [(name, rule, "bfloat16") for rule in RULES if rule != "match" for name in SAMPLING]
+    runs += [
+        (name, rule, "bfloat16")
+        for rule in RULES
+        if rule != "match"
+        for name in SAMPLING
+    ]
     found: dict[str, object] = {"default": default()}
     for name, rule, dtype in runs:
         sys.stderr.write(f"{name} {rule} {dtype}\n")

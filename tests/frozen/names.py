@@ -9,7 +9,9 @@ import foreword
 
 
 def members(value: object) -> Iterator[tuple[str, str]]:
-    """Yield the signature of a public function, or those of the public members of a class."""
+    """Yield the signature of a public function, or those of the public members of a
+    class.
+    """
     if not inspect.isclass(value):
         yield "", str(inspect.signature(value)) if callable(value) else repr(value)
         return
@@ -17,8 +19,17 @@ def members(value: object) -> Iterator[tuple[str, str]]:
         if name.startswith("_") and name != "__init__":
             continue
         member = inspect.getattr_static(value, name)
-        called = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        yield name, str(inspect.signature(called)) if inspect.isfunction(called) else type(member).__name__
+        called = (
+            member.__func__
+            if isinstance(member, classmethod | staticmethod)
+            else member
+        )
+        yield (
+            name,
+            str(inspect.signature(called))
+            if inspect.isfunction(called)
+            else type(member).__name__,
+        )
 
 
 def record() -> dict[str, object]:

@@ -1,6 +1,8 @@
-"""Tokens of small targets of every kind: backends, encoder-decoders, images, speech, quantized files, constraints.
+"""Tokens of small targets of every kind: backends, encoder-decoders, images, speech,
+quantized files, constraints.
 
-Each is asked greedily and at temperature 1, drafted by "ngram" with a fixed number of draft tokens.
+Each is asked greedily and at temperature 1, drafted by "ngram" with a fixed number of
+draft tokens.
 """
 
 from __future__ import annotations
@@ -42,12 +44,20 @@ FORMS = (dict(weights="int8"), dict(weights="int4"), dict(kv="int8"))
 """Storage that backend "native" offers for weights, keys and values."""
 SCHEMA = {
     "type": "object",
-    "properties": {"ok": {"type": "boolean"}, "names": {"type": "array", "items": {"type": "string"}}},
+    "properties": {
+        "ok": {"type": "boolean"},
+        "names": {"type": "array", "items": {"type": "string"}},
+    },
     "required": ["ok"],
 }
 TAG = {
     "type": "structural_tag",
-    "format": {"type": "tag", "begin": "<a>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</a>"},
+    "format": {
+        "type": "tag",
+        "begin": "<a>",
+        "content": {"type": "json_schema", "json_schema": SCHEMA},
+        "end": "</a>",
+    },
 }
 CONSTRAINTS = {
     "JSON schema": dict(json_schema=SCHEMA),
@@ -61,20 +71,29 @@ Record = Callable[[], str]
 def params() -> list[SamplingParams]:
     """Return what every target is asked: greedily, and at temperature 1."""
     return [
-        SamplingParams(temperature=temperature, seed=3, max_tokens=LENGTH, ignore_eos=True)
+        SamplingParams(
+            temperature=temperature, seed=3, max_tokens=LENGTH, ignore_eos=True
+        )
         for temperature in (0.0, 1.0)
     ]
 
 
 def outcome(answers: list[Completion]) -> str:
     """Return a hash of tokens, endings, and counts of draft tokens."""
-    return hashed([(one.tokens, one.finish_reason, one.stats.drafted, one.stats.accepted) for one in answers])
+    return hashed(
+        [
+            (one.tokens, one.finish_reason, one.stats.drafted, one.stats.accepted)
+            for one in answers
+        ]
+    )
 
 
 def complete(llm: LLM) -> str:
     """Return the outcome of all prompts, in the vocabulary of the model."""
     prompts = [[token % llm.target.vocab for token in prompt] for prompt in PROMPTS]
-    return outcome([answer for one in params() for answer in llm.generate(prompts, one)])
+    return outcome(
+        [answer for one in params() for answer in llm.generate(prompts, one)]
+    )
 
 
 def decoder(kind: str, backend: str, **form: str) -> str:
@@ -95,7 +114,9 @@ def encoder_decoder(name: str, backend: str) -> str:
         nodes=NODES,
     )
     sources = [[60 + i, 61, 62, 60 + i, 61, 62, 63] for i in range(3)]
-    return outcome([answer for one in params() for answer in llm.generate(sources, one)])
+    return outcome(
+        [answer for one in params() for answer in llm.generate(sources, one)]
+    )
 
 
 def images(name: str, dtype: str, backend: str) -> str:
@@ -109,8 +130,16 @@ def speech(name: str, dtype: str, folder: Path) -> str:
     whole = tiny_whisper.build(name)
     tiny_whisper.saved(whole, name, folder)
     llm = LLM(folder, dtype=dtype, method="ngram", nodes=NODES)
-    found = [llm.transcribe(tiny_whisper.SOUND, one, language="en", timestamps=True)[0] for one in params()]
-    return hashed([(one.tokens, one.text, [(part.start, part.end) for part in one.segments]) for one in found])
+    found = [
+        llm.transcribe(tiny_whisper.SOUND, one, language="en", timestamps=True)[0]
+        for one in params()
+    ]
+    return hashed(
+        [
+            (one.tokens, one.text, [(part.start, part.end) for part in one.segments])
+            for one in found
+        ]
+    )
 
 
 def recorded(name: str) -> str:
@@ -133,8 +162,13 @@ def gguf(kind: str, folder: Path) -> str:
 
 def constrained(settings: dict[str, object]) -> str:
     with LLM(nodes=NODES) as llm:
-        asked = [SamplingParams(temperature=heat, seed=2, max_tokens=40, **settings) for heat in (0.0, 1.0)]
-        return outcome(llm.generate(["Say yes, and name three animals.", "Give names:"], asked))
+        asked = [
+            SamplingParams(temperature=heat, seed=2, max_tokens=40, **settings)
+            for heat in (0.0, 1.0)
+        ]
+        return outcome(
+            llm.generate(["Say yes, and name three animals.", "Give names:"], asked)
+        )
 
 
 def runs(folder: Path) -> Iterator[tuple[str, Record]]:
@@ -145,7 +179,11 @@ def runs(folder: Path) -> Iterator[tuple[str, Record]]:
     for form in FORMS:
         for kind in ("llama-gqa", "lfm2"):
             yield f"{kind}, {form}", partial(decoder, kind, "native", **form)
-    for name, backend in (("t5" + tiny_seq2seq.IN_C, "native"), ("bart", "pool"), ("led", "cache")):
+    for name, backend in (
+        ("t5" + tiny_seq2seq.IN_C, "native"),
+        ("bart", "pool"),
+        ("led", "cache"),
+    ):
         yield f"{name}, {backend}", partial(encoder_decoder, name, backend)
     for name, dtype, backend in (
         ("qwen2-vl", "bfloat16", "native"),
@@ -157,8 +195,18 @@ def runs(folder: Path) -> Iterator[tuple[str, Record]]:
     ):
         yield f"images, {name}, {backend}", partial(images, name, dtype, backend)
     for dtype in ("bfloat16", "float32"):
-        yield f"speech, {dtype}", partial(speech, "v2", dtype, folder / f"speech {dtype}")
-    for name in ("gptq-4", "gptq-4-act-order", "awq", "compressed-w8a8", "bitsandbytes-nf4", "torchao-int4"):
+        yield (
+            f"speech, {dtype}",
+            partial(speech, "v2", dtype, folder / f"speech {dtype}"),
+        )
+    for name in (
+        "gptq-4",
+        "gptq-4-act-order",
+        "awq",
+        "compressed-w8a8",
+        "bitsandbytes-nf4",
+        "torchao-int4",
+    ):
         yield name, partial(recorded, name)
     yield "mxfp4", partial(mxfp4, folder / "mxfp4")
     for kind in ("Q8_0", "Q4_0"):
@@ -168,7 +216,9 @@ def runs(folder: Path) -> Iterator[tuple[str, Record]]:
 
 
 def record(folder: Path) -> dict[str, object]:
-    """Return the outcome of every target; the reason of one that this machine cannot run."""
+    """Return the outcome of every target; the reason of one that this machine cannot
+    run.
+    """
     found: dict[str, object] = {}
     for name, run in runs(folder):
         sys.stderr.write(f"{name}\n")

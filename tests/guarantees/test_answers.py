@@ -1,4 +1,6 @@
-"""What the family that ships says, and that it says the same where its drafter cannot be loaded."""
+"""What the family that ships says, and that it says the same where its drafter cannot
+be loaded.
+"""
 
 import re
 import shutil
@@ -9,8 +11,15 @@ import pytest
 
 from foreword import LLM, ModelError, SamplingParams, bundled
 
-COMMON = set("the a of and to in is that for it as with on be by are this an or from at not your you can".split())
-QUESTIONS = ('Define the word "river".', "How can I learn to cook?", "Write a short note to thank a friend.")
+COMMON = set(
+    "the a of and to in is that for it as with on be by are this an or from at "
+    "not your you can".split()
+)
+QUESTIONS = (
+    'Define the word "river".',
+    "How can I learn to cook?",
+    "Write a short note to thank a friend.",
+)
 GREEDY = SamplingParams(temperature=0, max_tokens=48)
 
 
@@ -22,7 +31,8 @@ def test_the_family_answers_in_english():
         words += re.findall(r"[a-z]+", answer.text.lower())
         assert answer.text.isascii()
         assert answer.stats.accepted > 0
-    # In English prose about four words of ten are among the commonest; in noise or code hardly any.
+    # In English prose about four words of ten are among the commonest; in noise or code
+    # hardly any.
     assert len(words) > 30
     assert sum(word in COMMON for word in words) > 0.2 * len(words)
 
@@ -52,7 +62,11 @@ def test_default_draft_model_that_cannot_be_loaded_costs_no_text(broken, monkeyp
 
 
 def test_draft_model_that_the_caller_named_must_load(broken):
-    for named in ({"draft": broken}, {"draft": broken, "method": "lm"}, {"draft": {"lm": broken}}):
+    for named in (
+        {"draft": broken},
+        {"draft": broken, "method": "lm"},
+        {"draft": {"lm": broken}},
+    ):
         with pytest.raises(ModelError, match="cannot load"):
             LLM(**named)
 

@@ -1,4 +1,6 @@
-"""Greedy text equals that of transformers for every architecture, and each is driven as well as it allows."""
+"""Greedy text equals that of transformers for every architecture, and each is driven as
+well as it allows.
+"""
 
 import warnings
 from functools import cache
@@ -32,7 +34,12 @@ def greedy(name: str) -> tuple[list[int], ...]:
     texts = []
     for prompt in prompts(name):
         ids = torch.tensor([prompt])
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW)
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=NEW,
+        )
         texts.append(out[0, len(prompt) :].tolist())
     return tuple(texts)
 
@@ -43,11 +50,18 @@ def driven(name: str) -> tuple[Model, list[str]]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = Model(ARCHITECTURES[name]())
-    return model, [str(warning.message) for warning in said if "runs in mode" in str(warning.message)]
+    return model, [
+        str(warning.message)
+        for warning in said
+        if "runs in mode" in str(warning.message)
+    ]
 
 
 def requests(name: str) -> list[Request]:
-    return [Request(tuple(prompt), SamplingParams(temperature=0, max_tokens=NEW)) for prompt in prompts(name)]
+    return [
+        Request(tuple(prompt), SamplingParams(temperature=0, max_tokens=NEW))
+        for prompt in prompts(name)
+    ]
 
 
 def known_texts(name: str) -> list[Answer]:
@@ -58,9 +72,13 @@ def known_texts(name: str) -> list[Answer]:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_model_is_driven_as_well_as_it_allows_and_says_when_that_is_less_than_trees(name):
+def test_a_model_is_driven_as_well_as_it_allows_and_says_when_that_is_less_than_trees(
+    name,
+):
     model, said = driven(name)
-    assert model.mode in PROMISED.get(EXPECTED[name], {Mode.TREE, Mode.CHAIN, Mode.CACHE})
+    assert model.mode in PROMISED.get(
+        EXPECTED[name], {Mode.TREE, Mode.CHAIN, Mode.CACHE}
+    )
     assert len(said) == (model.mode is not Mode.TREE)
 
 
@@ -86,7 +104,9 @@ def test_greedy_text_is_that_of_transformers(name):
             assert (accepted > 0) == (model.mode is not Mode.PLAIN)
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if EXPECTED[name] is not Support.TREE])
+@pytest.mark.parametrize(
+    "name", [name for name in ARCHITECTURES if EXPECTED[name] is not Support.TREE]
+)
 def test_trees_for_a_model_that_scores_chains_only_change_no_token(name):
     model, _ = driven(name)
     with warnings.catch_warnings(record=True) as said:

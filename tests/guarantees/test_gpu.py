@@ -1,6 +1,7 @@
 """What must also hold on a CUDA device. Skipped where there is none.
 
-The tests of tests/model/cuda/test_attention.py run on the device too where there is one, compiled and not interpreted.
+The tests of tests/model/cuda/test_attention.py run on the device too where there is
+one, compiled and not interpreted.
 """
 
 import pytest
@@ -30,13 +31,18 @@ def on_device(dtype: str = "float32", device: str = "cuda") -> Model:
 
 
 def requests(temperature: float, tokens: int = 24) -> list[Request]:
-    params = SamplingParams(temperature=temperature, seed=3, max_tokens=tokens, ignore_eos=True)
+    params = SamplingParams(
+        temperature=temperature, seed=3, max_tokens=tokens, ignore_eos=True
+    )
     return [Request(prompt, params) for prompt in prompts()]
 
 
 def test_noise_is_the_same_on_both_devices():
     seeds, positions = [3, 2**62 + 1], [0, 70_000]
-    here, there = (plain_gumbel(seeds, positions, 8192, stream=Stream.TARGET, device=d) for d in ("cpu", "cuda"))
+    here, there = (
+        plain_gumbel(seeds, positions, 8192, stream=Stream.TARGET, device=d)
+        for d in ("cpu", "cuda")
+    )
     assert torch.allclose(here, there.cpu(), rtol=2e-7, atol=1e-7)
     assert (here != there.cpu()).float().mean() < 1e-3
 
@@ -44,12 +50,22 @@ def test_noise_is_the_same_on_both_devices():
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("dim", [64, 80, 128, 256])
 def test_the_kernel_says_what_the_definition_says(dtype, dim):
-    reads = [Read(1, 5000, [0]), Read(2, 300, [0] * 70), Read(3, 2000, [0] * 65, [-1, *range(30), *[-1, 5, 9] * 11])]
+    reads = [
+        Read(1, 5000, [0]),
+        Read(2, 300, [0] * 70),
+        Read(3, 2000, [0] * 65, [-1, *range(30), *[-1, 5, 9] * 11]),
+    ]
     layer = Layer(reads, heads=(32, 8), dims=(dim, dim), dtype=dtype)
     for scoring in (Scoring(dim**-0.5), Scoring(dim**-0.5, window=700, softcap=30.0)):
-        found, want = layer.by_kernel(scoring, rows=256, splits=16), layer.plainly(scoring)
-        torch.testing.assert_close(found[:136], want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
-        assert torch.equal(layer.by_kernel(scoring, rows=136, splits=10), found[:136])  # whatever is launched
+        found, want = (
+            layer.by_kernel(scoring, rows=256, splits=16),
+            layer.plainly(scoring),
+        )
+        torch.testing.assert_close(
+            found[:136], want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype]
+        )
+        # whatever is launched
+        assert torch.equal(layer.by_kernel(scoring, rows=136, splits=10), found[:136])
 
 
 def test_replays_say_what_the_pool_says():
@@ -58,7 +74,11 @@ def test_replays_say_what_the_pool_says():
     text, tree = list(range(40, 400)), [-1, 0, 0, -1, 3]
     for backend in (model.backend, pooled):
         backend.open(1, 512)
-    for reads in ([Read(1, 0, text)], [Read(1, 360, [9, *text[:5]], tree, keep=6)], [Read(1, 361, [7, 8, 9], keep=3)]):
+    for reads in (
+        [Read(1, 0, text)],
+        [Read(1, 360, [9, *text[:5]], tree, keep=6)],
+        [Read(1, 361, [7, 8, 9], keep=3)],
+    ):
         for _ in range(3):
             found, heard = model.backend.read_hidden(reads, [0, 8])
             want, overheard = pooled.read_hidden(reads, [0, 8])
@@ -77,7 +97,9 @@ def test_guesses_do_not_change_the_text(temperature, guesser):
 
 @pytest.mark.parametrize("guesser", [Foresight, RandomTree])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_in_bfloat16_one_shape_for_all_forwards_gives_the_same_text(temperature, guesser):
+def test_in_bfloat16_one_shape_for_all_forwards_gives_the_same_text(
+    temperature, guesser
+):
     model, asked = on_device("bfloat16"), requests(temperature, 64)
     model.backend = CudaGraphBackend(model.hf, buckets=(64,))
     want = plain(model, asked)
@@ -96,12 +118,15 @@ def test_a_model_that_cannot_be_recorded_is_driven_through_the_pool():
     assert type(backend) is PoolBackend
     assert dict(capability.refused)["graph"]
     backend.open(1, 64)
-    assert backend.read([Read(1, 0, [5, 6, 7])]).isfinite().all()  # and the device is as good as before
+    # and the device is as good as before
+    assert backend.read([Read(1, 0, [5, 6, 7])]).isfinite().all()
 
 
 def test_too_much_memory_says_how_much():
     model = on_device()
-    with pytest.raises(ModelError, match=r"cannot allocate the keys.*GiB.*Lower 'max_tokens'"):
+    with pytest.raises(
+        ModelError, match=r"cannot allocate the keys.*GiB.*Lower 'max_tokens'"
+    ):
         model.open(1, 10**9)
     model.open(2, 64)
     assert model.read([Read(2, 0, [5, 6, 7])]).isfinite().all()
@@ -111,7 +136,9 @@ def test_too_much_memory_says_how_much():
 def test_a_model_on_another_device_than_the_current_one():
     first, second = on_device(device="cuda:0"), on_device(device="cuda:1")
     asked = requests(0.0)
-    assert [one.said for one in plain(second, asked)] == [one.said for one in plain(first, asked)]
+    assert [one.said for one in plain(second, asked)] == [
+        one.said for one in plain(first, asked)
+    ]
 
 
 def test_recordings_share_memory_and_may_be_played_in_any_order():

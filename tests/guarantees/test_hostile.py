@@ -1,4 +1,6 @@
-"""Requests at the edges of what can be asked, beside ordinary ones: no drafter fails, and no text changes."""
+"""Requests at the edges of what can be asked, beside ordinary ones: no drafter fails,
+and no text changes.
+"""
 
 import copy
 from functools import cache
@@ -10,7 +12,17 @@ from foreword.draft.base import Drafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.model import Model
 from foreword.types import SamplingParams
-from running import Answer, Request, draft, drafter, engine, finish, prompts, target, tokenizer
+from running import (
+    Answer,
+    Request,
+    draft,
+    drafter,
+    engine,
+    finish,
+    prompts,
+    target,
+    tokenizer,
+)
 
 GUESSERS = tuple(name for name in METHODS if name != "none")
 QUICK = ("lm", "suffix")
@@ -20,7 +32,9 @@ SHORT = 96
 
 
 def settings(seed: int, heat: float, length: int) -> SamplingParams:
-    return SamplingParams(temperature=heat, seed=seed, max_tokens=length, ignore_eos=True)
+    return SamplingParams(
+        temperature=heat, seed=seed, max_tokens=length, ignore_eos=True
+    )
 
 
 @cache
@@ -40,7 +54,10 @@ def asked(heat: float) -> list[Request]:
         (prompts()[2] * 2, 2),
     ]
     ordinary = [(prompt, 20) for prompt in prompts()[:4]]
-    return [Request(prompt, settings(at, heat, length)) for at, (prompt, length) in enumerate([*edges, *ordinary])]
+    return [
+        Request(prompt, settings(at, heat, length))
+        for at, (prompt, length) in enumerate([*edges, *ordinary])
+    ]
 
 
 @cache
@@ -57,7 +74,10 @@ def short() -> Drafter:
 def check(guesser: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
     loop = engine(target(), guesser, nodes, rule=rule, chunk=chunk, slots=6)
     requests = asked(heat)
-    aborted = [Request(requests[at].prompt, settings(90 + at, heat, 12)).sequence(target().eos) for at in (0, 4, 9)]
+    aborted = [
+        Request(requests[at].prompt, settings(90 + at, heat, 12)).sequence(target().eos)
+        for at in (0, 4, 9)
+    ]
     for sequence in aborted:
         loop.add(sequence)
     for turn in range(3):
@@ -66,9 +86,13 @@ def check(guesser: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> N
     got = finish(loop, requests)
     assert loop.failed is None
     assert {answer.sequence.undrafted for answer in got} == {None}
-    assert [len(answer.tokens) for answer in got] == [one.params.max_tokens for one in requests]
+    assert [len(answer.tokens) for answer in got] == [
+        one.params.max_tokens for one in requests
+    ]
     if rule == "match":
-        assert [answer.said for answer in got] == [answer.said for answer in wanted(heat)]
+        assert [answer.said for answer in got] == [
+            answer.said for answer in wanted(heat)
+        ]
     assert sum(answer.sequence.stats.accepted for answer in got[-4:]) > 0
 
 
@@ -79,7 +103,9 @@ SWEEP = [
         heat,
         nodes,
         chunk,
-        marks=() if name in QUICK and nodes == 64 and rule == "match" else pytest.mark.slow,
+        marks=()
+        if name in QUICK and nodes == 64 and rule == "match"
+        else pytest.mark.slow,
     )
     for name in GUESSERS
     for rule, heat, nodes, chunk in (
@@ -92,7 +118,9 @@ SWEEP = [
 
 
 @pytest.mark.parametrize(("name", "rule", "heat", "nodes", "chunk"), SWEEP)
-def test_edges_in_one_batch_are_drafted_for_and_keep_their_text(name, rule, heat, nodes, chunk):
+def test_edges_in_one_batch_are_drafted_for_and_keep_their_text(
+    name, rule, heat, nodes, chunk
+):
     check(drafter(name), rule, heat, nodes, chunk)
 
 

@@ -1,4 +1,6 @@
-"""Pictures of tokens: a picture that is written with drafts is the same file as one that is written plainly."""
+"""Pictures of tokens: a picture that is written with drafts is the same file as one
+that is written plainly.
+"""
 
 import importlib.util
 import sys
@@ -25,7 +27,9 @@ METHODS = {
     "lm": 0,
     "fuse(recycle, lm)": 0,
 }
-"""Method, and the likeliest tokens kept: where all are, copies of a text as random as this are hardly ever accepted."""
+"""Method, and the likeliest tokens kept: where all are, copies of a text as random as
+this are hardly ever accepted.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +62,9 @@ def files(recipe: ModuleType, out: Path, answers: list[Completion]) -> list[byte
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_picture_with_drafts_is_the_file_of_plain_decoding(recipe, trained, llm, method):
+def test_a_picture_with_drafts_is_the_file_of_plain_decoding(
+    recipe, trained, llm, method
+):
     options = dict(temperature=1.0, top_k=METHODS[method])
     plain = llm.generate(*recipe.asked(COUNT, 7, **options, method="none"))
     drafted = llm.generate(*recipe.asked(COUNT, 7, **options, method=method, nodes=8))
@@ -84,19 +90,31 @@ def test_guidance_as_a_processor_is_exact(recipe, trained, llm):
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert sum(one.stats.accepted for one in drafted) > 0
     logits = torch.zeros(1, llm.target.vocab)
-    assert not torch.equal(guide[0](torch.tensor([plain[0].prompt_tokens]), logits), logits)
+    assert not torch.equal(
+        guide[0](torch.tensor([plain[0].prompt_tokens]), logits), logits
+    )
 
 
 def tiny(kind: str) -> Given:
     """A random model of picture tokens, as transformers builds it."""
     text = dict(
-        vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.3,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     torch.manual_seed(1)
     return (
-        hf.Emu3ForCausalLM(hf.Emu3TextConfig(**text)) if kind == "emu3" else hf.LlamaForCausalLM(hf.LlamaConfig(**text))
+        hf.Emu3ForCausalLM(hf.Emu3TextConfig(**text))
+        if kind == "emu3"
+        else hf.LlamaForCausalLM(hf.LlamaConfig(**text))
     )
 
 

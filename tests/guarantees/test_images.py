@@ -1,4 +1,6 @@
-"""Images in prompts: greedy text is that of transformers' `generate`, and drafts and batches change no token."""
+"""Images in prompts: greedy text is that of transformers' `generate`, and drafts and
+batches change no token.
+"""
 
 from functools import cache
 
@@ -12,8 +14,13 @@ from tiny_vision import chats, folder, picture, said
 
 FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None]
 QUICK = ("qwen2-vl", "qwen3-vl", "llava", "gemma3")
-SOME = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
-"""Families that differ in what the language model is given; the others are slow only because there are so many."""
+SOME = [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+    for name in FAMILIES
+]
+"""Families that differ in what the language model is given; the others are slow only
+because there are so many.
+"""
 NEW = 20
 
 
@@ -54,7 +61,10 @@ def test_greedy_text_is_that_of_generate(name):
     llm = fresh(name)
     assert llm.target.mode is Mode.TREE
     for chat, expected in zip(chats(), wanted(name), strict=True):
-        assert list(llm.render(chat)) == tiny_vision.inputs(llm, chat)["input_ids"][0].tolist()
+        assert (
+            list(llm.render(chat))
+            == tiny_vision.inputs(llm, chat)["input_ids"][0].tolist()
+        )
         assert llm.chat(chat, greedy()).tokens == expected
     seen = [one for one in wanted(name) if one]
     assert len({tuple(one) for one in seen}) == len(seen)
@@ -69,14 +79,21 @@ def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("method", ["suffix", "predicted", "layers", "lm", "recycle", "lookahead"])
+@pytest.mark.parametrize(
+    "method", ["suffix", "predicted", "layers", "lm", "recycle", "lookahead"]
+)
 @pytest.mark.parametrize("name", SOME)
 def test_drafts_change_no_token_of_a_sampled_text(name, method):
-    asked = [SamplingParams(temperature=0.8, seed=seed, max_tokens=NEW) for seed in range(len(chats()))]
+    asked = [
+        SamplingParams(temperature=0.8, seed=seed, max_tokens=NEW)
+        for seed in range(len(chats()))
+    ]
     plain = together(fresh(name), asked)
     if method == "predicted":
         asked = [
-            SamplingParams(temperature=0.8, seed=seed, max_tokens=NEW, prediction=tuple(one.tokens))
+            SamplingParams(
+                temperature=0.8, seed=seed, max_tokens=NEW, prediction=tuple(one.tokens)
+            )
             for seed, one in enumerate(plain)
         ]
     draft = target(name) if method == "lm" else None
@@ -95,8 +112,14 @@ def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
     llm = fresh(name)
     one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
     asked = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
-    filler, first = "A long text before the image, so that a page is full of it.", llm.render(one)
-    filler += "." * ((PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder)) % PAGE)
+    filler, first = (
+        "A long text before the image, so that a page is full of it.",
+        llm.render(one),
+    )
+    filler += "." * (
+        (PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder))
+        % PAGE
+    )
     before = [{"role": "user", "content": filler}]
     ids = llm.render(before + one)
     placeholder = ids.index(ids.placeholder)
@@ -140,11 +163,20 @@ def test_a_prompt_of_text_names_its_images():
 @pytest.mark.parametrize(
     ("prompt", "why"),
     [
-        ({"prompt": "no place for it", "images": [picture(9, 8)]}, "refuses it: .*once for each image"),
-        ({"prompt": "<|image_pad|>", "images": [picture(900, 4)]}, "one side may be 100 times as long"),
+        (
+            {"prompt": "no place for it", "images": [picture(9, 8)]},
+            "refuses it: .*once for each image",
+        ),
+        (
+            {"prompt": "<|image_pad|>", "images": [picture(900, 4)]},
+            "one side may be 100 times as long",
+        ),
         ({"prompt": "<|image_pad|>", "images": []}, "with images, it is"),
         ({"prompt": 7, "images": [picture(9, 8)]}, "with images, it is"),
-        ({"prompt": "<|image_pad|>", "images": ["https://example.org/a.png"]}, "nothing is loaded from the network"),
+        (
+            {"prompt": "<|image_pad|>", "images": ["https://example.org/a.png"]},
+            "nothing is loaded from the network",
+        ),
     ],
     ids=lambda given: str(given)[:40],
 )
@@ -154,16 +186,25 @@ def test_a_prompt_that_cannot_be_served_is_refused_by_name(prompt, why):
 
 
 def test_images_for_a_model_that_reads_text_only_are_refused_by_name():
-    with LLM() as text, pytest.raises(InvalidRequest, match=r"cannot read images with .*: it reads text only"):
+    with (
+        LLM() as text,
+        pytest.raises(
+            InvalidRequest, match=r"cannot read images with .*: it reads text only"
+        ),
+    ):
         text.chat(said("What?", picture(9, 8)))
     llm = fresh("qwen2-vl")
     prompt = llm.render(chats()[0])
-    with pytest.raises(InvalidRequest, match="cannot score a prompt: there are images in it"):
+    with pytest.raises(
+        InvalidRequest, match="cannot score a prompt: there are images in it"
+    ):
         llm.score(prompt)
 
 
 def test_rendering_runs_no_model():
-    """A server renders in another thread than the engine's, which uses the model meanwhile."""
+    """A server renders in another thread than the engine's, which uses the model
+    meanwhile.
+    """
     llm, calls = fresh("qwen2-vl"), []
     hook = llm.target.hf.register_forward_pre_hook(lambda *_: calls.append(1))
     try:

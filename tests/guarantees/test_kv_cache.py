@@ -1,4 +1,6 @@
-"""Keys and values of the target: how much is held, what is read only once, and who gives way when there is no room."""
+"""Keys and values of the target: how much is held, what is read only once, and who
+gives way when there is no room.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from foreword.native.forward import library
 from foreword.types import SamplingParams
 from running import Request, drafter, emptied, engine, finish, plain, prompts, target
 
-NATIVE = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+NATIVE = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 DTYPES = ["float32", pytest.param("bfloat16", marks=NATIVE)]
 """On a CPU the pool backend runs float32, and the native one bfloat16."""
 CHAT = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -67,11 +71,23 @@ def test_the_memory_held_is_that_of_the_tokens_and_little_more(drive):
         model.set_attn_implementation("foreword")
     backend = drive(model)
     lengths = [520 + 37 * number for number in range(8)]
-    row = 2 * model.config.num_hidden_layers * model.config.num_key_value_heads * model.config.head_dim * 2
+    row = (
+        2
+        * model.config.num_hidden_layers
+        * model.config.num_key_value_heads
+        * model.config.head_dim
+        * 2
+    )
     for number in lengths:
         backend.open(number, 4096)
     for start in range(0, max(lengths), 100):
-        backend.read([Read(n, start, [7] * min(100, n - start), keep=0) for n in lengths if n > start])
+        backend.read(
+            [
+                Read(n, start, [7] * min(100, n - start), keep=0)
+                for n in lengths
+                if n > start
+            ]
+        )
     assert 1 < backend.pool.used / sum(lengths) <= 1.1
     assert 1 < backend.pool.bytes / (row * sum(lengths)) <= 1.15
 
@@ -79,7 +95,9 @@ def test_the_memory_held_is_that_of_the_tokens_and_little_more(drive):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["none", "ngram", "lm"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_second_turn_of_a_chat_does_not_read_the_first_one_again(dtype, name, counted):
+def test_the_second_turn_of_a_chat_does_not_read_the_first_one_again(
+    dtype, name, counted
+):
     model = target(dtype)
     loop = engine(model, drafter(name, dtype), 4)
     counter = counted(model)
@@ -119,7 +137,10 @@ def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenant
     loop = engine(model, slots=8, chunk=128)
     before = loop.load
     requests = [
-        Request((*common, *prompt), SamplingParams(temperature=0, max_tokens=4, tenant=tenant))
+        Request(
+            (*common, *prompt),
+            SamplingParams(temperature=0, max_tokens=4, tenant=tenant),
+        )
         for tenant in ("", "someone")
         for prompt in prompts()[:3]
     ]
@@ -129,7 +150,9 @@ def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenant
     assert all(192 <= cached[place] <= 256 for place in (1, 2, 4, 5))
     after = loop.load
     assert after.prefix_hits - before.prefix_hits == sum(cached)
-    assert after.prefix_queries - before.prefix_queries == sum(len(one.prompt) for one in requests)
+    assert after.prefix_queries - before.prefix_queries == sum(
+        len(one.prompt) for one in requests
+    )
     emptied(model)
     assert [one.said for one in answers] == [one.said for one in plain(model, requests)]
 
@@ -137,12 +160,19 @@ def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenant
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["none", "lm"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_eight_requests_under_a_small_limit_say_what_they_say_alone(dtype, name, limited):
+def test_eight_requests_under_a_small_limit_say_what_they_say_alone(
+    dtype, name, limited
+):
     model = target(dtype)
     requests = [
         Request(
             (prompts()[3] * 9)[shift : shift + 90],
-            SamplingParams(temperature=0.5 * (shift % 3), seed=shift, max_tokens=48, ignore_eos=True),
+            SamplingParams(
+                temperature=0.5 * (shift % 3),
+                seed=shift,
+                max_tokens=48,
+                ignore_eos=True,
+            ),
         )
         for shift in range(8)
     ]
@@ -161,7 +191,9 @@ def test_eight_requests_under_a_small_limit_say_what_they_say_alone(dtype, name,
     assert max(waits) > 0
     assert (loop.load.running, loop.load.waiting, loop.load.kv_used) == (0, 0, 0)
     limited(model, 10**6)
-    assert [one.tokens[one.prompt :] for one in sequences] == [one.tokens for one in plain(model, requests)]
+    assert [one.tokens[one.prompt :] for one in sequences] == [
+        one.tokens for one in plain(model, requests)
+    ]
     if name != "none":
         assert sum(one.stats.accepted for one in sequences) > 0
 
@@ -169,12 +201,19 @@ def test_eight_requests_under_a_small_limit_say_what_they_say_alone(dtype, name,
 @NATIVE
 @pytest.mark.parametrize("family", ["gemma3", "qwen3.5"])
 def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
-    model, twin = (Model(tiny_models.build(family).to(torch.bfloat16).eval()) for _ in range(2))
+    model, twin = (
+        Model(tiny_models.build(family).to(torch.bfloat16).eval()) for _ in range(2)
+    )
     text = [(7 * place) % 90 + 3 for place in range(200)]
     requests = [
         Request(
             tuple(text[shift : shift + 90]),
-            SamplingParams(temperature=0.5 * (shift % 3), seed=shift, max_tokens=48, ignore_eos=True),
+            SamplingParams(
+                temperature=0.5 * (shift % 3),
+                seed=shift,
+                max_tokens=48,
+                ignore_eos=True,
+            ),
         )
         for shift in range(6)
     ]
@@ -188,14 +227,20 @@ def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
     assert sum(one.sequence.stats.accepted for one in got) > 0
 
 
-def test_the_last_of_the_worst_priority_gives_way_and_returns_before_later_ones(limited):
+def test_the_last_of_the_worst_priority_gives_way_and_returns_before_later_ones(
+    limited,
+):
     model = target()
     limited(model, 10 * 64)
     texts = [(prompts()[3] * 9)[shift : shift + 100] for shift in range(5)]
-    params = [SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, priority=p) for p in (0, 1, 1, 0, 0)]
+    params = [
+        SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, priority=p)
+        for p in (0, 1, 1, 0, 0)
+    ]
     loop = engine(model)
     first, second, third, fourth, fifth = (
-        Request(text, own).sequence(model.eos) for text, own in zip(texts, params, strict=True)
+        Request(text, own).sequence(model.eos)
+        for text, own in zip(texts, params, strict=True)
     )
     for sequence in (first, second, third):
         loop.add(sequence)
@@ -214,7 +259,11 @@ def test_the_last_of_the_worst_priority_gives_way_and_returns_before_later_ones(
     ended = []
     while not loop.idle:
         loop.step()
-        ended += [one for one in (first, second, third, fourth, fifth) if one.finish_reason and one not in ended]
+        ended += [
+            one
+            for one in (first, second, third, fourth, fifth)
+            if one.finish_reason and one not in ended
+        ]
     assert len(ended) == 5
     assert [one.produced for one in ended] == [60] * 5
 
@@ -223,13 +272,19 @@ def test_a_request_that_can_never_fit_is_refused_before_work_starts():
     with LLM(cache_tokens=512) as llm:
         assert llm.engine.load.kv_capacity == 512
         for prompt, most in (([5] * 100, 400), ([5] * 490, 1)):
-            with pytest.raises(InvalidRequest, match=r"cannot run this request: .* cache_tokens=512\. "):
+            with pytest.raises(
+                InvalidRequest, match=r"cannot run this request: .* cache_tokens=512\. "
+            ):
                 llm.generate(prompt, SamplingParams(max_tokens=most))
         assert llm.engine.load.prefix_queries == 0
-        done = llm.generate([5] * 100, SamplingParams(max_tokens=300, temperature=0, ignore_eos=True))[0]
+        done = llm.generate(
+            [5] * 100, SamplingParams(max_tokens=300, temperature=0, ignore_eos=True)
+        )[0]
         assert len(done.tokens) == 300
     for wrong in (0, -1):
-        with pytest.raises(InvalidRequest, match="cache_tokens must be None or a whole number >= 1"):
+        with pytest.raises(
+            InvalidRequest, match="cache_tokens must be None or a whole number >= 1"
+        ):
             LLM(cache_tokens=wrong)
 
 
@@ -237,7 +292,9 @@ def test_aborted_requests_free_their_places_at_once(limited):
     model = target()
     limited(model, 100 * 64)
     loop = engine(model, slots=2)
-    running, other, waiting = (Request(prompts()[3], CHAT).sequence(model.eos) for _ in range(3))
+    running, other, waiting = (
+        Request(prompts()[3], CHAT).sequence(model.eos) for _ in range(3)
+    )
     for sequence in (running, other, waiting):
         loop.add(sequence)
     loop.step()
@@ -270,7 +327,9 @@ def test_a_model_has_a_limit_from_the_memory_that_is_free():
 def test_heads_of_several_sizes_are_counted_by_layer(kind):
     """The bytes of a token are those that the model's layers write."""
     hf = zoo.build(kind)
-    attentions = [module for name, module in hf.named_modules() if name.endswith("self_attn")]
+    attentions = [
+        module for name, module in hf.named_modules() if name.endswith("self_attn")
+    ]
     assert len(attentions) == hf.config.num_hidden_layers
     written = [attention.k_proj.out_features for attention in attentions]
     assert key_bytes(hf) == 2 * sum(written) * 4

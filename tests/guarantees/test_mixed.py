@@ -1,6 +1,8 @@
-"""A stream of requests of many kinds: each kind is guessed at as well in company as by itself, and no text changes.
+"""A stream of requests of many kinds: each kind is guessed at as well in company as by
+itself, and no text changes.
 
-On the models that ship, with as many guesses each round as were asked for, so that no clock plays a part.
+On the models that ship, with as many guesses each round as were asked for, so that no
+clock plays a part.
 """
 
 from functools import cache
@@ -26,15 +28,25 @@ KINDS = {
     "top_k 1": {"top_k": 1},
     "min_p .3": {"min_p": 0.3},
     "typical_p .5": {"typical_p": 0.5},
-    "penalties": {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2},
+    "penalties": {
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.2,
+    },
     "logit bias": {"logit_bias": {262: 2.0, 280: -100.0}},
     "bad words": {"bad_word_ids": ((262,), (280, 300))},
     "hot": {"temperature": 1.5},
 }
-MODELS, LOOKUPS = ("lm", "eagle", "dspark", "medusa"), ("ngram", "suffix", "recycle", "lookahead", "predicted")
+MODELS, LOOKUPS = (
+    ("lm", "eagle", "dspark", "medusa"),
+    ("ngram", "suffix", "recycle", "lookahead", "predicted"),
+)
 NODES = 6
 NO_WORSE = 0.98
-"""Of the tokens a round that a kind has by itself. Where drafting has ended it is 0.4 to 0.7."""
+"""Of the tokens a round that a kind has by itself.
+
+Where drafting has ended it is 0.4 to 0.7.
+"""
 
 
 @cache
@@ -45,7 +57,10 @@ def target() -> Model:
 @cache
 def texts() -> list[tuple[int, ...]]:
     tokenizer = load_tokenizer(bundled.target())
-    return [tuple(tokenizer(prompt.messages[-1]["content"])["input_ids"][:40]) for prompt in load("in-domain")]
+    return [
+        tuple(tokenizer(prompt.messages[-1]["content"])["input_ids"][:40])
+        for prompt in load("in-domain")
+    ]
 
 
 def guesser(name: str) -> Drafter:
@@ -58,9 +73,18 @@ def guesser(name: str) -> Drafter:
 def stream(count: int, length: int) -> list[tuple[str, Request]]:
     """So many requests of each kind, in an order that mixes them."""
     asked = [
-        (name, Request(texts()[turn % len(texts())], SamplingParams(**{"temperature": 0.8, "seed": turn} | about)))
+        (
+            name,
+            Request(
+                texts()[turn % len(texts())],
+                SamplingParams(**{"temperature": 0.8, "seed": turn} | about),
+            ),
+        )
         for name, about in (
-            {key: {**kind, "max_tokens": length, "ignore_eos": True} for key, kind in KINDS.items()}
+            {
+                key: {**kind, "max_tokens": length, "ignore_eos": True}
+                for key, kind in KINDS.items()
+            }
         ).items()
         for turn in range(count)
     ]
@@ -70,7 +94,9 @@ def stream(count: int, length: int) -> list[tuple[str, Request]]:
 
 def earned(answers: list[Answer]) -> np.ndarray:
     """Tokens and rounds of each request."""
-    return np.array([(len(one.tokens), one.sequence.stats.rounds) for one in answers], dtype=float)
+    return np.array(
+        [(len(one.tokens), one.sequence.stats.rounds) for one in answers], dtype=float
+    )
 
 
 def check(name: str, asked: list[tuple[str, Request]]) -> None:
@@ -79,11 +105,18 @@ def check(name: str, asked: list[tuple[str, Request]]) -> None:
     assert loop.failed is None
     for kind in KINDS:
         ours = [one for (of, _), one in zip(asked, together, strict=True) if of == kind]
-        alone = finish(engine(target(), guesser(name), NODES), [request for of, request in asked if of == kind])
+        alone = finish(
+            engine(target(), guesser(name), NODES),
+            [request for of, request in asked if of == kind],
+        )
         assert [one.said for one in ours] == [one.said for one in alone]
-        assert sum(one.sequence.stats.accepted for one in ours) > 0, f"{kind}: nothing was guessed that came true"
+        assert sum(one.sequence.stats.accepted for one in ours) > 0, (
+            f"{kind}: nothing was guessed that came true"
+        )
         kept = speedup(earned(ours), earned(alone))
-        assert kept.high >= NO_WORSE, f"{kind}: in company {kept} of the tokens a round that it has by itself"
+        assert kept.high >= NO_WORSE, (
+            f"{kind}: in company {kept} of the tokens a round that it has by itself"
+        )
 
 
 @pytest.mark.parametrize("name", ["lm", "dspark", "ngram"])
@@ -100,16 +133,24 @@ def test_no_kind_of_five_hundred_requests_costs_another_its_guesses(name: str) -
 @pytest.mark.parametrize("name", ["lm", "dspark"])
 def test_where_the_width_is_measured_guesses_go_on_after_filters(name: str) -> None:
     llm = LLM(method=name)
-    asked = [request.params for kind, request in stream(1, 16) if kind not in ("greedy", "warm", "hot")]
+    asked = [
+        request.params
+        for kind, request in stream(1, 16)
+        if kind not in ("greedy", "warm", "hot")
+    ]
     llm.generate([list(texts()[0])] * len(asked), asked)
-    calm = [SamplingParams(temperature=heat, max_tokens=32, seed=1, ignore_eos=True) for heat in (0.0, 0.8)]
+    calm = [
+        SamplingParams(temperature=heat, max_tokens=32, seed=1, ignore_eos=True)
+        for heat in (0.0, 0.8)
+    ]
     said = [one for text in texts()[:6] for one in llm.generate([list(text)] * 2, calm)]
     assert sum(one.stats.drafted for one in said) > 0
     assert sum(one.stats.accepted for one in said) > 0
 
 
 def test_the_five_lines_of_the_readme_are_guessed_at() -> None:
-    # A fixed number: the measured one depends on the clock, and shapes that are checked at every call are slow.
+    # A fixed number: the measured one depends on the clock, and shapes that are checked
+    # at every call are slow.
     params = SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=64, nodes=8)
     messages = [{"role": "user", "content": 'Define the word "river".'}]
     llm = LLM()

@@ -1,4 +1,6 @@
-"""Hidden states kept with the pages of earlier texts: drafters that read them draft as if all had been read anew."""
+"""Hidden states kept with the pages of earlier texts: drafters that read them draft as
+if all had been read anew.
+"""
 
 from collections.abc import Sequence as List
 from functools import cache
@@ -16,9 +18,21 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Model, Read
 from foreword.native.forward import library
 from foreword.types import Batch, Draft, SamplingParams, Sequence
-from running import Request, draft, drafter, emptied, engine, finish, plain, prompts, target
+from running import (
+    Request,
+    draft,
+    drafter,
+    emptied,
+    engine,
+    finish,
+    plain,
+    prompts,
+    target,
+)
 
-NATIVE = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+NATIVE = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 DTYPES = ["float32", pytest.param("bfloat16", marks=NATIVE)]
 PAGE = 64
 PARAMS = [
@@ -29,7 +43,13 @@ PARAMS = [
 
 def made(name: str, dtype: str) -> Drafter:
     if name == "fuse":
-        return FusedDrafter([drafter("eagle", dtype), LanguageModelDrafter(draft(dtype)), drafter("medusa", dtype)])
+        return FusedDrafter(
+            [
+                drafter("eagle", dtype),
+                LanguageModelDrafter(draft(dtype)),
+                drafter("medusa", dtype),
+            ]
+        )
     return drafter(name, dtype)
 
 
@@ -43,11 +63,21 @@ def counts(answer) -> tuple[object, ...]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_second_turns_read_only_what_is_new_and_have_the_same_drafts(dtype, name):
     model, text = target(dtype), prompts()[3] * 9
-    firsts = [Request(text[9 * number : 9 * number + 150], params) for number, params in enumerate(PARAMS)]
+    firsts = [
+        Request(text[9 * number : 9 * number + 150], params)
+        for number, params in enumerate(PARAMS)
+    ]
     emptied(model)
-    first = [finish(engine(model, made(name, dtype), 4), [request])[0] for request in firsts]
-    seconds = [Request((*one.sequence.tokens, *prompts()[2]), one.sequence.params) for one in first]
-    got = [finish(engine(model, made(name, dtype), 4), [request])[0] for request in seconds]
+    first = [
+        finish(engine(model, made(name, dtype), 4), [request])[0] for request in firsts
+    ]
+    seconds = [
+        Request((*one.sequence.tokens, *prompts()[2]), one.sequence.params)
+        for one in first
+    ]
+    got = [
+        finish(engine(model, made(name, dtype), 4), [request])[0] for request in seconds
+    ]
     anew = []
     for request in seconds:
         emptied(model)
@@ -64,12 +94,19 @@ def test_second_turns_read_only_what_is_new_and_have_the_same_drafts(dtype, name
 
 
 def second_turn(method: str, *, reuse: bool) -> Completion:
-    """With the size of drafts fixed, since the default one depends on measured times."""
+    """With the size of drafts fixed, since the default one depends on
+    measured times.
+    """
     asked = [{"role": "user", "content": "Tell me a story about a river. " * 8}]
     params = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
-    with LLM(bundled.target(), method=method, draft=bundled.head(method), nodes=5) as llm:
+    with LLM(
+        bundled.target(), method=method, draft=bundled.head(method), nodes=5
+    ) as llm:
         first = llm.chat(asked, params)
-        asked += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And what then?"}]
+        asked += [
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": "And what then?"},
+        ]
         if not reuse:
             llm.target.backend.pool.prefixes.clear()
         return llm.chat(asked, params)
@@ -114,10 +151,14 @@ def text(count: int, seed: int = 3) -> tuple[int, ...]:
 
 
 def check(model: Model, recorder: Recorder, answer) -> None:
-    """All that was passed on has the bits of what the target computes when it reads the text in one piece."""
+    """All that was passed on has the bits of what the target computes when it reads the
+    text in one piece.
+    """
     tokens = answer.sequence.tokens[:-1]
     model.open(-7, len(tokens))
-    _, expected = model.read_hidden([Read(-7, 0, tokens, keep=0)], recorder.hidden_layers)
+    _, expected = model.read_hidden(
+        [Read(-7, 0, tokens, keep=0)], recorder.hidden_layers
+    )
     model.close(-7)
     assert torch.equal(torch.cat(recorder.got[answer.sequence.id]), expected)
 
@@ -132,8 +173,12 @@ MODELS = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("chunk", [50, 512])
-@pytest.mark.parametrize("kind", ["float32", *(pytest.param(kind, marks=NATIVE) for kind in [*MODELS][1:])])
-def test_hidden_states_of_tokens_that_are_not_read_have_the_bits_of_those_that_are(kind, chunk):
+@pytest.mark.parametrize(
+    "kind", ["float32", *(pytest.param(kind, marks=NATIVE) for kind in [*MODELS][1:])]
+)
+def test_hidden_states_of_tokens_that_are_not_read_have_the_bits_of_those_that_are(
+    kind, chunk
+):
     model, common = MODELS[kind](), text(200)
     recurrent = kind in ("qwen3.5", "lfm2")
     params = SamplingParams(temperature=0, max_tokens=70, ignore_eos=True)
@@ -162,15 +207,35 @@ def test_pages_without_the_hidden_states_that_are_needed_are_read_again_and_then
             check(model, own, answer)
         return answer.sequence.stats.cached
 
-    assert [cached(NgramDrafter(), words[:100]), cached(NgramDrafter(), words[:140])] == [0, 64]
-    assert [cached(Recorder(3), words[:140]), cached(Recorder(3), words[:140])] == [0, 128]
+    assert [
+        cached(NgramDrafter(), words[:100]),
+        cached(NgramDrafter(), words[:140]),
+    ] == [0, 64]
+    assert [cached(Recorder(3), words[:140]), cached(Recorder(3), words[:140])] == [
+        0,
+        128,
+    ]
     assert cached(NgramDrafter(), words[:140]) == 128
-    assert [cached(Recorder(1, 3), words[:100]), cached(Recorder(1, 3), words[:140])] == [0, 64]
-    assert [cached(Recorder(3, 1), words[:140]), cached(Recorder(3), words[:140])] == [128, 128]
+    assert [
+        cached(Recorder(1, 3), words[:100]),
+        cached(Recorder(1, 3), words[:140]),
+    ] == [0, 64]
+    assert [cached(Recorder(3, 1), words[:140]), cached(Recorder(3), words[:140])] == [
+        128,
+        128,
+    ]
     states = [one.hidden for one in pages(model)]
     assert [sorted(one) for one in states] == [[1, 3]] * 2
-    assert all(rows.shape == (PAGE, model.hf.config.hidden_size) for one in states for rows in one.values())
-    assert all(rows.untyped_storage().nbytes() == rows.nbytes for one in states for rows in one.values())
+    assert all(
+        rows.shape == (PAGE, model.hf.config.hidden_size)
+        for one in states
+        for rows in one.values()
+    )
+    assert all(
+        rows.untyped_storage().nbytes() == rows.nbytes
+        for one in states
+        for rows in one.values()
+    )
 
 
 def pages(model: Model):

@@ -1,4 +1,6 @@
-"""Recurrent states kept with the pages of earlier texts: exact, bounded, and found by later texts."""
+"""Recurrent states kept with the pages of earlier texts: exact, bounded, and found by
+later texts.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -19,7 +21,9 @@ from foreword.native.forward import library
 from foreword.types import SamplingParams
 from running import Answer, Request, emptied, engine, finish, plain
 
-pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+pytestmark = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 
 FAMILIES = ["qwen3.5", "lfm2"]
 PAGE = 64
@@ -27,9 +31,15 @@ DRAFTERS = {
     "none": lambda *_: NoDrafter(),
     "ngram": lambda *_: NgramDrafter(),
     "recycle": lambda *_: RecyclingDrafter(),
-    "a chain": lambda _, answers: Foresight(known(answers), spoilt=0.3, vocab=tiny_models.VOCAB),
-    "a tree": lambda _, answers: RandomTree(known(answers), spoilt=0.3, vocab=tiny_models.VOCAB),
-    "nonsense": lambda _, answers: Foresight(known(answers), spoilt=1.0, vocab=tiny_models.VOCAB),
+    "a chain": lambda _, answers: Foresight(
+        known(answers), spoilt=0.3, vocab=tiny_models.VOCAB
+    ),
+    "a tree": lambda _, answers: RandomTree(
+        known(answers), spoilt=0.3, vocab=tiny_models.VOCAB
+    ),
+    "nonsense": lambda _, answers: Foresight(
+        known(answers), spoilt=1.0, vocab=tiny_models.VOCAB
+    ),
     "its twin": lambda family, _: LanguageModelDrafter(built(family)),
 }
 
@@ -46,15 +56,22 @@ def target(family: str) -> Model:
 
 
 def text(count: int, seed: int = 3) -> list[int]:
-    return torch.randint(3, tiny_models.VOCAB, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.randint(
+        3, tiny_models.VOCAB, (count,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
 
 
 def conversations() -> list[Request]:
-    """First turns; the second one ends at a border of pages, and so does the answer of the third."""
+    """First turns; the second one ends at a border of pages, and so does the answer of
+    the third.
+    """
     kinds = [(200, 0.0, 40), (192, 0.8, 30), (150, 0.6, 42), (60, 0.0, 100)]
     return [
         Request(
-            tuple(text(length, seed)), SamplingParams(temperature=heat, seed=seed, max_tokens=most, ignore_eos=True)
+            tuple(text(length, seed)),
+            SamplingParams(
+                temperature=heat, seed=seed, max_tokens=most, ignore_eos=True
+            ),
         )
         for seed, (length, heat, most) in enumerate(kinds)
     ]
@@ -62,9 +79,14 @@ def conversations() -> list[Request]:
 
 @cache
 def turns(family: str):
-    """The answers to first turns, second turns, and the answers to these, where nothing is reused."""
+    """The answers to first turns, second turns, and the answers to these, where nothing
+    is reused.
+    """
     first = [alone(family, request) for request in conversations()]
-    asked = [Request((*one.sequence.tokens, *text(20, 9)), one.sequence.params) for one in first]
+    asked = [
+        Request((*one.sequence.tokens, *text(20, 9)), one.sequence.params)
+        for one in first
+    ]
     answers = [alone(family, request) for request in asked]
     assert {one.sequence.stats.cached for one in (*first, *answers)} == {0}
     return first, asked, answers
@@ -84,7 +106,9 @@ def test_second_turns_read_only_what_is_new_and_are_the_same(family, name, slots
     first, asked, answers = turns(family)
     loop = engine(model, DRAFTERS[name](family, [*first, *answers]), 5, slots=slots)
     emptied(model)
-    assert [one.said for one in finish(loop, conversations())] == [one.said for one in first]
+    assert [one.said for one in finish(loop, conversations())] == [
+        one.said for one in first
+    ]
     got = finish(loop, asked)
     assert [one.said for one in got] == [one.said for one in answers]
     assert loop.failed is None
@@ -97,10 +121,15 @@ def test_second_turns_read_only_what_is_new_and_are_the_same(family, name, slots
 
 @pytest.mark.parametrize("chunk", [37, 128, 512])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_third_text_that_begins_alike_starts_where_the_first_two_parted(family, chunk):
+def test_the_third_text_that_begins_alike_starts_where_the_first_two_parted(
+    family, chunk
+):
     model, common = target(family), text(300)
     requests = [
-        Request((*common, *text(200, seed)), SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
+        Request(
+            (*common, *text(200, seed)),
+            SamplingParams(temperature=0, max_tokens=8, ignore_eos=True),
+        )
         for seed in range(5, 8)
     ]
     answers = [alone(family, request) for request in requests]
@@ -131,12 +160,16 @@ def test_a_kept_state_has_the_bits_of_one_that_was_read_in_one_piece(backend, pi
     for count in pieces:
         last = start + count == 300
         tokens = words[start : start + count] + (draft_tokens if last else [])
-        backend.read([Read(1, start, tokens, keep=len(draft_tokens) + 1 if last else 0)])
+        backend.read(
+            [Read(1, start, tokens, keep=len(draft_tokens) + 1 if last else 0)]
+        )
         start += count
     (kept,) = [one for one in backend.pool[1].path if one.state is not None]
     assert backend.pool[1].path.index(kept) * PAGE == 256
     if pieces[-1] > 44:
-        assert backend._memories[1].state.folded == 256, "the forward that passes the border stops there"
+        assert backend._memories[1].state.folded == 256, (
+            "the forward that passes the border stops there"
+        )
     backend.open(2, 900)
     backend.read([Read(2, 0, words[:256], keep=0)])
     state = backend._memories[2].copied()
@@ -149,8 +182,12 @@ def test_a_kept_state_has_the_bits_of_one_that_was_read_in_one_piece(backend, pi
     assert backend._memories[1].state.folded == 301
     backend.close(1)
     assert backend.open(1, 900, words[:257]) == 256
-    assert torch.equal(backend.read([Read(1, 256, words[256:] + draft_tokens[:5], keep=5)]), rows[0])
-    assert all(map(torch.equal, kept.state, state)), "a sequence that goes on from it changes a copy"
+    assert torch.equal(
+        backend.read([Read(1, 256, words[256:] + draft_tokens[:5], keep=5)]), rows[0]
+    )
+    assert all(map(torch.equal, kept.state, state)), (
+        "a sequence that goes on from it changes a copy"
+    )
 
 
 @pytest.mark.parametrize("backend", FAMILIES, indirect=True)
@@ -174,7 +211,10 @@ def test_states_take_no_more_memory_than_keys_and_values_may_and_end_with_their_
         finish(loop, [Request(tuple(text(150, seed)), params)])
         assert all(one.state is not None for one in states)
         assert len(states) == 2, "every text leaves two"
-        assert sum(part.nbytes for one in states for part in one.state) <= 12 * PAGE * pool.row_bytes
+        assert (
+            sum(part.nbytes for one in states for part in one.state)
+            <= 12 * PAGE * pool.row_bytes
+        )
     (again,) = finish(loop, [Request(tuple(text(150, 7)), params)])
     assert again.sequence.stats.cached == 128
     model.cache_tokens = 5 * PAGE
@@ -193,5 +233,12 @@ def test_a_state_ends_with_its_page():
     loop, states = engine(model), model.backend.pool.prefixes._states
     model.cache_tokens = 4 * PAGE
     for seed in range(4):
-        finish(loop, [Request(tuple(text(150, seed)), SamplingParams(temperature=0, max_tokens=2))])
+        finish(
+            loop,
+            [
+                Request(
+                    tuple(text(150, seed)), SamplingParams(temperature=0, max_tokens=2)
+                )
+            ],
+        )
         assert len(states) == 1, "the second text has taken the last page of the first"

@@ -1,4 +1,6 @@
-"""A forked process has no threads of its parent: an LLM of the parent refuses to work there, and never hangs."""
+"""A forked process has no threads of its parent: an LLM of the parent refuses to work
+there, and never hangs.
+"""
 
 import os
 import subprocess
@@ -55,7 +57,8 @@ print("text", said[0].text == llm.generate("one two three one two three", short)
 asyncio.run(many.close())
 """
 REFUSED = (
-    "InvalidRequest cannot use this LLM in a forked process: its threads stayed in the parent. "
+    "InvalidRequest cannot use this LLM in a forked process: its threads stayed in the "
+    "parent. "
     "Start the process with multiprocessing's 'spawn'"
 )
 

@@ -1,4 +1,6 @@
-"""Targets with weights, or keys and values, in few bits: drafts leave the text of the quantized model unchanged."""
+"""Targets with weights, or keys and values, in few bits: drafts leave the text of the
+quantized model unchanged.
+"""
 
 import pytest
 import torch
@@ -11,36 +13,67 @@ from foreword.model.pool.memory import key_bytes
 from foreword.native import forward
 from running import prompts
 
-pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
-METHODS = ["ngram", "suffix", "recycle", "lookahead", "lm", "eagle", "dspark", "layers", "tli", "fuse", "cascade"]
+pytestmark = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
+METHODS = [
+    "ngram",
+    "suffix",
+    "recycle",
+    "lookahead",
+    "lm",
+    "eagle",
+    "dspark",
+    "layers",
+    "tli",
+    "fuse",
+    "cascade",
+]
 KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
 WEIGHTS, KV = {"weights": "int8"}, {"kv": "int8"}
-FORMS = pytest.mark.parametrize("form", [WEIGHTS, dict(weights="int4"), KV, WEIGHTS | KV], ids=str)
+FORMS = pytest.mark.parametrize(
+    "form", [WEIGHTS, dict(weights="int4"), KV, WEIGHTS | KV], ids=str
+)
 
 
-@pytest.fixture(scope="module", params=[WEIGHTS, dict(weights="int4"), KV, WEIGHTS | KV], ids=str)
+@pytest.fixture(
+    scope="module", params=[WEIGHTS, dict(weights="int4"), KV, WEIGHTS | KV], ids=str
+)
 def llm(request) -> LLM:
     return LLM(**request.param)
 
 
 def answers(llm: LLM, temperature: float, method: str, **how: object) -> list:
-    params = SamplingParams(temperature=temperature, seed=7, max_tokens=40, ignore_eos=True, method=method, **how)
+    params = SamplingParams(
+        temperature=temperature,
+        seed=7,
+        max_tokens=40,
+        ignore_eos=True,
+        method=method,
+        **how,
+    )
     return llm.generate([list(prompt) for prompt in prompts()[:3]], params)
 
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize(
-    ("method", "temperature"), [(name, 0.7) for name in METHODS] + [(name, 0.0) for name in ("suffix", "lm", "layers")]
+    ("method", "temperature"),
+    [(name, 0.7) for name in METHODS]
+    + [(name, 0.0) for name in ("suffix", "lm", "layers")],
 )
 def test_every_method_leaves_the_text_unchanged(llm, method, temperature):
-    plain, drafted = answers(llm, temperature, "none"), answers(llm, temperature, method, nodes=4)
+    plain, drafted = (
+        answers(llm, temperature, "none"),
+        answers(llm, temperature, method, nodes=4),
+    )
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert all(one.undrafted is None for one in drafted)
     assert sum(one.stats.accepted for one in drafted) > 0
 
 
 def test_weights_of_8_bits_draft_for_keys_and_values_of_8_bits():
-    llm = LLM(kv="int8", method="quantized")  # its draft model shares keys and values with the target
+    # its draft model shares keys and values with the target
+    llm = LLM(kv="int8", method="quantized")
     drafted, plain = answers(llm, 0.7, "quantized", nodes=4), answers(llm, 0.7, "none")
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert sum(one.stats.accepted for one in drafted) > 0
@@ -53,13 +86,20 @@ def test_its_scores_are_near_those_of_bfloat16_and_not_the_same(form):
         assert getattr(llm.target, name) == form.get(name)
         assert (f"{name}={form.get(name)!r}" in repr(llm)) == (name in form)
     tokens, scores = list(prompts()[0]), []
-    for model in (llm.target, Model.load(bundled.target(), dtype="bfloat16", device="cpu")):
+    for model in (
+        llm.target,
+        Model.load(bundled.target(), dtype="bfloat16", device="cpu"),
+    ):
         model.open(9, 100)
-        scores.append(model.read([Read(9, 0, tokens, keep=len(tokens))]).log_softmax(-1))
+        scores.append(
+            model.read([Read(9, 0, tokens, keep=len(tokens))]).log_softmax(-1)
+        )
         model.close(9)
     ours, whole = scores
     assert (
-        0 < (whole.exp() * (whole - ours)).sum(-1).mean() < {"int4": 0.2}.get(form.get("weights"), 0.005)
+        0
+        < (whole.exp() * (whole - ours)).sum(-1).mean()
+        < {"int4": 0.2}.get(form.get("weights"), 0.005)
     )  # KL divergence, nats
 
 
@@ -68,31 +108,50 @@ def test_its_scores_are_near_those_of_bfloat16_and_not_the_same(form):
 def test_rows_keep_their_bits_in_every_kind_of_model(name, form):
     model = Model(tiny_models.build(name).to(torch.bfloat16))
     model.quantize(**form)
-    tokens = [token % tiny_models.VOCAB for prompt in prompts() for token in prompt][:40]
+    tokens = [token % tiny_models.VOCAB for prompt in prompts() for token in prompt][
+        :40
+    ]
     model.open(1, 100)
     together = model.read([Read(1, 0, tokens, keep=8)])
     model.close(1)
     model.open(2, 100)
     model.read([Read(2, 0, tokens[:32], keep=0)])
-    one_by_one = torch.cat([model.read([Read(2, 32 + i, [tokens[32 + i]])]) for i in range(8)])
+    one_by_one = torch.cat(
+        [model.read([Read(2, 32 + i, [tokens[32 + i]])]) for i in range(8)]
+    )
     assert torch.equal(one_by_one, together)
     model.open(3, 100)
-    beside = [model.read([Read(3, 7 * i, tokens[7 * i : 7 * i + 7]), Read(2, 40 + i, [5])])[:1] for i in range(5)]
+    beside = [
+        model.read([Read(3, 7 * i, tokens[7 * i : 7 * i + 7]), Read(2, 40 + i, [5])])[
+            :1
+        ]
+        for i in range(5)
+    ]
     assert torch.equal(beside[-1], together[2:3])  # position 34
 
 
 def test_keys_and_values_take_about_half_of_the_memory():
-    models = [Model.load(bundled.target(), dtype="bfloat16", kv=kv) for kv in (None, "int8")]
+    models = [
+        Model.load(bundled.target(), dtype="bfloat16", kv=kv) for kv in (None, "int8")
+    ]
     for model in models:
         model.open(1, 400)
         model.read([Read(1, 0, [7] * 300, keep=0)])
     whole, coded = (model.backend.pool for model in models)
     config = models[0].hf.config
     heads = 2 * config.num_hidden_layers * config.num_key_value_heads
-    assert coded.row_bytes == key_bytes(models[1].hf, "int8") == heads * (config.head_dim + 4)
+    assert (
+        coded.row_bytes
+        == key_bytes(models[1].hf, "int8")
+        == heads * (config.head_dim + 4)
+    )
     assert coded.bytes == coded.count * 64 * coded.row_bytes
     assert coded.count == whole.count
-    assert coded.bytes / whole.bytes == (config.head_dim + 4) / (2 * config.head_dim) < 0.54
+    assert (
+        coded.bytes / whole.bytes
+        == (config.head_dim + 4) / (2 * config.head_dim)
+        < 0.54
+    )
 
 
 def test_kept_keys_and_values_of_8_bits_are_those_that_would_be_read():
@@ -105,14 +164,17 @@ def test_kept_keys_and_values_of_8_bits_are_those_that_would_be_read():
     assert torch.equal(model.read([Read(2, 128, tokens[128:], keep=10)]), fresh)
     other = [*tokens[:100], *tokens[:50]]
     assert model.open(3, 200, other) == 64
-    copied = model.read([Read(2, 100, other[100:], keep=10)])  # a shared page is copied first
+    # a shared page is copied first
+    copied = model.read([Read(2, 100, other[100:], keep=10)])
     assert torch.equal(model.read([Read(3, 64, other[64:], keep=10)]), copied)
 
 
 def test_preempted_texts_of_8_bits_stay_the_same():
     params = SamplingParams(temperature=0.7, seed=3, max_tokens=80, ignore_eos=True)
     first = [list(prompt) for prompt in prompts()[:4]]
-    free, scarce = (LLM(kv="int8", method="ngram", cache_tokens=tokens) for tokens in (None, 256))
+    free, scarce = (
+        LLM(kv="int8", method="ngram", cache_tokens=tokens) for tokens in (None, 256)
+    )
     expected = [one.tokens for one in free.generate(first, params)]
     assert [one.tokens for one in scarce.generate(first, params)] == expected
     assert scarce.engine.load.preemptions > 0
@@ -128,7 +190,9 @@ def test_a_model_in_memory_can_be_quantized_and_stays_as_it_was():
     before = {name: tensor.clone() for name, tensor in hf.state_dict().items()}
     llm = LLM(hf, tokenizer=bundled.target(), weights="int8", kv="int8")
     assert llm.target.weights == llm.target.kv == "int8"
-    assert all(torch.equal(before[name], tensor) for name, tensor in hf.state_dict().items())
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in hf.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize(("name", "forms"), [("weights", "int8, int4"), ("kv", "int8")])
@@ -148,8 +212,13 @@ def test_weights_of_8_bits_are_not_drafted_for_with_fewer():
         LLM(weights="int8", method="quantized")
 
 
-@pytest.mark.parametrize(("name", "what"), [("weights", "weights"), ("kv", "keys and values")])
+@pytest.mark.parametrize(
+    ("name", "what"), [("weights", "weights"), ("kv", "keys and values")]
+)
 def test_a_model_that_the_native_backend_does_not_run_is_refused(name, what):
     hf = tiny_models.build("deepseek-v3")
-    with pytest.raises(ModelError, match=f"the {what} of .*only backend 'native' reads them.*Leave '{name}' out"):
+    with pytest.raises(
+        ModelError,
+        match=f"the {what} of .*only backend 'native' reads them.*Leave '{name}' out",
+    ):
         LLM(hf, tokenizer=bundled.target(), **{name: "int8"})

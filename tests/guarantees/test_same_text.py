@@ -1,4 +1,7 @@
-"""Law 2: same seed, same text. No drafter, number or shape of guesses, company or chunk changes a token."""
+"""Law 2: same seed, same text.
+
+No drafter, number or shape of guesses, company or chunk changes a token.
+"""
 
 import warnings
 from functools import cache
@@ -15,7 +18,17 @@ from foreword.draft.base import Drafter
 from foreword.engine import Engine
 from foreword.native.cpu import fast_bfloat16
 from foreword.types import SamplingParams
-from running import Answer, Request, drafter, engine, finish, plain, prompts, target, tokenizer
+from running import (
+    Answer,
+    Request,
+    drafter,
+    engine,
+    finish,
+    plain,
+    prompts,
+    target,
+    tokenizer,
+)
 
 SLOW_BFLOAT16 = pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")
 DTYPES = ["float32", pytest.param("bfloat16", marks=SLOW_BFLOAT16)]
@@ -25,7 +38,9 @@ BUDGETS = [
     (3, "bfloat16", (SLOW_BFLOAT16, pytest.mark.slow)),
 ]
 HEADS = ("eagle", "dflash", "medusa")
-"""In float32 they are torch's; the slow tests try them so, the others `dspark` alone."""
+"""In float32 they are torch's; the slow tests try them so, the others
+`dspark` alone.
+"""
 SETTINGS = tuple(product((0.0, 0.7, 1.3), (1.0, 0.9)))
 """(temperature, top_p)."""
 ALONE = ("lm", "quantized", "tree")
@@ -33,13 +48,19 @@ GUESSERS = (*(name for name in METHODS if name != "none"), "chain", "tree", "wro
 
 
 def requests(turn: int) -> list[Request]:
-    """Five requests that differ in everything; another pairing of prompts and settings for each turn."""
+    """Five requests that differ in everything; another pairing of prompts and settings
+    for each turn.
+    """
     rows = []
     for i, prompt in enumerate(prompts()):
         temperature, top_p = SETTINGS[(i + turn) % len(SETTINGS)]
         length = 24 + 4 * ((i + turn) % 3)
         params = SamplingParams(
-            temperature=temperature, top_p=top_p, seed=100 * turn + i, max_tokens=length, ignore_eos=True
+            temperature=temperature,
+            top_p=top_p,
+            seed=100 * turn + i,
+            max_tokens=length,
+            ignore_eos=True,
         )
         rows.append(Request(prompt, params))
     return rows
@@ -59,21 +80,35 @@ def guesser(name: str, dtype: str, answers: list[Answer]) -> Drafter:
     return made[name]() if name in made else drafter(name, dtype)
 
 
-def check(name: str, dtype: str, turn: int, nodes: DraftBudget | int, *, chunk: int, slots: int = 5) -> None:
+def check(
+    name: str,
+    dtype: str,
+    turn: int,
+    nodes: DraftBudget | int,
+    *,
+    chunk: int,
+    slots: int = 5,
+) -> None:
     answers = wanted(dtype, turn)
-    loop = engine(target(dtype), guesser(name, dtype, answers), nodes, chunk=chunk, slots=slots)
+    loop = engine(
+        target(dtype), guesser(name, dtype, answers), nodes, chunk=chunk, slots=slots
+    )
     got = finish(loop, requests(turn))
     assert [answer.said for answer in got] == [answer.said for answer in answers]
     assert loop.failed is None
     accepted = sum(answer.sequence.stats.accepted for answer in got)
-    assert (accepted == 0) == (name == "wrong"), "a text that nobody guessed at proves nothing"
+    assert (accepted == 0) == (name == "wrong"), (
+        "a text that nobody guessed at proves nothing"
+    )
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "nodes", "dtype"),
     [
-        pytest.param(name, nodes, dtype, marks=[*marks, pytest.mark.slow] if rare else marks)
+        pytest.param(
+            name, nodes, dtype, marks=[*marks, pytest.mark.slow] if rare else marks
+        )
         for name in GUESSERS
         for nodes, dtype, marks in BUDGETS
         for rare in [dtype == "float32" and name in HEADS]
@@ -84,7 +119,11 @@ def test_the_text_is_that_of_plain_decoding_in_any_company(name, nodes, dtype):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ALONE else pytest.mark.slow) for name in GUESSERS]
+    "name",
+    [
+        pytest.param(name, marks=() if name in ALONE else pytest.mark.slow)
+        for name in GUESSERS
+    ],
 )
 def test_the_text_is_that_of_plain_decoding_alone(name):
     check(name, "float32", 1, 5, chunk=512, slots=1)
@@ -102,14 +141,18 @@ def test_every_combination(name, turn, dtype):
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("name", ["lm", "ngram", "slem"])
 @pytest.mark.parametrize("policy", ["heuristic", "confidence", "svip", "adaedl"])
-def test_the_text_is_that_of_plain_decoding_whatever_decides_how_much_is_guessed(policy, name):
+def test_the_text_is_that_of_plain_decoding_whatever_decides_how_much_is_guessed(
+    policy, name
+):
     check(name, "float32", 2, WIDTHS_BY_NAME[policy](), chunk=512)
 
 
 def test_plain_decoding_does_not_depend_on_company_or_chunks_either():
     for turn, chunk, slots in ((0, 7, 5), (1, 16, 2), (2, 512, 5)):
         got = finish(engine(target(), chunk=chunk, slots=slots), requests(turn))
-        assert [answer.said for answer in got] == [answer.said for answer in wanted("float32", turn)]
+        assert [answer.said for answer in got] == [
+            answer.said for answer in wanted("float32", turn)
+        ]
 
 
 @pytest.mark.sample(3)
@@ -117,14 +160,21 @@ def test_plain_decoding_does_not_depend_on_company_or_chunks_either():
 @pytest.mark.parametrize("name", ["lm", "tree"])
 def test_a_long_prompt_may_be_read_in_any_chunks(name, dtype):
     """Attention over hundreds of keys sums in blocks; their borders must not show."""
-    prompt = tuple(token for _ in range(12) for text in prompts() for token in text)[:410]
+    prompt = tuple(token for _ in range(12) for text in prompts() for token in text)[
+        :410
+    ]
     asked = [
-        Request(prompt[:length], SamplingParams(temperature=t, seed=length, max_tokens=16, ignore_eos=True))
+        Request(
+            prompt[:length],
+            SamplingParams(temperature=t, seed=length, max_tokens=16, ignore_eos=True),
+        )
         for length, t in ((180, 1.0), (250, 0.0), (300, 1.0), (410, 1.0))
     ]
     want = plain(target(dtype), asked)
     for chunk in (512, 100):
-        got = finish(engine(target(dtype), guesser(name, dtype, want), 5, chunk=chunk), asked)
+        got = finish(
+            engine(target(dtype), guesser(name, dtype, want), 5, chunk=chunk), asked
+        )
         assert [answer.said for answer in got] == [answer.said for answer in want]
 
 
@@ -160,28 +210,44 @@ def everything(**changes: object) -> SamplingParams:
 ASKED = {
     "everything": everything(),
     "everything, greedy": everything(temperature=0.0),
-    "penalties": SamplingParams(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.5, seed=1),
+    "penalties": SamplingParams(
+        repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.5, seed=1
+    ),
     "filters": SamplingParams(top_k=40, min_p=0.02, typical_p=0.9, seed=2, logprobs=0),
     "logprobs": SamplingParams(temperature=0.0, logprobs=5, ignore_eos=True),
     "stop strings": SamplingParams(temperature=0.7, stop=(" the", ". ", "\n"), seed=3),
     "top_p": SamplingParams(temperature=0.8, top_p=0.9, seed=4),
     "top_k": SamplingParams(temperature=0.8, top_k=5, seed=5),
-    "one token left": SamplingParams(temperature=0.8, top_k=1, repetition_penalty=1.05, seed=6),
+    "one token left": SamplingParams(
+        temperature=0.8, top_k=1, repetition_penalty=1.05, seed=6
+    ),
     "min_p": SamplingParams(temperature=0.8, min_p=0.3, seed=7),
     "typical_p": SamplingParams(temperature=0.8, typical_p=0.5, seed=8),
-    "logit bias": SamplingParams(temperature=0.8, logit_bias={262: 3.0, 280: -100.0}, seed=9),
-    "processors": SamplingParams(temperature=0.8, processors=(favour_even_tokens,), seed=10),
-    "bad words": SamplingParams(temperature=0.8, bad_word_ids=((262,), (280, 300)), seed=11),
+    "logit bias": SamplingParams(
+        temperature=0.8, logit_bias={262: 3.0, 280: -100.0}, seed=9
+    ),
+    "processors": SamplingParams(
+        temperature=0.8, processors=(favour_even_tokens,), seed=10
+    ),
+    "bad words": SamplingParams(
+        temperature=0.8, bad_word_ids=((262,), (280, 300)), seed=11
+    ),
 }
 MORE = tuple(ASKED)[6:]
-"""They are asked of few prompts: each is one parameter of `everything`, looked at for being drafted for."""
+"""They are asked of few prompts: each is one parameter of `everything`, looked at for
+being drafted for.
+"""
 
 
 @cache
 def asked(name: str) -> list[Request]:
     params = ASKED[name]
-    params = SamplingParams(**{key: getattr(params, key) for key in params.__slots__} | {"max_tokens": 24})
-    return [Request(prompt, params) for prompt in prompts()[: 2 if name in MORE else None]]
+    params = SamplingParams(
+        **{key: getattr(params, key) for key in params.__slots__} | {"max_tokens": 24}
+    )
+    return [
+        Request(prompt, params) for prompt in prompts()[: 2 if name in MORE else None]
+    ]
 
 
 @pytest.mark.sample(5)
@@ -194,10 +260,17 @@ def test_nothing_vanishes_when_guessing_is_on(name, drafter_name):
     assert [answer.said for answer in got] == [answer.said for answer in want]
     assert_guessed_at(got, loop)
     for ours, theirs in zip(got, want, strict=True):
-        ours, theirs = ([one for delta in answer.deltas for one in delta.logprobs] for answer in (ours, theirs))
+        ours, theirs = (
+            [one for delta in answer.deltas for one in delta.logprobs]
+            for answer in (ours, theirs)
+        )
         assert [one.token for one in ours] == [one.token for one in theirs]
-        assert [one.logprob for one in ours] == pytest.approx([one.logprob for one in theirs], abs=1e-4)
-        assert [[token for token, _ in one.top] for one in ours] == [[token for token, _ in one.top] for one in theirs]
+        assert [one.logprob for one in ours] == pytest.approx(
+            [one.logprob for one in theirs], abs=1e-4
+        )
+        assert [[token for token, _ in one.top] for one in ours] == [
+            [token for token, _ in one.top] for one in theirs
+        ]
 
 
 def assert_guessed_at(answers: list[Answer], loop: Engine) -> None:
@@ -214,7 +287,9 @@ def test_one_drafter_goes_on_through_requests_of_every_kind(drafter_name):
     loop = engine(target(), guesser(drafter_name, "float32", []), 4, chunk=16)
     for name in [*ASKED, *ASKED]:
         got = finish(loop, asked(name))
-        assert [answer.said for answer in got] == [answer.said for answer in _asked_plainly(name)]
+        assert [answer.said for answer in got] == [
+            answer.said for answer in _asked_plainly(name)
+        ]
         assert_guessed_at(got, loop)
 
 
@@ -224,10 +299,21 @@ def _asked_plainly(name: str) -> list[Answer]:
 
 
 def test_the_cases_above_do_what_they_are_for():
-    """A stop string that never comes, or a logprob that is not reported, would test nothing."""
-    assert any(answer.sequence.finish_reason == "stop" for answer in _asked_plainly("stop strings"))
-    assert all(len(answer.deltas[0].logprobs[0].top) == 5 for answer in _asked_plainly("logprobs"))
-    texts = {name: tuple(map(tuple, (answer.tokens for answer in _asked_plainly(name)))) for name in ASKED}
+    """A stop string that never comes, or a logprob that is not reported, would test
+    nothing.
+    """
+    assert any(
+        answer.sequence.finish_reason == "stop"
+        for answer in _asked_plainly("stop strings")
+    )
+    assert all(
+        len(answer.deltas[0].logprobs[0].top) == 5
+        for answer in _asked_plainly("logprobs")
+    )
+    texts = {
+        name: tuple(map(tuple, (answer.tokens for answer in _asked_plainly(name))))
+        for name in ASKED
+    }
     assert len(set(texts.values())) == len(texts)
     assert tokenizer().decode(_asked_plainly("logprobs")[0].tokens)
 

@@ -1,4 +1,6 @@
-"""Encoder-decoders: greedy text is that of transformers' `generate`, and drafts change no token of a sampled one."""
+"""Encoder-decoders: greedy text is that of transformers' `generate`, and drafts change
+no token of a sampled one.
+"""
 
 import weakref
 from dataclasses import replace
@@ -28,12 +30,20 @@ def target(name: str) -> Model:
 @cache
 def llm(name: str, method: str) -> LLM:
     draft = Model(tiny_seq2seq.build(name), name) if "lm" in method else None
-    return LLM(target(name), tokenizer=tiny_seq2seq.tokenizer(name), method=method, draft=draft, nodes=4)
+    return LLM(
+        target(name),
+        tokenizer=tiny_seq2seq.tokenizer(name),
+        method=method,
+        draft=draft,
+        nodes=4,
+    )
 
 
 @cache
 def sure(name: str, method: str) -> LLM:
-    """A target whose logits are 30 times as large: it repeats itself at temperature 1, too."""
+    """A target whose logits are 30 times as large: it repeats itself at temperature 1,
+    too.
+    """
     model = tiny_seq2seq.build(name)
     model.lm_head.weight.data *= 30
     return LLM(model, tokenizer=tiny_seq2seq.tokenizer(name), method=method, nodes=4)
@@ -43,7 +53,10 @@ def sure(name: str, method: str) -> LLM:
 def sources() -> list[list[int]]:
     """Random tokens, said twice, so that there is something to copy."""
     noise = torch.Generator().manual_seed(5)
-    return [torch.randint(60, 310, (length,), generator=noise).tolist() * 2 for length in LENGTHS]
+    return [
+        torch.randint(60, 310, (length,), generator=noise).tolist() * 2
+        for length in LENGTHS
+    ]
 
 
 @cache
@@ -51,7 +64,10 @@ def wanted(name: str) -> list[list[int]]:
     """What transformers writes for each source, greedily."""
     model = tiny_seq2seq.build(name)
     options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW)
-    return [model.generate(torch.tensor([source]), **options)[0].tolist() for source in sources()]
+    return [
+        model.generate(torch.tensor([source]), **options)[0].tolist()
+        for source in sources()
+    ]
 
 
 def params(name: str, **more) -> SamplingParams:
@@ -77,7 +93,10 @@ def test_greedy_text_is_that_of_generate(name, method):
 @pytest.mark.parametrize("method", ["ngram", "suffix", "lm", "cascade(suffix, lm)"])
 @pytest.mark.parametrize("name", [*FAMILIES, *IN_C])
 def test_drafts_change_no_token_of_a_sampled_text(name, method):
-    asked = [params(name, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(len(LENGTHS))]
+    asked = [
+        params(name, temperature=1.0, seed=seed, ignore_eos=True)
+        for seed in range(len(LENGTHS))
+    ]
     plain = llm(name, "none").generate(sources(), asked)
     drafted = llm(name, method).generate(sources(), asked)
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
@@ -89,14 +108,24 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", ["ngram", "suffix", "recycle", "lookahead", "predicted"])
+@pytest.mark.parametrize(
+    "method", ["ngram", "suffix", "recycle", "lookahead", "predicted"]
+)
 @pytest.mark.parametrize("name", ["t5", "m2m100", *IN_C])
-def test_lookups_change_no_token_of_a_text_that_repeats_itself(name, method, temperature):
+def test_lookups_change_no_token_of_a_text_that_repeats_itself(
+    name, method, temperature
+):
     plain, drafted = sure(name, "none"), sure(name, method)
-    asked = [params(name, temperature=temperature, seed=seed, ignore_eos=True) for seed in range(len(LENGTHS))]
+    asked = [
+        params(name, temperature=temperature, seed=seed, ignore_eos=True)
+        for seed in range(len(LENGTHS))
+    ]
     expected = plain.generate(sources(), asked)
     if method == "predicted":  # what it copies without one is in tests/draft
-        asked = [replace(one, prediction=tuple(answer.tokens[5:])) for one, answer in zip(asked, expected, strict=True)]
+        asked = [
+            replace(one, prediction=tuple(answer.tokens[5:]))
+            for one, answer in zip(asked, expected, strict=True)
+        ]
     found = drafted.generate(sources(), asked)
     assert [one.tokens for one in found] == [one.tokens for one in expected]
     assert [one.undrafted for one in found] == [None] * len(found)
@@ -108,24 +137,47 @@ def test_lookups_change_no_token_of_a_text_that_repeats_itself(name, method, tem
 def test_a_datastore_serves_an_encoder_decoder(name, temperature, tmp_path):
     one = llm(name, "none")
     letters = dict.fromkeys(one.tokenizer("abcdefgh")["input_ids"][:-1], 50.0)
-    asked = [params(name, temperature=temperature, seed=seed, logit_bias=letters) for seed in range(len(LENGTHS))]
+    asked = [
+        params(name, temperature=temperature, seed=seed, logit_bias=letters)
+        for seed in range(len(LENGTHS))
+    ]
     expected = one.generate(sources(), asked)
-    build([("answers", answer.text) for answer in expected], one.tokenizer, tmp_path / "store")
-    with LLM(one.target, tokenizer=one.tokenizer, method="retrieval", draft=tmp_path / "store", nodes=4) as looks:
+    build(
+        [("answers", answer.text) for answer in expected],
+        one.tokenizer,
+        tmp_path / "store",
+    )
+    with LLM(
+        one.target,
+        tokenizer=one.tokenizer,
+        method="retrieval",
+        draft=tmp_path / "store",
+        nodes=4,
+    ) as looks:
         found = looks.generate(sources(), asked)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
     assert sum(answer.stats.accepted for answer in found) > 40
 
 
-@pytest.mark.parametrize("rule", ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"])
+@pytest.mark.parametrize(
+    "rule", ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"]
+)
 def test_what_the_settings_forbid_is_not_written(rule):
-    free = llm("t5", "none").generate(sources()[1], params("t5", temperature=0))[0].tokens
-    chosen = {"suppress_tokens": [free[2]], "begin_suppress_tokens": [free[0]], "bad_words_ids": [free[3:5]]}
+    free = (
+        llm("t5", "none").generate(sources()[1], params("t5", temperature=0))[0].tokens
+    )
+    chosen = {
+        "suppress_tokens": [free[2]],
+        "begin_suppress_tokens": [free[0]],
+        "bad_words_ids": [free[3:5]],
+    }
     model = tiny_seq2seq.build("t5")
     model.generation_config.update(**{rule: chosen[rule]})
     options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW)
     expected = model.generate(torch.tensor([sources()[1]]), **options)[0, 1:].tolist()
-    with LLM(model, tokenizer=tiny_seq2seq.tokenizer("t5"), draft=model, nodes=4) as one:
+    with LLM(
+        model, tokenizer=tiny_seq2seq.tokenizer("t5"), draft=model, nodes=4
+    ) as one:
         found = one.generate(sources()[1], [params("t5", temperature=0)])[0].tokens
     assert found == expected != free
 
@@ -138,7 +190,9 @@ def test_a_text_may_fill_the_context(name):
     free = tiny_seq2seq.build(name)
     free.generation_config.update(eos_token_id=None, forced_eos_token_id=None)
     new = room + len(target(name).seq2seq.start) - 1
-    expected = free.generate(torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=new)[0].tolist()
+    expected = free.generate(
+        torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=new
+    )[0].tolist()
     for method in ("none", "lm"):
         assert llm(name, method).generate(source, whole)[0].tokens == expected[-room:]
 
@@ -147,15 +201,23 @@ def test_a_cut_text_ends_as_the_settings_say_and_says_that_it_was_cut():
     asked = params("bart", temperature=0)
     ends = [[answer] for answer in llm("bart", "none").generate(sources(), asked)]
     for (answer,) in ends:
-        assert (answer.tokens[-1], answer.finish_reason, len(answer.tokens)) == (2, "length", asked.max_tokens)
-    whole = llm("bart", "none").generate(sources(), params("bart", temperature=0, ignore_eos=True))
+        assert (answer.tokens[-1], answer.finish_reason, len(answer.tokens)) == (
+            2,
+            "length",
+            asked.max_tokens,
+        )
+    whole = llm("bart", "none").generate(
+        sources(), params("bart", temperature=0, ignore_eos=True)
+    )
     assert [one.tokens[:-1] for one in whole] == [one.tokens[:-1] for (one,) in ends]
     assert 2 not in {one.tokens[-1] for one in whole}
 
 
 def test_an_answer_follows_an_expression():
     asked = SamplingParams(regex="(ab|cd)+", max_tokens=12, seed=1)
-    plain, drafted = (llm("bart", method).generate("Say it.", asked)[0] for method in ("none", "lm"))
+    plain, drafted = (
+        llm("bart", method).generate("Say it.", asked)[0] for method in ("none", "lm")
+    )
     assert set(plain.text) <= set("abcd")
     assert plain.text == drafted.text != ""
 
@@ -167,12 +229,15 @@ def test_the_encoder_runs_once_a_text_and_its_states_are_freed(name, method):
     states: list[weakref.ref] = []
     models = [one.target, *([one.engine.drafter.model] if method == "lm" else [])]
     hooks = [
-        model.hf.get_encoder().register_forward_hook(lambda *call: states.append(weakref.ref(call[-1][0])))
+        model.hf.get_encoder().register_forward_hook(
+            lambda *call: states.append(weakref.ref(call[-1][0]))
+        )
         for model in models
     ]
     answers = one.stream(sources()[2], params(name, seed=1, ignore_eos=True))
     next(answers)
-    pooled = one.target.mode is Mode.TREE  # the pool keeps only the keys and values that the decoder makes of them
+    # the pool keeps only the keys and values that the decoder makes of them
+    pooled = one.target.mode is Mode.TREE
     assert [state() is None for state in states] == [False]  # equal encoders are one
     assert sum(len(delta.tokens) for delta in answers) > 10
     one.generate(sources(), params(name, seed=1, ignore_eos=True))
@@ -180,4 +245,6 @@ def test_the_encoder_runs_once_a_text_and_its_states_are_freed(name, method):
         hook.remove()
     assert len(states) == 1 + len(LENGTHS)
     assert [state() for state in states] == [None] * len(states)
-    assert [model.backend.pool.held for model in models if pooled] == [0] * (len(models) * pooled)
+    assert [model.backend.pool.held for model in models if pooled] == [0] * (
+        len(models) * pooled
+    )

@@ -1,4 +1,6 @@
-"""Encoder-decoders in the page pool: trees, ragged batches, late joins and preemption change no token."""
+"""Encoder-decoders in the page pool: trees, ragged batches, late joins and preemption
+change no token.
+"""
 
 from functools import cache
 
@@ -12,7 +14,9 @@ from foreword.types import Completion
 
 FAMILIES = ["t5", "bart", "m2m100", "marian", *tiny_seq2seq.in_c("t5", "umt5")]
 LENGTHS = (1, 3, 8, 15, 16, 33, 62, 70)
-"""Tokens of the sources: less than a page and more, in no order of length when they come."""
+"""Tokens of the sources: less than a page and more, in no order of length when they
+come.
+"""
 
 
 @cache
@@ -24,7 +28,9 @@ def target(name: str) -> Model:
 
 @cache
 def draft(name: str) -> Model:
-    """A model that is often right, and whose second choice is right where the first is not."""
+    """A model that is often right, and whose second choice is right where the first is
+    not.
+    """
     own = tiny_seq2seq.build(name)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(4)
@@ -36,19 +42,29 @@ def draft(name: str) -> Model:
 def llm(target: Model, method: str, **options) -> LLM:
     draft_model = draft(target.name) if method == "lm" else None
     return LLM(
-        target, tokenizer=tiny_seq2seq.tokenizer(target.name), method=method, draft=draft_model, nodes=8, **options
+        target,
+        tokenizer=tiny_seq2seq.tokenizer(target.name),
+        method=method,
+        draft=draft_model,
+        nodes=8,
+        **options,
     )
 
 
 @cache
 def sources() -> list[list[int]]:
     noise = torch.Generator().manual_seed(8)
-    return [torch.randint(60, 310, (length,), generator=noise).tolist() for length in LENGTHS]
+    return [
+        torch.randint(60, 310, (length,), generator=noise).tolist()
+        for length in LENGTHS
+    ]
 
 
 @cache
 def asked(trace: bool = False) -> list[SamplingParams]:
-    """Greedy and sampled, of several lengths, so that later ones join while earlier ones are running."""
+    """Greedy and sampled, of several lengths, so that later ones join while earlier
+    ones are running.
+    """
     return [
         SamplingParams(
             temperature=float(number % 3 > 0),
@@ -65,11 +81,15 @@ def asked(trace: bool = False) -> list[SamplingParams]:
 def plain(name: str) -> list[list[int]]:
     """What each request writes alone, without drafts."""
     one = llm(target(name), "none")
-    return [one.generate(s, [a])[0].tokens for s, a in zip(sources(), asked(), strict=True)]
+    return [
+        one.generate(s, [a])[0].tokens for s, a in zip(sources(), asked(), strict=True)
+    ]
 
 
 def branches(answers: list[Completion]) -> int:
-    """Return the number of accepted draft tokens that were not the first choice after their parent."""
+    """Return the number of accepted draft tokens that were not the first choice after
+    their parent.
+    """
     return sum(
         any(other.parent == one.draft[node].parent for other in one.draft[:node])
         for answer in answers
@@ -90,8 +110,14 @@ def test_trees_in_ragged_batches_change_no_token(name):
 
 @pytest.mark.parametrize("name", ["t5", "bart", *tiny_seq2seq.in_c("t5")])
 def test_preempted_sequences_write_the_same_and_free_their_sources(name):
-    long = [SamplingParams(temperature=0.5, seed=seed, max_tokens=80, ignore_eos=True) for seed in range(3)]
-    alone = [llm(target(name), "none").generate(s, [a])[0].tokens for s, a in zip(sources()[:3], long, strict=True)]
+    long = [
+        SamplingParams(temperature=0.5, seed=seed, max_tokens=80, ignore_eos=True)
+        for seed in range(3)
+    ]
+    alone = [
+        llm(target(name), "none").generate(s, [a])[0].tokens
+        for s, a in zip(sources()[:3], long, strict=True)
+    ]
     one = llm(target(name), "lm", cache_tokens=9 * 64)
     pool = target(name).backend.pool
     answers = one.generate(sources()[:3], long)
@@ -110,14 +136,20 @@ def test_preempted_sequences_write_the_same_and_free_their_sources(name):
 def test_bits_do_not_depend_on_the_batch_in_bfloat16(name):
     own = Model(tiny_seq2seq.build(name).bfloat16(), name)
     assert own.capability.backend == "pool"
-    alone = [llm(own, "none").generate(s, [a])[0].tokens for s, a in zip(sources(), asked(), strict=True)]
+    alone = [
+        llm(own, "none").generate(s, [a])[0].tokens
+        for s, a in zip(sources(), asked(), strict=True)
+    ]
     answers = llm(own, "lm").generate(sources(), asked())
     assert [answer.tokens for answer in answers] == alone
     assert sum(answer.stats.accepted for answer in answers) > 40
 
 
 def test_a_sequence_waits_until_there_is_room_for_its_source_too():
-    one, long = llm(target("bart"), "none", cache_tokens=6 * 64), sources()[-1]  # 2 pages each, as many for the text
-    answers = one.generate([long, long], SamplingParams(max_tokens=12, ignore_eos=True, trace=True))
+    # 2 pages each, as many for the text
+    one, long = llm(target("bart"), "none", cache_tokens=6 * 64), sources()[-1]
+    answers = one.generate(
+        [long, long], SamplingParams(max_tokens=12, ignore_eos=True, trace=True)
+    )
     assert {each.sequences for answer in answers for each in answer.rounds} == {1}
     assert one.engine.load.preemptions == 0

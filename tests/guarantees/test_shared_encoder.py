@@ -1,4 +1,6 @@
-"""Draft models of encoder-decoders, with the target's encoder, with their own, or with none."""
+"""Draft models of encoder-decoders, with the target's encoder, with their own, or with
+none.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ SOURCES = [[70, 80, 90, 100], [200, 201, 202, 203, 204, 205, 206, 207, 208]]
 def student(name: str) -> PreTrainedModel:
     """The target, whose LM head forgot a little."""
     model = tiny_seq2seq.build(name)
-    model.lm_head.weight.data += 0.02 * torch.randn(model.lm_head.weight.shape, generator=torch.Generator())
+    model.lm_head.weight.data += 0.02 * torch.randn(
+        model.lm_head.weight.shape, generator=torch.Generator()
+    )
     return model
 
 
@@ -44,19 +48,27 @@ def counted(*models: PreTrainedModel) -> Iterator[list[int]]:
 
         return count
 
-    hooks = [model.get_encoder().register_forward_hook(counts(at)) for at, model in enumerate(models)]
+    hooks = [
+        model.get_encoder().register_forward_hook(counts(at))
+        for at, model in enumerate(models)
+    ]
     yield runs
     for hook in hooks:
         hook.remove()
 
 
 def compare(target: Model, name: str, draft: object, **more) -> int:
-    """Check that the draft model changes no token at two temperatures; return how many of its tokens were accepted."""
+    """Check that the draft model changes no token at two temperatures; return how many
+    of its tokens were accepted.
+    """
     options = dict(max_tokens=24, ignore_eos=True, n=2, **more)
     asked = [SamplingParams(temperature=heat, seed=3, **options) for heat in (0.0, 1.0)]
     tokenizer, accepted = tiny_seq2seq.tokenizer(name), 0
     plain = LLM(target, tokenizer=tokenizer, method="none").generate(SOURCES, asked)
-    with LLM(target, tokenizer=tokenizer, draft=draft, method="lm", nodes=4) as llm, counted(target.hf) as runs:
+    with (
+        LLM(target, tokenizer=tokenizer, draft=draft, method="lm", nodes=4) as llm,
+        counted(target.hf) as runs,
+    ):
         drafted = llm.generate(SOURCES, asked)
         for one, other in zip(drafted, plain, strict=True):
             assert one.tokens == other.tokens
@@ -85,7 +97,10 @@ def test_an_equal_encoder_runs_once_for_both_models(name, saved, tmp_path):
 @pytest.mark.parametrize("saved", [False, True], ids=["memory", "folder"])
 @pytest.mark.parametrize("name", ["bart", "marian"])
 def test_a_decoder_alone_drafts_with_the_encoder_of_the_target(name, saved, tmp_path):
-    target, draft = Model(tiny_seq2seq.build(name), name), decoder(tiny_seq2seq.build(name))
+    target, draft = (
+        Model(tiny_seq2seq.build(name), name),
+        decoder(tiny_seq2seq.build(name)),
+    )
     if saved:
         draft.save_pretrained(tmp_path)
         tiny_seq2seq.tokenizer(name).save_pretrained(tmp_path)
@@ -105,11 +120,21 @@ def test_a_decoder_of_another_width_is_refused():
     target = Model(tiny_seq2seq.build("bart"), "bart")
     config = tiny_seq2seq.build("bart").config
     config.d_model = 32
-    with pytest.raises(InvalidRequest, match="of width 32, and the encoder of BartForConditionalGeneration gives 64"):
-        LLM(target, tokenizer=tiny_seq2seq.tokenizer("bart"), draft=AutoModelForCausalLM.from_config(config))
+    with pytest.raises(
+        InvalidRequest,
+        match="of width 32, and the encoder of BartForConditionalGeneration gives 64",
+    ):
+        LLM(
+            target,
+            tokenizer=tiny_seq2seq.tokenizer("bart"),
+            draft=AutoModelForCausalLM.from_config(config),
+        )
 
 
 def test_a_decoder_only_model_drafts_from_the_answer_alone():
     letters = dict.fromkeys(range(100, 104), 50.0)
-    target, draft = Model(tiny_seq2seq.build("bart"), "bart"), Model(tiny_models.build("llama"), "llama")
+    target, draft = (
+        Model(tiny_seq2seq.build("bart"), "bart"),
+        Model(tiny_models.build("llama"), "llama"),
+    )
     assert compare(target, "bart", draft, logit_bias=letters) > 10

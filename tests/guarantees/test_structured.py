@@ -1,4 +1,6 @@
-"""Answers that follow a schema, an expression or a grammar: the text of plain decoding, valid, whoever drafts."""
+"""Answers that follow a schema, an expression or a grammar: the text of plain decoding,
+valid, whoever drafts.
+"""
 
 import json
 import re
@@ -14,7 +16,19 @@ from foreword.sampling.logits import weights
 from foreword.types import Sequence
 from foreword.types.params import SamplingParams
 from foreword.verify import RULES
-from running import Answer, Request, distribution, draft, drafter, engine, finish, grammars, plain, prompts, target
+from running import (
+    Answer,
+    Request,
+    distribution,
+    draft,
+    drafter,
+    engine,
+    finish,
+    grammars,
+    plain,
+    prompts,
+    target,
+)
 
 METHODS_THAT_DRAFT = tuple(name for name in METHODS if name != "none")
 PERSON = {
@@ -27,7 +41,10 @@ PERSON = {
     },
     "required": ["name", "age", "city", "tags"],
 }
-PHONE, SUMS = r"[0-9]{3}-[0-9]{4} (home|wörk)", 'root ::= number (" + " number)* " = " number\nnumber ::= [0-9]{1,3}'
+PHONE, SUMS = (
+    r"[0-9]{3}-[0-9]{4} (home|wörk)",
+    'root ::= number (" + " number)* " = " number\nnumber ::= [0-9]{1,3}',
+)
 FORMS = (
     dict(json_schema=PERSON),
     dict(regex=PHONE),
@@ -45,7 +62,9 @@ def requests(turn: int) -> list[Request]:
     asked = []
     for at, form in enumerate(FORMS):
         heat = HEATS[(at + turn) % 3]
-        params = SamplingParams(**({"temperature": heat, "seed": 10 * turn + at, "max_tokens": 56} | form))
+        params = SamplingParams(
+            **({"temperature": heat, "seed": 10 * turn + at, "max_tokens": 56} | form)
+        )
         asked.append(Request(prompts()[at % 5], params))
     return asked
 
@@ -58,7 +77,11 @@ def wanted(turn: int) -> list[Answer]:
 def check_drafted(answers: list[Answer]) -> None:
     """A text for which nothing was drafted proves nothing."""
     assert {answer.sequence.undrafted for answer in answers} == {None}
-    structured = [answer.sequence.stats for answer in answers if answer.sequence.grammar is not None]
+    structured = [
+        answer.sequence.stats
+        for answer in answers
+        if answer.sequence.grammar is not None
+    ]
     assert sum(stats.drafted for stats in structured) > 0
     assert sum(stats.accepted for stats in structured) > 0
 
@@ -81,26 +104,46 @@ def test_text_is_that_of_plain_decoding_under_the_same_grammar(name, turn):
 
 
 @pytest.mark.parametrize(
-    "rule", [pytest.param(r, marks=() if r == "traversal" else pytest.mark.slow) for r in RULES if r != "match"]
+    "rule",
+    [
+        pytest.param(r, marks=() if r == "traversal" else pytest.mark.slow)
+        for r in RULES
+        if r != "match"
+    ],
 )
 def test_every_rule_gives_the_greedy_text(rule):
     asked = [
-        Request(prompts()[at % 5], SamplingParams(**({"max_tokens": 48} | form | {"temperature": 0.0})))
+        Request(
+            prompts()[at % 5],
+            SamplingParams(**({"max_tokens": 48} | form | {"temperature": 0.0})),
+        )
         for at, form in enumerate(FORMS)
     ]
     loop = engine(target(), drafter("lm"), 6, rule=rule)
     got = finish(loop, asked)
-    assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+    assert [answer.said for answer in got] == [
+        answer.said for answer in plain(target(), asked)
+    ]
     check_drafted(got)
 
 
-@pytest.mark.parametrize("rule", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in RULES])
-@pytest.mark.parametrize("method", ["lm", pytest.param("suffix", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in RULES],
+)
+@pytest.mark.parametrize(
+    "method", ["lm", pytest.param("suffix", marks=pytest.mark.slow)]
+)
 def test_tokens_are_drawn_from_the_targets_masked_distribution(rule, method):
-    """In the order of how much the draft model overrates them, as in test_law.py; both sides under the grammar."""
+    """In the order of how much the draft model overrates them, as in test_law.py; both
+    sides under the grammar.
+    """
     words = SamplingParams(regex="([a-z ]{1,5}, ){12}", max_tokens=24).regex
     asked = [
-        Request(prompts()[seed % 5], SamplingParams(temperature=1.0, seed=seed, max_tokens=24, regex=words))
+        Request(
+            prompts()[seed % 5],
+            SamplingParams(temperature=1.0, seed=seed, max_tokens=24, regex=words),
+        )
         for seed in range(16)
     ]
     answers = finish(engine(target(), drafter(method), 6, rule=rule, slots=4), asked)
@@ -110,10 +153,22 @@ def test_tokens_are_drawn_from_the_targets_masked_distribution(rule, method):
         sequence = answer.sequence
         assert re.fullmatch(r"([a-z ]{1,5}, )*([a-z ]{0,5}(, ?)?)?", answer.text)
         raw = [distribution(model, sequence.tokens) for model in (target(), draft())]
-        follows = grammars().answer(grammars().compiled(request.params), request.params, sequence.prompt)
+        follows = grammars().answer(
+            grammars().compiled(request.params), request.params, sequence.prompt
+        )
         for place in range(sequence.prompt, len(sequence.tokens)):
-            before = Sequence(0, sequence.tokens[:place], sequence.prompt, request.params, 0, grammar=follows)
-            p, q = (weights(logits[place - 1 : place], before, [[]])[0].double().softmax(-1) for logits in raw)
+            before = Sequence(
+                0,
+                sequence.tokens[:place],
+                sequence.prompt,
+                request.params,
+                0,
+                grammar=follows,
+            )
+            p, q = (
+                weights(logits[place - 1 : place], before, [[]])[0].double().softmax(-1)
+                for logits in raw
+            )
             token = sequence.tokens[place]
             ratio = torch.where(p > 0, q / p, 0.0)
             over = (ratio > ratio[token]).double() @ p
@@ -127,7 +182,12 @@ def valid(form: dict, text: str) -> bool:
         return jsonschema_rs.is_valid(form["json_schema"], json.loads(text))
     if "json_object" in form:
         return isinstance(json.loads(text), dict)
-    return re.fullmatch(PHONE if "regex" in form else r"\d{1,3}( \+ \d{1,3})* = \d{1,3}", text) is not None
+    return (
+        re.fullmatch(
+            PHONE if "regex" in form else r"\d{1,3}( \+ \d{1,3})* = \d{1,3}", text
+        )
+        is not None
+    )
 
 
 def test_complete_answers_are_valid_and_end_with_stop():
@@ -143,10 +203,24 @@ def test_complete_answers_are_valid_and_end_with_stop():
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("form", [form for form in FORMS if form], ids=str)
 def test_every_truncation_is_the_beginning_of_the_whole_answer(form):
-    (whole,) = plain(target(), [Request(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": 60} | form)))])
+    (whole,) = plain(
+        target(),
+        [
+            Request(
+                prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": 60} | form))
+            )
+        ],
+    )
     lengths = range(1, min(len(whole.tokens), 24))
-    asked = [Request(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form))) for length in lengths]
-    for length, answer in zip(lengths, finish(engine(target(), drafter("lm"), 6), asked), strict=True):
+    asked = [
+        Request(
+            prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form))
+        )
+        for length in lengths
+    ]
+    for length, answer in zip(
+        lengths, finish(engine(target(), drafter("lm"), 6), asked), strict=True
+    ):
         assert answer.tokens == whole.tokens[:length]
         assert whole.text.startswith(answer.text.rstrip("\ufffd"))
         assert answer.sequence.finish_reason == "length"
@@ -154,20 +228,32 @@ def test_every_truncation_is_the_beginning_of_the_whole_answer(form):
 
 def test_text_ends_without_an_end_of_text_token():
     for ends in ({"ignore_eos": True}, {}):
-        asked = [Request(prompts()[1], SamplingParams(regex="(yes|no), [ab]{3}", max_tokens=30, seed=1, **ends))]
+        asked = [
+            Request(
+                prompts()[1],
+                SamplingParams(
+                    regex="(yes|no), [ab]{3}", max_tokens=30, seed=1, **ends
+                ),
+            )
+        ]
         for loop in (engine(target()), engine(target(), drafter("lm"), 5)):
             (answer,) = finish(loop, asked)
             assert re.fullmatch("(yes|no), [ab]{3}", answer.text)
             assert answer.sequence.finish_reason == "stop"
             assert not target().eos & set(answer.tokens)
-    open_end = Request(prompts()[1], SamplingParams(regex="[ab]+", max_tokens=30, seed=1, ignore_eos=True))
+    open_end = Request(
+        prompts()[1],
+        SamplingParams(regex="[ab]+", max_tokens=30, seed=1, ignore_eos=True),
+    )
     (answer,) = finish(engine(target(), drafter("lm"), 5), [open_end])
     assert (len(answer.tokens), answer.sequence.finish_reason) == (30, "length")
     assert re.fullmatch("[ab]+", answer.text)
 
 
 def test_open_end_is_left_to_the_model():
-    biased = SamplingParams(regex="[ab]+", max_tokens=30, seed=1, temperature=0, logit_bias={0: 100.0})
+    biased = SamplingParams(
+        regex="[ab]+", max_tokens=30, seed=1, temperature=0, logit_bias={0: 100.0}
+    )
     for loop in (engine(target()), engine(target(), drafter("lm"), 5)):
         (answer,) = finish(loop, [Request(prompts()[1], biased)])
         assert re.fullmatch("[ab]+", answer.text)
@@ -175,9 +261,16 @@ def test_open_end_is_left_to_the_model():
         assert answer.sequence.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("grammar", ['root ::= "a" root', 'root ::= root "b" | "a" root "b" | "c"'])
+@pytest.mark.parametrize(
+    "grammar", ['root ::= "a" root', 'root ::= root "b" | "a" root "b" | "c"']
+)
 def test_recursive_grammars_run_to_the_longest_length(grammar):
-    asked = [Request(prompts()[1], SamplingParams(grammar=grammar, max_tokens=24, seed=1, ignore_eos=True))]
+    asked = [
+        Request(
+            prompts()[1],
+            SamplingParams(grammar=grammar, max_tokens=24, seed=1, ignore_eos=True),
+        )
+    ]
     want = plain(target(), asked)
     got = finish(engine(target(), drafter("suffix"), 5), asked)
     assert [one.said for one in got] == [one.said for one in want]
@@ -188,8 +281,12 @@ def test_words_that_are_forbidden_can_leave_no_token_and_end_only_that_request()
     from foreword.errors import InvalidRequest
 
     every = tuple((token,) for token in range(target().vocab))
-    stuck = Request(prompts()[0], SamplingParams(regex="abc", max_tokens=9, bad_word_ids=every))
-    with pytest.raises(InvalidRequest, match=r"every token is forbidden .* bad_word_ids or regex"):
+    stuck = Request(
+        prompts()[0], SamplingParams(regex="abc", max_tokens=9, bad_word_ids=every)
+    )
+    with pytest.raises(
+        InvalidRequest, match=r"every token is forbidden .* bad_word_ids or regex"
+    ):
         finish(engine(target(), drafter("lm"), 3), [stuck])
 
 
@@ -197,13 +294,22 @@ def test_answers_to_one_prompt_follow_the_form_each():
     from foreword import LLM
 
     llm = LLM(nodes=4)
-    params = SamplingParams(json_schema=PERSON, n=3, seed=7, max_tokens=60, temperature=1.0)
+    params = SamplingParams(
+        json_schema=PERSON, n=3, seed=7, max_tokens=60, temperature=1.0
+    )
     several = llm.generate("A person:", params)
     assert [one.text for one in several] == [
-        llm.generate("A person:", SamplingParams(json_schema=PERSON, seed=7 + n, max_tokens=60, method="none"))[0].text
+        llm.generate(
+            "A person:",
+            SamplingParams(
+                json_schema=PERSON, seed=7 + n, max_tokens=60, method="none"
+            ),
+        )[0].text
         for n in range(3)
     ]
     assert len({one.text for one in several}) == 3
     for one in several:
         assert one.stats.accepted > 0
-        assert one.finish_reason == "length" or jsonschema_rs.is_valid(PERSON, json.loads(one.text))
+        assert one.finish_reason == "length" or jsonschema_rs.is_valid(
+            PERSON, json.loads(one.text)
+        )

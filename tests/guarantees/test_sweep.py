@@ -3,14 +3,23 @@
 import re
 
 import pytest
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import zoo
 from sweep import DTYPES, PAGE, find
 
 
 def listed() -> dict[str, list[str]]:
-    rows = re.findall(r"^\| (\S+) \| ([^|]*) \| ([^|]*) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\S+) \| ([^|]*) \| ([^|]*) \|",
+        PAGE.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     return {kind: list(cells) for kind, *cells in rows if kind != "kind"}
 
 
@@ -24,7 +33,9 @@ def test_every_kind_is_listed_and_none_differs():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "cells"), listed().items() if PAGE.exists() else [])
 def test_no_bit_differs_on_the_backend_of_a_kind(kind, cells):
-    """Which backend that is depends on the bits of this machine's arithmetic, so the page may name another one."""
+    """Which backend that is depends on the bits of this machine's arithmetic, so the
+    page may name another one.
+    """
     for dtype, cell in zip(DTYPES, cells, strict=True):
         if cell != "-":
             assert find(kind, dtype).differing == ()

@@ -1,4 +1,6 @@
-"""The drop-in gives what transformers gives: same tokens, same shapes, same rules of stopping, and the model back."""
+"""The drop-in gives what transformers gives: same tokens, same shapes, same rules of
+stopping, and the model back.
+"""
 
 import threading
 from functools import partial
@@ -35,9 +37,12 @@ def model():
 
 @pytest.fixture(scope="module")
 def shipped():
-    """Target, draft and tokenizer of the family, in float32 as users of transformers load them."""
+    """Target, draft and tokenizer of the family, in float32 as users of transformers
+    load them.
+    """
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (starter.target(), starter.draft())
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        for path in (starter.target(), starter.draft())
     )
     return target, draft, AutoTokenizer.from_pretrained(starter.target())
 
@@ -52,11 +57,17 @@ def how(drafter, model):
     """Arguments that let a drafter guess four tokens a round, or none."""
     if drafter == "nothing":
         return dict(custom_generate=foreword.generate, method="none")
-    return dict(custom_generate=foreword.generate, nodes=4, drafter=model if drafter == "itself" else None)
+    return dict(
+        custom_generate=foreword.generate,
+        nodes=4,
+        drafter=model if drafter == "itself" else None,
+    )
 
 
 class Alternate(LogitsProcessor):
-    """Forbids tokens of the parity of the last one: depends on the path, and only on it."""
+    """Forbids tokens of the parity of the last one: depends on the path, and only on
+    it.
+    """
 
     def __call__(self, input_ids, scores):
         odd = torch.arange(scores.shape[-1]) % 2
@@ -67,7 +78,9 @@ class OfRow(LogitsProcessor):
     """Allows each row of the batch its own half of the vocabulary."""
 
     def __call__(self, input_ids, scores):
-        half = (torch.arange(scores.shape[-1]) >= scores.shape[-1] // 2).expand_as(scores)
+        half = (torch.arange(scores.shape[-1]) >= scores.shape[-1] // 2).expand_as(
+            scores
+        )
         row = torch.arange(len(scores))[:, None] % 2 == 1
         return scores.masked_fill(half != row, -torch.inf)
 
@@ -82,12 +95,16 @@ class Sum(StoppingCriteria):
 # ---- the same tokens
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "qwen3", "gemma2", "opt", "mixtral"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "mistral", "qwen3", "gemma2", "opt", "mixtral"]
+)
 @pytest.mark.parametrize("drafter", ["itself", "text"])
 def test_greedy_text_is_that_of_transformers(name, drafter):
     model, inputs = tiny_models.build(name), ids(13)
     want = model.generate(**inputs, max_new_tokens=24, do_sample=False)
-    got = model.generate(**inputs, max_new_tokens=24, do_sample=False, **how(drafter, model))
+    got = model.generate(
+        **inputs, max_new_tokens=24, do_sample=False, **how(drafter, model)
+    )
     assert got.dtype == want.dtype
     assert got.tolist() == want.tolist()
 
@@ -97,9 +114,13 @@ def test_models_that_take_no_attention_of_ours_are_served_more_simply(name):
     model, inputs = tiny_models.build(name), ids(9)
     want = model.generate(**inputs, max_new_tokens=12, do_sample=False)
     with pytest.warns(UserWarning, match="mode '(cache|plain)'"):
-        got = model.generate(**inputs, max_new_tokens=12, do_sample=False, **how("text", model))
+        got = model.generate(
+            **inputs, max_new_tokens=12, do_sample=False, **how("text", model)
+        )
     assert got.tolist() == want.tolist()
-    again = model.generate(**inputs, max_new_tokens=12, do_sample=False, **how("text", model))
+    again = model.generate(
+        **inputs, max_new_tokens=12, do_sample=False, **how("text", model)
+    )
     assert again.tolist() == want.tolist(), "warned once, served twice"
 
 
@@ -107,10 +128,20 @@ def test_models_that_take_no_attention_of_ours_are_served_more_simply(name):
 def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
     inputs = ids(3, 17, 9, 1, 12, pad=7)
     inputs["input_ids"][1, 4] = 7  # the padding token may also be part of a prompt
-    options = dict(max_new_tokens=20, do_sample=False, eos_token_id=list(range(0, 320, 9)), pad_token_id=7)
+    options = dict(
+        max_new_tokens=20,
+        do_sample=False,
+        eos_token_id=list(range(0, 320, 9)),
+        pad_token_id=7,
+    )
     want = model.generate(**inputs, **options)
-    assert len({(row[17:] != 7).sum().item() for row in want}) > 1, "all rows are equally long: the test says nothing"
-    assert model.generate(**inputs, **options, **how(drafter, model)).tolist() == want.tolist()
+    assert len({(row[17:] != 7).sum().item() for row in want}) > 1, (
+        "all rows are equally long: the test says nothing"
+    )
+    assert (
+        model.generate(**inputs, **options, **how(drafter, model)).tolist()
+        == want.tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,15 +152,27 @@ def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
         dict(bad_words_ids=[[5], [7, 9]] + [[token] for token in range(100, 200)]),
         dict(min_new_tokens=9, eos_token_id=list(range(0, 320, 3)), pad_token_id=0),
         dict(min_length=20, eos_token_id=list(range(0, 320, 3)), pad_token_id=0),
-        dict(suppress_tokens=list(range(0, 320, 2)), begin_suppress_tokens=[1, 3, 5, 7]),
+        dict(
+            suppress_tokens=list(range(0, 320, 2)), begin_suppress_tokens=[1, 3, 5, 7]
+        ),
         dict(sequence_bias=[[[4], 9.0], [[4, 8], -50.0]]),
-        dict(exponential_decay_length_penalty=(3, 1.2), eos_token_id=11, pad_token_id=0),
+        dict(
+            exponential_decay_length_penalty=(3, 1.2), eos_token_id=11, pad_token_id=0
+        ),
         dict(forced_eos_token_id=11, eos_token_id=11, pad_token_id=0),
         dict(encoder_repetition_penalty=1.5),
         dict(logits_processor=[Alternate()]),
         dict(logits_processor=[OfRow()]),
-        dict(prefix_allowed_tokens_fn=lambda row, text: [(int(text[-1]) * 7 + row + k) % 320 for k in range(5)]),
-        dict(stopping_criteria=StoppingCriteriaList([Sum()]), eos_token_id=11, pad_token_id=0),
+        dict(
+            prefix_allowed_tokens_fn=lambda row, text: [
+                (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
+            ]
+        ),
+        dict(
+            stopping_criteria=StoppingCriteriaList([Sum()]),
+            eos_token_id=11,
+            pad_token_id=0,
+        ),
         dict(use_cache=False),
     ],
     ids=lambda options: next(iter(options)),
@@ -137,7 +180,9 @@ def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
 def test_options_of_generate_are_obeyed_along_every_path(model, options):
     inputs = ids(11, 6)
     want = model.generate(**inputs, max_new_tokens=20, do_sample=False, **options)
-    got = model.generate(**inputs, max_new_tokens=20, do_sample=False, **options, **how("itself", model))
+    got = model.generate(
+        **inputs, max_new_tokens=20, do_sample=False, **options, **how("itself", model)
+    )
     assert got.tolist() == want.tolist()
 
 
@@ -156,11 +201,25 @@ def test_a_seed_fixes_the_sampled_text_whoever_guesses(model, options):
     texts = []
     for drafter in DRAFTERS:
         torch.manual_seed(11)
-        texts.append(model.generate(**ids(5, 8), max_new_tokens=16, do_sample=True, **options, **how(drafter, model)))
+        texts.append(
+            model.generate(
+                **ids(5, 8),
+                max_new_tokens=16,
+                do_sample=True,
+                **options,
+                **how(drafter, model),
+            )
+        )
     assert texts[0].tolist() == texts[1].tolist() == texts[2].tolist()
-    again = model.generate(**ids(5, 8), max_new_tokens=16, do_sample=True, **options, **how("text", model))
-    assert again.tolist() != texts[0].tolist(), "torch's generator went on, and the text did not change"
-    assert len({tuple(row) for row in texts[0].tolist()}) == len(texts[0]), "rows share their noise"
+    again = model.generate(
+        **ids(5, 8), max_new_tokens=16, do_sample=True, **options, **how("text", model)
+    )
+    assert again.tolist() != texts[0].tolist(), (
+        "torch's generator went on, and the text did not change"
+    )
+    assert len({tuple(row) for row in texts[0].tolist()}) == len(texts[0]), (
+        "rows share their noise"
+    )
 
 
 def test_sampled_tokens_follow_the_law_of_transformers(model):
@@ -197,17 +256,28 @@ def test_stop_strings_cut_inside_an_accepted_block_and_across_tokens(shipped, en
     target, _, tokenizer = shipped
     inputs = tokenizer("The capital of France is", return_tensors="pt")
     options = dict(max_new_tokens=40, do_sample=False)
-    text = tokenizer.decode(target.generate(**inputs, **options)[0, inputs.input_ids.shape[1] :])
+    text = tokenizer.decode(
+        target.generate(**inputs, **options)[0, inputs.input_ids.shape[1] :]
+    )
     for start in (3, 6, 11):
         stop = text[start : start + 5]
         assert stop
-        want = target.generate(**inputs, **options, stop_strings=[stop], tokenizer=tokenizer)
+        want = target.generate(
+            **inputs, **options, stop_strings=[stop], tokenizer=tokenizer
+        )
         got = target.generate(
-            **inputs, **options, stop_strings=[stop], tokenizer=tokenizer, speculative_decoding=True, draft_model=target
+            **inputs,
+            **options,
+            stop_strings=[stop],
+            tokenizer=tokenizer,
+            speculative_decoding=True,
+            draft_model=target,
         )
         assert got.tolist() == want.tolist()
         criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, [stop])])
-        got = target.generate(**inputs, **options, stopping_criteria=criteria, **how("itself", target))
+        got = target.generate(
+            **inputs, **options, stopping_criteria=criteria, **how("itself", target)
+        )
         assert got.tolist() == want.tolist()
 
 
@@ -221,60 +291,103 @@ def test_a_criterion_sees_every_prefix_once_and_nothing_after_the_end(model):
 
     criteria = StoppingCriteriaList([Watch()])
     got = model.generate(
-        **ids(5), max_new_tokens=40, do_sample=False, stopping_criteria=criteria, **how("itself", model)
+        **ids(5),
+        max_new_tokens=40,
+        do_sample=False,
+        stopping_criteria=criteria,
+        **how("itself", model),
     )[0].tolist()
     assert len(got) < 45
     assert seen == [got[:length] for length in range(6, len(got) + 1)]
 
 
 def test_time_that_is_up_ends_the_text_after_one_token(model):
-    got = model.generate(**ids(5), max_new_tokens=30, max_time=1e-9, do_sample=False, **how("itself", model))
+    got = model.generate(
+        **ids(5),
+        max_new_tokens=30,
+        max_time=1e-9,
+        do_sample=False,
+        **how("itself", model),
+    )
     assert got.shape == (1, 6)
 
 
 def test_a_streamer_gets_the_prompt_then_each_token_then_the_end(model):
     streamer = GumbelBuffer()
-    got = model.generate(**ids(5), max_new_tokens=9, do_sample=False, streamer=streamer, **how("itself", model))
-    assert streamer.values == [got[:, :5].tolist(), *([token] for token in got[0, 5:].tolist())]
+    got = model.generate(
+        **ids(5),
+        max_new_tokens=9,
+        do_sample=False,
+        streamer=streamer,
+        **how("itself", model),
+    )
+    assert streamer.values == [
+        got[:, :5].tolist(),
+        *([token] for token in got[0, 5:].tolist()),
+    ]
     assert streamer.ended == 1
 
 
 def test_a_streamer_is_ended_when_a_call_is_refused(model):
     streamer = GumbelBuffer()
     with pytest.raises(InvalidRequest, match="2 rows"):
-        model.generate(**ids(5, 5), max_new_tokens=9, streamer=streamer, **how("text", model))
+        model.generate(
+            **ids(5, 5), max_new_tokens=9, streamer=streamer, **how("text", model)
+        )
     assert streamer.ended == 1
 
 
 # ---- what is returned
 
 
-@pytest.mark.parametrize("options", [dict(), dict(logits_processor=[Alternate()], repetition_penalty=1.4)])
+@pytest.mark.parametrize(
+    "options", [dict(), dict(logits_processor=[Alternate()], repetition_penalty=1.4)]
+)
 def test_scores_and_logits_are_those_of_transformers(model, options):
-    options = dict(options, max_new_tokens=12, do_sample=False, return_dict_in_generate=True)
+    options = dict(
+        options, max_new_tokens=12, do_sample=False, return_dict_in_generate=True
+    )
     options |= dict(output_scores=True, output_logits=True)
     want = model.generate(**ids(7, 4), **options)
     got = model.generate(**ids(7, 4), **options, **how("itself", model))
     assert got.sequences.tolist() == want.sequences.tolist()
-    torch.testing.assert_close(torch.stack(got.logits), torch.stack(want.logits), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(torch.stack(got.scores), torch.stack(want.scores), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.stack(got.logits), torch.stack(want.logits), atol=1e-4, rtol=1e-4
+    )
+    torch.testing.assert_close(
+        torch.stack(got.scores), torch.stack(want.scores), atol=1e-4, rtol=1e-4
+    )
     assert [row.tokens for row in got.stats] == [12, 12]
     assert got.stats[0].accepted > 0
 
 
-def test_sampled_scores_are_the_filtered_ones_and_asking_for_them_changes_nothing(model):
-    options = dict(max_new_tokens=12, do_sample=True, top_k=5, seed=4, **how("itself", model))
+def test_sampled_scores_are_the_filtered_ones_and_asking_for_them_changes_nothing(
+    model,
+):
+    options = dict(
+        max_new_tokens=12, do_sample=True, top_k=5, seed=4, **how("itself", model)
+    )
     plain = model.generate(**ids(7), **options)
-    got = model.generate(**ids(7), **options, return_dict_in_generate=True, output_scores=True)
+    got = model.generate(
+        **ids(7), **options, return_dict_in_generate=True, output_scores=True
+    )
     assert got.sequences.tolist() == plain.tolist()
     assert [(step > -torch.inf).sum().item() for step in got.scores] == [5] * 12
-    assert all(step[0, token] > -torch.inf for step, token in zip(got.scores, got.sequences[0, 7:], strict=True))
+    assert all(
+        step[0, token] > -torch.inf
+        for step, token in zip(got.scores, got.sequences[0, 7:], strict=True)
+    )
     assert got.seeds == (4,)
     assert got.logits is None
 
 
 def test_a_row_that_has_ended_says_padding_with_certainty(model):
-    options = dict(eos_token_id=list(range(0, 320, 9)), pad_token_id=7, max_new_tokens=20, do_sample=False)
+    options = dict(
+        eos_token_id=list(range(0, 320, 9)),
+        pad_token_id=7,
+        max_new_tokens=20,
+        do_sample=False,
+    )
     options |= dict(return_dict_in_generate=True, output_scores=True)
     got = model.generate(**ids(3, 17, 9, 1), **options, **how("text", model))
     short = int(torch.tensor([row.tokens for row in got.stats]).argmin())
@@ -288,8 +401,14 @@ def test_a_row_that_has_ended_says_padding_with_certainty(model):
 def state(model):
     return (
         model.config._attn_implementation,
-        [(name, type(module), module.training, id(module)) for name, module in model.named_modules()],
-        [(name, id(weight), weight.sum().item()) for name, weight in model.state_dict(keep_vars=True).items()],
+        [
+            (name, type(module), module.training, id(module))
+            for name, module in model.named_modules()
+        ],
+        [
+            (name, id(weight), weight.sum().item())
+            for name, weight in model.state_dict(keep_vars=True).items()
+        ],
     )
 
 
@@ -302,13 +421,23 @@ def test_target_and_draft_are_given_back_as_they_were(model):
     small = tiny_models.build("qwen2")
     model.train()
     model.model.layers[0].eval()
-    before, options = (state(model), state(small)), dict(max_new_tokens=6, do_sample=False)
+    before, options = (
+        (state(model), state(small)),
+        dict(max_new_tokens=6, do_sample=False),
+    )
     plain = model.generate(**ids(5), **options)
-    model.generate(**ids(5), **options, custom_generate=foreword.generate, drafter=small, nodes=3)
+    model.generate(
+        **ids(5), **options, custom_generate=foreword.generate, drafter=small, nodes=3
+    )
     assert (state(model), state(small)) == before
     with pytest.raises(RuntimeError, match="the processor is broken"):
         model.generate(
-            **ids(5), **options, custom_generate=foreword.generate, drafter=small, nodes=0, logits_processor=[Broken()]
+            **ids(5),
+            **options,
+            custom_generate=foreword.generate,
+            drafter=small,
+            nodes=0,
+            logits_processor=[Broken()],
         )
     assert (state(model), state(small)) == before
     assert model.generate(**ids(5), **options).tolist() == plain.tolist()
@@ -317,7 +446,10 @@ def test_target_and_draft_are_given_back_as_they_were(model):
 
 def test_a_bfloat16_model_is_given_back_too():
     model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16)
-    before, call = state(model), partial(model.generate, **ids(5), max_new_tokens=8, do_sample=False)
+    before, call = (
+        state(model),
+        partial(model.generate, **ids(5), max_new_tokens=8, do_sample=False),
+    )
     plain = call()
     assert call(**how("text", model)).shape == plain.shape
     assert state(model) == before
@@ -335,7 +467,9 @@ def test_changed_weights_are_seen_at_once():
 
 def test_a_hook_in_a_layer_is_obeyed():
     model = tiny_models.build("llama")
-    model.model.layers[1].mlp.down_proj.register_forward_hook(lambda module, args, output: output * -2)
+    model.model.layers[1].mlp.down_proj.register_forward_hook(
+        lambda module, args, output: output * -2
+    )
     call = partial(model.generate, **ids(5), max_new_tokens=12, do_sample=False)
     assert call(**how("itself", model)).tolist() == call().tolist()
 
@@ -361,7 +495,8 @@ def test_what_is_remembered_keeps_no_model_alive():
 
     model, before = tiny_models.build("llama"), len(module._RECORDS)
     with borrowed_model(model):
-        assert model in module._RECORDS  # others may be freed meanwhile, so a count says nothing
+        # others may be freed meanwhile, so a count says nothing
+        assert model in module._RECORDS
     del model
     import gc
 
@@ -374,7 +509,11 @@ def test_two_threads_take_turns_with_one_model(model):
     got = []
 
     def work():
-        got.append(model.generate(**ids(5), max_new_tokens=12, do_sample=False, **how("itself", model)).tolist())
+        got.append(
+            model.generate(
+                **ids(5), max_new_tokens=12, do_sample=False, **how("itself", model)
+            ).tolist()
+        )
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -386,15 +525,24 @@ def test_two_threads_take_turns_with_one_model(model):
 
 def test_two_threads_that_borrow_the_same_two_models_crosswise_both_get_them():
     models = [tiny_models.build("llama") for _ in range(2)]
-    want = [one.generate(**ids(5), max_new_tokens=6, do_sample=False).tolist() for one in models]
+    want = [
+        one.generate(**ids(5), max_new_tokens=6, do_sample=False).tolist()
+        for one in models
+    ]
     got, start = {}, threading.Barrier(2, timeout=60)
 
     def work(mine: int) -> None:
         options = how("text", models[mine]) | {"drafter": models[1 - mine]}
         start.wait()
-        got[mine] = [models[mine].generate(**ids(5), max_new_tokens=6, do_sample=False, **options).tolist()]
+        got[mine] = [
+            models[mine]
+            .generate(**ids(5), max_new_tokens=6, do_sample=False, **options)
+            .tolist()
+        ]
 
-    threads = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in range(2)]
+    threads = [
+        threading.Thread(target=work, args=(mine,), daemon=True) for mine in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -403,7 +551,9 @@ def test_two_threads_that_borrow_the_same_two_models_crosswise_both_get_them():
 
 
 class Learnt(DraftBudget):
-    """Allows four draft tokens for each round until one is learnt from, and none afterwards."""
+    """Allows four draft tokens for each round until one is learnt from, and none
+    afterwards.
+    """
 
     rounds = 0
 
@@ -416,7 +566,13 @@ class Learnt(DraftBudget):
 
 def drafted(model, inputs, want, **options):
     """Draft tokens of a call whose text is `want`."""
-    found = model.generate(**inputs, max_new_tokens=6, do_sample=False, return_dict_in_generate=True, **options)
+    found = model.generate(
+        **inputs,
+        max_new_tokens=6,
+        do_sample=False,
+        return_dict_in_generate=True,
+        **options,
+    )
     assert found.sequences.tolist() == want.tolist()
     return sum(stats.drafted for stats in found.stats)
 
@@ -424,13 +580,23 @@ def drafted(model, inputs, want, **options):
 def test_next_call_with_same_drafter_keeps_what_the_width_learnt(monkeypatch):
     monkeypatch.setitem(BUDGETS, "learnt", Learnt)
     monkeypatch.setattr("foreword.budget.USUAL", "learnt")
-    model, small, inputs = tiny_models.build("llama"), tiny_models.build("qwen2"), ids(9)
+    model, small, inputs = (
+        tiny_models.build("llama"),
+        tiny_models.build("qwen2"),
+        ids(9),
+    )
     want = model.generate(**inputs, max_new_tokens=6, do_sample=False)
     call = partial(drafted, model, inputs, want)
     ours = dict(custom_generate=foreword.generate)
     # Without noise both rules give the text of transformers.
-    for options in (dict(drafter=small), dict(drafter=model), dict(drafter=small, rule="same-distribution")):
-        assert call(**ours, **options) == 4, "a drafter that was not asked before is tried"
+    for options in (
+        dict(drafter=small),
+        dict(drafter=model),
+        dict(drafter=small, rule="same-distribution"),
+    ):
+        assert call(**ours, **options) == 4, (
+            "a drafter that was not asked before is tried"
+        )
         assert call(**ours, **options) == 0
     with foreword.enable():
         assert call(draft_model=small) == 0
@@ -442,7 +608,13 @@ def test_next_call_with_same_drafter_keeps_what_the_width_learnt(monkeypatch):
 def test_width_of_a_failed_call_is_discarded(monkeypatch):
     monkeypatch.setitem(BUDGETS, "learnt", Learnt)
     model, inputs = tiny_models.build("llama"), ids(9)
-    call = partial(model.generate, **inputs, custom_generate=foreword.generate, drafter=model, budget="learnt")
+    call = partial(
+        model.generate,
+        **inputs,
+        custom_generate=foreword.generate,
+        drafter=model,
+        budget="learnt",
+    )
 
     class Late(LogitsProcessor):
         def __call__(self, input_ids, scores):
@@ -464,8 +636,14 @@ def test_width_of_a_failed_call_is_discarded(monkeypatch):
     [
         (dict(num_beams=2), "num_beams=2"),
         (dict(guidance_scale=1.5), "guidance_scale=1.5"),
-        (dict(output_attentions=True, return_dict_in_generate=True), "output_attentions"),
-        (dict(output_hidden_states=True, return_dict_in_generate=True), "output_hidden_states"),
+        (
+            dict(output_attentions=True, return_dict_in_generate=True),
+            "output_attentions",
+        ),
+        (
+            dict(output_hidden_states=True, return_dict_in_generate=True),
+            "output_hidden_states",
+        ),
         (dict(nodes=65), "cannot use 'nodes' 65"),
         (dict(seed=-1, do_sample=True), "seed"),
     ],
@@ -473,20 +651,32 @@ def test_width_of_a_failed_call_is_discarded(monkeypatch):
 )
 def test_what_cannot_be_served_is_refused_by_name(model, options, says):
     with pytest.raises(InvalidRequest, match=says):
-        model.generate(**ids(5), max_new_tokens=4, custom_generate=foreword.generate, **options)
+        model.generate(
+            **ids(5), max_new_tokens=4, custom_generate=foreword.generate, **options
+        )
 
 
 def test_inputs_that_cannot_be_served_are_refused(model):
     call = partial(model.generate, max_new_tokens=4, custom_generate=foreword.generate)
     with pytest.raises(InvalidRequest, match="padded on the right"):
-        call(input_ids=torch.tensor([[1, 2], [3, 4]]), attention_mask=torch.tensor([[1, 1], [1, 0]]))
-    cache = model.generate(**ids(5), max_new_tokens=4, return_dict_in_generate=True).past_key_values
+        call(
+            input_ids=torch.tensor([[1, 2], [3, 4]]),
+            attention_mask=torch.tensor([[1, 1], [1, 0]]),
+        )
+    cache = model.generate(
+        **ids(5), max_new_tokens=4, return_dict_in_generate=True
+    ).past_key_values
     with pytest.raises(InvalidRequest, match="past_key_values"):
         call(**ids(20), past_key_values=cache)
     with pytest.raises(UnknownMethod, match="nonsense"):
         call(**ids(5), method="nonsense")
     with pytest.raises(InvalidRequest, match="another tokenizer"):
-        call(**ids(5), drafter=AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32))
+        call(
+            **ids(5),
+            drafter=AutoModelForCausalLM.from_pretrained(
+                starter.draft(), dtype=torch.float32
+            ),
+        )
 
 
 # ---- enable
@@ -495,7 +685,13 @@ def test_inputs_that_cannot_be_served_are_refused(model):
 def test_the_spellings_people_use_are_served(shipped, enabled):
     target, draft, tokenizer = shipped
     inputs = tokenizer("Once upon a time", return_tensors="pt")
-    call = partial(target.generate, **inputs, max_new_tokens=16, do_sample=False, return_dict_in_generate=True)
+    call = partial(
+        target.generate,
+        **inputs,
+        max_new_tokens=16,
+        do_sample=False,
+        return_dict_in_generate=True,
+    )
     want = call()
     assert not hasattr(want, "stats")
     for options in (
@@ -519,7 +715,9 @@ def test_enable_is_undone_wholly_and_counts_once():
         assert patched is not original
         with foreword.enable():
             assert GenerationMixin.generate is patched
-        assert GenerationMixin.generate is patched, "the inner block took back what the outer one did"
+        assert GenerationMixin.generate is patched, (
+            "the inner block took back what the outer one did"
+        )
     assert GenerationMixin.generate is original
     foreword.disable()
     assert GenerationMixin.generate is original
@@ -528,6 +726,12 @@ def test_enable_is_undone_wholly_and_counts_once():
 def test_what_cannot_be_served_goes_to_transformers_with_one_warning(model, enabled):
     want = model.generate(**ids(5), max_new_tokens=4, num_beams=2, do_sample=False)
     with pytest.warns(UserWarning, match="num_beams=2") as caught:
-        got = model.generate(**ids(5), max_new_tokens=4, num_beams=2, do_sample=False, speculative_decoding=True)
+        got = model.generate(
+            **ids(5),
+            max_new_tokens=4,
+            num_beams=2,
+            do_sample=False,
+            speculative_decoding=True,
+        )
     assert got.tolist() == want.tolist()
     assert len(caught) == 1

@@ -1,4 +1,6 @@
-"""Under `foreword.enable()` every call that worked works: served with the same text, or handed over as it was."""
+"""Under `foreword.enable()` every call that worked works: served with the same text, or
+handed over as it was.
+"""
 
 import importlib.util
 import warnings
@@ -35,7 +37,9 @@ from strangers import NEAR, TRANSLATED
 
 @pytest.fixture(autouse=True)
 def unlearned() -> None:
-    """What one test taught the budget of a pair of models decides nothing in the next."""
+    """What one test taught the budget of a pair of models decides nothing in
+    the next.
+    """
     borrowed._RECORDS.clear()
 
 
@@ -50,7 +54,9 @@ class Counting(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         self.calls += 1
-        return scores.masked_fill(torch.arange(scores.shape[-1]) % 5 != self.calls % 5, -torch.inf)
+        return scores.masked_fill(
+            torch.arange(scores.shape[-1]) % 5 != self.calls % 5, -torch.inf
+        )
 
 
 class Counted(StoppingCriteria):
@@ -82,7 +88,8 @@ def small():
 @pytest.fixture(scope="module")
 def shipped():
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (starter.target(), starter.draft())
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        for path in (starter.target(), starter.draft())
     )
     return target, draft, AutoTokenizer.from_pretrained(starter.target())
 
@@ -107,7 +114,9 @@ def filled(model):
 
 
 def outcome(call):
-    """What a call returns or raises, what it leaves of the random stream, and the warnings of ours."""
+    """What a call returns or raises, what it leaves of the random stream, and the
+    warnings of ours.
+    """
     torch.manual_seed(3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -115,38 +124,99 @@ def outcome(call):
             result = call()
         except Exception as error:  # noqa: BLE001 - that too must be as it was
             result = (type(error), str(error))
-    said = [str(one.message) for one in caught if "; transformers runs" in str(one.message)]
+    said = [
+        str(one.message) for one in caught if "; transformers runs" in str(one.message)
+    ]
     return result, torch.get_rng_state(), said
 
 
 # ---- what goes to transformers
 
 HANDED = {
-    "num_beams": (lambda: ids(11), dict(num_beams=2), "num_beams=2: beam search is not supported; "),
+    "num_beams": (
+        lambda: ids(11),
+        dict(num_beams=2),
+        "num_beams=2: beam search is not supported; ",
+    ),
     "penalty_alpha": (lambda: ids(11), dict(penalty_alpha=0.5, top_k=4), "contrastive"),
     "attentions": (lambda: ids(11), dict(output_attentions=True), "output_attentions"),
-    "hidden": (lambda: ids(11), dict(output_hidden_states=True), "output_hidden_states"),
+    "hidden": (
+        lambda: ids(11),
+        dict(output_hidden_states=True),
+        "output_hidden_states",
+    ),
     "guidance": (lambda: ids(11), dict(guidance_scale=1.5), "guidance_scale=1.5"),
-    "negative": (lambda: ids(11), dict(negative_prompt_ids=torch.tensor([[3]]), guidance_scale=1.5), "guidance"),
-    "watermark": (lambda: ids(11), dict(watermarking_config=WatermarkingConfig(), do_sample=True), "watermark"),
+    "negative": (
+        lambda: ids(11),
+        dict(negative_prompt_ids=torch.tensor([[3]]), guidance_scale=1.5),
+        "guidance",
+    ),
+    "watermark": (
+        lambda: ids(11),
+        dict(watermarking_config=WatermarkingConfig(), do_sample=True),
+        "watermark",
+    ),
     "healing": (lambda: ids(11), dict(token_healing=True), "token_healing"),
     "synced": (lambda: ids(11), dict(synced_gpus=True), "synced_gpus"),
-    "state": (lambda: ids(11) | {"logits_processor": [Counting()]}, dict(do_sample=True), "Counting"),
-    "state, two rows": (lambda: ids(11, 6) | {"logits_processor": [Counting()]}, {}, "Counting"),
-    "criterion, two rows": (lambda: ids(11, 6) | {"stopping_criteria": [Counted()]}, dict(eos_token_id=7), "Counted"),
-    "no end, two rows": (lambda: ids(11, 6) | {"stopping_criteria": [Thirds()]}, {}, "continue until all"),
-    "streamer, two rows": (lambda: ids(11, 6) | {"streamer": GumbelBuffer()}, {}, "streamer"),
+    "state": (
+        lambda: ids(11) | {"logits_processor": [Counting()]},
+        dict(do_sample=True),
+        "Counting",
+    ),
+    "state, two rows": (
+        lambda: ids(11, 6) | {"logits_processor": [Counting()]},
+        {},
+        "Counting",
+    ),
+    "criterion, two rows": (
+        lambda: ids(11, 6) | {"stopping_criteria": [Counted()]},
+        dict(eos_token_id=7),
+        "Counted",
+    ),
+    "no end, two rows": (
+        lambda: ids(11, 6) | {"stopping_criteria": [Thirds()]},
+        {},
+        "continue until all",
+    ),
+    "streamer, two rows": (
+        lambda: ids(11, 6) | {"streamer": GumbelBuffer()},
+        {},
+        "streamer",
+    ),
     "right": (lambda: right(11, 6), {}, "padded on the right"),
     "right, one row": (
-        lambda: dict(input_ids=torch.tensor([[4, 5, 6, 0]]), attention_mask=torch.tensor([[1, 1, 1, 0]])),
+        lambda: dict(
+            input_ids=torch.tensor([[4, 5, 6, 0]]),
+            attention_mask=torch.tensor([[1, 1, 1, 0]]),
+        ),
         {},
         "padded on the right",
     ),
-    "right, no mask": (lambda: dict(input_ids=right(11, 6)["input_ids"]), dict(pad_token_id=0), "padded on the right"),
-    "positions": (lambda: ids(11) | {"position_ids": torch.arange(11)[None] * 2}, {}, "position_ids"),
-    "an empty cache": (lambda: ids(11) | {"past_key_values": DynamicCache()}, {}, "past_key_values"),
-    "a long mask": (lambda: ids(11) | {"attention_mask": torch.ones(1, 15)}, {}, "its shape differs"),
-    "wrong type": (lambda: ids(11) | {"token_type_ids": torch.zeros(1, 11)}, {}, "token_type_ids"),
+    "right, no mask": (
+        lambda: dict(input_ids=right(11, 6)["input_ids"]),
+        dict(pad_token_id=0),
+        "padded on the right",
+    ),
+    "positions": (
+        lambda: ids(11) | {"position_ids": torch.arange(11)[None] * 2},
+        {},
+        "position_ids",
+    ),
+    "an empty cache": (
+        lambda: ids(11) | {"past_key_values": DynamicCache()},
+        {},
+        "past_key_values",
+    ),
+    "a long mask": (
+        lambda: ids(11) | {"attention_mask": torch.ones(1, 15)},
+        {},
+        "its shape differs",
+    ),
+    "wrong type": (
+        lambda: ids(11) | {"token_type_ids": torch.zeros(1, 11)},
+        {},
+        "token_type_ids",
+    ),
 }
 
 
@@ -155,8 +225,17 @@ HANDED = {
 @pytest.mark.parametrize("name", HANDED)
 def test_a_call_that_is_not_served_is_as_it_was(model, small, name, spelling):
     make, options, says = HANDED[name]
-    asks = {"assistant": dict(assistant_model=small), "lookup": dict(prompt_lookup_num_tokens=3), "asked": {}}
-    options = dict(max_new_tokens=8, return_dict_in_generate=True) | {"do_sample": False} | options | asks[spelling]
+    asks = {
+        "assistant": dict(assistant_model=small),
+        "lookup": dict(prompt_lookup_num_tokens=3),
+        "asked": {},
+    }
+    options = (
+        dict(max_new_tokens=8, return_dict_in_generate=True)
+        | {"do_sample": False}
+        | options
+        | asks[spelling]
+    )
     given = make()
     want, stream, _ = outcome(partial(model.generate, **given, **options))
     again = make()
@@ -180,15 +259,30 @@ def test_a_call_that_is_not_served_is_as_it_was(model, small, name, spelling):
 def test_a_filled_cache_gets_the_text_of_plain_decoding(model, small, asks):
     options = dict(max_new_tokens=12, do_sample=False)
     want = model.generate(**filled(model), **options)
-    options |= dict(assistant_model=small) if asks == "assistant" else dict(prompt_lookup_num_tokens=3)
-    with foreword.enable(), pytest.warns(UserWarning, match="past_key_values: .*; transformers runs this call without"):
+    options |= (
+        dict(assistant_model=small)
+        if asks == "assistant"
+        else dict(prompt_lookup_num_tokens=3)
+    )
+    with (
+        foreword.enable(),
+        pytest.warns(
+            UserWarning,
+            match="past_key_values: .*; transformers runs this call without",
+        ),
+    ):
         assert model.generate(**filled(model), **options).tolist() == want.tolist()
 
 
 def test_a_draft_model_is_left_out_where_it_cannot_help(model, small):
     want = model.generate(**ids(11), max_new_tokens=6, num_beams=2, do_sample=False)
-    with foreword.enable(), pytest.warns(UserWarning, match="num_beams=2: .* without the draft model"):
-        got = model.generate(**ids(11), max_new_tokens=6, num_beams=2, do_sample=False, draft_model=small)
+    with (
+        foreword.enable(),
+        pytest.warns(UserWarning, match="num_beams=2: .* without the draft model"),
+    ):
+        got = model.generate(
+            **ids(11), max_new_tokens=6, num_beams=2, do_sample=False, draft_model=small
+        )
     assert got.tolist() == want.tolist()
 
 
@@ -201,32 +295,57 @@ SERVED = {
     "no cache": (lambda: ids(11), dict(use_cache=False)),
     "chunks": (lambda: ids(11), dict(prefill_chunk_size=4)),
     "bias": (lambda: ids(11, 6), dict(sequence_bias=[[[4], 9.0]])),
-    "renormalized": (lambda: ids(11, 6), dict(renormalize_logits=True, remove_invalid_values=True)),
-    "encoder": (lambda: ids(11, 6), dict(encoder_repetition_penalty=1.4, encoder_no_repeat_ngram_size=2)),
+    "renormalized": (
+        lambda: ids(11, 6),
+        dict(renormalize_logits=True, remove_invalid_values=True),
+    ),
+    "encoder": (
+        lambda: ids(11, 6),
+        dict(encoder_repetition_penalty=1.4, encoder_no_repeat_ngram_size=2),
+    ),
     "max_length": (lambda: ids(11), dict(max_new_tokens=None, max_length=23)),
     "max_time": (lambda: ids(11), dict(max_time=1000.0)),
-    "not synced": (lambda: ids(11), dict(synced_gpus=False, logits_to_keep=1, num_beams=1)),
+    "not synced": (
+        lambda: ids(11),
+        dict(synced_gpus=False, logits_to_keep=1, num_beams=1),
+    ),
     "criterion": (lambda: ids(11) | {"stopping_criteria": [Counted()]}, {}),
     "streamer": (lambda: ids(11) | {"streamer": GumbelBuffer()}, {}),
     "prefix": (
         lambda: (
             ids(11, 6)
-            | {"prefix_allowed_tokens_fn": lambda row, text: [(int(text[-1]) * 7 + row + k) % 320 for k in range(5)]}
+            | {
+                "prefix_allowed_tokens_fn": lambda row, text: [
+                    (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
+                ]
+            }
         ),
         {},
     ),
     "no mask": (lambda: dict(input_ids=ids(11)["input_ids"]), {}),
-    "no mask, padding": (lambda: dict(input_ids=ids(11, 6)["input_ids"]), dict(pad_token_id=0)),
-    "padding that ends": (lambda: dict(input_ids=right(11, 6)["input_ids"]), dict(pad_token_id=0, eos_token_id=0)),
+    "no mask, padding": (
+        lambda: dict(input_ids=ids(11, 6)["input_ids"]),
+        dict(pad_token_id=0),
+    ),
+    "padding that ends": (
+        lambda: dict(input_ids=right(11, 6)["input_ids"]),
+        dict(pad_token_id=0, eos_token_id=0),
+    ),
     "holes": (
-        lambda: ids(11) | {"attention_mask": torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1]])},
+        lambda: (
+            ids(11)
+            | {"attention_mask": torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1]])}
+        ),
         {},
     ),
     "positions": (lambda: ids(11) | {"position_ids": torch.arange(11)[None]}, {}),
     "int32": (lambda: dict(input_ids=ids(11)["input_ids"].int()), {}),
     "nothing": (dict, dict(bos_token_id=3, max_new_tokens=12)),
     "beyond the context": (lambda: ids(250), {}),
-    "a configuration": (lambda: ids(11) | {"generation_config": GenerationConfig(max_new_tokens=12)}, {}),
+    "a configuration": (
+        lambda: ids(11) | {"generation_config": GenerationConfig(max_new_tokens=12)},
+        {},
+    ),
 }
 
 
@@ -235,7 +354,9 @@ SERVED = {
 @pytest.mark.parametrize("name", SERVED)
 def test_a_call_that_is_served_has_the_text_of_plain_decoding(model, small, name):
     make, options = SERVED[name]
-    options = dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True) | options
+    options = (
+        dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True) | options
+    )
     want = model.generate(**(given := make()), **options)
     with foreword.enable():
         got = model.generate(**(again := make()), **options, assistant_model=small)
@@ -247,7 +368,9 @@ def test_a_call_that_is_served_has_the_text_of_plain_decoding(model, small, name
 
 
 def thirds(input_ids, scores):
-    """Allow the tokens of one remainder by three, which the last token names: a function of the tokens."""
+    """Allow the tokens of one remainder by three, which the last token names: a
+    function of the tokens.
+    """
     allowed = torch.arange(scores.shape[-1]) % 3 == (input_ids[:, -1:] + 1) % 3
     return scores.masked_fill(~allowed, -torch.inf)
 
@@ -259,10 +382,17 @@ class Says(LogitsProcessor):
         return thirds(input_ids, scores)
 
 
-@pytest.mark.parametrize("says", [lambda: foreword.pure(partial(thirds)), Says], ids=["pure", "attribute"])
+@pytest.mark.parametrize(
+    "says", [lambda: foreword.pure(partial(thirds)), Says], ids=["pure", "attribute"]
+)
 def test_processor_that_says_it_is_pure_is_drafted(model, small, says):
-    inputs = ids(11, 6) | {"stopping_criteria": [foreword.pure(Thirds())], "logits_processor": [says()]}
-    options = dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True, eos_token_id=7)
+    inputs = ids(11, 6) | {
+        "stopping_criteria": [foreword.pure(Thirds())],
+        "logits_processor": [says()],
+    }
+    options = dict(
+        max_new_tokens=12, do_sample=False, return_dict_in_generate=True, eos_token_id=7
+    )
     want = model.generate(**inputs, **options)
     with foreword.enable():
         got = model.generate(**inputs, **options, draft_model=small)
@@ -271,7 +401,9 @@ def test_processor_that_says_it_is_pure_is_drafted(model, small, says):
 
 
 def test_object_that_takes_no_attributes_cannot_be_marked_pure():
-    with pytest.raises(InvalidRequest, match="cannot mark __call__ as pure: it takes no attributes"):
+    with pytest.raises(
+        InvalidRequest, match="cannot mark __call__ as pure: it takes no attributes"
+    ):
         foreword.pure(Says().__call__)
 
 
@@ -279,9 +411,18 @@ def test_object_that_takes_no_attributes_cannot_be_marked_pure():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"draft_model": 3}, "'draft_model' must be a folder, a hub id or a language model of transformers, got 3"),
+        (
+            {"draft_model": 3},
+            (
+                "'draft_model' must be a folder, a hub id or a language model of "
+                "transformers, got 3"
+            ),
+        ),
         ({"draft_model": ""}, "'draft_model' must be a folder"),
-        ({"speculative_decoding": "yes"}, "cannot use speculative_decoding='yes': it must be True or False"),
+        (
+            {"speculative_decoding": "yes"},
+            "cannot use speculative_decoding='yes': it must be True or False",
+        ),
         ({"speculative_decoding": 1}, "cannot use speculative_decoding=1"),
     ],
 )
@@ -291,20 +432,34 @@ def test_wrong_value_of_an_argument_of_ours_is_refused(model, wrong, says):
 
 
 def test_a_temperature_beyond_ours_is_served(model, small):
-    options = dict(max_new_tokens=8, do_sample=True, temperature=1000.0, return_dict_in_generate=True)
+    options = dict(
+        max_new_tokens=8,
+        do_sample=True,
+        temperature=1000.0,
+        return_dict_in_generate=True,
+    )
     with foreword.enable():
         assert model.generate(**ids(11), **options, assistant_model=small).stats
 
 
 def test_none_takes_back_what_a_configuration_says(model):
-    config = GenerationConfig(prompt_lookup_num_tokens=3, max_new_tokens=6, return_dict_in_generate=True)
+    config = GenerationConfig(
+        prompt_lookup_num_tokens=3, max_new_tokens=6, return_dict_in_generate=True
+    )
     with foreword.enable():
         assert model.generate(**ids(11), generation_config=config).stats
-        assert not hasattr(model.generate(**ids(11), generation_config=config, prompt_lookup_num_tokens=None), "stats")
+        assert not hasattr(
+            model.generate(
+                **ids(11), generation_config=config, prompt_lookup_num_tokens=None
+            ),
+            "stats",
+        )
 
 
 TEXT = "one two three four five one two three four five one two three"
-"""The draft is right about what follows, so the first tries pay whatever the clock says."""
+"""The draft is right about what follows, so the first tries pay whatever the clock
+says.
+"""
 
 
 def test_a_pipeline_is_served(shipped, monkeypatch):
@@ -329,7 +484,9 @@ def test_a_pipeline_is_served(shipped, monkeypatch):
 
 
 def eyes(name):
-    spec = importlib.util.spec_from_file_location("kinds", Path(__file__).parents[1] / "model" / "test_kinds.py")
+    spec = importlib.util.spec_from_file_location(
+        "kinds", Path(__file__).parents[1] / "model" / "test_kinds.py"
+    )
     kinds = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(kinds)
     return tiny_models.random(kinds.STRANGE[name]).eval()
@@ -347,7 +504,9 @@ class Four(FixedBudget):
 def test_text_of_a_model_that_sees_is_served(name, monkeypatch):
     monkeypatch.setitem(BUDGETS, "adaptive", Four)
     model = eyes(name)
-    options = dict(max_new_tokens=10, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
+    options = dict(
+        max_new_tokens=10, do_sample=False, return_dict_in_generate=True, pad_token_id=0
+    )
     for inputs in (ids(9), ids(9, 5)):
         borrowed._RECORDS.clear()
         want = model.generate(**inputs, **options)
@@ -360,12 +519,19 @@ def test_text_of_a_model_that_sees_is_served(name, monkeypatch):
 def test_an_image_without_a_place_in_the_text_goes_to_transformers():
     model = eyes("llava")
     model.config.image_token_id = 7
-    inputs = dict(input_ids=torch.tensor([[3, 4, 5, 6]]), pixel_values=torch.randn(1, 3, 28, 28))
+    inputs = dict(
+        input_ids=torch.tensor([[3, 4, 5, 6]]), pixel_values=torch.randn(1, 3, 28, 28)
+    )
     options = dict(max_new_tokens=5, do_sample=False)
     with (
         foreword.enable(),
-        pytest.warns(UserWarning, match=f"pixel_values: input_ids hold no token .*{UNCHANGED}"),
-        pytest.raises(ValueError, match=r"[Ii]mage features and image tokens do not match"),  # of transformers
+        pytest.warns(
+            UserWarning, match=f"pixel_values: input_ids hold no token .*{UNCHANGED}"
+        ),
+        # of transformers
+        pytest.raises(
+            ValueError, match=r"[Ii]mage features and image tokens do not match"
+        ),
     ):
         model.generate(**inputs, **options, speculative_decoding=True)
 
@@ -374,8 +540,16 @@ def test_an_image_without_a_place_in_the_text_goes_to_transformers():
 @pytest.mark.parametrize("decoder", [True, False])
 def test_bert_is_served_as_a_decoder_only(decoder):
     torch.manual_seed(1)
-    sizes = dict(vocab_size=320, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
-    model = BertLMHeadModel(BertConfig(**sizes, is_decoder=decoder, initializer_range=0.3, pad_token_id=0)).eval()
+    sizes = dict(
+        vocab_size=320,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+    )
+    model = BertLMHeadModel(
+        BertConfig(**sizes, is_decoder=decoder, initializer_range=0.3, pad_token_id=0)
+    ).eval()
     options = ids(9) | dict(max_new_tokens=8, do_sample=False, eos_token_id=None)
     want = model.generate(**options)
     with foreword.enable(), warnings.catch_warnings(record=True) as caught:
@@ -411,14 +585,29 @@ def test_a_draft_of_another_tokenizer_is_translated(shipped):
 @pytest.mark.parametrize("size", [320, 9000])
 def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
     target, _, tokenizer = shipped
-    other = AutoModelForCausalLM.from_config(type(target.config)(**target.config.to_dict() | {"vocab_size": size}))
+    other = AutoModelForCausalLM.from_config(
+        type(target.config)(**target.config.to_dict() | {"vocab_size": size})
+    )
     inputs = tokenizer("Once upon a time", return_tensors="pt")
     options = dict(max_new_tokens=6, do_sample=False)
-    with pytest.raises(InvalidRequest, match=f"it has {size} tokens and the target 8192.*Give tokenizer= and assist"):
-        target.generate(**inputs, **options, custom_generate=foreword.generate, drafter=other)
+    with pytest.raises(
+        InvalidRequest,
+        match=f"it has {size} tokens and the target 8192.*Give tokenizer= and assist",
+    ):
+        target.generate(
+            **inputs, **options, custom_generate=foreword.generate, drafter=other
+        )
     want = target.generate(**inputs, **options)
-    with foreword.enable(), pytest.warns(UserWarning, match="another tokenizer; transformers runs this call without"):
-        assert target.generate(**inputs, **options, draft_model=other).tolist() == want.tolist()
+    with (
+        foreword.enable(),
+        pytest.warns(
+            UserWarning, match="another tokenizer; transformers runs this call without"
+        ),
+    ):
+        assert (
+            target.generate(**inputs, **options, draft_model=other).tolist()
+            == want.tolist()
+        )
 
 
 # ---- arguments
@@ -426,14 +615,27 @@ def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
 
 def test_an_argument_that_is_nearly_one_is_named(model):
     with foreword.enable():
-        with pytest.raises(InvalidRequest, match=r"cannot use argument 'draft_modle': .*Did you mean 'draft_model'\?"):
+        with pytest.raises(
+            InvalidRequest,
+            match=r"cannot use argument 'draft_modle': .*Did you mean 'draft_model'\?",
+        ):
             model.generate(**ids(5), draft_modle=model)
-        with pytest.raises(InvalidRequest, match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?"):
+        with pytest.raises(
+            InvalidRequest,
+            match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?",
+        ):
             model.generate(**ids(5), draftr=model, custom_generate=foreword.generate)
         with pytest.raises(ValueError, match="not used by the model"):
             model.generate(**ids(5), zebra=model)
-    with pytest.raises(InvalidRequest, match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?"):
-        model.generate(**ids(5), max_new_tokens=3, custom_generate=partial(foreword.generate, draftr=model))
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?",
+    ):
+        model.generate(
+            **ids(5),
+            max_new_tokens=3,
+            custom_generate=partial(foreword.generate, draftr=model),
+        )
 
 
 # ---- processors of the caller
@@ -456,12 +658,24 @@ def test_a_processor_that_returns_no_logits_is_named(model, rows, answer, says):
         def __call__(self, input_ids, scores):
             return answer(scores)
 
-    with pytest.raises(InvalidRequest, match=f"cannot use the logits processor Mistaken: .*{says}"):
-        model.generate(**ids(*rows), max_new_tokens=4, custom_generate=foreword.generate, logits_processor=[Mistaken()])
+    with pytest.raises(
+        InvalidRequest, match=f"cannot use the logits processor Mistaken: .*{says}"
+    ):
+        model.generate(
+            **ids(*rows),
+            max_new_tokens=4,
+            custom_generate=foreword.generate,
+            logits_processor=[Mistaken()],
+        )
 
 
 def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
-    config = GenerationConfig(max_new_tokens=12, do_sample=False, return_dict_in_generate=True, output_scores=True)
+    config = GenerationConfig(
+        max_new_tokens=12,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
     prepared, _ = model._prepare_generation_config(config)
 
     class Meddling(StoppingCriteria):
@@ -473,7 +687,11 @@ def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
     processors = LogitsProcessorList()
     criteria = StoppingCriteriaList([MaxLengthCriteria(23), Meddling()])
     got = foreword.generate(
-        model, ids(11)["input_ids"], generation_config=prepared, logits_processor=processors, stopping_criteria=criteria
+        model,
+        ids(11)["input_ids"],
+        generation_config=prepared,
+        logits_processor=processors,
+        stopping_criteria=criteria,
     )
     want = model.generate(**ids(11), generation_config=config)
     assert got.sequences.tolist() == want.sequences.tolist()

@@ -1,4 +1,6 @@
-"""The drop-in on models that see: the text of transformers' own calls, drafted, and reasons for what is left to it."""
+"""The drop-in on models that see: the text of transformers' own calls, drafted, and
+reasons for what is left to it.
+"""
 
 from functools import cache
 
@@ -12,8 +14,14 @@ from foreword.hf import borrowed, generation
 from foreword.model import load_tokenizer
 from foreword.model.vision.processor import load_processor
 
-NAMES = [name for name in tiny_vision.FAMILIES if name not in ("smolvlm", "mistral3", "pixtral", "lfm2-vl", "tied")]
-OPTIONS = dict(do_sample=False, max_new_tokens=24, pad_token_id=0, return_dict_in_generate=True)
+NAMES = [
+    name
+    for name in tiny_vision.FAMILIES
+    if name not in ("smolvlm", "mistral3", "pixtral", "lfm2-vl", "tied")
+]
+OPTIONS = dict(
+    do_sample=False, max_new_tokens=24, pad_token_id=0, return_dict_in_generate=True
+)
 
 
 @cache
@@ -26,9 +34,15 @@ def read(name: str, chat: int = 3) -> dict[str, torch.Tensor]:
     """Return what the processor makes of a chat."""
     folder = tiny_vision.folder(name)
     processor = load_processor(folder, model(name).config, load_tokenizer(folder))
-    options = dict(tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True)
+    options = dict(
+        tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
+    )
     template = processor.chat_template or processor.tokenizer.chat_template
-    return dict(processor.apply_chat_template(tiny_vision.chats()[chat], chat_template=template, **options))
+    return dict(
+        processor.apply_chat_template(
+            tiny_vision.chats()[chat], chat_template=template, **options
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +55,11 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
     """The sequences that our loop has run, in order."""
     ran: list = []
     whole = generation.run
-    monkeypatch.setattr(generation, "run", lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)))
+    monkeypatch.setattr(
+        generation,
+        "run",
+        lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
+    )
     return ran
 
 
@@ -49,7 +67,11 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
 def test_a_callable_gives_the_text_of_generate(name, rounds):
     expected = model(name).generate(**read(name), **OPTIONS).sequences
     found = model(name).generate(
-        **read(name), **OPTIONS, custom_generate=foreword.generate, drafter=model(name), nodes=4
+        **read(name),
+        **OPTIONS,
+        custom_generate=foreword.generate,
+        drafter=model(name),
+        nodes=4,
     )
     assert torch.equal(found.sequences, expected)
     assert found.stats[0].drafted > 0
@@ -60,7 +82,9 @@ def test_a_callable_gives_the_text_of_generate(name, rounds):
 def test_images_are_served_where_it_is_enabled(name, rounds):
     expected = model(name).generate(**read(name), **OPTIONS).sequences
     with foreword.enable():
-        found = model(name).generate(**read(name), **OPTIONS, assistant_model=model(name))
+        found = model(name).generate(
+            **read(name), **OPTIONS, assistant_model=model(name)
+        )
     assert torch.equal(found.sequences, expected)
     assert found.stats[0].drafted > 0
     assert rounds[0].images is not None
@@ -68,13 +92,20 @@ def test_images_are_served_where_it_is_enabled(name, rounds):
     own = model(name).generate(**other, **OPTIONS).sequences
     assert not torch.equal(own, expected)
     with foreword.enable():
-        assert torch.equal(model(name).generate(**other, **OPTIONS, speculative_decoding=True).sequences, own)
+        assert torch.equal(
+            model(name)
+            .generate(**other, **OPTIONS, speculative_decoding=True)
+            .sequences,
+            own,
+        )
 
 
 def test_sampled_text_is_that_without_drafts():
     options = OPTIONS | dict(do_sample=True, custom_generate=foreword.generate, seed=5)
     plain = model("qwen2-vl").generate(**read("qwen2-vl"), **options, method="none")
-    found = model("qwen2-vl").generate(**read("qwen2-vl"), **options, drafter=model("qwen2-vl"), nodes=4)
+    found = model("qwen2-vl").generate(
+        **read("qwen2-vl"), **options, drafter=model("qwen2-vl"), nodes=4
+    )
     assert torch.equal(found.sequences, plain.sequences)
     assert found.stats[0].drafted > 0
 
@@ -87,16 +118,35 @@ def test_drafts_are_accepted_and_change_no_token_in_c():
     found = whole.generate(**read("qwen2-vl"), **options, drafter=small, nodes=8)
     assert torch.equal(found.sequences, plain.sequences)
     assert found.stats[0].accepted > 0
-    weights = zip(whole.parameters(), tiny_vision.build("qwen2-vl").bfloat16().parameters(), strict=True)
-    assert all(torch.equal(ours, own) for ours, own in weights)  # given back as they were
+    weights = zip(
+        whole.parameters(),
+        tiny_vision.build("qwen2-vl").bfloat16().parameters(),
+        strict=True,
+    )
+    # given back as they were
+    assert all(torch.equal(ours, own) for ours, own in weights)
 
 
 def test_images_of_several_rows_are_left_to_transformers():
     twice = {name: torch.cat([one, one]) for name, one in read("llava").items()}
     expected = model("llava").generate(**twice, **OPTIONS).sequences
-    with foreword.enable(), pytest.warns(UserWarning, match="pixel_values: images are read for one row, and there are"):
-        assert torch.equal(model("llava").generate(**twice, **OPTIONS, speculative_decoding=True).sequences, expected)
-    with pytest.raises(InvalidRequest, match="cannot serve pixel_values: images are read for one row, and there are 2"):
+    with (
+        foreword.enable(),
+        pytest.warns(
+            UserWarning,
+            match="pixel_values: images are read for one row, and there are",
+        ),
+    ):
+        assert torch.equal(
+            model("llava")
+            .generate(**twice, **OPTIONS, speculative_decoding=True)
+            .sequences,
+            expected,
+        )
+    with pytest.raises(
+        InvalidRequest,
+        match="cannot serve pixel_values: images are read for one row, and there are 2",
+    ):
         model("llava").generate(**twice, **OPTIONS, custom_generate=foreword.generate)
 
 
@@ -105,6 +155,11 @@ def test_scores_that_deviate_leave_images_to_transformers(monkeypatch):
 
     monkeypatch.setattr(processor.Vision, "deviation", lambda self, prompt: 1.0)
     expected = model("llava").generate(**read("llava"), **OPTIONS).sequences
-    with foreword.enable(), pytest.warns(UserWarning, match="scores after an image deviate"):
-        found = model("llava").generate(**read("llava"), **OPTIONS, speculative_decoding=True)
+    with (
+        foreword.enable(),
+        pytest.warns(UserWarning, match="scores after an image deviate"),
+    ):
+        found = model("llava").generate(
+            **read("llava"), **OPTIONS, speculative_decoding=True
+        )
     assert torch.equal(found.sequences, expected)

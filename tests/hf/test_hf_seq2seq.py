@@ -1,4 +1,6 @@
-"""The drop-in gives what transformers gives of encoder-decoders: same tokens, same shapes, same rules of stopping."""
+"""The drop-in gives what transformers gives of encoder-decoders: same tokens, same
+shapes, same rules of stopping.
+"""
 
 import warnings
 from functools import cache, partial
@@ -38,7 +40,9 @@ def draft(name):
     """A draft model that differs a little, so that some draft tokens are rejected."""
     model = tiny_seq2seq.build(name)
     noise = torch.Generator().manual_seed(3)
-    model.lm_head.weight.data += torch.randn(model.lm_head.weight.shape, generator=noise) * 0.05
+    model.lm_head.weight.data += (
+        torch.randn(model.lm_head.weight.shape, generator=noise) * 0.05
+    )
     return model
 
 
@@ -50,11 +54,16 @@ def model():
 def sources(*lengths, pad=1):
     """Random sources, said twice, padded on the right, and their mask."""
     noise = torch.Generator().manual_seed(5)
-    rows = [torch.randint(60, 310, (length,), generator=noise).tolist() * 2 for length in lengths]
+    rows = [
+        torch.randint(60, 310, (length,), generator=noise).tolist() * 2
+        for length in lengths
+    ]
     width = max(map(len, rows))
     return dict(
         input_ids=torch.tensor([row + [pad] * (width - len(row)) for row in rows]),
-        attention_mask=torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows]),
+        attention_mask=torch.tensor(
+            [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+        ),
     )
 
 
@@ -63,7 +72,10 @@ def how(drafter, name="t5"):
     if drafter == "none":
         return dict(custom_generate=foreword.generate, method="none")
     own = dict(lm=dict(drafter=draft(name)), ngram={}, suffix=dict(method="suffix"))
-    return dict(custom_generate=foreword.generate, nodes=4, return_dict_in_generate=True) | own[drafter]
+    return (
+        dict(custom_generate=foreword.generate, nodes=4, return_dict_in_generate=True)
+        | own[drafter]
+    )
 
 
 def accepted(output):
@@ -71,7 +83,9 @@ def accepted(output):
 
 
 class Alternate(LogitsProcessor):
-    """Forbids tokens of the parity of the last one: depends on the path, and only on it."""
+    """Forbids tokens of the parity of the last one: depends on the path, and only on
+    it.
+    """
 
     def __call__(self, input_ids, scores):
         odd = torch.arange(scores.shape[-1]) % 2
@@ -111,7 +125,9 @@ def test_a_seed_fixes_the_sampled_text_whoever_drafts(name):
     model, texts = built(name), []
     for drafter in ("none", "lm", "ngram", "suffix"):
         torch.manual_seed(11)
-        options = dict(max_new_tokens=20, do_sample=True, top_k=30, num_return_sequences=2) | how(drafter, name)
+        options = dict(
+            max_new_tokens=20, do_sample=True, top_k=30, num_return_sequences=2
+        ) | how(drafter, name)
         found = model.generate(**sources(5, 8), **options)
         texts.append(found if drafter == "none" else found.sequences)
         if drafter == "lm":
@@ -167,7 +183,10 @@ def test_the_language_is_that_of_the_call(name):
         dict(min_new_tokens=9, eos_token_id=list(range(0, 320, 3))),
         dict(min_length=20, eos_token_id=list(range(0, 320, 3))),
         dict(max_new_tokens=None, max_length=15),
-        dict(suppress_tokens=list(range(0, 320, 2)), begin_suppress_tokens=list(range(1, 320, 4))),
+        dict(
+            suppress_tokens=list(range(0, 320, 2)),
+            begin_suppress_tokens=list(range(1, 320, 4)),
+        ),
         dict(sequence_bias=[[[4], 9.0], [[4, 8], -50.0]]),
         dict(exponential_decay_length_penalty=(3, 1.2)),
         dict(forced_bos_token_id=44, forced_eos_token_id=11),
@@ -175,10 +194,20 @@ def test_the_language_is_that_of_the_call(name):
         dict(decoder_start_token_id=9),
         dict(decoder_start_token_id=[9, 8]),
         dict(decoder_input_ids=torch.tensor([[0, 70, 71], [0, 72, 73]])),
-        dict(decoder_input_ids=torch.tensor([[70, 71], [72, 73]]), begin_suppress_tokens=list(range(1, 320, 2))),
-        dict(decoder_input_ids=torch.tensor([[0, 5], [0, 6]]), decoder_attention_mask=torch.ones(2, 2)),
+        dict(
+            decoder_input_ids=torch.tensor([[70, 71], [72, 73]]),
+            begin_suppress_tokens=list(range(1, 320, 2)),
+        ),
+        dict(
+            decoder_input_ids=torch.tensor([[0, 5], [0, 6]]),
+            decoder_attention_mask=torch.ones(2, 2),
+        ),
         dict(logits_processor=[Alternate()]),
-        dict(prefix_allowed_tokens_fn=lambda row, text: [(int(text[-1]) * 7 + row + k) % 320 for k in range(5)]),
+        dict(
+            prefix_allowed_tokens_fn=lambda row, text: [
+                (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
+            ]
+        ),
         dict(stopping_criteria=StoppingCriteriaList([Sum()])),
         dict(attention_mask=None),
         dict(do_sample=True, top_k=1, num_return_sequences=2),
@@ -198,7 +227,9 @@ def test_options_of_generate_are_obeyed_along_every_path(model, options):
 def test_settings_of_the_checkpoint_are_obeyed():
     model = tiny_seq2seq.build("bart")
     plain = model.generate(**sources(9, 4), max_length=40, do_sample=False).tolist()
-    model.generation_config.update(no_repeat_ngram_size=2, min_length=12, max_length=25, suppress_tokens=[70, 80])
+    model.generation_config.update(
+        no_repeat_ngram_size=2, min_length=12, max_length=25, suppress_tokens=[70, 80]
+    )
     want = model.generate(**sources(9, 4), do_sample=False)
     got = model.generate(**sources(9, 4), do_sample=False, **how("lm", "bart"))
     assert got.sequences.tolist() == want.tolist() != plain
@@ -211,7 +242,9 @@ def test_settings_of_the_checkpoint_are_obeyed():
 
 def test_the_output_is_that_of_an_encoder_decoder(model):
     options = dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True)
-    options |= dict(output_scores=True, output_logits=True, eos_token_id=list(range(0, 320, 9)))
+    options |= dict(
+        output_scores=True, output_logits=True, eos_token_id=list(range(0, 320, 9))
+    )
     want = model.generate(**sources(7, 4), **options)
     got = model.generate(**sources(7, 4), **options | how("lm"))
     assert isinstance(got, SpeculativeSeq2SeqOutput)
@@ -221,17 +254,25 @@ def test_the_output_is_that_of_an_encoder_decoder(model):
     assert len(got.logits) == len(want.logits) == got.sequences.shape[1] - 1
     for row, stats in enumerate(got.stats):
         for ours, theirs in ((got.logits, want.logits), (got.scores, want.scores)):
-            rows = [torch.stack(steps[: stats.tokens])[:, row] for steps in (ours, theirs)]
+            rows = [
+                torch.stack(steps[: stats.tokens])[:, row] for steps in (ours, theirs)
+            ]
             torch.testing.assert_close(*rows, atol=1e-4, rtol=1e-4)
     assert accepted(got) > 0
 
 
-def test_a_streamer_gets_what_the_decoder_begins_with_then_each_token_then_the_end(model):
+def test_a_streamer_gets_what_the_decoder_begins_with_then_each_token_then_the_end(
+    model,
+):
     streams = [GumbelBuffer(), GumbelBuffer()]
     call = partial(model.generate, **sources(5), max_new_tokens=9, do_sample=False)
     call(streamer=streams[0])
     got = call(streamer=streams[1], **how("lm"))
-    assert streams[1].values == streams[0].values == [[[0]], *([token] for token in got.sequences[0, 1:].tolist())]
+    assert (
+        streams[1].values
+        == streams[0].values
+        == [[[0]], *([token] for token in got.sequences[0, 1:].tolist())]
+    )
     assert streams[1].ended == 1
 
 
@@ -240,12 +281,24 @@ def test_a_streamer_gets_what_the_decoder_begins_with_then_each_token_then_the_e
 
 def test_target_and_draft_are_given_back_as_they_were():
     target, small = tiny_seq2seq.build("bart"), tiny_seq2seq.build("bart")
-    before = [(name, type(module), module.training) for name, module in target.named_modules()]
+    before = [
+        (name, type(module), module.training) for name, module in target.named_modules()
+    ]
     weights = [weight.clone() for weight in target.parameters()]
     own = target.config._attn_implementation
-    target.generate(**sources(5), max_new_tokens=6, custom_generate=foreword.generate, drafter=small, nodes=3)
-    assert [(name, type(module), module.training) for name, module in target.named_modules()] == before
-    assert all(torch.equal(*pair) for pair in zip(weights, target.parameters(), strict=True))
+    target.generate(
+        **sources(5),
+        max_new_tokens=6,
+        custom_generate=foreword.generate,
+        drafter=small,
+        nodes=3,
+    )
+    assert [
+        (name, type(module), module.training) for name, module in target.named_modules()
+    ] == before
+    assert all(
+        torch.equal(*pair) for pair in zip(weights, target.parameters(), strict=True)
+    )
     assert target.config._attn_implementation == own
 
 
@@ -255,45 +308,111 @@ def test_target_and_draft_are_given_back_as_they_were():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (dict(num_beams=2), r"num_beams=2: beam search .*Set num_beams=1, or call generate without foreword"),
-        (dict(method="dspark"), "cannot use method 'dspark': T5ForConditionalGeneration is an encoder-decoder"),
+        (
+            dict(num_beams=2),
+            (
+                r"num_beams=2: beam search .*Set num_beams=1, or call generate without "
+                r"foreword"
+            ),
+        ),
+        (
+            dict(method="dspark"),
+            (
+                "cannot use method 'dspark': T5ForConditionalGeneration is an "
+                "encoder-decoder"
+            ),
+        ),
         (dict(inputs_embeds=torch.zeros(1, 4, 64), input_ids=None), "inputs_embeds"),
-        (dict(encoder_outputs=BaseModelOutput(torch.zeros(1, 10, 64))), "encoder_outputs"),
-        (dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])), "padded elsewhere .*padding_side = 'right'"),
-        (dict(attention_mask=torch.tensor([[1] * 4 + [0] + [1] * 5])), "padded elsewhere than on the right"),
-        (dict(decoder_input_ids=torch.tensor([[0, 5]]), decoder_attention_mask=torch.tensor([[0, 1]])), "decoder_att"),
-        (dict(past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache())), "past_key_values"),
-        (dict(output_attentions=True, return_dict_in_generate=True), "output_attentions"),
+        (
+            dict(encoder_outputs=BaseModelOutput(torch.zeros(1, 10, 64))),
+            "encoder_outputs",
+        ),
+        (
+            dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])),
+            "padded elsewhere .*padding_side = 'right'",
+        ),
+        (
+            dict(attention_mask=torch.tensor([[1] * 4 + [0] + [1] * 5])),
+            "padded elsewhere than on the right",
+        ),
+        (
+            dict(
+                decoder_input_ids=torch.tensor([[0, 5]]),
+                decoder_attention_mask=torch.tensor([[0, 1]]),
+            ),
+            "decoder_att",
+        ),
+        (
+            dict(past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache())),
+            "past_key_values",
+        ),
+        (
+            dict(output_attentions=True, return_dict_in_generate=True),
+            "output_attentions",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_what_cannot_be_served_is_refused_by_name(model, given, says):
     with pytest.raises(InvalidRequest, match=says):
-        model.generate(**sources(5) | dict(max_new_tokens=4, custom_generate=foreword.generate) | given)
+        model.generate(
+            **sources(5)
+            | dict(max_new_tokens=4, custom_generate=foreword.generate)
+            | given
+        )
 
 
 def test_a_draft_model_that_does_not_fit_is_refused(model):
-    call = partial(model.generate, **sources(5), max_new_tokens=4, custom_generate=foreword.generate)
-    with pytest.raises(InvalidRequest, match=r"a decoder-only model cannot draft for an encoder-decoder. Give an enc"):
+    call = partial(
+        model.generate,
+        **sources(5),
+        max_new_tokens=4,
+        custom_generate=foreword.generate,
+    )
+    with pytest.raises(
+        InvalidRequest,
+        match=r"a decoder-only model cannot draft for an encoder-decoder. Give an enc",
+    ):
         call(drafter=tiny_models.build("llama"))
-    sizes = dict(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
-    with pytest.raises(InvalidRequest, match=r"200 tokens and the target 320.*the target's tokenizer"):
+    sizes = dict(
+        d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    with pytest.raises(
+        InvalidRequest, match=r"200 tokens and the target 320.*the target's tokenizer"
+    ):
         call(drafter=T5ForConditionalGeneration(T5Config(vocab_size=200, **sizes)))
     foreign = partial(foreword.generate, tokenizer=tiny_seq2seq.tokenizer("t5"))
-    foreign = partial(foreign, assistant_tokenizer=tiny_seq2seq.tokenizer("marian"), drafter=draft("t5"))
-    with pytest.raises(InvalidRequest, match="translated for decoder-only models alone"):
+    foreign = partial(
+        foreign,
+        assistant_tokenizer=tiny_seq2seq.tokenizer("marian"),
+        drafter=draft("t5"),
+    )
+    with pytest.raises(
+        InvalidRequest, match="translated for decoder-only models alone"
+    ):
         model.generate(**sources(5), max_new_tokens=4, custom_generate=foreign)
     llama, ids = tiny_models.build("llama"), torch.tensor([[5, 6]])
-    with pytest.raises(InvalidRequest, match="an encoder-decoder cannot draft for a decoder-only model"):
-        llama.generate(ids, max_new_tokens=4, custom_generate=foreword.generate, drafter=model)
+    with pytest.raises(
+        InvalidRequest, match="an encoder-decoder cannot draft for a decoder-only model"
+    ):
+        llama.generate(
+            ids, max_new_tokens=4, custom_generate=foreword.generate, drafter=model
+        )
 
 
 def test_an_argument_that_is_nearly_one_is_named(model):
     with foreword.enable():
-        with pytest.raises(InvalidRequest, match=r"'draft_modle': .*Did you mean 'draft_model'"):
+        with pytest.raises(
+            InvalidRequest, match=r"'draft_modle': .*Did you mean 'draft_model'"
+        ):
             model.generate(**sources(5), draft_modle=model)
-        given = dict(decoder_input_ids=torch.tensor([[0]]), decoder_attention_mask=torch.tensor([[1]]))
-        model.generate(**sources(5), **given, max_new_tokens=2, speculative_decoding=True)
+        given = dict(
+            decoder_input_ids=torch.tensor([[0]]),
+            decoder_attention_mask=torch.tensor([[1]]),
+        )
+        model.generate(
+            **sources(5), **given, max_new_tokens=2, speculative_decoding=True
+        )
 
 
 # ---- enable
@@ -311,18 +430,30 @@ class Four(DraftBudget):
 
 @pytest.fixture
 def four(monkeypatch):
-    """The default budget allows four draft tokens, whatever they cost here and whatever was learnt before."""
+    """The default budget allows four draft tokens, whatever they cost here and whatever
+    was learnt before.
+    """
     borrowed._RECORDS.clear()
     monkeypatch.setitem(BUDGETS, "four", Four)
     monkeypatch.setattr("foreword.budget.USUAL", "four")
 
 
 @pytest.mark.usefixtures("four")
-@pytest.mark.parametrize("asks", ["assistant_model", "draft_model", "prompt_lookup_num_tokens", "speculative_decoding"])
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "assistant_model",
+        "draft_model",
+        "prompt_lookup_num_tokens",
+        "speculative_decoding",
+    ],
+)
 @pytest.mark.parametrize("name", ["t5", "m2m100"])
 def test_the_spellings_people_use_are_served(name, asks):
     model, given = built(name), sources(6, 13)
-    value = {"prompt_lookup_num_tokens": 4, "speculative_decoding": True}.get(asks, draft(name))
+    value = {"prompt_lookup_num_tokens": 4, "speculative_decoding": True}.get(
+        asks, draft(name)
+    )
     options = dict(max_new_tokens=20, do_sample=False, return_dict_in_generate=True)
     want = model.generate(**given, **options)
     with foreword.enable(), warnings.catch_warnings():
@@ -333,13 +464,23 @@ def test_the_spellings_people_use_are_served(name, asks):
     if "model" in asks:
         assert accepted(got) > 0
     with foreword.enable():
-        same = model.generate(given["input_ids"], attention_mask=given["attention_mask"], **options, **{asks: value})
+        same = model.generate(
+            given["input_ids"],
+            attention_mask=given["attention_mask"],
+            **options,
+            **{asks: value},
+        )
     assert same.sequences.tolist() == want.sequences.tolist()
 
 
 @pytest.mark.usefixtures("four")
 def test_several_texts_of_each_source_are_served(model):
-    options = dict(max_new_tokens=12, do_sample=True, num_return_sequences=3, return_dict_in_generate=True)
+    options = dict(
+        max_new_tokens=12,
+        do_sample=True,
+        num_return_sequences=3,
+        return_dict_in_generate=True,
+    )
     with foreword.enable():
         torch.manual_seed(2)
         got = model.generate(**sources(6, 13), **options, draft_model=draft("t5"))
@@ -352,11 +493,23 @@ def test_several_texts_of_each_source_are_served(model):
 
 HANDED = {
     "num_beams": (dict(num_beams=2), "num_beams=2: beam search is not supported"),
-    "embeddings": (dict(input_ids=None, inputs_embeds=torch.zeros(1, 10, 64)), "inputs_embeds"),
-    "left": (dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])), "padded elsewhere than on the right"),
-    "states": (dict(encoder_outputs=BaseModelOutput(torch.ones(1, 10, 64))), "encoder_outputs"),
+    "embeddings": (
+        dict(input_ids=None, inputs_embeds=torch.zeros(1, 10, 64)),
+        "inputs_embeds",
+    ),
+    "left": (
+        dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])),
+        "padded elsewhere than on the right",
+    ),
+    "states": (
+        dict(encoder_outputs=BaseModelOutput(torch.ones(1, 10, 64))),
+        "encoder_outputs",
+    ),
     "decoder mask": (
-        dict(decoder_input_ids=torch.tensor([[0, 5]]), decoder_attention_mask=torch.tensor([[0, 1]])),
+        dict(
+            decoder_input_ids=torch.tensor([[0, 5]]),
+            decoder_attention_mask=torch.tensor([[0, 1]]),
+        ),
         "decoder_attention_mask",
     ),
     "hidden": (dict(output_hidden_states=True), "output_hidden_states"),
@@ -368,7 +521,10 @@ def test_a_call_that_is_not_served_is_as_it_was(model, name):
     more, says = HANDED[name]
     given = sources(5) | dict(max_new_tokens=8, do_sample=False) | more
     want = model.generate(**given)
-    with foreword.enable(), pytest.warns(UserWarning, match=f"{says}.*{UNCHANGED}") as caught:
+    with (
+        foreword.enable(),
+        pytest.warns(UserWarning, match=f"{says}.*{UNCHANGED}") as caught,
+    ):
         got = model.generate(**given, speculative_decoding=True)
     assert got.tolist() == want.tolist()
     assert len(caught) == 1

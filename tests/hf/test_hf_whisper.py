@@ -1,4 +1,6 @@
-"""The drop-in on Whisper: the text of transformers' own calls, drafted, and reasons for what is left to it."""
+"""The drop-in on Whisper: the text of transformers' own calls, drafted, and reasons for
+what is left to it.
+"""
 
 import warnings
 from functools import cache
@@ -35,9 +37,18 @@ def assistant(kind: str) -> torch.nn.Module:
 @cache
 def sound(rows: int = 1, windows: int = 1) -> torch.Tensor:
     words = samples(tiny_whisper.SOUND, RATE)
-    long = torch.from_numpy(words).repeat(4 * windows)[: windows * tiny_whisper.SECONDS * RATE].numpy()
-    found = tiny_whisper.extractor("v2")([long, long[::-1].copy()], sampling_rate=RATE, return_tensors="pt",
-        truncation=False, padding="longest")  # fmt: skip
+    long = (
+        torch.from_numpy(words)
+        .repeat(4 * windows)[: windows * tiny_whisper.SECONDS * RATE]
+        .numpy()
+    )
+    found = tiny_whisper.extractor("v2")(
+        [long, long[::-1].copy()],
+        sampling_rate=RATE,
+        return_tensors="pt",
+        truncation=False,
+        padding="longest",
+    )
     return found["input_features"][:rows]
 
 
@@ -46,7 +57,11 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
     """The sequences that our loop has run, in order."""
     ran: list = []
     whole = generation.run
-    monkeypatch.setattr(generation, "run", lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)))
+    monkeypatch.setattr(
+        generation,
+        "run",
+        lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
+    )
     return ran
 
 
@@ -61,20 +76,35 @@ def test_a_callable_gives_the_text_of_generate(kind, timestamps, rounds):
     options = OPTIONS | dict(return_timestamps=timestamps, language="en")
     expected = model().generate(input_features=sound(2), **options)
     drafter = {} if kind == "none" else dict(drafter=assistant(kind))
-    found = model().generate(input_features=sound(2), custom_generate=foreword.generate, nodes=4, **drafter, **options)
+    found = model().generate(
+        input_features=sound(2),
+        custom_generate=foreword.generate,
+        nodes=4,
+        **drafter,
+        **options,
+    )
     assert torch.equal(found, expected)
     assert len(rounds) >= 2
     assert kind == "none" or drafted(rounds) > 20
 
 
 def test_a_long_sound_is_transcribed_window_by_window(rounds):
-    options = OPTIONS | dict(return_timestamps=True, language="en", condition_on_prev_tokens=True)
-    thresholds = dict(temperature=0.0, logprob_threshold=-100.0, compression_ratio_threshold=9.0)
+    options = OPTIONS | dict(
+        return_timestamps=True, language="en", condition_on_prev_tokens=True
+    )
+    thresholds = dict(
+        temperature=0.0, logprob_threshold=-100.0, compression_ratio_threshold=9.0
+    )
     del options["do_sample"]
     expected = model().generate(input_features=sound(1, 3), **options, **thresholds)
     drafter = assistant("decoder")
     found = model().generate(
-        input_features=sound(1, 3), custom_generate=foreword.generate, drafter=drafter, nodes=4, **options, **thresholds
+        input_features=sound(1, 3),
+        custom_generate=foreword.generate,
+        drafter=drafter,
+        nodes=4,
+        **options,
+        **thresholds,
     )
     assert torch.equal(found, expected)
     assert len(rounds) >= 3
@@ -83,7 +113,10 @@ def test_a_long_sound_is_transcribed_window_by_window(rounds):
 
 @pytest.mark.parametrize("kind", ["whole", "decoder"])
 def test_assisted_calls_are_served_once_enabled(kind, rounds):
-    options, one = OPTIONS | dict(language="en", assistant_model=assistant(kind)), tiny_whisper.build("v2")
+    options, one = (
+        OPTIONS | dict(language="en", assistant_model=assistant(kind)),
+        tiny_whisper.build("v2"),
+    )
     expected = one.generate(input_features=sound(), **options)
     encoded: list = []
     hooks = [
@@ -92,7 +125,8 @@ def test_assisted_calls_are_served_once_enabled(kind, rounds):
     ]
     with foreword.enable(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        one.generate(input_features=sound(), **options)  # the probe reads a sound of its own
+        # the probe reads a sound of its own
+        one.generate(input_features=sound(), **options)
         tried = drafted(rounds)  # later drafting may not pay
         encoded.clear()
         rounds.clear()
@@ -106,11 +140,18 @@ def test_assisted_calls_are_served_once_enabled(kind, rounds):
 
 def test_a_pipeline_gives_the_same_text(rounds):
     one = pipeline(
-        "automatic-speech-recognition", tiny_whisper.build("v2"), tokenizer=tiny_whisper.tokenizer("v2"),
+        "automatic-speech-recognition",
+        tiny_whisper.build("v2"),
+        tokenizer=tiny_whisper.tokenizer("v2"),
         feature_extractor=tiny_whisper.extractor("v2"),
-    )  # fmt: skip
+    )
     words = dict(raw=samples(tiny_whisper.SOUND, RATE), sampling_rate=RATE)
-    options = dict(language="en", max_new_tokens=40, num_beams=1, assistant_model=assistant("whole"))
+    options = dict(
+        language="en",
+        max_new_tokens=40,
+        num_beams=1,
+        assistant_model=assistant("whole"),
+    )
     expected = one(dict(words), generate_kwargs=dict(options))
     with foreword.enable():
         found = one(dict(words), generate_kwargs=dict(options))
@@ -120,7 +161,10 @@ def test_a_pipeline_gives_the_same_text(rounds):
 
 @pytest.mark.parametrize(
     ("option", "reason"),
-    [(dict(num_beams=2), "beam search"), (dict(return_token_timestamps=True), "output_attentions")],
+    [
+        (dict(num_beams=2), "beam search"),
+        (dict(return_token_timestamps=True), "output_attentions"),
+    ],
     ids=["beams", "words"],
 )
 def test_what_cannot_be_served_is_refused_by_name(option, reason):
@@ -128,4 +172,6 @@ def test_what_cannot_be_served_is_refused_by_name(option, reason):
     if "return_token_timestamps" in option:
         model().generation_config.alignment_heads = [[0, 0]]
     with pytest.raises(foreword.InvalidRequest, match=reason):
-        model().generate(input_features=sound(), custom_generate=foreword.generate, **options)
+        model().generate(
+            input_features=sound(), custom_generate=foreword.generate, **options
+        )

@@ -1,4 +1,6 @@
-"""Models driven through the cache of transformers: blocks at fixed places, nothing left of what is taken back."""
+"""Models driven through the cache of transformers: blocks at fixed places, nothing left
+of what is taken back.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ NAMES = ["qwen3-next", "qwen3.5", "lfm2", "bloom"]
 
 
 def text(count: int) -> list[int]:
-    return torch.randint(tiny_models.VOCAB, (count,), generator=torch.Generator().manual_seed(2)).tolist()
+    return torch.randint(
+        tiny_models.VOCAB, (count,), generator=torch.Generator().manual_seed(2)
+    ).tolist()
 
 
 @pytest.mark.parametrize("right", [0, 2, 4])
@@ -20,7 +24,10 @@ def text(count: int) -> list[int]:
 def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
     model = tiny_models.build(name)
     shapes: list[int] = []
-    model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape[1]), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, __, given: shapes.append(given["input_ids"].shape[1]),
+        with_kwargs=True,
+    )
     backend, words = CacheBackend(model, Mode.CACHE), text(100)
     with torch.inference_mode():
         truth = model(input_ids=torch.tensor([words])).logits[0]
@@ -30,7 +37,8 @@ def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
     while past + pending + 4 < len(words):
         begun = past + pending
         draft_tokens = [
-            (word + (place >= right)) % tiny_models.VOCAB for place, word in enumerate(words[begun : begun + 4])
+            (word + (place >= right)) % tiny_models.VOCAB
+            for place, word in enumerate(words[begun : begun + 4])
         ]
         found = backend.read([Read(1, past, words[past:begun] + draft_tokens, keep=5)])
         wanted = truth[begun - 1 : begun + right]
@@ -38,7 +46,9 @@ def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
         if past:
             assert shapes == [BLOCK] * ((begun + 3) // BLOCK - past // BLOCK + 1)
         else:
-            assert shapes == [16, BLOCK, BLOCK, BLOCK], "the prompt in halves, the block after it, the draft tokens'"
+            assert shapes == [16, BLOCK, BLOCK, BLOCK], (
+                "the prompt in halves, the block after it, the draft tokens'"
+            )
         shapes.clear()
         past, pending = begun + right, 1
 
@@ -46,14 +56,21 @@ def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
 def test_a_long_prompt_is_read_as_it_comes_and_in_the_same_blocks_however_it_comes():
     model = tiny_models.build("qwen3.5")
     words, shapes, found = text(2 * PROMPT + 70), [], []
-    model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape[1]), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, __, given: shapes.append(given["input_ids"].shape[1]),
+        with_kwargs=True,
+    )
     for chunk in (7, 100, len(words)):
         backend = CacheBackend(model, Mode.CACHE)
         backend.open(1, 400)
         shapes.clear()
         for start in range(0, len(words), chunk):
             part = words[start : start + chunk]
-            found.append(backend.read([Read(1, start, part, keep=int(start + len(part) == len(words)))]))
+            found.append(
+                backend.read(
+                    [Read(1, start, part, keep=int(start + len(part) == len(words)))]
+                )
+            )
         assert shapes == [PROMPT, PROMPT, 64, BLOCK]
     said = [rows for rows in found if len(rows)]
     assert torch.equal(said[0], said[1])
@@ -83,12 +100,17 @@ def test_a_text_may_be_taken_back_to_any_place(mode):
     wanted = backend.read([Read(1, 20, words[20:30], keep=3)])
     other.read([Read(1, 20, words[30:], keep=1)])
     assert torch.equal(other.read([Read(1, 20, words[20:30], keep=3)]), wanted)
-    torch.testing.assert_close(other.read([Read(1, 5, words[5:30], keep=3)]), wanted, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        other.read([Read(1, 5, words[5:30], keep=3)]), wanted, atol=1e-3, rtol=1e-3
+    )
 
 
 def test_a_model_that_has_no_cache_reads_whole_texts():
     model, words = tiny_models.build("llama"), text(20)
-    backend, own = CacheBackend(model, Mode.PLAIN, cache=False), CacheBackend(model, Mode.PLAIN)
+    backend, own = (
+        CacheBackend(model, Mode.PLAIN, cache=False),
+        CacheBackend(model, Mode.PLAIN),
+    )
     for one in (backend, own):
         one.open(1, 40)
         one.read([Read(1, 0, words[:9], keep=0)])

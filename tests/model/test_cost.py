@@ -1,4 +1,6 @@
-"""The table of costs: what it says between its entries, and that it is measured once for a machine and a model."""
+"""The table of costs: what it says between its entries, and that it is measured once
+for a machine and a model.
+"""
 
 import json
 import os
@@ -12,7 +14,9 @@ from tiny_models import build
 
 LOOK = 5
 """Forwards of a look at whether a table is still true: a prompt and four of one row."""
-COST = Cost({1: 1.0, 2: 1.0, 4: 3.0}, context=100, per_token=0.01, per_token_and_row=0.001)
+COST = Cost(
+    {1: 1.0, 2: 1.0, 4: 3.0}, context=100, per_token=0.01, per_token_and_row=0.001
+)
 
 
 @pytest.fixture
@@ -22,7 +26,9 @@ def model() -> Model:
 
 @pytest.fixture
 def trusted(monkeypatch):
-    """No machine outruns its table; other tests beside this one may have slowed it down while it was made."""
+    """No machine outruns its table; other tests beside this one may have slowed it down
+    while it was made.
+    """
     monkeypatch.setattr("foreword.model.cost.STALE", 0.0)
 
 
@@ -56,7 +62,9 @@ def test_one_entry_stands_for_all():
     assert Cost({1: 2.0}, context=0)(15) == 2.0
 
 
-@pytest.mark.parametrize("table", [{}, {0: 1.0}, {1: -1.0}, {1: 0.0}, {1: float("nan")}, {1: float("inf")}])
+@pytest.mark.parametrize(
+    "table", [{}, {0: 1.0}, {1: -1.0}, {1: 0.0}, {1: float("nan")}, {1: float("inf")}]
+)
 def test_numbers_that_no_clock_says_are_refused(table):
     with pytest.raises(ValueError, match="finite seconds"):
         Cost(table, context=0)
@@ -75,7 +83,8 @@ def test_no_time_is_enough_for_one_width(model):
 
 
 def test_where_one_row_is_slow_only_wide_forwards_are_measured_beside_it(model):
-    assert list(measured(model, seconds=1e-6).seconds) == [1, 64]  # 256 rows do not fit in its context
+    # 256 rows do not fit in its context
+    assert list(measured(model, seconds=1e-6).seconds) == [1, 64]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -139,7 +148,9 @@ def test_another_number_of_threads_is_another_machine(model, cache, monkeypatch)
         lambda held: "[" * 100_000,
         lambda held: "\0" * 500,
         lambda held: json.dumps(held | {"surprise": 1}),
-        lambda held: json.dumps({name: held[name] for name in held if name != "context"}),
+        lambda held: json.dumps(
+            {name: held[name] for name in held if name != "context"}
+        ),
     ],
 )
 def test_a_file_that_is_damaged_or_foreign_is_measured_again(model, tmp_path, damage):
@@ -154,7 +165,9 @@ def test_a_file_that_is_damaged_or_foreign_is_measured_again(model, tmp_path, da
     assert json.loads(file.read_text()).keys() == whole.keys()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs a path below a file to be refused")
+@pytest.mark.skipif(
+    os.name != "posix", reason="needs a path below a file to be refused"
+)
 def test_a_folder_that_cannot_be_written_costs_a_measurement_only(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
     assert known(model, {}, tmp_path / "file" / "costs").seconds[1] > 0
@@ -166,7 +179,9 @@ def test_relative_cache_is_ignored(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert known(model, {}).seconds[1] > 0
     assert [file.name for file in tmp_path.iterdir()] == ["home"]
-    assert len(list((tmp_path / "home" / ".cache" / "foreword" / "costs").iterdir())) == 1
+    assert (
+        len(list((tmp_path / "home" / ".cache" / "foreword" / "costs").iterdir())) == 1
+    )
     monkeypatch.setenv("HOME", "nowhere")
     assert known(model, {}).seconds[1] > 0
     assert not (tmp_path / "nowhere").exists()

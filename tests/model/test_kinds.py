@@ -1,4 +1,6 @@
-"""Kinds of model that C reads beside the Llamas of test_native.py, whose every promise is kept there."""
+"""Kinds of model that C reads beside the Llamas of test_native.py, whose every promise
+is kept there.
+"""
 
 import copy
 from typing import Any
@@ -46,82 +48,175 @@ from foreword.model.pool.plan import Read
 from foreword.native.forward import reason
 from tiny_models import differing, near_truth, random, with_truth
 
-pytestmark = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+pytestmark = pytest.mark.skipif(
+    reason() is not None, reason=f"no native kernel here: {reason()}"
+)
 
 SIZES: dict[str, Any] = dict(
-    vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, initializer_range=0.15
+    vocab_size=320,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    initializer_range=0.15,
 )
-HEADS: dict[str, Any] = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+HEADS: dict[str, Any] = dict(
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024
+)
 EYES: dict[str, Any] = dict(
-    hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+    hidden_size=32,
+    intermediate_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    image_size=28,
+    patch_size=14,
 )
-QWEN_EYES: dict[str, Any] = dict(depth=1, hidden_size=32, intermediate_size=32, num_heads=2, out_hidden_size=64)
+QWEN_EYES: dict[str, Any] = dict(
+    depth=1, hidden_size=32, intermediate_size=32, num_heads=2, out_hidden_size=64
+)
 GRID = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 3, 3]}
 STRANGE: dict[str, Any] = {
     "qwen3.5, experts, one of which all ask": Qwen3_5MoeTextConfig(
-        **{**SIZES, "initializer_range": 0.05}, **HEADS, head_dim=32,
-        layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=8,
-        linear_key_head_dim=16, linear_value_head_dim=16, num_experts=20, num_experts_per_tok=3,
-        moe_intermediate_size=48, shared_expert_intermediate_size=48,
+        **{**SIZES, "initializer_range": 0.05},
+        **HEADS,
+        head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=8,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        num_experts=20,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        shared_expert_intermediate_size=48,
     ),
     "lfm2, experts by sigmoids, some preferred": Lfm2MoeConfig(
-        **SIZES, **HEADS, num_dense_layers=1, layer_types=["conv", "full_attention"], num_experts=6,
-        num_experts_per_tok=2, moe_intermediate_size=32, routed_scaling_factor=1.5, tie_word_embeddings=False,
+        **SIZES,
+        **HEADS,
+        num_dense_layers=1,
+        layer_types=["conv", "full_attention"],
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        routed_scaling_factor=1.5,
+        tie_word_embeddings=False,
     ),
-    "olmoe, trust as it is": OlmoeConfig(**SIZES, **HEADS, num_experts=17, num_experts_per_tok=5),
+    "olmoe, trust as it is": OlmoeConfig(
+        **SIZES, **HEADS, num_experts=17, num_experts_per_tok=5
+    ),
     "granite, experts": GraniteMoeConfig(
-        **SIZES, **HEADS, num_local_experts=8, num_experts_per_tok=8, residual_multiplier=0.3, logits_scaling=4.0,
+        **SIZES,
+        **HEADS,
+        num_local_experts=8,
+        num_experts_per_tok=8,
+        residual_multiplier=0.3,
+        logits_scaling=4.0,
         tie_word_embeddings=True,
     ),
     "experts in one layer of two, four all ask": Qwen2MoeConfig(
-        **SIZES, **HEADS, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, mlp_only_layers=[0],
+        **SIZES,
+        **HEADS,
+        num_experts=5,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        mlp_only_layers=[0],
         shared_expert_intermediate_size=128,
     ),
     "pythia, one half after the other, odd size": GPTNeoXConfig(
-        **{**SIZES, "vocab_size": 331}, num_attention_heads=4, max_position_embeddings=1024,
+        **{**SIZES, "vocab_size": 331},
+        num_attention_heads=4,
+        max_position_embeddings=1024,
         use_parallel_residual=False,
     ),
-    "stablelm, both halves at once": StableLmConfig(**SIZES, **HEADS, use_parallel_residual=True, use_qkv_bias=True),
-    "nemotron, squares": NemotronConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, mlp_bias=True),
+    "stablelm, both halves at once": StableLmConfig(
+        **SIZES, **HEADS, use_parallel_residual=True, use_qkv_bias=True
+    ),
+    "nemotron, squares": NemotronConfig(
+        **SIZES, **HEADS, head_dim=32, attention_bias=True, mlp_bias=True
+    ),
     "arcee": ArceeConfig(**SIZES, **HEADS),
     "jais2": Jais2Config(**SIZES, **HEADS),
     "olmo, norms without weights": OlmoConfig(**SIZES, **HEADS),
-    "ernie, biases": Ernie4_5Config(**SIZES, **HEADS, head_dim=32, tie_word_embeddings=False),
+    "ernie, biases": Ernie4_5Config(
+        **SIZES, **HEADS, head_dim=32, tie_word_embeddings=False
+    ),
     "helium": HeliumConfig(**SIZES, **HEADS, head_dim=16),
-    "glm": GlmConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, pad_token_id=0),
-    "seed": SeedOssConfig(**SIZES, **HEADS, head_dim=32, attention_bias=True, attention_out_bias=True),
+    "glm": GlmConfig(
+        **SIZES, **HEADS, head_dim=32, attention_bias=True, pad_token_id=0
+    ),
+    "seed": SeedOssConfig(
+        **SIZES, **HEADS, head_dim=32, attention_bias=True, attention_out_bias=True
+    ),
     "exaone4": Exaone4Config(
-        **SIZES, **HEADS, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+        **SIZES,
+        **HEADS,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention"],
     ),
     "hunyuan, normed once turned": HunYuanDenseV1Config(
-        **SIZES, **HEADS, head_dim=32,
-        rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0},
+        **SIZES,
+        **HEADS,
+        head_dim=32,
+        rope_parameters={
+            "rope_type": "dynamic",
+            "rope_theta": 100.0,
+            "alpha": 50.0,
+            "factor": 1.0,
+        },
     ),
     "granite 4, without states": GraniteMoeHybridConfig(
-        **SIZES, **HEADS, layer_types=["attention"] * 2, num_local_experts=0, shared_intermediate_size=96,
-        residual_multiplier=0.3, logits_scaling=4.0, position_embedding_type="rope",
+        **SIZES,
+        **HEADS,
+        layer_types=["attention"] * 2,
+        num_local_experts=0,
+        shared_intermediate_size=96,
+        residual_multiplier=0.3,
+        logits_scaling=4.0,
+        position_embedding_type="rope",
     ),
     "granite 4, without places": GraniteMoeHybridConfig(
-        **SIZES, **HEADS, layer_types=["attention"] * 2, num_local_experts=0, shared_intermediate_size=96,
+        **SIZES,
+        **HEADS,
+        layer_types=["attention"] * 2,
+        num_local_experts=0,
+        shared_intermediate_size=96,
     ),
     "ministral": MinistralConfig(
-        **SIZES, **HEADS, head_dim=32, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+        **SIZES,
+        **HEADS,
+        head_dim=32,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention"],
     ),
     "ministral 3, which sees, warmer every 32 places": Mistral3Config(
         text_config=Ministral3Config(
-            **SIZES, **HEADS, head_dim=16,
+            **SIZES,
+            **HEADS,
+            head_dim=16,
             rope_parameters={
-                "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32,
-                "llama_4_scaling_beta": 0.5, "max_position_embeddings": 1024, "mscale": 1.0, "mscale_all_dim": 1.0,
-                "beta_fast": 32.0, "beta_slow": 1.0,
+                "rope_type": "yarn",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+                "llama_4_scaling_beta": 0.5,
+                "max_position_embeddings": 1024,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
             },
         ),
-        vision_config=PixtralVisionConfig(**EYES), tie_word_embeddings=False,
+        vision_config=PixtralVisionConfig(**EYES),
+        tie_word_embeddings=False,
     ),
-    "llava": LlavaConfig(text_config=LlamaConfig(**SIZES, **HEADS), vision_config=CLIPVisionConfig(**EYES)),
+    "llava": LlavaConfig(
+        text_config=LlamaConfig(**SIZES, **HEADS),
+        vision_config=CLIPVisionConfig(**EYES),
+    ),
     "qwen 2 vl": Qwen2VLConfig(
         text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
-        vision_config=dict(depth=1, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=1),
+        vision_config=dict(
+            depth=1, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=1
+        ),
     ),
     "qwen 2.5 vl": Qwen2_5_VLConfig(
         text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
@@ -133,17 +228,29 @@ STRANGE: dict[str, Any] = {
     ),
     "qwen 3 vl, experts": Qwen3VLMoeConfig(
         text_config=dict(
-            **SIZES, **HEADS, head_dim=16, rope_parameters=GRID, num_experts=6, num_experts_per_tok=2,
+            **SIZES,
+            **HEADS,
+            head_dim=16,
+            rope_parameters=GRID,
+            num_experts=6,
+            num_experts_per_tok=2,
             moe_intermediate_size=32,
         ),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
-    "a llama whose config names a window that nobody heeds": LlamaConfig(**SIZES, **HEADS, sliding_window=20),
+    "a llama whose config names a window that nobody heeds": LlamaConfig(
+        **SIZES, **HEADS, sliding_window=20
+    ),
     "gpt2, tied": GPT2Config(
-        vocab_size=320, n_embd=64, n_layer=2, n_head=4, n_positions=1024, initializer_range=0.15,
+        vocab_size=320,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        n_positions=1024,
+        initializer_range=0.15,
         activation_function="gelu",
     ),
-}  # fmt: skip
+}
 NAMES = [
     "mixtral",
     "qwen2-moe",
@@ -165,14 +272,20 @@ LENGTH = 100
 
 @pytest.fixture(scope="module", params=NAMES)
 def models(request):
-    """A model in bfloat16 for the driver, and the same weights in float32 as the truth."""
+    """A model in bfloat16 for the driver, and the same weights in float32 as
+    the truth.
+    """
     name = request.param
-    return with_truth(random(STRANGE[name]) if name in STRANGE else tiny_models.build(name))
+    return with_truth(
+        random(STRANGE[name]) if name in STRANGE else tiny_models.build(name)
+    )
 
 
 @pytest.fixture
 def text():
-    return torch.randint(300, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
+    return torch.randint(
+        300, (LENGTH,), generator=torch.Generator().manual_seed(1)
+    ).tolist()
 
 
 def test_scores_are_those_of_the_model_up_to_bfloat16(models, registers, text):
@@ -180,7 +293,10 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, registers, text):
     backend = drive(models[0])
     backend.open(1, 2 * LENGTH)
     found = torch.cat(
-        [backend.read([Read(1, 0, text[:23], keep=23)]), backend.read([Read(1, 23, text[23:], keep=LENGTH - 23)])]
+        [
+            backend.read([Read(1, 0, text[:23], keep=23)]),
+            backend.read([Read(1, 23, text[23:], keep=LENGTH - 23)]),
+        ]
     )
     ours, theirs = near_truth(models, text, found)
     assert ours < theirs
@@ -193,8 +309,16 @@ def test_a_row_s_bits_are_its_own(models, registers, text):
     for name in (1, 2, 3):
         backend.open(name, 2 * LENGTH)
     backend.read([Read(1, 0, text[:50], keep=0)])
-    alone = torch.cat([backend.read([Read(1, 50 + i, [token], keep=1)]) for i, token in enumerate(more)])
-    reads = [Read(2, 0, text[:50] + more, keep=len(more)), Read(3, 0, text[9:41], keep=1)]
+    alone = torch.cat(
+        [
+            backend.read([Read(1, 50 + i, [token], keep=1)])
+            for i, token in enumerate(more)
+        ]
+    )
+    reads = [
+        Read(2, 0, text[:50] + more, keep=len(more)),
+        Read(3, 0, text[9:41], keep=1),
+    ]
     assert torch.equal(backend.read(reads)[: len(more)], alone)
     tree = backend.read([Read(1, 50, more, PARENTS, keep=len(more))])
     branch = backend.read([Read(2, 50, [more[node] for node in (3, 5, 6)], keep=3)])
@@ -205,10 +329,17 @@ def test_it_is_held_once_and_gets_its_weights_back(models, text):
     model = copy.deepcopy(models[0])
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     backend, kept = drive(model, owned=True), drive(models[0])
-    parts = [part for layer in layers_of(model) for parts in linears(layer).values() for part in parts]
+    parts = [
+        part
+        for layer in layers_of(model)
+        for parts in linears(layer).values()
+        for part in parts
+    ]
     assert {part.weight.numel() for part in [*parts, lm_head(model)]} == {0}
     backend.open(1, LENGTH)
     kept.open(1, LENGTH)
-    assert torch.equal(backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))
+    assert torch.equal(
+        backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)])
+    )
     backend.restore()
     assert differing(before, model.state_dict()) == []

@@ -1,13 +1,19 @@
-"""Layers of trained heads, as they are trained: products in bfloat16, weights in float32."""
+"""Layers of trained heads, as they are trained: products in bfloat16, weights in
+float32.
+"""
 
 import torch
 
 from foreword.model.head_layers import Layer, Rotary, sizes
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 def attend(number, query, key, value):

@@ -1,4 +1,6 @@
-"""What the C side would not compute as a model does is refused; what it reads in another order has one of its own."""
+"""What the C side would not compute as a model does is refused; what it reads in
+another order has one of its own.
+"""
 
 import pytest
 import torch
@@ -18,9 +20,21 @@ from foreword.model.cpu.supported import refused
 from foreword.model.pool.hooks import layers_of
 from foreword.native.forward import reason
 
-SIZES = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
+SIZES = dict(
+    vocab_size=320,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+)
 SMALL_GPT2 = dict(vocab_size=320, n_embd=64, n_layer=2, n_head=4)
-SMALL_OPT = dict(vocab_size=320, hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4)
+SMALL_OPT = dict(
+    vocab_size=320,
+    hidden_size=64,
+    ffn_dim=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+)
 MEAN = "its query and key norms subtract the mean"
 AROUND = "its embeddings differ in size from its layers, or there is no final norm"
 STRANGE = [
@@ -32,8 +46,14 @@ STRANGE = [
         GPT2Config(**SMALL_GPT2, activation_function="tanh"),
         "its sizes, its activation or its biases are not the usual ones",
     ),
-    (OlmoConfig(**SIZES, clip_qkv=8.0), "its config sets clip_qkv, which is not supported"),
-    (OPTConfig(**SMALL_OPT, word_embed_proj_dim=64, do_layer_norm_before=False), AROUND),
+    (
+        OlmoConfig(**SIZES, clip_qkv=8.0),
+        "its config sets clip_qkv, which is not supported",
+    ),
+    (
+        OPTConfig(**SMALL_OPT, word_embed_proj_dim=64, do_layer_norm_before=False),
+        AROUND,
+    ),
     (OPTConfig(**SMALL_OPT, word_embed_proj_dim=32), AROUND),
     (CohereConfig(**SIZES, use_qk_norm=True), MEAN),
     (StableLmConfig(**SIZES, qk_layernorm=True), MEAN),
@@ -42,14 +62,20 @@ STRANGE = [
 
 
 @pytest.mark.parametrize(
-    ("config", "why"), STRANGE, ids=[f"{type(config).__name__}-{n}" for n, (config, _) in enumerate(STRANGE)]
+    ("config", "why"),
+    STRANGE,
+    ids=[f"{type(config).__name__}-{n}" for n, (config, _) in enumerate(STRANGE)],
 )
 def test_what_the_c_side_does_not_compute_is_refused(config, why):
-    assert refused(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)) == why
+    assert (
+        refused(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)) == why
+    )
 
 
 @pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
-@pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "phi", "cohere", "starcoder2", "glm4"])
+@pytest.mark.parametrize(
+    "kind", ["gpt2", "gpt-neox", "opt", "phi", "cohere", "starcoder2", "glm4"]
+)
 def test_their_usual_kinds_are_not(kind):
     assert refused(tiny_models.build(kind).to(torch.bfloat16)) is None
 
@@ -63,7 +89,9 @@ def test_layers_that_somebody_changed_are_not_read_past_him(how):
     model = tiny_models.build("llama").to(torch.bfloat16)
     mlp = model.model.layers[0].mlp
     if how == "replaced":
-        mlp.down_proj = Adapted(mlp.down_proj.in_features, mlp.down_proj.out_features, bias=False).to(torch.bfloat16)
+        mlp.down_proj = Adapted(
+            mlp.down_proj.in_features, mlp.down_proj.out_features, bias=False
+        ).to(torch.bfloat16)
     elif how == "hooked":
         mlp.down_proj.register_forward_hook(lambda *_: None)
     else:
@@ -76,6 +104,13 @@ def test_every_output_has_one_place_in_the_order_of_the_c_side(kind):
     layer = layers_of(tiny_models.build(kind))[0]
     order = architectures.order(layer)
     assert order is not None
-    outputs = list(range(sum(architectures.shape(part)[0] for part in architectures.linears(layer)["qkv"])))
+    outputs = list(
+        range(
+            sum(
+                architectures.shape(part)[0]
+                for part in architectures.linears(layer)["qkv"]
+            )
+        )
+    )
     assert order.sort().values.tolist() == outputs
     assert order.tolist() != outputs

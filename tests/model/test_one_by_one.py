@@ -1,4 +1,6 @@
-"""Images of a prompt are decoded one after the other: same numbers, memory of one image, ended when asked."""
+"""Images of a prompt are decoded one after the other: same numbers, memory of one
+image, ended when asked.
+"""
 
 import base64
 import io
@@ -16,7 +18,9 @@ from foreword.model.vision.processor import load_processor
 from foreword.wanted import Abandoned, dropped_when
 
 RUNNABLE = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None]
-PICTURES = [tiny_vision.picture(*size) for size in ((72, 40, 1), (33, 31, 2), (72, 40, 3))]
+PICTURES = [
+    tiny_vision.picture(*size) for size in ((72, 40, 1), (33, 31, 2), (72, 40, 3))
+]
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 SIDE, IMAGES = 2000, 12
 MEBIBYTE = 2**20
@@ -35,7 +39,9 @@ def asked(*urls: str) -> list[dict[str, object]]:
 
 def memory(name: str) -> int:
     """Return bytes of this process: VmRSS, or VmHWM, its peak."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(name))
+    line = next(
+        line for line in STATUS.read_text().splitlines() if line.startswith(name)
+    )
     return 1024 * int(line.split()[1])
 
 
@@ -49,9 +55,11 @@ def test_tensors_are_those_of_the_processor(name):
         vars(plain.image_processor).pop(method)  # transformers' own again
     options = dict(tokenize=True, return_dict=True, return_tensors="pt")
     own = plain.apply_chat_template(
-        tiny_vision.said("Compare.", *PICTURES), chat_template=plain.chat_template or plain.tokenizer.chat_template,
-        add_generation_prompt=True, **options,
-    )  # fmt: skip
+        tiny_vision.said("Compare.", *PICTURES),
+        chat_template=plain.chat_template or plain.tokenizer.chat_template,
+        add_generation_prompt=True,
+        **options,
+    )
     assert list(prompt) == own["input_ids"][0].tolist()
     assert prompt.tensors
     for key, tensor in prompt.tensors.items():
@@ -65,7 +73,9 @@ def llm():
         yield llm
 
 
-@pytest.mark.skipif(not CLEAR.exists(), reason="the peak of memory can be reset on Linux only")
+@pytest.mark.skipif(
+    not CLEAR.exists(), reason="the peak of memory can be reset on Linux only"
+)
 def test_many_images_take_the_memory_of_one(llm):
     image = url(Image.new("RGB", (SIDE, SIDE), (9, 9, 9)))
     chat = asked(*[image] * IMAGES)
@@ -73,7 +83,8 @@ def test_many_images_take_the_memory_of_one(llm):
     before = memory("VmRSS")
     llm.render(chat)
     decoded = SIDE * SIDE * 4  # bytes a picture of PIL
-    assert memory("VmHWM") - before < 7 * decoded  # all at once: 7 decoded bytes a pixel and image, 21 * decoded
+    # all at once: 7 decoded bytes a pixel and image, 21 * decoded
+    assert memory("VmHWM") - before < 7 * decoded
     assert memory("VmHWM") - before > decoded / 2  # the measure works
 
 
@@ -86,10 +97,19 @@ def test_work_ends_between_two_images(llm):
         return asks > 5  # three while headers are read, two while images are decoded
 
     damaged = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(255, size=(64, 64, 3), dtype=np.uint8)).save(damaged, "PNG")
-    third = "data:image/png;base64," + base64.b64encode(damaged.getvalue()[:-4000]).decode()
+    Image.fromarray(
+        np.random.default_rng(0).integers(255, size=(64, 64, 3), dtype=np.uint8)
+    ).save(damaged, "PNG")
+    third = (
+        "data:image/png;base64," + base64.b64encode(damaged.getvalue()[:-4000]).decode()
+    )
     chat = asked(url(PICTURES[0]), url(PICTURES[1]), third)
-    with dropped_when(left), pytest.raises(Abandoned, match="cannot finish this request: its client has left"):
+    with (
+        dropped_when(left),
+        pytest.raises(
+            Abandoned, match="cannot finish this request: its client has left"
+        ),
+    ):
         llm.render(chat)
     assert asks == 6
     with pytest.raises(ValueError, match="cannot read an image: it is damaged"):

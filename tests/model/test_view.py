@@ -1,4 +1,6 @@
-"""Views of a model: halves of layers left out, weights in fewer bits, and that the target does not notice."""
+"""Views of a model: halves of layers left out, weights in fewer bits, and that the
+target does not notice.
+"""
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ from foreword.model.view import CODINGS, NativeView, PooledView, view
 from foreword.native import forward
 from running import prompts, target
 
-native = pytest.mark.skipif(isinstance(forward.library(), str), reason=f"no native kernel here: {forward.library()}")
+native = pytest.mark.skipif(
+    isinstance(forward.library(), str),
+    reason=f"no native kernel here: {forward.library()}",
+)
 SOME = LayerSkip(frozenset({1}), frozenset({0}))
 
 
@@ -23,19 +28,26 @@ def text(length: int = 60) -> list[int]:
 
 
 def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
-    """The weights that codes of 8 bits stand for: the plain definition of the layout in int8.c."""
+    """The weights that codes of 8 bits stand for: the plain definition of the layout in
+    int8.c.
+    """
     weight = torch.zeros(outputs, depth)
     for start in range(0, outputs, 32):
         wide = min(32, outputs - start)
         panel = codes[start * (depth + 4) :][: wide * (depth + 4)]
-        scales, numbers = panel[: 4 * wide].view(torch.float32), panel[4 * wide :].view(torch.int8)
+        scales, numbers = (
+            panel[: 4 * wide].view(torch.float32),
+            panel[4 * wide :].view(torch.int8),
+        )
         rows = numbers.view(depth // 4, wide, 4).transpose(0, 1).reshape(wide, depth)
         weight[start : start + wide] = rows.float() * scales[:, None]
     return weight
 
 
 def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.Tensor:
-    """The weights that codes stand for, number by number: the plain definition of the layout in groups.c."""
+    """The weights that codes stand for, number by number: the plain definition of the
+    layout in groups.c.
+    """
     if bits == 8:
         return bytes_read(codes, outputs, depth)
     header = forward.Grouped.from_buffer_copy(codes[:128].numpy().tobytes())
@@ -43,31 +55,51 @@ def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.T
     weight = torch.zeros(outputs, depth)
     for number, strip in enumerate(codes[128:].reshape(outputs // 16, groups, -1)):
         scales = strip[:, :32].contiguous().view(torch.bfloat16).float()
-        numbers = strip[:, 32:].reshape(groups, -1, 16, 4).int()  # load of 8 depths, output, byte
+        # load of 8 depths, output, byte
+        numbers = strip[:, 32:].reshape(groups, -1, 16, 4).int()
         for k in range(depth):
             group, place = divmod(k, header.group)
-            code = numbers[group, place // 8, :, place % 4] >> (4 * (place % 8 // 4)) & 15
+            code = (
+                numbers[group, place // 8, :, place % 4] >> (4 * (place % 8 // 4)) & 15
+            )
             weight[number * 16 : number * 16 + 16, k] = levels[code] * scales[group]
     return weight
 
 
 @native
-@pytest.mark.parametrize(("bits", "step", "depth"), [(8, 1 / 127, 160), (4, 0.31, 160), (4, 0.31, 192)])
+@pytest.mark.parametrize(
+    ("bits", "step", "depth"), [(8, 1 / 127, 160), (4, 0.31, 160), (4, 0.31, 192)]
+)
 def test_a_code_stands_for_the_nearest_weight_it_can(bits, step, depth):
-    weight = torch.randn(48, depth, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = torch.randn(
+        48, depth, generator=torch.Generator().manual_seed(0)
+    ).bfloat16()
     weight[3, 64:128] = 0
     library = forward.library()
     packed = torch.empty_like(weight)
     library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, depth)
-    codes = torch.zeros(library.foreword_coded_bytes(48, depth, CODINGS[bits]), dtype=torch.uint8)
+    codes = torch.zeros(
+        library.foreword_coded_bytes(48, depth, CODINGS[bits]), dtype=torch.uint8
+    )
     group = {8: depth, 4: 64 if depth % 64 == 0 else 32}[bits]
-    extra = 48 * depth // group * 2 + 128 if bits == 4 else 48 * 4  # scales, and a header
+    # scales, and a header
+    extra = 48 * depth // group * 2 + 128 if bits == 4 else 48 * 4
     assert codes.numel() == 48 * depth * bits // 8 + extra
-    library.foreword_quantize(packed.data_ptr(), codes.data_ptr(), 48, depth, CODINGS[bits])
-    found, wanted = (weights.reshape(48, -1, group) for weights in (decoded(codes, 48, depth, bits), weight.float()))
+    library.foreword_quantize(
+        packed.data_ptr(), codes.data_ptr(), 48, depth, CODINGS[bits]
+    )
+    found, wanted = (
+        weights.reshape(48, -1, group)
+        for weights in (decoded(codes, 48, depth, bits), weight.float())
+    )
     most = wanted.abs().amax(-1, keepdim=True)
     # Half a step of the grid, or the fifth by which the largest weights may be cut.
-    assert bool(((found - wanted).abs() <= torch.where(wanted.abs() > 0.75 * most, 0.22, step / 2 + 0.01) * most).all())
+    assert bool(
+        (
+            (found - wanted).abs()
+            <= torch.where(wanted.abs() > 0.75 * most, 0.22, step / 2 + 0.01) * most
+        ).all()
+    )
     assert bool((decoded(codes, 48, depth, bits)[3, 64:128] == 0).all())
     assert (found - wanted).pow(2).mean().sqrt() < {8: 0.012, 4: 0.1}[bits]
 
@@ -77,11 +109,26 @@ ODD = "a vocabulary of odd size"
 
 @pytest.fixture(
     scope="module",
-    params=["family", ODD, "llama-gqa", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "qwen2-moe", "phi"],
+    params=[
+        "family",
+        ODD,
+        "llama-gqa",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "olmo2",
+        "qwen2-moe",
+        "phi",
+    ],
 )
 def base(request):
     if request.param == "family":
-        return CpuBackend(AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16).eval())
+        return CpuBackend(
+            AutoModelForCausalLM.from_pretrained(
+                starter.target(), dtype=torch.bfloat16
+            ).eval()
+        )
     return CpuBackend(built(request.param).to(torch.bfloat16).eval())
 
 
@@ -91,17 +138,25 @@ def built(name):
 
 @native
 @pytest.mark.parametrize("bits", [4, 8])
-def test_the_bits_of_a_row_do_not_depend_on_its_company_when_weights_are_coded(base, bits):
+def test_the_bits_of_a_row_do_not_depend_on_its_company_when_weights_are_coded(
+    base, bits
+):
     backend = NativeView(base, SOME, bits, shares=False)
     backend.open(1, 100)
     backend.open(2, 100)
-    tokens = torch.randint(backend._model.vocab, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    tokens = torch.randint(
+        backend._model.vocab, (60,), generator=torch.Generator().manual_seed(1)
+    ).tolist()
     backend.read([Read(1, 0, tokens[:20], keep=0)])
-    alone = torch.cat([backend.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(17)])
+    alone = torch.cat(
+        [backend.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(17)]
+    )
     for rows in (2, 3, 4, 5, 6, 7, 12, 13, 17):
         together = backend.read([Read(1, 20, tokens[20 : 20 + rows], keep=rows)])
         assert torch.equal(together, alone[:rows]), f"{rows} rows"
-    both = backend.read([Read(2, 0, tokens[3:40], keep=1), Read(1, 20, tokens[20:22], keep=2)])
+    both = backend.read(
+        [Read(2, 0, tokens[3:40], keep=1), Read(1, 20, tokens[20:22], keep=2)]
+    )
     assert torch.equal(both[1:], alone[:2])
 
 
@@ -114,22 +169,38 @@ def test_a_product_is_that_of_the_weights_its_codes_stand_for(bits):
     made = view(model, skip=LayerSkip(frozenset(layers), frozenset(layers)), bits=bits)
     made.open(1, 64)
     found = made.read([Read(1, 0, tokens, keep=9)])
-    head = decoded(made.backend._held[-1], model.vocab, model.hf.config.hidden_size, bits)
+    head = decoded(
+        made.backend._held[-1], model.vocab, model.hf.config.hidden_size, bits
+    )
     x = model.embed(torch.tensor(tokens)).float()
     x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.hf.config.rms_norm_eps)
-    wanted = (x * model.hf.model.norm.weight.detach().float()).bfloat16().float() @ head.T
-    assert (found - wanted).pow(2).mean().sqrt() < {8: 3e-4, 4: 2e-3}[bits] * wanted.std()
+    wanted = (
+        x * model.hf.model.norm.weight.detach().float()
+    ).bfloat16().float() @ head.T
+    assert (found - wanted).pow(2).mean().sqrt() < {8: 3e-4, 4: 2e-3}[
+        bits
+    ] * wanted.std()
 
 
 @native
 @pytest.mark.parametrize(
     ("name", "limits"),
-    [("family", (0.05, 0.35)), *((name, (0.15, 0.8)) for name in ("phi3", "gemma3", "smollm3", "granite", ODD))],
+    [
+        ("family", (0.05, 0.35)),
+        *(
+            (name, (0.15, 0.8))
+            for name in ("phi3", "gemma3", "smollm3", "granite", ODD)
+        ),
+    ],
 )
 def test_fewer_bits_say_nearly_the_same(name, limits):
     """Random weights are larger, and what they say is further off."""
     tokens = [token % tiny_models.VOCAB for token in text()]
-    model = target("bfloat16") if name == "family" else Model(built(name).to(torch.bfloat16))
+    model = (
+        target("bfloat16")
+        if name == "family"
+        else Model(built(name).to(torch.bfloat16))
+    )
     model.open(-5, 100)
     truth = model.read([Read(-5, 0, tokens, keep=60)])
     model.close(-5)
@@ -137,7 +208,12 @@ def test_fewer_bits_say_nearly_the_same(name, limits):
     for bits in (16, 8, 4):
         made = view(model, bits=bits)
         made.open(1, 100)
-        errors.append(float((made.read([Read(1, 0, tokens, keep=60)]) - truth).pow(2).mean().sqrt() / truth.std()))
+        errors.append(
+            float(
+                (made.read([Read(1, 0, tokens, keep=60)]) - truth).pow(2).mean().sqrt()
+                / truth.std()
+            )
+        )
     assert errors[0] == 0
     assert 0 < errors[1] < limits[0]
     assert errors[1] < errors[2] < limits[1]
@@ -150,10 +226,13 @@ def test_halves_that_are_left_out_add_nothing(dtype):
     made = view(model, skip=LayerSkip(frozenset(layers), frozenset(layers)))
     made.open(1, 64)
     found = made.read([Read(1, 0, text(9), keep=9)])
-    embedding = model.embed(torch.arange(model.vocab)).detach().float()  # the family ties it to its head
+    # the family ties it to its head
+    embedding = model.embed(torch.arange(model.vocab)).detach().float()
     with torch.inference_mode():
         wanted = model.hf.model.norm(embedding[text(9)]).float() @ embedding.T
-    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02 * float(wanted.std()))
+    torch.testing.assert_close(
+        found, wanted, rtol=0.02, atol=0.02 * float(wanted.std())
+    )
 
 
 @native
@@ -172,11 +251,16 @@ def test_both_kinds_of_view_leave_out_the_same():
 
 
 @native
-@pytest.mark.parametrize("skip", [LayerSkip(frozenset({0}), frozenset()), LayerSkip(frozenset(), frozenset({0}))])
+@pytest.mark.parametrize(
+    "skip",
+    [LayerSkip(frozenset({0}), frozenset()), LayerSkip(frozenset(), frozenset({0}))],
+)
 def test_a_layer_whose_halves_read_the_same_rows_can_do_without_either(skip):
     said = []
     for dtype, backend in ((torch.float32, "pool"), (torch.bfloat16, "native")):
-        made = view(Model(tiny_models.build("phi").to(dtype), backend=backend), skip=skip)
+        made = view(
+            Model(tiny_models.build("phi").to(dtype), backend=backend), skip=skip
+        )
         made.open(1, 100)
         said.append(made.read([Read(1, 0, list(range(50)), keep=50)]))
     assert (said[0] - said[1]).std() < 0.05 * said[0].std()
@@ -194,8 +278,11 @@ def test_the_target_does_not_notice_what_is_written_after_its_text(dtype):
             model.read([Read(name, 0, tokens[:40], keep=0)])
         made.read([Read(-5, 40, [7, 8, 9, 7], [-1, 0, 0], keep=4)])
         model.open(-7, 5000)
-        made.read([Read(-5, 40, tokens[40:60] + [5] * 70, keep=1)])  # beyond the 100: that is what the spare is for
-        after = [model.read([Read(name, 40, tokens[40:60], keep=20)]) for name in (-5, -6)]
+        # beyond the 100: that is what the spare is for
+        made.read([Read(-5, 40, tokens[40:60] + [5] * 70, keep=1)])
+        after = [
+            model.read([Read(name, 40, tokens[40:60], keep=20)]) for name in (-5, -6)
+        ]
         assert torch.equal(*after)
     finally:
         for name in (-5, -6, -7):
@@ -210,7 +297,9 @@ def test_a_view_that_shares_needs_no_reading_of_its_own():
     wanted = model.read([Read(-5, 40, tokens[40:42], keep=2)])
     made = view(model, spare=64)
     assert torch.equal(made.read([Read(-5, 40, tokens[40:42], keep=2)]), wanted)
-    assert torch.equal(made.embed(torch.tensor(tokens)), model.embed(torch.tensor(tokens)))
+    assert torch.equal(
+        made.embed(torch.tensor(tokens)), model.embed(torch.tensor(tokens))
+    )
     model.close(-5)
 
 
@@ -243,5 +332,7 @@ def test_what_cannot_be_viewed_is_refused():
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 def test_a_model_that_cannot_leave_out_halves_is_told_why():
-    with pytest.raises(InvalidRequest, match=r"cannot skip sublayers of .*: only backends.*not pool: "):
+    with pytest.raises(
+        InvalidRequest, match=r"cannot skip sublayers of .*: only backends.*not pool: "
+    ):
         view(Model(tiny_models.build("bloom")), skip=LayerSkip())

@@ -1,4 +1,6 @@
-"""Weights taken out of a driven model and put into it, however it is driven; and the checkpoint that is written."""
+"""Weights taken out of a driven model and put into it, however it is driven; and the
+checkpoint that is written.
+"""
 
 import copy
 
@@ -14,7 +16,9 @@ from foreword.model.weights import copied, replace, save
 from foreword.native.forward import library
 
 BOTH = ["family", "llama-gqa", "qwen2", "qwen3", "gpt2"]
-"""Tied weights, shared key heads, biases, norms of queries and keys; and layers that are not linear ones of torch's."""
+"""Tied weights, shared key heads, biases, norms of queries and keys; and layers that
+are not linear ones of torch's.
+"""
 EXTENDED = "llama-gqa, three tokens more"
 PACKED = [
     "gemma",
@@ -30,8 +34,8 @@ PACKED = [
     "phi",
     EXTENDED,
 ]
-"""Norms that count from 1 or come after a half, joined matrices, states, experts, heads in another order, more biases:
-of interest where C reads them."""
+"""Norms that count from 1 or come after a half, joined matrices, states, experts, heads
+in another order, more biases: of interest where C reads them."""
 CASES = [
     *((kind, dtype) for kind in BOTH for dtype in (torch.float32, torch.bfloat16)),
     *((kind, torch.bfloat16) for kind in PACKED),
@@ -42,7 +46,11 @@ TEXT = [5, 90, 23, 7, 61, 44, 30, 2, 19]
 def built(kind: str, dtype: torch.dtype):
     if kind == "family":
         return AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype).eval()
-    model = tiny_models.extended("llama-gqa") if kind == EXTENDED else tiny_models.build(kind)
+    model = (
+        tiny_models.extended("llama-gqa")
+        if kind == EXTENDED
+        else tiny_models.build(kind)
+    )
     return model.to(dtype).eval()
 
 
@@ -82,12 +90,19 @@ def test_a_model_reads_with_the_weights_that_were_put_into_it(kind, dtype):
     replace(model, new)
     assert torch.equal(read(model, 2), wanted)
     assert not torch.equal(was, wanted)
-    assert [held.data_ptr() for held in getattr(model.backend, "_held", ())] == addresses
+    assert [
+        held.data_ptr() for held in getattr(model.backend, "_held", ())
+    ] == addresses
     again = copied(model).state_dict()
-    assert all(torch.equal(again[name], weight.to(dtype).float()) for name, weight in new.state_dict().items())
+    assert all(
+        torch.equal(again[name], weight.to(dtype).float())
+        for name, weight in new.state_dict().items()
+    )
 
 
-@pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+@pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 def test_the_family_is_driven_natively_where_that_is_tried():
     assert Model(built("family", torch.bfloat16)).capability.backend == "native"
 
@@ -102,17 +117,30 @@ def test_weights_that_are_nowhere_to_be_found_are_missed():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_saved_is_a_checkpoint_that_loads(tmp_path, dtype):
-    model, tokenizer = Model.load(starter.draft(), dtype=dtype), load_tokenizer(starter.target())
+    model, tokenizer = (
+        Model.load(starter.draft(), dtype=dtype),
+        load_tokenizer(starter.target()),
+    )
     made = copied(model)
     with torch.no_grad():
         made.model.layers[0].mlp.up_proj.weight.mul_(2)
     replace(model, made)
     save(model, tmp_path / "new" / "draft", tokenizer)
-    found = AutoModelForCausalLM.from_pretrained(tmp_path / "new" / "draft", dtype="auto")
+    found = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "new" / "draft", dtype="auto"
+    )
     assert found.dtype == dtype
-    assert all(torch.equal(found.state_dict()[name].float(), weight) for name, weight in made.state_dict().items())
-    assert found.generation_config.eos_token_id == model.hf.generation_config.eos_token_id
-    assert AutoTokenizer.from_pretrained(tmp_path / "new" / "draft").get_vocab() == tokenizer.get_vocab()
+    assert all(
+        torch.equal(found.state_dict()[name].float(), weight)
+        for name, weight in made.state_dict().items()
+    )
+    assert (
+        found.generation_config.eos_token_id == model.hf.generation_config.eos_token_id
+    )
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "new" / "draft").get_vocab()
+        == tokenizer.get_vocab()
+    )
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["draft"]
     with pytest.raises(InvalidRequest, match="exists already"):
         save(model, tmp_path / "new" / "draft", tokenizer)
@@ -122,7 +150,10 @@ def test_a_folder_is_not_there_where_writing_failed(tmp_path, monkeypatch):
     def full(folder):
         raise OSError("no space left on device")
 
-    model, tokenizer = Model.load(starter.draft(), dtype="float32"), load_tokenizer(starter.target())
+    model, tokenizer = (
+        Model.load(starter.draft(), dtype="float32"),
+        load_tokenizer(starter.target()),
+    )
     monkeypatch.setattr(tokenizer, "save_pretrained", full)
     with pytest.raises(OSError, match="no space"):
         save(model, tmp_path / "draft", tokenizer)

@@ -1,4 +1,6 @@
-"""Products with weights in groups against their plain definition, and that no row depends on the others."""
+"""Products with weights in groups against their plain definition, and that no row
+depends on the others.
+"""
 
 import pytest
 import torch
@@ -9,13 +11,17 @@ from foreword.model.quantized.coded import Coded, Scales, joined
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
-pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+pytestmark = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
 OUTPUTS, DEPTH, ROWS = 48, 1024, 37
 KINDS = ("bfloat16", "float16", "float32", "two levels", "zero points")
 
 
 def coded(bits: int, group: int, kind: str, outputs: int = OUTPUTS) -> Coded:
-    """A matrix whose scales, and offsets if it has any, take each form that strips store."""
+    """A matrix whose scales, and offsets if it has any, take each form that strips
+    store.
+    """
     generator = torch.Generator().manual_seed(bits * group)
 
     def uniform(spans: int) -> Tensor:
@@ -41,15 +47,25 @@ def coded(bits: int, group: int, kind: str, outputs: int = OUTPUTS) -> Coded:
     return Coded(codes, levels.to(torch.int8), scale, offset, group)
 
 
-def product(matrix: Tensor, rows: Tensor, outputs: int = OUTPUTS, threads: int = 1) -> Tensor:
+def product(
+    matrix: Tensor, rows: Tensor, outputs: int = OUTPUTS, threads: int = 1
+) -> Tensor:
     head = forward.Model(
-        hidden=rows.shape[1], heads=1, kv_heads=1, dim=16, vocab=outputs, head=matrix.data_ptr(), coding=forward.GROUPS
+        hidden=rows.shape[1],
+        heads=1,
+        kv_heads=1,
+        dim=16,
+        vocab=outputs,
+        head=matrix.data_ptr(),
+        coding=forward.GROUPS,
     )
     return multiplied(forward.needed(), head, Workspace(head), rows, threads)
 
 
 def defined(matrix: Coded, rows: Tensor) -> Tensor:
-    """The product of rows that are rounded to 127 steps in each group of at most 128 inputs."""
+    """The product of rows that are rounded to 127 steps in each group of at most 128
+    inputs.
+    """
     groups = rows.bfloat16().float().unflatten(1, (-1, min(matrix.group, 128)))
     most = groups.abs().amax(-1, keepdim=True)
     steps = (groups * torch.tensor(127.0).div(most)).round()
@@ -63,7 +79,9 @@ def given() -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_products_are_those_of_the_definition_for_any_number_of_rows(bits, group, kind, registers):
+def test_products_are_those_of_the_definition_for_any_number_of_rows(
+    bits, group, kind, registers
+):
     matrix, rows = coded(bits, group, kind), given()
     held = packed(matrix)
     found, expected = product(held, rows), defined(matrix, rows)
@@ -86,7 +104,9 @@ def test_both_kinds_of_registers_give_the_same_bits():
 
 
 def test_a_row_of_zeros_gives_offsets_times_nothing(registers):
-    assert bool((product(packed(coded(4, 32, "float32")), torch.zeros(3, DEPTH)) == 0).all())
+    assert bool(
+        (product(packed(coded(4, 32, "float32")), torch.zeros(3, DEPTH)) == 0).all()
+    )
 
 
 def test_outputs_need_not_fill_a_strip():
@@ -96,17 +116,30 @@ def test_outputs_need_not_fill_a_strip():
 
 
 def test_a_matrix_without_groups_stays_bfloat16():
-    weight = torch.randn(OUTPUTS, DEPTH, generator=torch.Generator().manual_seed(2)).bfloat16()
+    weight = torch.randn(
+        OUTPUTS, DEPTH, generator=torch.Generator().manual_seed(2)
+    ).bfloat16()
     panels = torch.empty_like(weight)
     forward.needed().foreword_pack(weight.data_ptr(), panels.data_ptr(), *weight.shape)
     found = product(whole(panels), given())
-    torch.testing.assert_close(found, given().bfloat16().float() @ weight.float().T, rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        found, given().bfloat16().float() @ weight.float().T, rtol=0, atol=1e-3
+    )
 
 
 def test_joined_matrices_stay_what_they_are():
-    parts = [coded(4, 32, "two levels"), coded(4, 32, "float16"), coded(8, 16, "two levels"), coded(8, 64, "bfloat16")]
+    parts = [
+        coded(4, 32, "two levels"),
+        coded(4, 32, "float16"),
+        coded(8, 16, "two levels"),
+        coded(8, 64, "bfloat16"),
+    ]
     for some in (parts[:1], parts[:2], parts):
-        assert torch.equal(joined(some).dense(), torch.cat([one.dense() for one in some]))
+        assert torch.equal(
+            joined(some).dense(), torch.cat([one.dense() for one in some])
+        )
     alike = joined([parts[0], parts[0]])
     assert alike.scale.factors is not None
-    assert torch.equal(alike.rows(torch.tensor([50, 3])).dense(), parts[0].dense()[[2, 3]])
+    assert torch.equal(
+        alike.rows(torch.tensor([50, 3])).dense(), parts[0].dense()[[2, 3]]
+    )

@@ -1,4 +1,6 @@
-"""Attention over keys and values in 8 bits is that over bfloat16 ones, rounded by a plain definition: bit for bit."""
+"""Attention over keys and values in 8 bits is that over bfloat16 ones, rounded by a
+plain definition: bit for bit.
+"""
 
 import platform
 import shutil
@@ -11,9 +13,22 @@ from foreword.native import compiler
 from foreword.native.compiler import SOURCES
 
 PROGRAM = Path(__file__).with_name("kv.c")
-X86 = [pytest.param("-march=x86-64", marks=pytest.mark.slow)] if platform.machine() == "x86_64" else []
+X86 = (
+    [pytest.param("-march=x86-64", marks=pytest.mark.slow)]
+    if platform.machine() == "x86_64"
+    else []
+)
 KINDS = [compiler.NATIVE, *X86]
-SHAPES = ["4 4 64 0", "8 2 32 0", "9 3 64 0", "16 1 128 0", "6 2 48 0", "4 2 16 20", "8 2 64 100", "4 2 256 0"]
+SHAPES = [
+    "4 4 64 0",
+    "8 2 32 0",
+    "9 3 64 0",
+    "16 1 128 0",
+    "6 2 48 0",
+    "4 2 16 20",
+    "8 2 64 100",
+    "4 2 256 0",
+]
 """Heads, kv heads, numbers of a head, window."""
 
 
@@ -22,8 +37,22 @@ def program(request, tmp_path_factory) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     made = tmp_path_factory.mktemp("kv") / "program"
-    flags = [flag for flag in compiler.FLAGS if flag not in (compiler.NATIVE, "-shared", "-fPIC")]
-    words = ["cc", *flags, request.param, "-I", str(SOURCES), str(PROGRAM), "-o", str(made), "-lm"]
+    flags = [
+        flag
+        for flag in compiler.FLAGS
+        if flag not in (compiler.NATIVE, "-shared", "-fPIC")
+    ]
+    words = [
+        "cc",
+        *flags,
+        request.param,
+        "-I",
+        str(SOURCES),
+        str(PROGRAM),
+        "-o",
+        str(made),
+        "-lm",
+    ]
     subprocess.run(words, check=True, timeout=120)
     return made
 
@@ -32,4 +61,9 @@ def program(request, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention_is_that_over_rounded_rows(program, shape, registers):
     words = [program, *shape.split(), str(registers)]
-    assert subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout == "equal\n"
+    assert (
+        subprocess.run(
+            words, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        == "equal\n"
+    )

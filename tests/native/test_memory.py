@@ -12,7 +12,9 @@ from foreword.native.bandwidth import UNIT, _library
 @pytest.mark.parametrize("units", [1, 2, 7])
 def test_every_word_is_read_once(units):
     words = torch.randint(2**62, (units * UNIT // 8,))
-    assert bandwidth.read(words) == int(words.numpy().astype(np.uint64).sum(dtype=np.uint64))
+    assert bandwidth.read(words) == int(
+        words.numpy().astype(np.uint64).sum(dtype=np.uint64)
+    )
 
 
 def test_without_a_compiler_torch_reads(monkeypatch):

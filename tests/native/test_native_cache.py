@@ -1,4 +1,5 @@
-"""Compiled code is kept on disk and loaded only where it is whole and nobody else could have written it.
+"""Compiled code is kept on disk and loaded only where it is whole and nobody else could
+have written it.
 
 Each case runs in a process of its own, because a library that is loaded stays loaded.
 """
@@ -15,7 +16,9 @@ import pytest
 
 import foreword
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None, reason="there is no C compiler"
+)
 PROGRAM = """
 import ctypes, json, warnings
 from pathlib import Path
@@ -32,7 +35,9 @@ found["said"] = [str(one.message) for one in said]
 print(json.dumps(found))
 """
 WELL = {"compiled": [True, True], "reason": None, "said": []}
-root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may do this")
+root = pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0, reason="only root may do this"
+)
 
 
 def started(cache: Path | str, **own: str) -> subprocess.Popen[str]:
@@ -115,7 +120,9 @@ def of_somebody_else(file: Path) -> None:
     os.chown(file, 12345, 12345)
 
 
-@pytest.mark.parametrize("change", [anyone_may_write, pytest.param(of_somebody_else, marks=root)])
+@pytest.mark.parametrize(
+    "change", [anyone_may_write, pytest.param(of_somebody_else, marks=root)]
+)
 def test_library_that_others_can_write_is_compiled_again(filled, change):
     change(kept(filled))
     again = found(filled)
@@ -147,7 +154,9 @@ def test_own_folder_is_closed_to_others(filled):
 
 def test_folder_is_for_its_owner_alone(filled):
     assert (filled / "foreword").stat().st_mode & 0o777 == 0o700
-    assert all(file.stat().st_mode & 0o022 == 0 for file in (filled / "foreword").iterdir())
+    assert all(
+        file.stat().st_mode & 0o022 == 0 for file in (filled / "foreword").iterdir()
+    )
 
 
 def test_relative_cache_is_ignored(tmp_path):
@@ -174,7 +183,9 @@ def without_room(base: Path) -> Iterator[Path]:
 
 def mounted(base: Path, options: str) -> Iterator[Path]:
     base.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", base], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", base], check=False
+    ).returncode:
         pytest.skip("cannot mount here")
     try:
         yield base
@@ -183,7 +194,12 @@ def mounted(base: Path, options: str) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "kind", [without_write, pytest.param(without_exec, marks=root), pytest.param(without_room, marks=root)]
+    "kind",
+    [
+        without_write,
+        pytest.param(without_exec, marks=root),
+        pytest.param(without_room, marks=root),
+    ],
 )
 def test_cache_that_cannot_be_used_costs_time_and_is_said_once(tmp_path, kind):
     places = kind(tmp_path / "cache")
@@ -208,7 +224,11 @@ def test_many_processes_compile_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value", "why"),
     [
-        ("CC", "/nonexistent", "there is no C compiler '/nonexistent', which the variable CC names"),
+        (
+            "CC",
+            "/nonexistent",
+            "there is no C compiler '/nonexistent', which the variable CC names",
+        ),
         ("CC", "cc 'half", "the variable CC holds"),
         ("CC", "false", "false"),
         ("CC", "cc --no-such-option", "no-such-option"),
@@ -227,7 +247,9 @@ def test_what_is_wrong_with_the_compiler_is_said_once(tmp_path, variable, value,
 
 def test_last_line_of_a_compiler_that_names_no_error_is_the_reason(tmp_path):
     compiler = tmp_path / "compiler"
-    compiler.write_text("#!/bin/sh\necho 'a word before' >&2\necho 'the disk is on fire' >&2\nexit 1\n")
+    compiler.write_text(
+        "#!/bin/sh\necho 'a word before' >&2\necho 'the disk is on fire' >&2\nexit 1\n"
+    )
     compiler.chmod(0o755)
     (said,) = found(tmp_path, CC=str(compiler))["said"]
     assert "the disk is on fire" in said

@@ -1,4 +1,6 @@
-"""With no compiler, or one that fails, there is a reason and the numbers stay; each case in a process of its own."""
+"""With no compiler, or one that fails, there is a reason and the numbers stay; each
+case in a process of its own.
+"""
 
 import json
 import os
@@ -32,7 +34,9 @@ close = torch.allclose(noise, plain_gumbel([3, 5], [0, 9], 320), rtol=2e-7, atol
 found = {"reason": sampling.reason(), "compiled": sampling.library() is not None, "same": same, "close": close}
 print(json.dumps(found))
 """
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None, reason="there is no C compiler"
+)
 
 
 def found(tmp_path: Path, compiler: str, flags: str = "") -> dict:
@@ -45,7 +49,14 @@ def found(tmp_path: Path, compiler: str, flags: str = "") -> dict:
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-c", PROGRAM]
-    told = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True, timeout=120)
+    told = subprocess.run(
+        command,
+        env=os.environ | own,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return json.loads(told.stdout)
 
 
@@ -58,7 +69,9 @@ def found(tmp_path: Path, compiler: str, flags: str = "") -> dict:
         ("false", "false could not compile sampling.c"),
     ],
 )
-def test_without_a_compiler_the_reason_is_known_and_torch_takes_over(tmp_path, compiler, said):
+def test_without_a_compiler_the_reason_is_known_and_torch_takes_over(
+    tmp_path, compiler, said
+):
     told = found(tmp_path, compiler)
     assert said in told["reason"]
     assert (told["compiled"], told["same"], told["close"]) == (False, True, True)
@@ -67,7 +80,12 @@ def test_without_a_compiler_the_reason_is_known_and_torch_takes_over(tmp_path, c
 @needs_compiler
 @pytest.mark.parametrize("compiler", ["cc", "env cc -DUNUSED='two words'", "  "])
 def test_a_compiler_may_be_several_words(tmp_path, compiler):
-    assert found(tmp_path, compiler) == {"reason": None, "compiled": True, "same": True, "close": True}
+    assert found(tmp_path, compiler) == {
+        "reason": None,
+        "compiled": True,
+        "same": True,
+        "close": True,
+    }
     assert [file.suffix for file in (tmp_path / "foreword").iterdir()] == [".so"]
 
 
@@ -81,9 +99,14 @@ def test_what_a_compiler_says_is_the_reason(tmp_path):
 @needs_compiler
 def test_flags_of_ones_own_are_used_and_named(tmp_path):
     told = found(tmp_path, "cc", "-DUNUSED='two words' -include no/such/file.h")
-    assert "cc '-DUNUSED=two words' -include no/such/file.h could not compile sampling.c: " in told["reason"]
+    assert (
+        "cc '-DUNUSED=two words' -include no/such/file.h could not compile sampling.c: "
+        in told["reason"]
+    )
     assert "no/such/file.h" in told["reason"].partition(": ")[2]
-    assert found(tmp_path, "cc", "'half")["reason"].startswith('the variable FOREWORD_CFLAGS holds "\'half"')
+    assert found(tmp_path, "cc", "'half")["reason"].startswith(
+        'the variable FOREWORD_CFLAGS holds "\'half"'
+    )
     assert found(tmp_path, "cc", "-O1")["compiled"]
 
 
@@ -97,7 +120,10 @@ def test_a_compiler_that_takes_too_long_is_said_to(tmp_path, monkeypatch):
     assert str(reason).endswith("took longer than 0.001 s to compile sampling.c")
 
 
-@pytest.mark.skipif(sys.platform != "linux" or not torch.backends.openmp.is_available(), reason="torch has no OpenMP")
+@pytest.mark.skipif(
+    sys.platform != "linux" or not torch.backends.openmp.is_available(),
+    reason="torch has no OpenMP",
+)
 def test_torch_is_kept_to_one_thread_here_and_nowhere_else():
     torch.set_num_threads(3)
     try:

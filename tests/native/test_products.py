@@ -1,4 +1,6 @@
-"""Products in C beside torch's, for every way in which rows and outputs can be cut: passes, panels, chunks, threads."""
+"""Products in C beside torch's, for every way in which rows and outputs can be cut:
+passes, panels, chunks, threads.
+"""
 
 from pathlib import Path
 
@@ -12,25 +14,31 @@ from foreword.native.forward import library
 from foreword.native.huge_pages import BLOCK, LARGE, Pages
 from foreword.native.workspace import Workspace, multiplied
 
-native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+native = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 
 DEPTHS = [48, 64, 96]
 """In AMX registers: too uneven for them, two steps, three."""
 OUTPUTS = [16, 32, 48, 80, 64 * 13 + 16, 7, 35, 53]
-"""Half a panel, whole ones, one and a half, and so on; the fifth makes several chunks for every thread; the
-last three leave some of their last panel empty."""
+"""Half a panel, whole ones, one and a half, and so on; the fifth makes several chunks
+for every thread; the last three leave some of their last panel empty."""
 ROWS = [1, 2, 11, 12, 13, 16, 17, 24, 25, 32, 33, 40, 70]
 """At most 12 rows are one pass, or 32 in two blocks of 16."""
 
 
 def packed(weight: torch.Tensor) -> torch.Tensor:
-    found = torch.full((room(len(weight)), weight.shape[1]), torch.nan, dtype=weight.dtype)
+    found = torch.full(
+        (room(len(weight)), weight.shape[1]), torch.nan, dtype=weight.dtype
+    )
     forward.needed().foreword_pack(weight.data_ptr(), found.data_ptr(), *weight.shape)
     return found
 
 
 def random(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(sum(shape))
+    ).bfloat16()
 
 
 @native
@@ -48,15 +56,22 @@ def test_what_is_packed_is_there_again_when_unpacked(outputs):
 @pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.usefixtures("registers")
-def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(outputs, depth, threads):
+def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(
+    outputs, depth, threads
+):
     weight, given = random(outputs, depth), random(max(ROWS), depth).float()
     held = packed(weight)
     lm_head = forward.Model(hidden=depth, vocab=outputs, head=held.data_ptr())
     scratch = Workspace(lm_head)
-    alone = torch.cat([multiplied(forward.needed(), lm_head, scratch, row[None], 1) for row in given])
+    alone = torch.cat(
+        [multiplied(forward.needed(), lm_head, scratch, row[None], 1) for row in given]
+    )
     torch.testing.assert_close(alone, given @ weight.float().T, rtol=1e-4, atol=1e-4)
     for rows in ROWS:
-        assert torch.equal(multiplied(forward.needed(), lm_head, scratch, given[:rows], threads), alone[:rows])
+        assert torch.equal(
+            multiplied(forward.needed(), lm_head, scratch, given[:rows], threads),
+            alone[:rows],
+        )
 
 
 @native
@@ -68,15 +83,24 @@ def test_more_rows_than_stay_near_go_through_the_panels_in_bands(threads):
     held = packed(weight)
     lm_head = forward.Model(hidden=8192, vocab=len(weight), head=held.data_ptr())
     scratch = Workspace(lm_head)
-    few = torch.cat([multiplied(forward.needed(), lm_head, scratch, given[i : i + 10], 1) for i in range(0, 70, 10)])
+    few = torch.cat(
+        [
+            multiplied(forward.needed(), lm_head, scratch, given[i : i + 10], 1)
+            for i in range(0, 70, 10)
+        ]
+    )
     torch.testing.assert_close(few, given @ weight.float().T, rtol=1e-3, atol=1e-3)
-    assert torch.equal(multiplied(forward.needed(), lm_head, scratch, given, threads), few)
+    assert torch.equal(
+        multiplied(forward.needed(), lm_head, scratch, given, threads), few
+    )
 
 
 def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():
     pages = Pages()
     wanted = [
-        torch.empty(shape, dtype=dtype) for shape in ((3, 5), (7,), (129, 2)) for dtype in (torch.int64, torch.bfloat16)
+        torch.empty(shape, dtype=dtype)
+        for shape in ((3, 5), (7,), (129, 2))
+        for dtype in (torch.int64, torch.bfloat16)
     ]
     found = [pages.empty(tensor.shape, tensor.dtype) for tensor in wanted]
     for number, tensor in enumerate(found):

@@ -1,4 +1,6 @@
-"""Sums of a product stay in registers while it is multiplied: that they do not is seen by nothing but the clock."""
+"""Sums of a product stay in registers while it is multiplied: that they do not is seen
+by nothing but the clock.
+"""
 
 import platform
 import re
@@ -13,16 +15,31 @@ from foreword.native.compiler import FLAGS, NATIVE, SOURCES
 ADDED = re.compile(r"vdpbf16ps|vfmadd\d+ps")
 WHOLE = re.compile(r"vpdpwssd|vpdpbusd|vpmaddwd")
 """Instructions that add a product to a sum, of numbers and of integers."""
-KEPT = re.compile(r"v?mov\S*\s+.*\((%rsp|%rbp)\S*.*%[xyz]mm|v?mov\S*\s+%[xyz]mm.*\((%rsp|%rbp)")
+KEPT = re.compile(
+    r"v?mov\S*\s+.*\((%rsp|%rbp)\S*.*%[xyz]mm|v?mov\S*\s+%[xyz]mm.*\((%rsp|%rbp)"
+)
 """A vector comes from the stack or goes there."""
 
 
 def innermost(lines: list[str]) -> list[list[str]]:
     """The loops of a function that hold no other loop."""
-    places = {line[:-1]: number for number, line in enumerate(lines) if line.endswith(":")}
-    jumps = ((re.match(r"\s+j\w+\s+(\.L\w+)$", line), end) for end, line in enumerate(lines))
-    loops = {(places[found[1]], end) for found, end in jumps if found and places.get(found[1], end) < end}
-    within = {outer for outer in loops for one in loops if one != outer and outer[0] <= one[0] <= one[1] <= outer[1]}
+    places = {
+        line[:-1]: number for number, line in enumerate(lines) if line.endswith(":")
+    }
+    jumps = (
+        (re.match(r"\s+j\w+\s+(\.L\w+)$", line), end) for end, line in enumerate(lines)
+    )
+    loops = {
+        (places[found[1]], end)
+        for found, end in jumps
+        if found and places.get(found[1], end) < end
+    }
+    within = {
+        outer
+        for outer in loops
+        for one in loops
+        if one != outer and outer[0] <= one[0] <= one[1] <= outer[1]
+    }
     return [lines[start:end] for start, end in loops - within]
 
 
@@ -30,18 +47,37 @@ def products(loop: list[str], added: re.Pattern[str]) -> int:
     return sum(map(bool, map(added.search, loop)))
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64" or shutil.which("gcc") is None, reason="needs gcc for x86-64")
-@pytest.mark.parametrize("processor", ["cooperlake", pytest.param("skylake-avx512", marks=pytest.mark.slow)])
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or shutil.which("gcc") is None,
+    reason="needs gcc for x86-64",
+)
+@pytest.mark.parametrize(
+    "processor", ["cooperlake", pytest.param("skylake-avx512", marks=pytest.mark.slow)]
+)
 def test_sums_stay_in_registers(processor: str, tmp_path: Path):
-    """Of at most 12 rows, in bfloat16, 8 bits and 4, with and without instructions for bfloat16."""
+    """Of at most 12 rows, in bfloat16, 8 bits and 4, with and without instructions for
+    bfloat16.
+    """
     flags = [f"-march={processor}" if flag == NATIVE else flag for flag in FLAGS]
     source, made = SOURCES / "forward.c", tmp_path / "made.s"
-    subprocess.run(["gcc", *flags, "-S", str(source), "-o", str(made)], check=True, timeout=120)
+    subprocess.run(
+        ["gcc", *flags, "-S", str(source), "-o", str(made)], check=True, timeout=120
+    )
     text = made.read_text()
-    for name, most, added in (("tiled", 24, ADDED), ("byte_coded", 24, WHOLE), ("strip_sums", 16, WHOLE)):
-        found = re.search(rf"^{name}:\n(.*?)^\s+\.size\s+{name},", text, re.MULTILINE | re.DOTALL)
+    for name, most, added in (
+        ("tiled", 24, ADDED),
+        ("byte_coded", 24, WHOLE),
+        ("strip_sums", 16, WHOLE),
+    ):
+        found = re.search(
+            rf"^{name}:\n(.*?)^\s+\.size\s+{name},", text, re.MULTILINE | re.DOTALL
+        )
         assert found is not None, name
-        loops = [loop for loop in innermost(found[1].splitlines()) if products(loop, added) > 1]
+        loops = [
+            loop
+            for loop in innermost(found[1].splitlines())
+            if products(loop, added) > 1
+        ]
         assert max(products(loop, added) for loop in loops) >= most, name
         for loop in loops:
             kept = [line for line in loop if KEPT.search(line)]

@@ -1,7 +1,8 @@
-"""The same C on processors of several kinds, run here: each operation against torch, and a forward against our own.
+"""The same C on processors of several kinds, run here: each operation against torch,
+and a forward against our own.
 
-What this machine's processor cannot do is left out; another kind of machine is tried where a cross compiler and an
-emulator are installed.
+What this machine's processor cannot do is left out; another kind of machine is tried
+where a cross compiler and an emulator are installed.
 """
 
 import hashlib
@@ -21,16 +22,23 @@ from foreword.native import compiler
 from foreword.native.compiler import SOURCES
 from foreword.native.cpu import told
 
-PROGRAM, PROMISED = Path(__file__).with_name("simd.c"), Path(__file__).with_name("bits.c")
+PROGRAM, PROMISED = (
+    Path(__file__).with_name("simd.c"),
+    Path(__file__).with_name("bits.c"),
+)
 LANES, LOGITS = 16, 40 * 112
 OPERATIONS, NUMBERS = 32, 3
-"""What the program says of each 16 times three numbers: so many vectors, then so many numbers."""
+"""What the program says of each 16 times three numbers: so many vectors, then so many
+numbers.
+"""
 FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 """Logits, as an ARM said them in an emulator and a Xeon with AVX2 to the same bits."""
 
 
 PRODUCT, GROUPED = "85b9b33adaa482b2", "f039258ef5f02bea"
-"""Beginnings of the hashes of products with weights of 8 bits, and in groups, which are the same on all of them."""
+"""Beginnings of the hashes of products with weights of 8 bits, and in groups, which are
+the same on all of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,21 @@ class Kind:
     emulator: tuple[str, ...] = ()
 
     def refused(self) -> str | None:
-        if missing := next((tool for tool in (*self.command, *self.emulator) if shutil.which(tool) is None), None):
+        if missing := next(
+            (
+                tool
+                for tool in (*self.command, *self.emulator)
+                if shutil.which(tool) is None
+            ),
+            None,
+        ):
             return f"there is no {missing}"
         if self.emulator or self.flags == (compiler.NATIVE,):
             return None
         flags = next((line for line in told() if line.startswith("flags")), "").split()
-        if platform.machine() != "x86_64" or not set(self.hidden_layers.split()) <= set(flags):
+        if platform.machine() != "x86_64" or not set(self.hidden_layers.split()) <= set(
+            flags
+        ):
             return f"the processor lacks {self.hidden_layers or 'x86-64'}"
         return None
 
@@ -59,11 +76,18 @@ WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
 AVX512 = "avx512f avx512bw avx512vl avx512dq avx512cd"
 AVX2 = Kind("avx2", ("-march=x86-64-v3",), "avx2 fma")
 OTHERS = (
-    Kind("avx512 with bfloat16", ("-march=native", *WITHOUT_AMX), f"{AVX512} avx512_bf16"),
+    Kind(
+        "avx512 with bfloat16", ("-march=native", *WITHOUT_AMX), f"{AVX512} avx512_bf16"
+    ),
     Kind("avx512", ("-march=x86-64-v4",), AVX512),
     Kind("avx2, by clang", ("-march=x86-64-v3",), "avx2 fma", command=("clang",)),
     Kind("sse", ("-march=x86-64",)),
-    Kind("arm", ("-static",), command=("aarch64-linux-gnu-gcc",), emulator=("qemu-aarch64-static",)),
+    Kind(
+        "arm",
+        ("-static",),
+        command=("aarch64-linux-gnu-gcc",),
+        emulator=("qemu-aarch64-static",),
+    ),
 )
 KINDS = [AVX2, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]
 """Half a minute to compile the whole forward for them all."""
@@ -71,7 +95,11 @@ EVERY_KIND = [
     Kind("this processor", (compiler.NATIVE,)),
     Kind("this processor, by clang", (compiler.NATIVE,), command=("clang",)),
     AVX2,
-    Kind("avx2 with products of bytes", ("-march=x86-64-v3", "-mavxvnni"), "avx2 fma avx_vnni"),
+    Kind(
+        "avx2 with products of bytes",
+        ("-march=x86-64-v3", "-mavxvnni"),
+        "avx2 fma avx_vnni",
+    ),
     *OTHERS,
     Kind("sse, by clang", ("-march=x86-64",), command=("clang",)),
 ]
@@ -94,44 +122,85 @@ EQUAL = {
     "exponentials": "dcc3eefadba4b381",
     "rotations": "52a4a63a2230dfb0",
 }
-"""Hashes of what has the same bits on every processor and by every compiler, by what it is of (bits.c)."""
+"""Hashes of what has the same bits on every processor and by every compiler, by what it
+is of (bits.c).
+"""
 OF_FUSED = {"exponentials", "rotations"}
-"""Those that round once more where no operation is fused; attention has both, and promises nothing."""
+"""Those that round once more where no operation is fused; attention has both, and
+promises nothing.
+"""
 
 
 def given() -> Tensor:
-    """Blocks of three times 16 numbers: common ones, those between two bfloat16, and what is hardly a number."""
+    """Blocks of three times 16 numbers: common ones, those between two bfloat16, and
+    what is hardly a number.
+    """
     generator = torch.Generator().manual_seed(1)
     common = torch.rand(6, 3, LANES, generator=generator) * 160 - 80
-    between = (torch.randint(0x3F80, 0x4180, (2, 3, LANES), generator=generator, dtype=torch.int32) << 16) + 0x8000
+    between = (
+        torch.randint(
+            0x3F80, 0x4180, (2, 3, LANES), generator=generator, dtype=torch.int32
+        )
+        << 16
+    ) + 0x8000
     odd = (
-        torch.tensor([0.0, -0.0, float("inf"), -float("inf"), 3.4e38, -3.4e38, 1e30, 1.0] * 6).view(1, 3, LANES).clone()
+        torch.tensor(
+            [0.0, -0.0, float("inf"), -float("inf"), 3.4e38, -3.4e38, 1e30, 1.0] * 6
+        )
+        .view(1, 3, LANES)
+        .clone()
     )
     odd[0, 0, 3], odd[0, 1] = float("nan"), 1.0
     return torch.cat([common, between.view(torch.float32), odd])
 
 
 def output(kind: Kind, program: Path, folder: Path, numbers: bytes = b"") -> bytes:
-    """What a program says, compiled for this kind of processor with the flags of the library."""
+    """What a program says, compiled for this kind of processor with the flags of the
+    library.
+    """
     made = folder / "program"
-    flags = [flag for flag in compiler.FLAGS if flag not in (compiler.NATIVE, "-shared", "-fPIC")]
-    words = [*kind.command, *flags, *kind.flags, "-I", str(SOURCES), str(program), "-o", str(made), "-lm"]
+    flags = [
+        flag
+        for flag in compiler.FLAGS
+        if flag not in (compiler.NATIVE, "-shared", "-fPIC")
+    ]
+    words = [
+        *kind.command,
+        *flags,
+        *kind.flags,
+        "-I",
+        str(SOURCES),
+        str(program),
+        "-o",
+        str(made),
+        "-lm",
+    ]
     subprocess.run(words, check=True, timeout=120)
     words = [*kind.emulator, str(made)]
-    return subprocess.run(words, input=numbers, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+    return subprocess.run(
+        words, input=numbers, stdout=subprocess.PIPE, check=True, timeout=120
+    ).stdout
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
-def said(request, tmp_path_factory) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
-    """What the program says of each block, its forwards [coding, all rows or one by one, numbers], and a product."""
+def said(
+    request, tmp_path_factory
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+    """What the program says of each block, its forwards [coding, all rows or one by
+    one, numbers], and a product.
+    """
     kind: Kind = request.param
     if why := kind.refused():
         pytest.skip(why)
-    told = output(kind, PROGRAM, tmp_path_factory.mktemp("lanes"), given().numpy().tobytes())
+    told = output(
+        kind, PROGRAM, tmp_path_factory.mktemp("lanes"), given().numpy().tobytes()
+    )
     found = torch.frombuffer(bytearray(told), dtype=torch.float32)
     blocks, size = len(given()), OPERATIONS * LANES + NUMBERS
     each = found[: blocks * size].view(blocks, size)
-    vectors = [(block[:-NUMBERS].view(OPERATIONS, LANES), block[-NUMBERS:]) for block in each]
+    vectors = [
+        (block[:-NUMBERS].view(OPERATIONS, LANES), block[-NUMBERS:]) for block in each
+    ]
     logits = found[blocks * size :]
     return vectors, logits[: 6 * LOGITS].view(3, 2, LOGITS), logits[6 * LOGITS :]
 
@@ -145,20 +214,45 @@ def test_operations_are_those_of_torch(said):
     for (x, y, z), (found, numbers) in zip(given()[:8], said[0], strict=False):
         low, high = bfloat16(torch.cat([x, y])).view(-1, 2).T
         exact = [
-            x + y, x - y, x * y, x / y, None, torch.maximum(x, y), torch.minimum(x, y), x.round(), None, None, None,
-            bfloat16(x), torch.where(x > y, z, 0), x[spread], x[0].expand(LANES), low, high, bfloat16(z), None,
-        ]  # fmt: skip
+            x + y,
+            x - y,
+            x * y,
+            x / y,
+            None,
+            torch.maximum(x, y),
+            torch.minimum(x, y),
+            x.round(),
+            None,
+            None,
+            None,
+            bfloat16(x),
+            torch.where(x > y, z, 0),
+            x[spread],
+            x[0].expand(LANES),
+            low,
+            high,
+            bfloat16(z),
+            None,
+        ]
         for place, (expected, got) in enumerate(zip(exact, found, strict=False)):
             assert expected is None or torch.equal(expected, got), place
-        torch.testing.assert_close(found[4], (x.double() * y + z).float(), rtol=2e-6, atol=1e-3)
-        torch.testing.assert_close(found[8], torch.ldexp(x, y.round().clamp(-126, 127).int()), rtol=0, atol=0)
+        torch.testing.assert_close(
+            found[4], (x.double() * y + z).float(), rtol=2e-6, atol=1e-3
+        )
+        torch.testing.assert_close(
+            found[8], torch.ldexp(x, y.round().clamp(-126, 127).int()), rtol=0, atol=0
+        )
         torch.testing.assert_close(found[9], x.exp(), rtol=5e-7, atol=1e-37)
         torch.testing.assert_close(found[10], x.sigmoid(), rtol=1e-6, atol=1e-37)
         factors = bfloat16(z)
-        torch.testing.assert_close(found[18], x + low * factors[0] + high * factors[1], rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(
+            found[18], x + low * factors[0] + high * factors[1], rtol=1e-5, atol=1e-3
+        )
         torch.testing.assert_close(numbers[0], x.sum(), rtol=1e-5, atol=1e-4)
         assert numbers[1] == x.max()
-        assert int(numbers[2]) == sum(1 << lane for lane in range(LANES) if x[lane] > y[lane])
+        assert int(numbers[2]) == sum(
+            1 << lane for lane in range(LANES) if x[lane] > y[lane]
+        )
 
 
 def test_fused_operations_round_once(said):
@@ -166,8 +260,13 @@ def test_fused_operations_round_once(said):
     fmaf = CDLL(find_library("m")).fmaf
     fmaf.argtypes, fmaf.restype = (c_float,) * 3, c_float
     for (x, y, z), (found, _) in zip(given()[:8], said[0], strict=False):
-        torch.testing.assert_close(found[30], (z - x.double() * y).float(), rtol=2e-6, atol=1e-3)
-        once = [fmaf(*numbers) for numbers in zip(x.tolist(), y.tolist(), z.tolist(), strict=True)]
+        torch.testing.assert_close(
+            found[30], (z - x.double() * y).float(), rtol=2e-6, atol=1e-3
+        )
+        once = [
+            fmaf(*numbers)
+            for numbers in zip(x.tolist(), y.tolist(), z.tolist(), strict=True)
+        ]
         assert found[31].tolist() == once
 
 
@@ -183,16 +282,24 @@ def test_bytes_are_looked_up_multiplied_and_summed_exactly(said):
     for (x, _, _), (found, _) in zip(given()[:6], said[0], strict=False):
         levels = x.round().clamp(-127, 127).long()
         four = levels[4:8]
-        for place, level in enumerate((levels[held & 15], levels[held >> 4], held - 256 * (held > 127))):
-            assert torch.equal(found[21 + place], (level.view(LANES, 4) * four).sum(1).float())
+        for place, level in enumerate(
+            (levels[held & 15], levels[held >> 4], held - 256 * (held > 127))
+        ):
+            assert torch.equal(
+                found[21 + place], (level.view(LANES, 4) * four).sum(1).float()
+            )
         assert torch.equal(found[24], (held - 256 * (held > 127))[:LANES].float())
         half = x.view(torch.float16)[:LANES].float()
         assert torch.equal(found[25][half.isfinite()], half[half.isfinite()])
 
 
 def test_bytes_times_words_are_summed_exactly(said):
-    """A load of 32 bytes is 8 outputs by 4 depths; the first and the third are the same outputs."""
-    loads = torch.tensor([(i * 77 + 13 + 128) % 256 - 128 for i in range(8 * LANES)]).view(4, 8, 4)
+    """A load of 32 bytes is 8 outputs by 4 depths; the first and the third are the same
+    outputs.
+    """
+    loads = torch.tensor(
+        [(i * 77 + 13 + 128) % 256 - 128 for i in range(8 * LANES)]
+    ).view(4, 8, 4)
     for (x, _, _), (found, _) in zip(given()[:6], said[0], strict=False):
         words = x.round().long().view(4, 1, 4)
         each = (loads * words).sum(-1)
@@ -204,14 +311,22 @@ def test_bytes_times_words_are_summed_exactly(said):
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind.name)
-def test_what_promises_equal_bits_has_them_on_every_processor_by_every_compiler(kind, tmp_path):
-    """Of numbers at exact halves too, which a product and a sum that are fused round to the other side."""
+def test_what_promises_equal_bits_has_them_on_every_processor_by_every_compiler(
+    kind, tmp_path
+):
+    """Of numbers at exact halves too, which a product and a sum that are fused round to
+    the other side.
+    """
     if why := kind.refused():
         pytest.skip(why)
     lines = output(kind, PROMISED, tmp_path).decode().splitlines()
     found = dict(line.split(": ") for line in lines)
     unpromised = OF_FUSED if "-march=x86-64" in kind.flags else set()
-    assert {name: bits for name, bits in found.items() if EQUAL.get(name) != bits and name not in unpromised} == {}
+    assert {
+        name: bits
+        for name, bits in found.items()
+        if EQUAL.get(name) != bits and name not in unpromised
+    } == {}
     assert found.keys() == EQUAL.keys()
 
 
@@ -232,7 +347,9 @@ def test_what_is_hardly_a_number_stays_what_it_is(said):
     assert torch.equal(found[11].isnan(), x.isnan())
     assert torch.equal(found[11].nan_to_num(7), bfloat16(x).nan_to_num(7))
     known = ~x.isnan()
-    torch.testing.assert_close(found[10][known], x.sigmoid()[known], rtol=1e-6, atol=1e-37)
+    torch.testing.assert_close(
+        found[10][known], x.sigmoid()[known], rtol=1e-6, atol=1e-37
+    )
     assert torch.equal(found[12], torch.where(x > y, given()[-1][2], 0))
 
 
@@ -244,4 +361,6 @@ def test_rows_keep_their_bits_and_say_what_they_say_elsewhere(said):
     assert forwards[0].std() > 0.1
     torch.testing.assert_close(forwards[1], forwards[0], rtol=0, atol=0.05)
     torch.testing.assert_close(forwards[2], forwards[0], rtol=0, atol=0.5)
-    torch.testing.assert_close(forwards[0, 0, :8], torch.tensor(FIRST), rtol=0, atol=0.01)
+    torch.testing.assert_close(
+        forwards[0, 0, :8], torch.tensor(FIRST), rtol=0, atol=0.01
+    )

@@ -13,12 +13,19 @@ from foreword import LLM
 from serving import Running, running
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Not for the session: while it is open, an event loop runs in this thread, and asyncio allows no other."""
+    """Not for the session: while it is open, an event loop runs in this thread, and
+    asyncio allows no other.
+    """
     place = next(filter(None, map(shutil.which, NAMES)), None)
     if place is None:
         pytest.skip("no Chromium is installed")
@@ -31,7 +38,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def served() -> Iterator[Running]:
-    """A fixed number of draft tokens, so that drafts are made however busy the machine is."""
+    """A fixed number of draft tokens, so that drafts are made however busy the machine
+    is.
+    """
     with LLM(slots=8, nodes=4) as llm, running(llm) as server:
         yield server
 
@@ -43,7 +52,11 @@ def open_tab(browser: Browser, served: Running) -> Iterator[Tab]:
         opened.page.goto(served.url)
         expect(opened.page.locator("#served")).to_contain_text("foreword-family")
         yield opened
-        assert {url for url in opened.loaded if not url.startswith((served.url, "blob:", "data:"))} == set()
+        assert {
+            url
+            for url in opened.loaded
+            if not url.startswith((served.url, "blob:", "data:"))
+        } == set()
 
 
 @pytest.fixture

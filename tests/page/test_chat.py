@@ -13,9 +13,19 @@ TALE = "Summarise: The river rose in the night and the miller moved his grain up
 def reference(served: Running, *turns: str, **more: object) -> str:
     """The text of plain decoding, from the same server."""
     roles = ("user", "assistant")
-    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(turns)]
-    body = {"messages": messages, "seed": 7, "max_tokens": 48, "temperature": 0, "speculative": {"method": "none"}}
-    return served.post("/v1/chat/completions", **{**body, **more})["choices"][0]["message"]["content"]
+    messages = [
+        {"role": roles[at % 2], "content": text} for at, text in enumerate(turns)
+    ]
+    body = {
+        "messages": messages,
+        "seed": 7,
+        "max_tokens": 48,
+        "temperature": 0,
+        "speculative": {"method": "none"},
+    }
+    return served.post("/v1/chat/completions", **{**body, **more})["choices"][0][
+        "message"
+    ]["content"]
 
 
 def test_every_token_has_the_colour_of_its_origin(page: Page, served: Running) -> None:
@@ -24,7 +34,11 @@ def test_every_token_has_the_colour_of_its_origin(page: Page, served: Running) -
     assert answer.text_content() == reference(served, TALE)
     assert answer.locator(".token.accepted").count() > 0
     own = answer.locator(".token.correction, .token.bonus, .token.plain").count()
-    assert own in (answer.locator(".round").count(), answer.locator(".round").count() - 1)  # the last may be cut
+    # the last may be cut
+    assert own in (
+        answer.locator(".round").count(),
+        answer.locator(".round").count() - 1,
+    )
     expect(page.locator(".strip")).to_contain_text("tokens a pass")
 
 
@@ -43,9 +57,11 @@ def test_a_round_opens_under_the_pointer_and_shows_its_tree(page: Page) -> None:
         if drafted:
             expect(page.locator(".sentence")).to_contain_text(f"{words} accepted")
             expect(page.locator(".sentence")).to_contain_text(f"{drafted} token")
-        assert page.locator("#stage .node.refused s").count() == drafted - kept  # struck through
+        # struck through
+        assert page.locator("#stage .node.refused s").count() == drafted - kept
         assert page.locator("#stage .node.own").count() == 1
-        expect(page.locator("#stage .node.own")).to_be_in_viewport()  # also where the tree is wider than the panel
+        # also where the tree is wider than the panel
+        expect(page.locator("#stage .node.own")).to_be_in_viewport()
     for step in ("propose", "score", "verify", "commit"):
         expect(page.locator(f"#stage dt.{step} + dd")).to_contain_text(" ms")
     expect(page.locator("#stage small").first).to_contain_text("%")
@@ -84,7 +100,9 @@ def test_plain_decoding_says_why_nothing_was_drafted(page: Page) -> None:
 def test_settings_reach_the_request(page: Page, served: Running) -> None:
     ask(page, TALE, method="ngram", nodes="8", temperature="0.9", seed="7", tokens="24")
     expect(page.locator(".card .note")).to_contain_text("method ngram · seed 7")
-    assert page.locator(".answer").text_content() == reference(served, TALE, temperature=0.9, max_tokens=24)
+    assert page.locator(".answer").text_content() == reference(
+        served, TALE, temperature=0.9, max_tokens=24
+    )
 
 
 def test_a_second_turn_goes_on_from_the_first(page: Page, served: Running) -> None:

@@ -1,4 +1,7 @@
-"""Tokens arrive faster than frames: the page changes at most once a frame. `frames.py` measures the frames."""
+"""Tokens arrive faster than frames: the page changes at most once a frame.
+
+`frames.py` measures the frames.
+"""
 
 from __future__ import annotations
 
@@ -11,5 +14,6 @@ def test_the_page_changes_at_most_once_a_frame(page: Page) -> None:
     seen = watched_answer(page, "Write a long list of animals.", 600)
     assert seen["tokens"] > 300
     rounds = page.locator(".round").count()
-    assert seen["updates"] <= len(seen["gaps"]) + 4  # the question, the first and the last text, the facts
+    # the question, the first and the last text, the facts
+    assert seen["updates"] <= len(seen["gaps"]) + 4
     assert rounds > 100

@@ -1,4 +1,6 @@
-"""Images in the chat of the page: chosen, dropped, pasted, removed; sent with the prompt and shown above it."""
+"""Images in the chat of the page: chosen, dropped, pasted, removed; sent with the
+prompt and shown above it.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,20 @@ def file(seed: int) -> dict[str, object]:
     """What a reader would choose."""
     buffer = io.BytesIO()
     picture(60, 40, seed).save(buffer, "PNG")
-    return {"name": f"picture-{seed}.png", "mimeType": "image/png", "buffer": buffer.getvalue()}
+    return {
+        "name": f"picture-{seed}.png",
+        "mimeType": "image/png",
+        "buffer": buffer.getvalue(),
+    }
 
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tiny_vision.saved("qwen2-vl", tmp_path_factory.mktemp("vision"))
-    with LLM(folder, dtype="float32", method="suffix", nodes=4) as llm, running(llm) as server:
+    with (
+        LLM(folder, dtype="float32", method="suffix", nodes=4) as llm,
+        running(llm) as server,
+    ):
         yield server
 
 
@@ -42,7 +51,9 @@ def page(browser: Browser, seeing: Running) -> Iterator[Page]:
 
 def reference(seeing: Running, *seeds: int) -> str:
     chat = said(PROMPT, *(picture(60, 40, seed) for seed in seeds))
-    return seeing.service.llm.chat(chat, SamplingParams(temperature=0, max_tokens=16)).text
+    return seeing.service.llm.chat(
+        chat, SamplingParams(temperature=0, max_tokens=16)
+    ).text
 
 
 def transfer(page: Page, event: str, at: str, seed: int) -> None:
@@ -91,14 +102,20 @@ def test_the_next_turn_still_sees_the_image(page: Page, seeing: Running) -> None
     ask(page, "And now?", tokens="16", temperature="0")
     chat = [*said(PROMPT, picture(60, 40, 1)), {"role": "assistant", "content": first}]
     chat.append({"role": "user", "content": "And now?"})
-    expected = seeing.service.llm.chat(chat, SamplingParams(temperature=0, max_tokens=16)).text
+    expected = seeing.service.llm.chat(
+        chat, SamplingParams(temperature=0, max_tokens=16)
+    ).text
     assert page.locator(".answer").last.text_content() == expected
 
 
-def test_a_model_that_reads_text_only_has_no_button(browser: Browser, served: Running) -> None:
+def test_a_model_that_reads_text_only_has_no_button(
+    browser: Browser, served: Running
+) -> None:
     with tab(browser) as opened:
         opened.page.goto(served.url)
         expect(opened.page.locator("#served")).to_contain_text("foreword-family")
         expect(opened.page.locator("#attach")).to_be_hidden()
         transfer(opened.page, "drop", "#log", 1)
-        expect(opened.page.locator("#error")).to_contain_text("this model reads text only")
+        expect(opened.page.locator("#error")).to_contain_text(
+            "this model reads text only"
+        )

@@ -18,11 +18,15 @@ def test_a_race_ends_with_no_token_that_differs(page: Page, temperature: str) ->
     expect(page.locator(".proof strong")).to_contain_text("tokens differ")
     plain, drafted = page.locator(".lane").all()
     assert plain.locator(".token.accepted").count() == 0
-    assert drafted.locator(".token.accepted").count() > 0  # otherwise plain is compared with plain
+    # otherwise plain is compared with plain
+    assert drafted.locator(".token.accepted").count() > 0
     tokens = plain.locator(".token").count()
     expect(page.locator(".proof strong")).to_have_text(f"0 of {tokens} tokens differ")
     expect(page.locator(".proof span")).to_contain_text("Both had the seed")
-    assert plain.locator(".answer").text_content() == drafted.locator(".answer").text_content()
+    assert (
+        plain.locator(".answer").text_content()
+        == drafted.locator(".answer").text_content()
+    )
     drafted.locator(".round").first.click()
     expect(page.locator("#stage h2")).to_contain_text("Pass 1 of")
     expect(page.locator(".lane .clock").first).to_contain_text("s")
@@ -36,7 +40,11 @@ def test_a_token_that_differs_is_counted(page: Page) -> None:
         return [compared(of(1, 2, 3), of(1, 5, 3)), compared(of(1, 2), of(1, 2, 3)), compared(of(1), of(1))];
     }"""
     counted = page.evaluate(script)
-    assert counted == [{"differing": 1, "length": 3}, {"differing": 1, "length": 3}, {"differing": 0, "length": 1}]
+    assert counted == [
+        {"differing": 1, "length": 3},
+        {"differing": 1, "length": 3},
+        {"differing": 0, "length": 1},
+    ]
 
 
 def test_the_point_where_drafting_loses_is_marked(page: Page) -> None:
@@ -59,4 +67,6 @@ def test_costs_follow_the_measured_table(page: Page) -> None:
         return [forward(costs.forward_ms, 1), forward(costs.forward_ms, 6), forward(costs.forward_ms, 12),
             expected(0.5, 2), expected(1, 3), speedUp(costs, 1, 3, 1), speedUp(costs, 0.9, 0, 1)];
     }"""
-    assert page.evaluate(script) == pytest.approx([10, 15, 21, 1.75, 4, 4 * 10 / (13 + 1 + 6), 1])
+    assert page.evaluate(script) == pytest.approx(
+        [10, 15, 21, 1.75, 4, 4 * 10 / (13 + 1 + 6), 1]
+    )

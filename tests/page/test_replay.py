@@ -1,4 +1,6 @@
-"""Replays: the slider, playing, saving, opening; with a server and in one file without any."""
+"""Replays: the slider, playing, saving, opening; with a server and in one file without
+any.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,26 @@ def alone(browser: Browser, recording: str, tmp_path: Path) -> Iterator[Tab]:
     """The file that `foreword view --html` writes, opened from the disk."""
     source, file = tmp_path / "answer.json", tmp_path / "answer.html"
     source.write_text(recording, encoding="utf-8")
-    command = [sys.executable, "-m", "foreword", "view", str(source), "--html", str(file)]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stderr.startswith("saved the replay")
+    command = [
+        sys.executable,
+        "-m",
+        "foreword",
+        "view",
+        str(source),
+        "--html",
+        str(file),
+    ]
+    assert subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stderr.startswith("saved the replay")
     with tab(browser) as opened:
         opened.page.goto(file.as_uri())
         yield opened
-        assert [url for url in opened.loaded if not url.startswith(("file:", "blob:", "data:"))] == []
+        assert [
+            url
+            for url in opened.loaded
+            if not url.startswith(("file:", "blob:", "data:"))
+        ] == []
 
 
 def test_the_slider_moves_through_the_rounds(page: Page) -> None:
@@ -53,7 +69,9 @@ def test_the_slider_moves_through_the_rounds(page: Page) -> None:
     assert page.locator(".heat i").count() == rounds
 
 
-def test_a_saved_answer_is_a_recording_that_opens_again(page: Page, tmp_path: Path) -> None:
+def test_a_saved_answer_is_a_recording_that_opens_again(
+    page: Page, tmp_path: Path
+) -> None:
     ask(page, TALE, seed="7", tokens="32")
     text = page.locator(".answer").text_content()
     with page.expect_download() as saved:
@@ -79,7 +97,9 @@ def test_one_file_shows_an_answer_without_a_server(alone: Tab, recording: str) -
     expect(page.locator(".answer")).to_have_count(2)
 
 
-def test_a_pair_races_in_the_file(browser: Browser, recording: str, tmp_path: Path) -> None:
+def test_a_pair_races_in_the_file(
+    browser: Browser, recording: str, tmp_path: Path
+) -> None:
     file = tmp_path / "pair.html"
     plain = {**json.loads(recording), "method": "none"}
     plain["rounds"] = [one for round_ in plain["rounds"] for one in plainly(round_)]
@@ -87,15 +107,24 @@ def test_a_pair_races_in_the_file(browser: Browser, recording: str, tmp_path: Pa
     with tab(browser) as opened:
         opened.page.goto(file.as_uri())
         opened.page.get_by_role("button", name="Race against plain decoding").click()
-        expect(opened.page.locator(".proof strong")).to_have_text(f"0 of {len(plain['rounds'])} tokens differ")
+        expect(opened.page.locator(".proof strong")).to_have_text(
+            f"0 of {len(plain['rounds'])} tokens differ"
+        )
 
 
 def plainly(one: dict[str, Any]) -> list[dict[str, Any]]:
     """The rounds in which plain decoding emits the same tokens."""
-    tokens = [*(one["draft"][node]["token"] for node in one["accepted"]), one["added"]["token"]]
+    tokens = [
+        *(one["draft"][node]["token"] for node in one["accepted"]),
+        one["added"]["token"],
+    ]
     bare = {**one, "draft": [], "accepted": []}
     return [
-        {**bare, "pieces": [piece], "added": {**one["added"], "token": token, "kind": "plain"}}
+        {
+            **bare,
+            "pieces": [piece],
+            "added": {**one["added"], "token": token, "kind": "plain"},
+        }
         for piece, token in zip(one["pieces"], tokens, strict=False)
     ]
 
@@ -107,18 +136,36 @@ def plainly(one: dict[str, Any]) -> list[dict[str, Any]]:
         (lambda value: [], "it is not a recording"),
         (lambda value: {**value, "version": 2}, "it has version 2"),
         (lambda value: {**value, "answer": 5}, "its answer is not text"),
-        (lambda value: {**value, "rounds": [{**value["rounds"][0], "accepted": [99]}]}, "round 1 is damaged"),
-        (lambda value: {**value, "rounds": [{**value["rounds"][0], "score_ms": None}]}, "round 1 is damaged"),
+        (
+            lambda value: {
+                **value,
+                "rounds": [{**value["rounds"][0], "accepted": [99]}],
+            },
+            "round 1 is damaged",
+        ),
+        (
+            lambda value: {
+                **value,
+                "rounds": [{**value["rounds"][0], "score_ms": None}],
+            },
+            "round 1 is damaged",
+        ),
     ],
 )
-def test_a_file_that_is_none_is_refused_in_words(page: Page, recording: str, change, words: str) -> None:
+def test_a_file_that_is_none_is_refused_in_words(
+    page: Page, recording: str, change, words: str
+) -> None:
     changed = change(json.loads(recording))
-    upload(page, "odd.json", changed if isinstance(changed, str) else json.dumps(changed))
+    upload(
+        page, "odd.json", changed if isinstance(changed, str) else json.dumps(changed)
+    )
     expect(page.locator("#error")).to_contain_text(f"cannot open odd.json: {words}")
     assert page.locator(".card").count() == 0
 
 
-@pytest.mark.parametrize("name", ["../files.py", "main.py", "", "static/main.js", "/etc/passwd", "main.js/"])
+@pytest.mark.parametrize(
+    "name", ["../files.py", "main.py", "", "static/main.js", "/etc/passwd", "main.js/"]
+)
 def test_only_the_files_of_the_page_are_served(name: str) -> None:
     assert static_file("main.js") is not None
     assert static_file(name) is None or name == "main.js/"

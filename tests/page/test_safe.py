@@ -1,4 +1,6 @@
-"""Untrusted text stays text, the policy holds, keys are asked for; and what assistive technology finds."""
+"""Untrusted text stays text, the policy holds, keys are asked for; and what assistive
+technology finds.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ def hostile() -> str:
         one["added"]["text"] = next(texts)
         for token in one["draft"]:
             token["text"] = next(texts)
-    value |= dict.fromkeys(("model", "prompt", "method", "rule", "budget", "finish_reason"), HOSTILE[1])
-    value["answer"] = "".join(piece for one in value["rounds"] for piece in one["pieces"])
+    value |= dict.fromkeys(
+        ("model", "prompt", "method", "rule", "budget", "finish_reason"), HOSTILE[1]
+    )
+    value["answer"] = "".join(
+        piece for one in value["rounds"] for piece in one["pieces"]
+    )
     return json.dumps(value)
 
 
@@ -54,14 +60,18 @@ def test_markup_in_a_recording_is_shown_as_text(open_tab: Tab, hostile: str) -> 
     unharmed(open_tab.page, json.loads(hostile)["answer"])
 
 
-def test_markup_in_a_file_of_its_own_is_shown_as_text(browser: Browser, hostile: str, tmp_path: Path) -> None:
+def test_markup_in_a_file_of_its_own_is_shown_as_text(
+    browser: Browser, hostile: str, tmp_path: Path
+) -> None:
     file = tmp_path / "hostile.html"
     write_self_contained(file, [Shown(HOSTILE[1], hostile)], title=HOSTILE[1])
     with tab(browser) as opened:
         opened.page.goto(file.as_uri())
         unharmed(opened.page, json.loads(hostile)["answer"])
         assert opened.page.title() == HOSTILE[1]
-        assert [url for url in opened.loaded if not url.startswith(("file:", "data:"))] == []
+        assert [
+            url for url in opened.loaded if not url.startswith(("file:", "data:"))
+        ] == []
 
 
 def test_markup_in_a_prompt_is_shown_as_text(page: Page) -> None:
@@ -83,13 +93,20 @@ def test_the_policy_lets_nothing_else_run(open_tab: Tab, served: Running) -> Non
         return fetch("https://example.org/").then(() => "fetched", () => String(window.ran));
     }"""
     assert page.evaluate(run) == "undefined"
-    open_tab.loaded[:] = [url for url in open_tab.loaded if "example.org" not in url and not url.endswith("/x")]
+    open_tab.loaded[:] = [
+        url
+        for url in open_tab.loaded
+        if "example.org" not in url and not url.endswith("/x")
+    ]
 
 
 def test_a_server_with_keys_asks_for_one(browser: Browser, served: Running) -> None:
     from foreword.server.settings import hashed
 
-    with running(served.service.llm, keys=hashed(["open-sesame"])) as locked, tab(browser) as opened:
+    with (
+        running(served.service.llm, keys=hashed(["open-sesame"])) as locked,
+        tab(browser) as opened,
+    ):
         opened.page.goto(locked.url)
         expect(opened.page.locator("#error")).to_contain_text("there is no API key")
         opened.page.locator("#key input").fill("open-sesame")
@@ -100,14 +117,24 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, served: Running) -> N
         assert opened.page.locator(".round").count() > 0
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 1920)])
-def test_axe_finds_nothing(browser: Browser, served: Running, scheme: str, width: int) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 1920)],
+)
+def test_axe_finds_nothing(
+    browser: Browser, served: Running, scheme: str, width: int
+) -> None:
     with tab(browser, scheme, width) as opened:
         page = opened.page
         page.goto(served.url)
         expect(page.locator("#served")).to_contain_text("foreword-family")
         clean(page)
-        ask(page, "Summarise: The river rose in the night and the miller moved his grain upstairs.", tokens="32")
+        ask(
+            page,
+            "Summarise: The river rose in the night and the miller moved his grain "
+            "upstairs.",
+            tokens="32",
+        )
         clean(page)
         page.locator(".round").nth(1).click()
         clean(page)
@@ -121,13 +148,16 @@ def test_axe_finds_nothing(browser: Browser, served: Running, scheme: str, width
         page.get_by_role("tab", name="What pays").click()
         expect(page.locator("#verdict")).to_contain_text("times")
         clean(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing is cut off
+        # nothing is cut off
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def clean(page: Page) -> None:
     """Fail for any violation of WCAG 2.1 A and AA, and of axe's best practices."""
     found = Axe().run(page).response["violations"]
-    assert [(one["id"], [node["html"][:160] for node in one["nodes"]]) for one in found] == []
+    assert [
+        (one["id"], [node["html"][:160] for node in one["nodes"]]) for one in found
+    ] == []
 
 
 def test_tabs_are_reached_by_arrow_keys(page: Page) -> None:

@@ -1,6 +1,8 @@
-"""Checkpoints with matrices of 8 bits, as compressed-tensors stores them: a row of whole numbers and its scale.
+"""Checkpoints with matrices of 8 bits, as compressed-tensors stores them: a row of
+whole numbers and its scale.
 
-Any model can be written so without a library; the forms of the libraries themselves are in tests/model/quantized.
+Any model can be written so without a library; the forms of the libraries themselves are
+in tests/model/quantized.
 """
 
 import json
@@ -12,14 +14,23 @@ from torch import Tensor
 
 import tiny_models
 
-SETTINGS = dict(quant_method="compressed-tensors", format="int-quantized", ignore=["lm_head"])
+SETTINGS = dict(
+    quant_method="compressed-tensors", format="int-quantized", ignore=["lm_head"]
+)
 
 
 def int8(folder: Path) -> dict[str, Tensor]:
-    """Quantize the projections of a saved model in place. Returns the weights of the plain model, by name."""
+    """Quantize the projections of a saved model in place.
+
+    Returns the weights of the plain model, by name.
+    """
     tensors = load_file(folder / "model.safetensors")
     plain = dict(tensors)
-    for name in [name for name in tensors if name.endswith("_proj.weight") and tensors[name].dim() == 2]:
+    for name in [
+        name
+        for name in tensors
+        if name.endswith("_proj.weight") and tensors[name].dim() == 2
+    ]:
         weight = tensors.pop(name).float()
         scale = (weight.abs().amax(1, keepdim=True) / 127).bfloat16()
         codes = (weight / scale.float()).round().clamp(-128, 127)
@@ -31,15 +42,23 @@ def int8(folder: Path) -> dict[str, Tensor]:
 
 
 def mxfp4(folder: Path) -> Path:
-    """Write a tiny gpt-oss whose experts are random blocks and scales, as MXFP4 stores them. Returns the folder."""
+    """Write a tiny gpt-oss whose experts are random blocks and scales, as MXFP4 stores
+    them. Returns the folder.
+    """
     tiny_models.build("gpt-oss").to(torch.bfloat16).save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
     noise = torch.Generator().manual_seed(0)
-    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+    for name in [
+        name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))
+    ]:
         experts, depth, outputs = tensors.pop(name).shape
         blocks = (experts, outputs, depth // 32, 16)
-        tensors[f"{name}_blocks"] = torch.randint(256, blocks, dtype=torch.uint8, generator=noise)
-        tensors[f"{name}_scales"] = torch.randint(122, 126, blocks[:3], dtype=torch.uint8, generator=noise)
+        tensors[f"{name}_blocks"] = torch.randint(
+            256, blocks, dtype=torch.uint8, generator=noise
+        )
+        tensors[f"{name}_scales"] = torch.randint(
+            122, 126, blocks[:3], dtype=torch.uint8, generator=noise
+        )
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return configured(folder, quantization_config=dict(quant_method="mxfp4"))
 
@@ -52,11 +71,20 @@ def configured(folder: Path, **values: object) -> Path:
 
 
 def shard(folder: Path, files: int) -> None:
-    """Distribute the tensors of a checkpoint over files, those of each matrix among them."""
+    """Distribute the tensors of a checkpoint over files, those of each matrix among
+    them.
+    """
     tensors = load_file(folder / "model.safetensors")
     names = [f"model-{number}.safetensors" for number in range(files)]
-    places = {name: names[position % files] for position, name in enumerate(sorted(tensors))}
+    places = {
+        name: names[position % files] for position, name in enumerate(sorted(tensors))
+    }
     for file in names:
-        save_file({name: tensors[name] for name, place in places.items() if place == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), encoding="utf-8")
+        save_file(
+            {name: tensors[name] for name, place in places.items() if place == file},
+            folder / file,
+        )
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": places}), encoding="utf-8"
+    )
     (folder / "model.safetensors").unlink()

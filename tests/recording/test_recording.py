@@ -1,4 +1,6 @@
-"""Recordings: real ones follow the schema and come back as they were; whatever is no recording is refused by name."""
+"""Recordings: real ones follow the schema and come back as they were; whatever is no
+recording is refused by name.
+"""
 
 import asyncio
 import json
@@ -22,7 +24,13 @@ from foreword.types.round import AddedToken, DraftToken, Round, Undrafted
 PROMPT = "one two three four five one two three four five one two three"
 REQUESTS = {
     "lm": {"temperature": 0.8, "seed": 2, "nodes": 5, "top_p": 0.9},
-    "ngram": {"temperature": 0.0, "seed": 0, "nodes": 5, "stop": ("nothing like this",), "logit_bias": {5: 1.0}},
+    "ngram": {
+        "temperature": 0.0,
+        "seed": 0,
+        "nodes": 5,
+        "stop": ("nothing like this",),
+        "logit_bias": {5: 1.0},
+    },
     "lm by block": {"temperature": 0.8, "seed": 1, "nodes": 4, "rule": "block"},
     "lm with a budget": {"temperature": 0.0, "seed": 9},
     "none": {"temperature": 1.0, "seed": 4},
@@ -35,7 +43,12 @@ def llm() -> LLM:
 
 
 def params(name: str = "lm", **more: object) -> SamplingParams:
-    values = {"method": name.split()[0], "max_tokens": 16, "ignore_eos": True, "trace": True}
+    values = {
+        "method": name.split()[0],
+        "max_tokens": 16,
+        "ignore_eos": True,
+        "trace": True,
+    }
     return SamplingParams(**(values | REQUESTS[name] | more))
 
 
@@ -69,13 +82,28 @@ def test_a_recording_says_what_the_completion_says(name):
     plain = llm().generate(PROMPT, params(name, trace=False))[0]
     assert plain.rounds is None
     assert completion(name).tokens == plain.tokens == one.tokens
-    assert (one.answer, one.seed, one.finish_reason) == (plain.text, plain.seed, plain.finish_reason)
-    assert "".join(piece for round_ in one.rounds for piece in round_.pieces) == one.answer
+    assert (one.answer, one.seed, one.finish_reason) == (
+        plain.text,
+        plain.seed,
+        plain.finish_reason,
+    )
+    assert (
+        "".join(piece for round_ in one.rounds for piece in round_.pieces) == one.answer
+    )
     assert (list(one.prompt_tokens), one.prompt) == (plain.prompt_tokens, PROMPT)
-    assert (one.model, one.method, one.rule) == ("starter/target", name.split()[0], params(name).rule or "match")
+    assert (one.model, one.method, one.rule) == (
+        "starter/target",
+        name.split()[0],
+        params(name).rule or "match",
+    )
     assert one.library == foreword.__version__
     assert one.totals.tokens == 16
-    counts = (one.totals.rounds, one.totals.drafted, one.totals.accepted, one.totals.undrafted)
+    counts = (
+        one.totals.rounds,
+        one.totals.drafted,
+        one.totals.accepted,
+        one.totals.undrafted,
+    )
     assert counts == (stats.rounds, stats.drafted, stats.accepted, stats.undrafted)
     if params(name).nodes is not None:
         assert one.budget == f"nodes={params(name).nodes}"
@@ -89,9 +117,13 @@ def test_parameters_are_plain_and_only_those_that_differ():
     given = params("ngram", processors=(quiet,), n=1)
     one = Recording.of(llm(), given, llm().generate(PROMPT, given)[0])
     assert one.params == {
-        "temperature": 0.0, "stop": ["nothing like this"], "logit_bias": {"5": 1.0}, "max_tokens": 16,
-        "ignore_eos": True, "processors": ["quiet"],
-    }  # fmt: skip
+        "temperature": 0.0,
+        "stop": ["nothing like this"],
+        "logit_bias": {"5": 1.0},
+        "max_tokens": 16,
+        "ignore_eos": True,
+        "processors": ["quiet"],
+    }
     schema().validate(json.loads(one.as_json()))
 
 
@@ -103,7 +135,9 @@ def test_the_pace_of_plain_decoding_is_given_where_costs_are_known():
 
 def test_an_answer_without_rounds_cannot_be_recorded():
     untraced = params(trace=False, max_tokens=2)
-    with pytest.raises(InvalidRequest, match="cannot record this answer: its rounds were not traced"):
+    with pytest.raises(
+        InvalidRequest, match="cannot record this answer: its rounds were not traced"
+    ):
         Recording.of(llm(), untraced, llm().generate(PROMPT, untraced)[0])
 
 
@@ -130,31 +164,82 @@ def test_the_schema_has_every_field_of_every_type():
 
 
 def places(value: Any, *before: str | int) -> list[tuple[str | int, ...]]:
-    """Every place in plain values: names and numbers from the top; one item of a list stands for all."""
+    """Every place in plain values: names and numbers from the top; one item of a list
+    stands for all.
+    """
     found = [before] if before else []
     if isinstance(value, dict) and before[-1:] not in (("params",), ("undrafted",)):
-        return found + [place for name, inner in value.items() for place in places(inner, *before, name)]
+        return found + [
+            place
+            for name, inner in value.items()
+            for place in places(inner, *before, name)
+        ]
     if isinstance(value, list) and value:
         return found + places(value[0], *before, 0)
     return found
 
 
 PLACES = [
-    "version", "library", "model", "method", "rule", "budget", "params", "seed", "prompt_tokens", "prompt_tokens.0",
-    "prompt", "answer", "finish_reason", "machine", "machine.cpu", "machine.threads", "rounds", "rounds.0",
-    "rounds.0.draft", "rounds.0.draft.0", "rounds.0.draft.0.token", "rounds.0.draft.0.text", "rounds.0.draft.0.parent",
-    "rounds.0.draft.0.draft_prob", "rounds.0.draft.0.target_prob", "rounds.0.accepted", "rounds.0.added",
-    "rounds.0.added.token", "rounds.0.added.text", "rounds.0.added.target_prob", "rounds.0.added.kind",
-    "rounds.0.budget", "rounds.0.rows", "rounds.0.prompt_rows", "rounds.0.sequences", "rounds.0.prefill_tokens",
-    "rounds.0.prefill_ms", "rounds.0.propose_ms", "rounds.0.score_ms", "rounds.0.verify_ms", "rounds.0.commit_ms",
-    "rounds.0.pieces", "rounds.0.pieces.0", "totals", "totals.rounds", "totals.tokens", "totals.drafted",
-    "totals.accepted", "totals.tokens_per_pass", "totals.acceptance", "totals.seconds",
-    "totals.plain_tokens_per_second", "totals.undrafted",
-]  # fmt: skip
+    "version",
+    "library",
+    "model",
+    "method",
+    "rule",
+    "budget",
+    "params",
+    "seed",
+    "prompt_tokens",
+    "prompt_tokens.0",
+    "prompt",
+    "answer",
+    "finish_reason",
+    "machine",
+    "machine.cpu",
+    "machine.threads",
+    "rounds",
+    "rounds.0",
+    "rounds.0.draft",
+    "rounds.0.draft.0",
+    "rounds.0.draft.0.token",
+    "rounds.0.draft.0.text",
+    "rounds.0.draft.0.parent",
+    "rounds.0.draft.0.draft_prob",
+    "rounds.0.draft.0.target_prob",
+    "rounds.0.accepted",
+    "rounds.0.added",
+    "rounds.0.added.token",
+    "rounds.0.added.text",
+    "rounds.0.added.target_prob",
+    "rounds.0.added.kind",
+    "rounds.0.budget",
+    "rounds.0.rows",
+    "rounds.0.prompt_rows",
+    "rounds.0.sequences",
+    "rounds.0.prefill_tokens",
+    "rounds.0.prefill_ms",
+    "rounds.0.propose_ms",
+    "rounds.0.score_ms",
+    "rounds.0.verify_ms",
+    "rounds.0.commit_ms",
+    "rounds.0.pieces",
+    "rounds.0.pieces.0",
+    "totals",
+    "totals.rounds",
+    "totals.tokens",
+    "totals.drafted",
+    "totals.accepted",
+    "totals.tokens_per_pass",
+    "totals.acceptance",
+    "totals.seconds",
+    "totals.plain_tokens_per_second",
+    "totals.undrafted",
+]
 
 
 def changed(place: str, change: Callable[[Any, Any], None]) -> str:
-    """The recording as JSON after a change to the value that holds the last name of a place."""
+    """The recording as JSON after a change to the value that holds the last name of a
+    place.
+    """
     values = json.loads(recording("lm").as_json())
     *path, last = (int(name) if name.isdigit() else name for name in place.split("."))
     change(reduce(lambda inner, name: inner[name], path, values), last)
@@ -169,8 +254,15 @@ def refused(text: str | bytes) -> str:
 
 
 def test_the_places_are_all_there_are():
-    found = {".".join(map(str, place)) for place in places(json.loads(recording("lm").as_json()))}
-    assert {place for place in found if not place.startswith(("rounds.0.accepted.", "rounds.0.undrafted"))} == {*PLACES}
+    found = {
+        ".".join(map(str, place))
+        for place in places(json.loads(recording("lm").as_json()))
+    }
+    assert {
+        place
+        for place in found
+        if not place.startswith(("rounds.0.accepted.", "rounds.0.undrafted"))
+    } == {*PLACES}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -183,7 +275,9 @@ def test_a_value_of_another_type_is_refused_and_named(place):
     assert not schema().is_valid(json.loads(text))
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if not place.endswith(".0")])
+@pytest.mark.parametrize(
+    "place", [place for place in PLACES if not place.endswith(".0")]
+)
 def test_a_missing_value_and_an_unknown_one_are_refused_and_named(place):
     def leave_out(holder, name):
         del holder[name]
@@ -192,7 +286,10 @@ def test_a_missing_value_and_an_unknown_one_are_refused_and_named(place):
         holder[f"{name}_too"] = 1
 
     name = place.rpartition(".")[2]
-    for change, words in ((leave_out, f"lacks {name!r}"), (add, f"has unknown '{name}_too'")):
+    for change, words in (
+        (leave_out, f"lacks {name!r}"),
+        (add, f"has unknown '{name}_too'"),
+    ):
         text = changed(place, change)
         assert words in refused(text)
         assert not schema().is_valid(json.loads(text))
@@ -220,14 +317,30 @@ def test_what_is_no_recording_is_refused(text, words):
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
-        ("rounds.0.draft.0.parent", 0, "rounds[0].draft[0].parent must come before it, or be -1, got 0"),
-        ("rounds.0.draft.0.parent", -2, "rounds[0].draft[0].parent must come before it"),
-        ("rounds.0.accepted", [64], "rounds[0].accepted must be a path of the draft tree, got [64]"),
+        (
+            "rounds.0.draft.0.parent",
+            0,
+            "rounds[0].draft[0].parent must come before it, or be -1, got 0",
+        ),
+        (
+            "rounds.0.draft.0.parent",
+            -2,
+            "rounds[0].draft[0].parent must come before it",
+        ),
+        (
+            "rounds.0.accepted",
+            [64],
+            "rounds[0].accepted must be a path of the draft tree, got [64]",
+        ),
         ("rounds.0.accepted", [1, 0], "rounds[0].accepted must be a path"),
         ("rounds.0.pieces", ["a"] * 60, "rounds[0].pieces must be at most"),
         ("rounds.0.draft", [], "rounds[0]."),
         ("rounds.0.propose_ms", 1e999, "Infinity is no JSON number"),
-        ("rounds.0.added.kind", "gift", "rounds[0].added.kind must be one of 'bonus', 'correction', 'plain'"),
+        (
+            "rounds.0.added.kind",
+            "gift",
+            "rounds[0].added.kind must be one of 'bonus', 'correction', 'plain'",
+        ),
     ],
 )
 def test_rounds_that_cannot_have_been_are_refused(place, value, words):
@@ -238,7 +351,10 @@ def test_rounds_that_cannot_have_been_are_refused(place, value, words):
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
-    for place, words in ((tmp_path / "none.json", "No such file"), (tmp_path, "Is a directory")):
+    for place, words in (
+        (tmp_path / "none.json", "No such file"),
+        (tmp_path, "Is a directory"),
+    ):
         with pytest.raises(InvalidRequest, match=f"cannot open {place}: {words}"):
             Recording.read(place)
     with pytest.raises(InvalidRequest, match="cannot write"):
@@ -255,8 +371,18 @@ def test_reading_imports_no_torch(tmp_path):
     recording().write(tmp_path / "answer.json")
     code = (
         "import sys; from foreword.recording import Recording\n"
-        f"print(Recording.read({str(tmp_path / 'answer.json')!r}).answer, 'torch' in sys.modules)"
+        f"print(Recording.read({str(tmp_path / 'answer.json')!r}).answer, 'torch' in "
+        "sys.modules)"
     )
-    environment = {"PYTHONPATH": str(Path(foreword.__file__).parents[1]), "PYTHONUTF8": "1"}
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        "PYTHONPATH": str(Path(foreword.__file__).parents[1]),
+        "PYTHONUTF8": "1",
+    }
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout == f"{recording().answer} False\n"

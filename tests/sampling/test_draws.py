@@ -1,4 +1,6 @@
-"""Who draws with which noise: shared under `match`, independent streams under every other rule."""
+"""Who draws with which noise: shared under `match`, independent streams under every
+other rule.
+"""
 
 import pytest
 import torch
@@ -25,21 +27,43 @@ def test_the_drafter_sees_the_noise_that_the_target_will_draw_with():
     assert not keyed.wants_probs
     for depth in range(3):
         assert torch.equal(keyed.drafting(one, depth), noise.gumbel[0, depth])
-        assert torch.equal(keyed.drafting(one, depth), gumbel([3], [4 + depth], VOCAB)[0])
+        assert torch.equal(
+            keyed.drafting(one, depth), gumbel([3], [4 + depth], VOCAB)[0]
+        )
 
 
 def test_noise_belongs_to_a_position_of_the_text_however_it_was_reached():
-    tree = Draft.padded(torch.tensor([[5, 6, 7]]), torch.tensor([[-1, -1, 1]]), torch.tensor([3]), chain=False)
-    ahead = draws(shared=True).verifying((sequence(length=4),), tree, [[0, 1, 1, 2]]).gumbel[0]
+    tree = Draft.padded(
+        torch.tensor([[5, 6, 7]]),
+        torch.tensor([[-1, -1, 1]]),
+        torch.tensor([3]),
+        chain=False,
+    )
+    ahead = (
+        draws(shared=True)
+        .verifying((sequence(length=4),), tree, [[0, 1, 1, 2]])
+        .gumbel[0]
+    )
     assert torch.equal(ahead[1], ahead[2])
-    later = draws(shared=True).verifying((sequence(length=6),), chosen([[]]), [[0]]).gumbel[0]
+    later = (
+        draws(shared=True)
+        .verifying((sequence(length=6),), chosen([[]]), [[0]])
+        .gumbel[0]
+    )
     assert torch.equal(ahead[3], later[0])
 
 
 def test_company_changes_nothing():
-    keyed, one, other, greedy = draws(shared=True), sequence(), sequence(seed=9, length=7), sequence(temperature=0.0)
+    keyed, one, other, greedy = (
+        draws(shared=True),
+        sequence(),
+        sequence(seed=9, length=7),
+        sequence(temperature=0.0),
+    )
     alone = keyed.verifying((one,), chosen([[5]]), [[0, 1]]).gumbel[0]
-    together = keyed.verifying((other, greedy, one), chosen([[1], [2], [5]]), [[0, 1]] * 3).gumbel
+    together = keyed.verifying(
+        (other, greedy, one), chosen([[1], [2], [5]]), [[0, 1]] * 3
+    ).gumbel
     assert torch.equal(together[2], alone)
     assert not together[1].any(), "a greedy sequence in mixed company is not disturbed"
 
@@ -47,15 +71,25 @@ def test_company_changes_nothing():
 def test_a_greedy_sequence_needs_no_noise():
     for shared in (True, False):
         assert draws(shared=shared).drafting(sequence(temperature=0.0), 0) is None
-    assert draws(shared=True).verifying((sequence(temperature=0.0),), chosen([[5]]), [[0, 1]]).gumbel is None
+    assert (
+        draws(shared=True)
+        .verifying((sequence(temperature=0.0),), chosen([[5]]), [[0, 1]])
+        .gumbel
+        is None
+    )
 
 
 def test_without_sharing_the_drafters_noise_says_nothing_about_the_targets():
     keyed, one = draws(shared=False), sequence()
     assert keyed.wants_probs
-    drafted = torch.stack([keyed.drafting(one, depth) for depth in range(200)]).flatten()
+    drafted = torch.stack(
+        [keyed.drafting(one, depth) for depth in range(200)]
+    ).flatten()
     shared = gumbel([3] * 200, range(4, 204), VOCAB).flatten()
-    assert abs(torch.corrcoef(torch.stack([drafted, shared]))[0, 1]) < 4 / len(drafted) ** 0.5
+    assert (
+        abs(torch.corrcoef(torch.stack([drafted, shared]))[0, 1])
+        < 4 / len(drafted) ** 0.5
+    )
     noise = keyed.verifying((one,), chosen([[5, 6]]), [[0, 1, 2]])
     assert noise.gumbel is None
     assert not torch.equal(noise.accept, noise.bonus)
@@ -69,7 +103,10 @@ def test_lanes_are_independent_draws_of_one_depth_unless_the_noise_is_shared(sha
     assert torch.equal(first, second) == shared
     if not shared:
         assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 4 / 5000**0.5
-        assert torch.equal(second, gumbel([3], [5], 5000, stream=Stream.DRAFT, rounds=[0], lanes=[1])[0])
+        assert torch.equal(
+            second,
+            gumbel([3], [5], 5000, stream=Stream.DRAFT, rounds=[0], lanes=[1])[0],
+        )
 
 
 def test_a_drafter_is_told_how_the_rule_wants_its_lists():

@@ -1,4 +1,6 @@
-"""Every parameter means what it means in transformers, and no row depends on another."""
+"""Every parameter means what it means in transformers, and no row depends on
+another.
+"""
 
 import math
 
@@ -27,12 +29,16 @@ BAD = ((6,), (5, 7, 8), (7, 11), (9, 9, 5, 7, 12), (1, 2, 3, 2, 7, 5, 7, 13), (0
 
 
 def _logits(rows=5, vocab=VOCAB, scale=4.0, seed=0):
-    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale
+    return (
+        torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale
+    )
 
 
 def _sequence(**params):
     params = SamplingParams(**params)
-    return Sequence(0, PROMPT + OUTPUT, len(PROMPT), params, seed=0, eos=frozenset({EOS}))
+    return Sequence(
+        0, PROMPT + OUTPUT, len(PROMPT), params, seed=0, eos=frozenset({EOS})
+    )
 
 
 def _halve(tokens, scores):
@@ -65,10 +71,22 @@ CASES = {
     "top_p small": ({"top_p": 0.01}, [hf.TopPLogitsWarper(0.01)]),
     "min_p": ({"min_p": 0.03}, [hf.MinPLogitsWarper(0.03)]),
     "typical_p": ({"typical_p": 0.8}, [hf.TypicalLogitsWarper(0.8)]),
-    "logit_bias": ({"logit_bias": {3: 5.0, 9: -100.0}}, [hf.SequenceBiasLogitsProcessor({(3,): 5.0, (9,): -100.0})]),
-    "repetition_penalty": ({"repetition_penalty": 1.3}, [hf.RepetitionPenaltyLogitsProcessor(1.3)]),
-    "bad_word_ids": ({"bad_word_ids": BAD}, [hf.NoBadWordsLogitsProcessor([list(word) for word in BAD])]),
-    "min_tokens": ({"min_tokens": 5, "stop_token_ids": (8,)}, [_min_tokens(5, [EOS, 8])]),
+    "logit_bias": (
+        {"logit_bias": {3: 5.0, 9: -100.0}},
+        [hf.SequenceBiasLogitsProcessor({(3,): 5.0, (9,): -100.0})],
+    ),
+    "repetition_penalty": (
+        {"repetition_penalty": 1.3},
+        [hf.RepetitionPenaltyLogitsProcessor(1.3)],
+    ),
+    "bad_word_ids": (
+        {"bad_word_ids": BAD},
+        [hf.NoBadWordsLogitsProcessor([list(word) for word in BAD])],
+    ),
+    "min_tokens": (
+        {"min_tokens": 5, "stop_token_ids": (8,)},
+        [_min_tokens(5, [EOS, 8])],
+    ),
     "processors": ({"processors": (_halve,)}, [_halve]),
 }
 ALL = {
@@ -108,12 +126,16 @@ def test_each_parameter_means_what_it_means_in_transformers(name):
         kept = logits.clone()
         result = weights(logits, _sequence(**params), PATHS)
         assert torch.equal(logits, kept)
-        torch.testing.assert_close(result, _by_transformers(logits, PATHS, processors), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            result, _by_transformers(logits, PATHS, processors), rtol=1e-6, atol=1e-6
+        )
 
 
 def test_presence_and_frequency_count_the_output_only():
     logits = _logits()
-    result = weights(logits, _sequence(presence_penalty=0.5, frequency_penalty=0.25), PATHS)
+    result = weights(
+        logits, _sequence(presence_penalty=0.5, frequency_penalty=0.25), PATHS
+    )
     for row, path in enumerate(PATHS):
         expected = logits[row].clone()
         for token in set(OUTPUT + path):
@@ -121,14 +143,25 @@ def test_presence_and_frequency_count_the_output_only():
         torch.testing.assert_close(result[row], expected)
 
 
-@pytest.mark.parametrize("params", [*(params for params, _ in CASES.values()), {"frequency_penalty": 0.3}])
+@pytest.mark.parametrize(
+    "params", [*(params for params, _ in CASES.values()), {"frequency_penalty": 0.3}]
+)
 @pytest.mark.parametrize("vocab", [1003, 8192, 8209])
 def test_a_row_does_not_depend_on_the_others(params, vocab):
     logits, sequence = _logits(vocab=vocab, scale=2.0), _sequence(**params)
     together = weights(logits, sequence, PATHS)
     for row, path in enumerate(PATHS):
-        assert torch.equal(weights(logits[row : row + 1].clone(), sequence, [path])[0], together[row])
-    committed = Sequence(1, PROMPT + OUTPUT + PATHS[3], len(PROMPT), sequence.params, seed=0, eos=sequence.eos)
+        assert torch.equal(
+            weights(logits[row : row + 1].clone(), sequence, [path])[0], together[row]
+        )
+    committed = Sequence(
+        1,
+        PROMPT + OUTPUT + PATHS[3],
+        len(PROMPT),
+        sequence.params,
+        seed=0,
+        eos=sequence.eos,
+    )
     assert torch.equal(weights(logits[3:4], committed, [[]])[0], together[3])
 
 
@@ -140,7 +173,11 @@ def test_half_precision_comes_out_in_float32_and_neutral_parameters_cost_nothing
 
 def test_temperature_zero_leaves_the_filters_out():
     logits = _logits()
-    result = weights(logits, _sequence(temperature=0.0, top_k=1, top_p=0.1, logit_bias={3: 50.0}), PATHS)
+    result = weights(
+        logits,
+        _sequence(temperature=0.0, top_k=1, top_p=0.1, logit_bias={3: 50.0}),
+        PATHS,
+    )
     assert result.isfinite().all()
     assert draw(result, None).tolist() == [3] * len(PATHS)
 
@@ -164,39 +201,66 @@ def _adversarial(kind, rows=4, vocab=2500):
 
 
 @pytest.mark.parametrize("top_p", [1e-30, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9])
-@pytest.mark.parametrize("kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"])
+@pytest.mark.parametrize(
+    "kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"]
+)
 def test_fast_top_p_equals_the_sorted_one(kind, top_p):
     logits = _adversarial(kind)
     assert torch.equal(quick_nucleus(logits, top_p), nucleus(logits, top_p))
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**31), st.floats(0.01, 0.999), st.floats(0.05, 10), st.integers(1, 40), st.booleans())
-def test_fast_top_p_equals_the_sorted_one_on_random_rows(seed, top_p, scale, candidates, coarse):
+@given(
+    st.integers(0, 2**31),
+    st.floats(0.01, 0.999),
+    st.floats(0.05, 10),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_fast_top_p_equals_the_sorted_one_on_random_rows(
+    seed, top_p, scale, candidates, coarse
+):
     logits = _logits(3, 400, scale, seed)
     logits = logits.round() if coarse else logits
     assert torch.equal(quick_nucleus(logits, top_p, candidates), nucleus(logits, top_p))
 
 
-@pytest.mark.parametrize(("top_k", "compiled"), [(1, True), (20, True), (20, False), (256, True)])
 @pytest.mark.parametrize(
-    "params", [{}, {"temperature": 0.7, "top_p": 0.9}, {"top_p": 0.5, "min_p": 0.2, "temperature": 1.4}]
+    ("top_k", "compiled"), [(1, True), (20, True), (20, False), (256, True)]
 )
-@pytest.mark.parametrize("kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"])
-def test_the_law_from_few_candidates_is_the_one_from_all_tokens(kind, top_k, params, compiled, monkeypatch):
-    """Ties and rows with few tokens are looked at whole; some rows of a forward may be, and others not."""
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"top_p": 0.5, "min_p": 0.2, "temperature": 1.4},
+    ],
+)
+@pytest.mark.parametrize(
+    "kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"]
+)
+def test_the_law_from_few_candidates_is_the_one_from_all_tokens(
+    kind, top_k, params, compiled, monkeypatch
+):
+    """Ties and rows with few tokens are looked at whole; some rows of a forward may be,
+    and others not.
+    """
     if not compiled:
         monkeypatch.setattr(sampling, "best", lambda *_: None)
     logits, params = _adversarial(kind), SamplingParams(top_k=top_k, **params)
     logits[0, 0] = 50.0  # where what is missing would lie, too
     given = logits.clone()
     assert fit(params, logits.shape[-1])
-    found = weights(logits, Sequence(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset()))
+    found = weights(
+        logits, Sequence(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset())
+    )
     assert torch.equal(found, _filtered_all(given, params))
     assert torch.equal(logits, given)
 
 
-@pytest.mark.skipif(sampling.reason() is not None, reason=f"no compiler: {sampling.reason()}")
+@pytest.mark.skipif(
+    sampling.reason() is not None, reason=f"no compiler: {sampling.reason()}"
+)
 @pytest.mark.parametrize("vocab", [5, 16, 331, 2500])
 @pytest.mark.parametrize("most", [1, 7, 40])
 @pytest.mark.parametrize("coarse", [False, True])
@@ -206,7 +270,10 @@ def test_the_best_are_those_of_a_sort_that_keeps_equals_in_order(vocab, most, co
     rows[0, 1:] = -torch.inf
     values, ids = sampling.best(rows, most) or pytest.fail("there is a compiler")
     wanted, order = rows.sort(descending=True, stable=True)
-    wanted, order = F.pad(wanted, (0, most), value=-torch.inf)[:, :most], F.pad(order, (0, most))[:, :most]
+    wanted, order = (
+        F.pad(wanted, (0, most), value=-torch.inf)[:, :most],
+        F.pad(order, (0, most))[:, :most],
+    )
     assert torch.equal(values, wanted)
     assert torch.equal(ids, torch.where(wanted > -torch.inf, order, 0))
 
@@ -220,7 +287,9 @@ def test_top_p_breaks_ties_as_transformers_does():
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it():
     distribution = torch.tensor([[0.1, 0.5, 0.15, 0.25]]).log()
-    assert nucleus(distribution, 0.7).isfinite().tolist() == [[False, True, False, True]]
+    assert nucleus(distribution, 0.7).isfinite().tolist() == [
+        [False, True, False, True]
+    ]
     assert nucleus(distribution, 0.8).isfinite().tolist() == [[False, True, True, True]]
 
 
@@ -233,7 +302,12 @@ def test_forbidding_everything_is_an_error_only_where_plain_decoding_would_meet_
     distribution, lost = weights_or_invalid(logits, sequence, [[5], [7], [5, 6]])
     assert lost == {1}
     assert distribution[1].tolist() == [0.0] * VOCAB
-    torch.testing.assert_close(distribution[[0, 2]], weights(logits[[0, 2]], sequence, [[5], [5, 6]]), rtol=0, atol=0)
+    torch.testing.assert_close(
+        distribution[[0, 2]],
+        weights(logits[[0, 2]], sequence, [[5], [5, 6]]),
+        rtol=0,
+        atol=0,
+    )
     with pytest.raises(InvalidRequest, match="bad_word_ids"):
         weights_or_invalid(_logits(2), sequence, [[], [5]])
 
@@ -244,7 +318,9 @@ def test_a_processor_that_fails_on_a_guess_costs_that_guess():
             raise RuntimeError("never a seven")
         return scores
 
-    distribution, lost = weights_or_invalid(_logits(2), _sequence(processors=(fussy,)), [[5], [7]])
+    distribution, lost = weights_or_invalid(
+        _logits(2), _sequence(processors=(fussy,)), [[5], [7]]
+    )
     assert (lost, distribution[1].tolist()) == ({1}, [0.0] * VOCAB)
     ended_with_seven = _sequence(processors=(fussy,))
     ended_with_seven.tokens.append(7)
@@ -268,10 +344,18 @@ def test_wrong_use_says_what_to_do(params, paths, message):
 
 def test_laws_and_draws():
     distribution = torch.tensor([[1.0, 3.0, 3.0], [0.0, -math.inf, -1.0]])
-    assert one_hot(distribution).tolist() == [[-math.inf, 0.0, -math.inf], [0.0, -math.inf, -math.inf]]
-    torch.testing.assert_close(probs(distribution), distribution.exp() / distribution.exp().sum(-1, keepdim=True))
+    assert one_hot(distribution).tolist() == [
+        [-math.inf, 0.0, -math.inf],
+        [0.0, -math.inf, -math.inf],
+    ]
+    torch.testing.assert_close(
+        probs(distribution),
+        distribution.exp() / distribution.exp().sum(-1, keepdim=True),
+    )
     assert draw(distribution, None).tolist() == [1, 0]
-    assert draw(distribution, torch.tensor([[2.5, 0.0, 0.0], [0.0, 22.0, 1.5]])).tolist() == [0, 2]
+    assert draw(
+        distribution, torch.tensor([[2.5, 0.0, 0.0], [0.0, 22.0, 1.5]])
+    ).tolist() == [0, 2]
 
 
 def test_logprobs_are_the_raw_targets():
@@ -281,7 +365,9 @@ def test_logprobs_are_the_raw_targets():
     assert (first.token, second.token) == (5, 9)
     assert second.logprob == pytest.approx(expected[1, 9].item())
     assert [value for _, value in first.top] == expected[0].topk(3).values.tolist()
-    assert [expected[0, token].item() for token, _ in first.top] == [value for _, value in first.top]
+    assert [expected[0, token].item() for token, _ in first.top] == [
+        value for _, value in first.top
+    ]
     assert logprobs(logits, [5, 9], top=0)[0].top == ()
 
 
@@ -289,35 +375,61 @@ def test_logprobs_are_the_raw_targets():
 @pytest.mark.parametrize("vocab", [5, 320, 8192])
 def test_choosing_in_one_pass_is_drawing_from_the_law(temperature, vocab):
     generator = torch.Generator().manual_seed(vocab)
-    logits = torch.randn(40, vocab, generator=generator).mul(3).round(decimals=1)  # rounded: many ties
+    # rounded: many ties
+    logits = torch.randn(40, vocab, generator=generator).mul(3).round(decimals=1)
     logits[3] = -math.inf
     logits[3, 2] = 0.0
     asked = _sequence(temperature=temperature)
     noise = None if temperature == 0 else gumbel([1] * 40, range(40), vocab)
     places = torch.randperm(40, generator=generator).tolist()
     theirs = None if noise is None else noise[places]
-    assert choose(logits, asked.params, noise, places) == draw(weights(logits, asked), theirs).tolist()
+    assert (
+        choose(logits, asked.params, noise, places)
+        == draw(weights(logits, asked), theirs).tolist()
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-@given(shape=st.lists(st.tuples(st.integers(-1, 11), st.integers(0, 2)), max_size=12), seed=st.integers(0, 2**16))
-def test_a_walk_draws_what_following_all_draws_finds(temperature: float, shape: list[tuple[int, int]], seed: int):
+@given(
+    shape=st.lists(st.tuples(st.integers(-1, 11), st.integers(0, 2)), max_size=12),
+    seed=st.integers(0, 2**16),
+)
+def test_a_walk_draws_what_following_all_draws_finds(
+    temperature: float, shape: list[tuple[int, int]], seed: int
+):
     """Three tokens, so that many guesses are right and siblings are alike."""
-    tree = DraftTree([token for _, token in shape], [min(parent, node - 1) for node, (parent, _) in enumerate(shape)])
-    logits = torch.randn(len(tree) + 1, 3, generator=torch.Generator().manual_seed(seed))
+    tree = DraftTree(
+        [token for _, token in shape],
+        [min(parent, node - 1) for node, (parent, _) in enumerate(shape)],
+    )
+    logits = torch.randn(
+        len(tree) + 1, 3, generator=torch.Generator().manual_seed(seed)
+    )
     params, depths = SamplingParams(temperature=temperature), tree.depths
-    noise = gumbel([seed] * (max(depths) + 1), range(max(depths) + 1), 3) if temperature else None
-    assert walk(logits, params, noise, tree) == follow(choose(logits, params, noise, depths), tree)
+    noise = (
+        gumbel([seed] * (max(depths) + 1), range(max(depths) + 1), 3)
+        if temperature
+        else None
+    )
+    assert walk(logits, params, noise, tree) == follow(
+        choose(logits, params, noise, depths), tree
+    )
 
 
 class Wrong:
-    """A processor that returns something else than logits once a text ends with a token."""
+    """A processor that returns something else than logits once a text ends with a
+    token.
+    """
 
     def __init__(self, answer, at=None):
         self.answer, self.at = answer, at
 
     def __call__(self, tokens, scores):
-        return self.answer(scores) if self.at is None or tokens[0, -1] == self.at else scores
+        return (
+            self.answer(scores)
+            if self.at is None or tokens[0, -1] == self.at
+            else scores
+        )
 
 
 WRONG = [
@@ -333,14 +445,24 @@ WRONG = [
 
 @pytest.mark.parametrize(("answer", "says"), WRONG, ids=[says for _, says in WRONG])
 def test_a_processor_that_returns_no_logits_is_named(answer, says):
-    with pytest.raises(InvalidRequest, match=f"cannot use the logits processor Wrong: .*{says}"):
+    with pytest.raises(
+        InvalidRequest, match=f"cannot use the logits processor Wrong: .*{says}"
+    ):
         weights(_logits(1), _sequence(processors=(Wrong(answer),)), [[]])
-    distribution, lost = weights_or_invalid(_logits(2), _sequence(processors=(Wrong(answer, at=5),)), [[], [5]])
+    distribution, lost = weights_or_invalid(
+        _logits(2), _sequence(processors=(Wrong(answer, at=5),)), [[], [5]]
+    )
     assert lost == {1}
-    assert torch.equal(distribution[0], weights(_logits(2), _sequence(processors=()), [[], [5]])[0])
+    assert torch.equal(
+        distribution[0], weights(_logits(2), _sequence(processors=()), [[], [5]])[0]
+    )
 
 
 def test_a_processor_is_not_blamed_for_the_model():
     scores = _logits(1).index_fill(1, torch.tensor([3]), math.nan)
-    distribution = weights(scores, _sequence(temperature=0, processors=(Wrong(lambda scores: scores),)), [[]])
+    distribution = weights(
+        scores,
+        _sequence(temperature=0, processors=(Wrong(lambda scores: scores),)),
+        [[]],
+    )
     assert distribution[0, 3].isnan()

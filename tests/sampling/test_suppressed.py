@@ -1,4 +1,6 @@
-"""Suppressed tokens are those that transformers' two processors suppress, bit for bit; scores are not modified."""
+"""Suppressed tokens are those that transformers' two processors suppress, bit for bit;
+scores are not modified.
+"""
 
 import pytest
 import torch

@@ -14,7 +14,9 @@ from serving import Running, running
 
 @pytest.fixture(scope="session")
 def llm() -> Iterator[LLM]:
-    """A fixed number of draft tokens, so that drafts are made however busy the machine is."""
+    """A fixed number of draft tokens, so that drafts are made however busy the machine
+    is.
+    """
     with LLM(slots=16, nodes=4) as llm:
         yield llm
 
@@ -27,5 +29,7 @@ def server(llm: LLM) -> Iterator[Running]:
 
 @pytest.fixture
 def serving(llm: LLM) -> Callable[..., AbstractContextManager[Running]]:
-    """Return a function that starts another server over the same model, with other settings."""
+    """Return a function that starts another server over the same model, with other
+    settings.
+    """
     return partial(running, llm)

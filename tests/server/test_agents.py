@@ -1,4 +1,6 @@
-"""The requests of agents and editors as they send them: Claude Code, Codex, Open WebUI, Continue, Zed."""
+"""The requests of agents and editors as they send them: Claude Code, Codex, Open WebUI,
+Continue, Zed.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,27 @@ import pytest
 from foreword import LLM, SamplingParams
 from serving import Running
 
-ASKED = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+ASKED = (
+    "Summarise: The river rose in the night and the miller moved his grain upstairs."
+)
 PATH = {
-    "type": "object", "properties": {"path": {"enum": ["a.txt", "b.txt"]}}, "required": ["path"],
+    "type": "object",
+    "properties": {"path": {"enum": ["a.txt", "b.txt"]}},
+    "required": ["path"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 """Closed, so that the small model cannot go on for ever."""
 
 
-def events(server: Running, path: str, body: dict[str, Any], **headers: str) -> list[Any]:
-    """Return the data of a stream's events, checked for their names; [DONE] is left out."""
-    response = server.http.post(path, json=body, headers={"accept": "text/event-stream", **headers})
+def events(
+    server: Running, path: str, body: dict[str, Any], **headers: str
+) -> list[Any]:
+    """Return the data of a stream's events, checked for their names; [DONE] is left
+    out.
+    """
+    response = server.http.post(
+        path, json=body, headers={"accept": "text/event-stream", **headers}
+    )
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/event-stream")
     found = []
@@ -49,53 +61,91 @@ BILLS = count()
 
 def claude(**fields: Any) -> dict[str, Any]:
     """Return a body of Claude Code, shortened to the small model's context."""
-    bill = f"x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch={next(BILLS):05x};"
+    bill = (
+        "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; "
+        f"cch={next(BILLS):05x};"
+    )
     return {
         "model": "claude-opus-4-8",
         "messages": [
             {
                 "role": "user",
                 "content": [
-                    {"type": "text", "text": "<system-reminder>\nToday is Monday.\n</system-reminder>"},
-                    {"type": "text", "text": "Read a.txt.", "cache_control": {"type": "ephemeral"}},
+                    {
+                        "type": "text",
+                        "text": "<system-reminder>\nToday is Monday.\n</system-reminder>",
+                    },
+                    {
+                        "type": "text",
+                        "text": "Read a.txt.",
+                        "cache_control": {"type": "ephemeral"},
+                    },
                 ],
             },
             {"role": "system", "content": "The server 'files' has instructions."},
             {
                 "role": "assistant",
                 "content": [
-                    {"type": "thinking", "thinking": "I should read it.", "signature": "EqQB"},
+                    {
+                        "type": "thinking",
+                        "thinking": "I should read it.",
+                        "signature": "EqQB",
+                    },
                     {"type": "text", "text": "I read it."},
-                    {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a.txt"}},
+                    {
+                        "type": "tool_use",
+                        "id": "toolu_1",
+                        "name": "Read",
+                        "input": {"path": "a.txt"},
+                    },
                 ],
             },
             {
                 "role": "user",
                 "content": [
                     {
-                        "tool_use_id": "toolu_1", "type": "tool_result", "is_error": False,
-                        "content": [{"type": "text", "text": "The river rose in the night."}],
+                        "tool_use_id": "toolu_1",
+                        "type": "tool_result",
+                        "is_error": False,
+                        "content": [
+                            {"type": "text", "text": "The river rose in the night."}
+                        ],
                     },
-                    {"type": "text", "text": "Now read b.txt.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+                    {
+                        "type": "text",
+                        "text": "Now read b.txt.",
+                        "cache_control": {"type": "ephemeral", "ttl": "1h"},
+                    },
                 ],
             },
         ],
         "system": [
             {"type": "text", "text": bill},
-            {"type": "text", "text": "You are a coding agent.", "cache_control": {"type": "ephemeral"}},
+            {
+                "type": "text",
+                "text": "You are a coding agent.",
+                "cache_control": {"type": "ephemeral"},
+            },
         ],
         "tools": [
-            {"name": "Read", "description": "Read a file.", "input_schema": PATH, "eager_input_streaming": True},
+            {
+                "name": "Read",
+                "description": "Read a file.",
+                "input_schema": PATH,
+                "eager_input_streaming": True,
+            },
             {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
         ],
         "metadata": {"user_id": "user_0_account__session_0"},
         "max_tokens": 32000,
         "thinking": {"type": "adaptive"},
-        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "context_management": {
+            "edits": [{"type": "clear_thinking_20251015", "keep": "all"}]
+        },
         "output_config": {"effort": "high"},
         "stream": True,
         **fields,
-    }  # fmt: skip
+    }
 
 
 def test_claude_code_streams_a_tool_call(server: Running) -> None:
@@ -104,9 +154,17 @@ def test_claude_code_streams_a_tool_call(server: Running) -> None:
     kinds = [one["type"] for one in found]
     assert kinds[0] == "message_start"
     assert kinds[-2:] == ["message_delta", "message_stop"]
-    starts = [one["content_block"] for one in found if one["type"] == "content_block_start"]
-    assert [block["name"] for block in starts if block["type"] == "tool_use"] == ["Read"]
-    parts = [one["delta"]["partial_json"] for one in found if one.get("delta", {}).get("type") == "input_json_delta"]
+    starts = [
+        one["content_block"] for one in found if one["type"] == "content_block_start"
+    ]
+    assert [block["name"] for block in starts if block["type"] == "tool_use"] == [
+        "Read"
+    ]
+    parts = [
+        one["delta"]["partial_json"]
+        for one in found
+        if one.get("delta", {}).get("type") == "input_json_delta"
+    ]
     assert json.loads("".join(parts))["path"] in PATH["properties"]["path"]["enum"]
     assert found[-2]["delta"]["stop_reason"] == "tool_use"
     assert found[-2]["usage"]["output_tokens"] > 0
@@ -114,12 +172,24 @@ def test_claude_code_streams_a_tool_call(server: Running) -> None:
     assert counts["num_accepted_draft_tokens"] > 0
 
 
-def test_claude_codes_system_messages_are_for_the_model_and_its_bill_is_not(server: Running, llm: LLM) -> None:
+def test_claude_codes_system_messages_are_for_the_model_and_its_bill_is_not(
+    server: Running, llm: LLM
+) -> None:
     turns = [
-        {"role": "user", "content": [{"type": "text", "text": "Define the word gasolene."}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Define the word gasolene."}],
+        },
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
     ]
-    body = claude(messages=turns, tools=[], stream=False, temperature=0, max_tokens=30, thinking={"type": "disabled"})
+    body = claude(
+        messages=turns,
+        tools=[],
+        stream=False,
+        temperature=0,
+        max_tokens=30,
+        thinking={"type": "disabled"},
+    )
     prompt = llm.render(
         [
             {"role": "system", "content": "You are a coding agent."},
@@ -137,24 +207,41 @@ def test_claude_codes_system_messages_are_for_the_model_and_its_bill_is_not(serv
 
 def test_claude_code_counts_the_tokens_that_it_is_billed_for(server: Running) -> None:
     body = claude(stream=False, max_tokens=1)
-    counted = {name: body[name] for name in ("model", "messages", "system", "tools", "thinking")}
-    response = server.http.post("/v1/messages/count_tokens?beta=true", json=counted, headers=CLAUDE)
+    counted = {
+        name: body[name]
+        for name in ("model", "messages", "system", "tools", "thinking")
+    }
+    response = server.http.post(
+        "/v1/messages/count_tokens?beta=true", json=counted, headers=CLAUDE
+    )
     assert response.status_code == 200, response.text
     usage = server.post("/v1/messages", **body)["usage"]
-    assert response.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert (
+        response.json()["input_tokens"]
+        == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    )
 
 
 def test_claude_code_names_a_session_in_json(server: Running) -> None:
     """It asks for titles in `output_config.format`."""
     schema = {
-        "type": "object", "properties": {"title": {"enum": ["The river", "The mill"]}}, "required": ["title"],
+        "type": "object",
+        "properties": {"title": {"enum": ["The river", "The mill"]}},
+        "required": ["title"],
         "additionalProperties": False,
-    }  # fmt: skip
+    }
     got = server.post(
-        "/v1/messages", model="claude-haiku-4-5", max_tokens=200, tools=[], metadata={"user_id": "u"}, temperature=1,
-        system=[{"type": "text", "text": "Write a title."}], messages=[{"role": "user", "content": ASKED}],
-        output_config={"format": {"type": "json_schema", "schema": schema}}, thinking={"type": "disabled"},
-    )  # fmt: skip
+        "/v1/messages",
+        model="claude-haiku-4-5",
+        max_tokens=200,
+        tools=[],
+        metadata={"user_id": "u"},
+        temperature=1,
+        system=[{"type": "text", "text": "Write a title."}],
+        messages=[{"role": "user", "content": ASKED}],
+        output_config={"format": {"type": "json_schema", "schema": schema}},
+        thinking={"type": "disabled"},
+    )
     assert json.loads(got["content"][0]["text"])["title"] in ("The river", "The mill")
     assert got["stop_reason"] == "end_turn"
 
@@ -162,23 +249,51 @@ def test_claude_code_names_a_session_in_json(server: Running) -> None:
 # ---- Open WebUI, Continue, Zed, transformers
 
 
-def test_open_webui_asks_for_a_title_and_tags_beside_the_answer(server: Running, llm: LLM) -> None:
-    listed = server.http.get("/v1/models", headers={"authorization": "Bearer none"}).json()["data"]
+def test_open_webui_asks_for_a_title_and_tags_beside_the_answer(
+    server: Running, llm: LLM
+) -> None:
+    listed = server.http.get(
+        "/v1/models", headers={"authorization": "Bearer none"}
+    ).json()["data"]
     model = listed[0]["id"]
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASKED}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": ASKED},
+    ]
     chat = {
-        "model": model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}, "seed": 4,
-        "max_tokens": 40, "temperature": 0.8, "stop": [], "logit_bias": {}, "user": {"name": "ann", "id": "1"},
-    }  # fmt: skip
+        "model": model,
+        "messages": messages,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "seed": 4,
+        "max_tokens": 40,
+        "temperature": 0.8,
+        "stop": [],
+        "logit_bias": {},
+        "user": {"name": "ann", "id": "1"},
+    }
     task = {
-        "model": model, "messages": [{"role": "user", "content": f"### Task:\nWrite a title.\n{ASKED}"}],
-        "stream": False, "max_completion_tokens": 20, "seed": 4,
-    }  # fmt: skip
+        "model": model,
+        "messages": [
+            {"role": "user", "content": f"### Task:\nWrite a title.\n{ASKED}"}
+        ],
+        "stream": False,
+        "max_completion_tokens": 20,
+        "seed": 4,
+    }
     with ThreadPoolExecutor(4) as pool:
-        tasks = [pool.submit(server.post, "/v1/chat/completions", **task) for _ in range(3)]
+        tasks = [
+            pool.submit(server.post, "/v1/chat/completions", **task) for _ in range(3)
+        ]
         found = events(server, "/v1/chat/completions", chat)
-    expected = llm.generate([llm.render(messages)], SamplingParams(temperature=0.8, seed=4, max_tokens=40))[0]
-    text = "".join(part["choices"][0]["delta"].get("content") or "" for part in found if part["choices"])
+    expected = llm.generate(
+        [llm.render(messages)], SamplingParams(temperature=0.8, seed=4, max_tokens=40)
+    )[0]
+    text = "".join(
+        part["choices"][0]["delta"].get("content") or ""
+        for part in found
+        if part["choices"]
+    )
     assert text == expected.text
     assert found[-1]["usage"]["completion_tokens"] == len(expected.tokens)
     assert len({one.result()["choices"][0]["message"]["content"] for one in tasks}) == 1
@@ -186,27 +301,65 @@ def test_open_webui_asks_for_a_title_and_tags_beside_the_answer(server: Running,
 
 
 def test_continue_completes_with_many_stops(server: Running, llm: LLM) -> None:
-    stops = ["<fim_prefix>", "<fim_suffix>", "<|endoftext|>", "/src/", "#- coding: utf-8", "```", "\n\n", "\r\n\r\n"]
+    stops = [
+        "<fim_prefix>",
+        "<fim_suffix>",
+        "<|endoftext|>",
+        "/src/",
+        "#- coding: utf-8",
+        "```",
+        "\n\n",
+        "\r\n\r\n",
+    ]
     body = {
-        "model": "foreword-family", "prompt": "The river rose in the", "max_tokens": 24, "temperature": 0,
-        "top_p": None, "frequency_penalty": None, "presence_penalty": None, "stop": stops, "stream": True, "raw": True,
-    }  # fmt: skip
+        "model": "foreword-family",
+        "prompt": "The river rose in the",
+        "max_tokens": 24,
+        "temperature": 0,
+        "top_p": None,
+        "frequency_penalty": None,
+        "presence_penalty": None,
+        "stop": stops,
+        "stream": True,
+        "raw": True,
+    }
     found = events(server, "/v1/completions", body)
     prompt = list(llm.tokenizer(body["prompt"])["input_ids"])
-    expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=24, stop=tuple(stops)))[0]
-    assert "".join(part["choices"][0]["text"] for part in found if part["choices"]) == expected.text
-    assert [part["choices"][0]["finish_reason"] for part in found if part["choices"]][-1] == expected.finish_reason
+    expected = llm.generate(
+        [prompt], SamplingParams(temperature=0, max_tokens=24, stop=tuple(stops))
+    )[0]
+    assert (
+        "".join(part["choices"][0]["text"] for part in found if part["choices"])
+        == expected.text
+    )
+    assert [part["choices"][0]["finish_reason"] for part in found if part["choices"]][
+        -1
+    ] == expected.finish_reason
 
 
 def test_zed_goes_on_after_a_tool_result(server: Running) -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "read", "arguments": '{"path": "a.txt"}'},
+    }
     body = {
         "model": "foreword-family",
         "messages": [
             {"role": "system", "content": "You edit code."},
-            {"role": "user", "content": [{"type": "text", "text": "Read a.txt."}, {"type": "text", "text": "Then b."}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Read a.txt."},
+                    {"type": "text", "text": "Then b."},
+                ],
+            },
             {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "content": [{"type": "text", "text": "The river rose."}], "tool_call_id": "call_1"},
+            {
+                "role": "tool",
+                "content": [{"type": "text", "text": "The river rose."}],
+                "tool_call_id": "call_1",
+            },
         ],
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -215,36 +368,69 @@ def test_zed_goes_on_after_a_tool_result(server: Running) -> None:
         "temperature": 1.0,
         "tool_choice": "required",
         "parallel_tool_calls": False,
-        "tools": [{"type": "function", "function": {"name": "read", "description": "Read", "parameters": PATH}}],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "read", "description": "Read", "parameters": PATH},
+            }
+        ],
         "prompt_cache_key": "thread-1",
         "reasoning_effort": None,
         "seed": 2,
     }
     found = events(server, "/v1/chat/completions", body)
-    calls = [call for part in found for one in part["choices"] for call in one["delta"].get("tool_calls") or ()]
+    calls = [
+        call
+        for part in found
+        for one in part["choices"]
+        for call in one["delta"].get("tool_calls") or ()
+    ]
     assert [call["function"]["name"] for call in calls if "id" in call] == ["read"]
     assert all(call["index"] == 0 for call in calls)
-    assert set(json.loads("".join(call["function"]["arguments"] for call in calls))) == {"path"}
-    assert [one["finish_reason"] for part in found for one in part["choices"]][-1] == "tool_calls"
+    assert set(
+        json.loads("".join(call["function"]["arguments"] for call in calls))
+    ) == {"path"}
+    assert [one["finish_reason"] for part in found for one in part["choices"]][
+        -1
+    ] == "tool_calls"
 
 
 @pytest.mark.parametrize("form", [json.dumps, dict])
-def test_settings_of_transformers_chat_are_kept(server: Running, llm: LLM, form: Any) -> None:
+def test_settings_of_transformers_chat_are_kept(
+    server: Running, llm: LLM, form: Any
+) -> None:
     """It sends a generation config as JSON text, and nothing else."""
     messages = [{"role": "user", "content": ASKED}]
-    config = form({"do_sample": False, "max_new_tokens": 12, "transformers_version": "5.24.0"})
-    got = server.post("/v1/chat/completions", model="foreword-family", messages=messages, generation_config=config)
-    expected = llm.generate([llm.render(messages)], SamplingParams(temperature=0, max_tokens=12))[0]
+    config = form(
+        {"do_sample": False, "max_new_tokens": 12, "transformers_version": "5.24.0"}
+    )
+    got = server.post(
+        "/v1/chat/completions",
+        model="foreword-family",
+        messages=messages,
+        generation_config=config,
+    )
+    expected = llm.generate(
+        [llm.render(messages)], SamplingParams(temperature=0, max_tokens=12)
+    )[0]
     assert got["choices"][0]["message"]["content"] == expected.text
     assert got["usage"]["completion_tokens"] == len(expected.tokens)
     first = server.post(
-        "/v1/chat/completions", model="foreword-family", messages=messages, generation_config=config, max_tokens=3
+        "/v1/chat/completions",
+        model="foreword-family",
+        messages=messages,
+        generation_config=config,
+        max_tokens=3,
     )
     assert first["usage"]["completion_tokens"] == 3
 
 
-@pytest.mark.parametrize(("config", "named"), [("{", "generation_config"), ('{"num_beams": 4}', "num_beams")])
-def test_settings_that_cannot_be_kept_are_refused(server: Running, config: str, named: str) -> None:
+@pytest.mark.parametrize(
+    ("config", "named"), [("{", "generation_config"), ('{"num_beams": 4}', "num_beams")]
+)
+def test_settings_that_cannot_be_kept_are_refused(
+    server: Running, config: str, named: str
+) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "generation_config": config}
     response = server.http.post("/v1/chat/completions", json=body)
     assert response.status_code == 400
@@ -254,15 +440,35 @@ def test_settings_that_cannot_be_kept_are_refused(server: Running, config: str, 
 # ---- Codex
 
 CODEX = {
-    "authorization": "Bearer none", "originator": "codex-tui", "user-agent": "codex-tui/0.150.1 (Linux; x86_64)",
-    "session_id": "019d6c12-17e6-7691-b810-b9c846d44539", "x-client-request-id": "019d6c12",
-}  # fmt: skip
+    "authorization": "Bearer none",
+    "originator": "codex-tui",
+    "user-agent": "codex-tui/0.150.1 (Linux; x86_64)",
+    "session_id": "019d6c12-17e6-7691-b810-b9c846d44539",
+    "x-client-request-id": "019d6c12",
+}
 PATCH = {
-    "type": "custom", "name": "apply_patch", "description": "Edit files.",
-    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch"'},
-}  # fmt: skip
-SPAWN = {"type": "function", "name": "spawn_agent", "description": "Start", "parameters": PATH}
-SHELL = {"type": "function", "name": "shell", "description": "Run.", "strict": False, "parameters": PATH}
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Edit files.",
+    "format": {
+        "type": "grammar",
+        "syntax": "lark",
+        "definition": 'start: "*** Begin Patch"',
+    },
+}
+SPAWN = {
+    "type": "function",
+    "name": "spawn_agent",
+    "description": "Start",
+    "parameters": PATH,
+}
+SHELL = {
+    "type": "function",
+    "name": "shell",
+    "description": "Run.",
+    "strict": False,
+    "parameters": PATH,
+}
 
 
 def codex(**fields: Any) -> dict[str, Any]:
@@ -271,19 +477,53 @@ def codex(**fields: Any) -> dict[str, Any]:
         "model": "gpt-5.6-codex",
         "instructions": "You are a coding agent.",
         "input": [
-            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "No network."}]},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Edit a.txt."}]},
-            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
-            {"type": "custom_tool_call", "call_id": "call_1", "name": "apply_patch", "input": "*** Begin Patch"},
-            {"type": "custom_tool_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "OK"}]},
             {
-                "type": "function_call", "call_id": "call_2", "namespace": "agents", "name": "spawn_agent",
+                "type": "message",
+                "role": "developer",
+                "content": [{"type": "input_text", "text": "No network."}],
+            },
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Edit a.txt."}],
+            },
+            {
+                "type": "reasoning",
+                "summary": [],
+                "content": None,
+                "encrypted_content": None,
+            },
+            {
+                "type": "custom_tool_call",
+                "call_id": "call_1",
+                "name": "apply_patch",
+                "input": "*** Begin Patch",
+            },
+            {
+                "type": "custom_tool_call_output",
+                "call_id": "call_1",
+                "output": [{"type": "input_text", "text": "OK"}],
+            },
+            {
+                "type": "function_call",
+                "call_id": "call_2",
+                "namespace": "agents",
+                "name": "spawn_agent",
                 "arguments": '{"path": "a.txt"}',
             },
             {"type": "function_call_output", "call_id": "call_2", "output": "started"},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on."}]},
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Go on."}],
+            },
         ],
-        "tools": [SHELL, PATCH, {"type": "namespace", "name": "agents", "tools": [SPAWN]}, {"type": "web_search"}],
+        "tools": [
+            SHELL,
+            PATCH,
+            {"type": "namespace", "name": "agents", "tools": [SPAWN]},
+            {"type": "web_search"},
+        ],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
         "reasoning": {"effort": "medium", "summary": "auto"},
@@ -294,7 +534,7 @@ def codex(**fields: Any) -> dict[str, Any]:
         "client_metadata": {"x-codex-installation-id": "0"},
         "seed": 1,
         **fields,
-    }  # fmt: skip
+    }
 
 
 def last_item(found: list[Any]) -> dict[str, Any]:
@@ -302,28 +542,60 @@ def last_item(found: list[Any]) -> dict[str, Any]:
     assert [one["sequence_number"] for one in found] == list(range(len(found)))
     assert found[-1]["type"] == "response.completed"
     item = found[-1]["response"]["output"][-1]
-    assert [one["item"] for one in found if one["type"] == "response.output_item.done"][-1] == item
-    assert found[-1]["response"]["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
+    assert [one["item"] for one in found if one["type"] == "response.output_item.done"][
+        -1
+    ] == item
+    assert (
+        found[-1]["response"]["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
+    )
     return item
 
 
 def test_codex_is_answered_in_text(server: Running) -> None:
-    found = events(server, "/v1/responses", codex(tool_choice="none", max_output_tokens=12), **CODEX)
+    found = events(
+        server,
+        "/v1/responses",
+        codex(tool_choice="none", max_output_tokens=12),
+        **CODEX,
+    )
     final = found[-1]["response"]
     assert final["status"] in ("completed", "incomplete")
-    text = "".join(one["delta"] for one in found if one["type"] == "response.output_text.delta")
+    text = "".join(
+        one["delta"] for one in found if one["type"] == "response.output_text.delta"
+    )
     assert final["output"][-1]["content"][0]["text"] == text
 
 
 @pytest.mark.parametrize("is_additional", [False, True])
-def test_codex_calls_a_tool_of_a_namespace(server: Running, is_additional: bool) -> None:
+def test_codex_calls_a_tool_of_a_namespace(
+    server: Running, is_additional: bool
+) -> None:
     """Since 0.144 it sends tools as an item of the input."""
     body = codex(tool_choice={"type": "function", "name": "agents__spawn_agent"})
     if is_additional:
-        tools = [{"type": "namespace", "name": "functions", "tools": [SHELL, PATCH]}, *body.pop("tools")]
-        body["input"].insert(0, {"type": "additional_tools", "role": "developer", "id": "at_1", "tools": tools})
+        tools = [
+            {"type": "namespace", "name": "functions", "tools": [SHELL, PATCH]},
+            *body.pop("tools"),
+        ]
+        body["input"].insert(
+            0,
+            {
+                "type": "additional_tools",
+                "role": "developer",
+                "id": "at_1",
+                "tools": tools,
+            },
+        )
     item = last_item(events(server, "/v1/responses", body, **CODEX))
-    assert (item["type"], item["namespace"], item["name"]) == ("function_call", "agents", "spawn_agent")
+    assert (item["type"], item["namespace"], item["name"]) == (
+        "function_call",
+        "agents",
+        "spawn_agent",
+    )
     assert json.loads(item["arguments"])["path"] in PATH["properties"]["path"]["enum"]
     whole = server.post("/v1/responses", **{**body, "stream": False})
-    assert {**whole["output"][-1], "id": "", "call_id": ""} == {**item, "id": "", "call_id": ""}
+    assert {**whole["output"][-1], "id": "", "call_id": ""} == {
+        **item,
+        "id": "",
+        "call_id": "",
+    }

@@ -15,30 +15,44 @@ TALE = "Summarise: The river rose in the night and the miller moved his grain up
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0
+    ) as client:
         yield client
 
 
-def test_a_message_is_the_text_of_the_library(client: anthropic.Anthropic, llm: LLM) -> None:
+def test_a_message_is_the_text_of_the_library(
+    client: anthropic.Anthropic, llm: LLM
+) -> None:
     system = "Answer in one sentence."
-    prompt = llm.render([{"role": "system", "content": system}, {"role": "user", "content": TALE}])
+    prompt = llm.render(
+        [{"role": "system", "content": system}, {"role": "user", "content": TALE}]
+    )
     expected = llm.generate([prompt], SamplingParams(seed=4, max_tokens=40))[0]
     got = client.messages.create(
         model="claude-of-tomorrow",
-        system=[{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
+        system=[
+            {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
+        ],
         messages=[{"role": "user", "content": [{"type": "text", "text": TALE}]}],
         max_tokens=40,
         extra_body={"seed": 4},
     )
     assert got.content[0].text == expected.text
-    assert got.stop_reason == {"stop": "end_turn", "length": "max_tokens"}[expected.finish_reason]
+    assert (
+        got.stop_reason
+        == {"stop": "end_turn", "length": "max_tokens"}[expected.finish_reason]
+    )
     assert (got.usage.input_tokens + got.usage.cache_read_input_tokens) == len(prompt)
     assert got.usage.output_tokens == len(expected.tokens)
 
 
 def test_a_stream_has_every_event_in_order(client: anthropic.Anthropic) -> None:
     ask = dict(
-        model="foreword-family", messages=[{"role": "user", "content": TALE}], max_tokens=30, extra_body={"seed": 4}
+        model="foreword-family",
+        messages=[{"role": "user", "content": TALE}],
+        max_tokens=30,
+        extra_body={"seed": 4},
     )
     whole = client.messages.create(**ask)
     with client.messages.stream(**ask) as stream:
@@ -53,9 +67,11 @@ def test_a_stream_has_every_event_in_order(client: anthropic.Anthropic) -> None:
 
 def test_stop_sequences_are_named(client: anthropic.Anthropic) -> None:
     ask = dict(
-        model="foreword-family", messages=[{"role": "user", "content": TALE}], max_tokens=30,
+        model="foreword-family",
+        messages=[{"role": "user", "content": TALE}],
+        max_tokens=30,
         extra_body={"temperature": 0},
-    )  # fmt: skip
+    )
     text = client.messages.create(**ask).content[0].text
     word = text.split()[2]
     cut = client.messages.create(**ask, stop_sequences=["never there", word])
@@ -65,7 +81,9 @@ def test_stop_sequences_are_named(client: anthropic.Anthropic) -> None:
 
 
 def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
-    counted = client.messages.count_tokens(model="claude-of-tomorrow", messages=[{"role": "user", "content": TALE}])
+    counted = client.messages.count_tokens(
+        model="claude-of-tomorrow", messages=[{"role": "user", "content": TALE}]
+    )
     assert counted.input_tokens == len(llm.render([{"role": "user", "content": TALE}]))
 
 
@@ -77,9 +95,13 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ({"role": "user", "content": 3}, "content"),
     ],
 )
-def test_errors_have_the_dialects_shape(client: anthropic.Anthropic, message: dict[str, object], named: str) -> None:
+def test_errors_have_the_dialects_shape(
+    client: anthropic.Anthropic, message: dict[str, object], named: str
+) -> None:
     with pytest.raises(anthropic.BadRequestError) as refused:
-        client.messages.create(model="foreword-family", messages=[message], max_tokens=5)
+        client.messages.create(
+            model="foreword-family", messages=[message], max_tokens=5
+        )
     body = refused.value.body
     assert body["type"] == "error"
     assert body["error"]["type"] == "invalid_request_error"
@@ -88,6 +110,8 @@ def test_errors_have_the_dialects_shape(client: anthropic.Anthropic, message: di
 
 
 def test_max_tokens_is_needed(server: Running) -> None:
-    response = server.http.post("/v1/messages", json={"messages": [{"role": "user", "content": "x"}]})
+    response = server.http.post(
+        "/v1/messages", json={"messages": [{"role": "user", "content": "x"}]}
+    )
     assert response.status_code == 400
     assert "max_tokens" in response.json()["error"]["message"]

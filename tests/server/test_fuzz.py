@@ -1,4 +1,6 @@
-"""Bodies that no client should send: never a 5xx, always the shape of an error, and the server goes on."""
+"""Bodies that no client should send: never a 5xx, always the shape of an error, and the
+server goes on.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,28 @@ from schemathesis.specs.openapi.checks import (
 from serving import Running
 
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=8), st.just("\ud800")
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=8),
+    st.just("\ud800"),
 )
 JSON = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 MESSAGE = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "system", "tool", "developer", "x"]), "content": JSON | st.text()},
+    {
+        "role": st.sampled_from(
+            ["user", "assistant", "system", "tool", "developer", "x"]
+        ),
+        "content": JSON | st.text(),
+    },
     optional={"tool_calls": JSON, "name": JSON},
 )
 NAMES = """
@@ -36,29 +51,53 @@ response_format guided_regex structured_outputs reasoning thinking metadata stre
 top_logprobs chat_template_kwargs reasoning_effort stop_sequences instructions frequency_penalty bad_words priority
 """
 SHARED: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(NAMES.split(), JSON)
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-"""Not that all bodies of the schema are served: JSON Schema cannot say which roles or choices a model has."""
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+"""Not that all bodies of the schema are served: JSON Schema cannot say which roles or
+choices a model has.
+"""
 PATHS = {
-    "/v1/chat/completions": {"messages": st.lists(MESSAGE, max_size=3) | JSON, "max_tokens": st.just(2)},
+    "/v1/chat/completions": {
+        "messages": st.lists(MESSAGE, max_size=3) | JSON,
+        "max_tokens": st.just(2),
+    },
     "/v1/completions": {"prompt": st.text(max_size=9) | JSON, "max_tokens": st.just(2)},
-    "/v1/responses": {"input": st.lists(MESSAGE, max_size=3) | JSON, "max_output_tokens": st.just(2)},
-    "/v1/messages": {"messages": st.lists(MESSAGE, max_size=3) | JSON, "max_tokens": st.just(2)},
+    "/v1/responses": {
+        "input": st.lists(MESSAGE, max_size=3) | JSON,
+        "max_output_tokens": st.just(2),
+    },
+    "/v1/messages": {
+        "messages": st.lists(MESSAGE, max_size=3) | JSON,
+        "max_tokens": st.just(2),
+    },
     "/v1/messages/count_tokens": {"messages": st.lists(MESSAGE, max_size=3) | JSON},
     "/tokenize": {"prompt": JSON},
     "/detokenize": {"tokens": JSON},
 }
 
 
-@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # the server, in another thread, does
+# the server, in another thread, does
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @pytest.mark.parametrize("path", PATHS)
 def test_no_body_breaks_the_server(server: Running, path: str) -> None:
     seen: set[int] = set()
 
-    @settings(max_examples=120, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=120,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(body=st.fixed_dictionaries(PATHS[path], optional=SHARED))
     def send(body: dict[str, Any]) -> None:
         content = json.dumps(body)
-        response = server.http.post(path, content=content, headers={"content-type": "application/json"})
+        response = server.http.post(
+            path, content=content, headers={"content-type": "application/json"}
+        )
         seen.add(response.status_code)
         assert response.status_code in (200, 400, 404), response.text
         if response.status_code != 200:
@@ -76,15 +115,37 @@ def test_the_api_is_as_it_is_described(server: Running) -> None:
     """Requests made from our OpenAPI description get answers that it describes."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     paths = [operation.ok() for operation in schema.get_all_operations()]
-    assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"} <= {one.path for one in paths}
+    assert {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+    } <= {one.path for one in paths}
     for operation in paths:
 
-        @settings(max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=15,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
         @given(case=operation.as_strategy())
         def send(case: Any) -> None:
-            if isinstance(case.body, dict):  # an answer to the end of the context would only take time
-                names = ("max_tokens", "max_output_tokens", "max_completion_tokens", "n")
-                case.body.update({name: 1 for name in names if name in case.body or name == "max_tokens"})
+            # an answer to the end of the context would only take time
+            if isinstance(case.body, dict):
+                names = (
+                    "max_tokens",
+                    "max_output_tokens",
+                    "max_completion_tokens",
+                    "n",
+                )
+                case.body.update(
+                    {
+                        name: 1
+                        for name in names
+                        if name in case.body or name == "max_tokens"
+                    }
+                )
             case.call_and_validate(checks=CHECKS)
 
         send()

@@ -1,4 +1,6 @@
-"""Keys, hosts, limits, request ids, health, metrics: what stands in front of generation and beside it."""
+"""Keys, hosts, limits, request ids, health, metrics: what stands in front of generation
+and beside it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from foreword import InvalidRequest
 from foreword.server.settings import Settings, hashed
 from serving import Running
 
-ASK = {"messages": [{"role": "user", "content": "Define the word gasolene."}], "max_tokens": 4}
+ASK = {
+    "messages": [{"role": "user", "content": "Define the word gasolene."}],
+    "max_tokens": 4,
+}
 Serving = Callable[..., AbstractContextManager[Running]]
 
 
@@ -25,15 +30,18 @@ def test_a_key_is_needed_where_keys_are_set(serving: Serving) -> None:
             ({"authorization": "Bearer secret"}, 200),
             ({"x-api-key": "other"}, 200),
         ):
-            response = server.http.post("/v1/chat/completions", json=ASK, headers=headers)
+            response = server.http.post(
+                "/v1/chat/completions", json=ASK, headers=headers
+            )
             assert response.status_code == status, headers
         assert server.http.get("/v1/models").status_code == 401
         refused = server.http.post("/v1/messages", json=ASK)
         assert refused.json()["error"]["type"] == "authentication_error"
         assert refused.json()["type"] == "error"
-        assert [server.http.get(path).status_code for path in ("/health", "/ready", "/version", "/metrics")] == [
-            200
-        ] * 4
+        assert [
+            server.http.get(path).status_code
+            for path in ("/health", "/ready", "/version", "/metrics")
+        ] == [200] * 4
 
 
 def test_beyond_loopback_a_key_is_needed_from_the_start() -> None:
@@ -44,21 +52,38 @@ def test_beyond_loopback_a_key_is_needed_from_the_start() -> None:
         hashed(["good", "two words"])
 
 
-def test_other_host_names_are_refused_on_loopback(server: Running, serving: Serving) -> None:
-    refused = server.http.post("/v1/chat/completions", json=ASK, headers={"host": "evil.example"})
+def test_other_host_names_are_refused_on_loopback(
+    server: Running, serving: Serving
+) -> None:
+    refused = server.http.post(
+        "/v1/chat/completions", json=ASK, headers={"host": "evil.example"}
+    )
     assert refused.status_code == 403
     with serving(hosts=("tunnel.example",)) as other:
-        allowed = other.http.post("/v1/chat/completions", json=ASK, headers={"host": "tunnel.example"})
+        allowed = other.http.post(
+            "/v1/chat/completions", json=ASK, headers={"host": "tunnel.example"}
+        )
         assert allowed.status_code == 200
 
 
-def test_a_page_of_another_origin_gets_no_permission(server: Running, serving: Serving) -> None:
+def test_a_page_of_another_origin_gets_no_permission(
+    server: Running, serving: Serving
+) -> None:
     asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
-    assert "access-control-allow-origin" not in server.http.options("/v1/chat/completions", headers=asked).headers
-    plain = server.http.post("/v1/chat/completions", content='{"messages":[]}', headers={"content-type": "text/plain"})
+    assert (
+        "access-control-allow-origin"
+        not in server.http.options("/v1/chat/completions", headers=asked).headers
+    )
+    plain = server.http.post(
+        "/v1/chat/completions",
+        content='{"messages":[]}',
+        headers={"content-type": "text/plain"},
+    )
     assert plain.status_code == 400
     with serving(origins=("https://good.example",)) as other:
-        good = other.http.options("/v1/chat/completions", headers={**asked, "origin": "https://good.example"})
+        good = other.http.options(
+            "/v1/chat/completions", headers={**asked, "origin": "https://good.example"}
+        )
         assert good.headers["access-control-allow-origin"] == "https://good.example"
 
 
@@ -66,13 +91,17 @@ def test_a_rate_is_kept_for_each_key(serving: Serving) -> None:
     with serving(keys=hashed(["a", "b"]), rate=2) as server:
         codes = {
             key: [
-                server.http.post("/tokenize", json={"prompt": "x"}, headers={"x-api-key": key}).status_code
+                server.http.post(
+                    "/tokenize", json={"prompt": "x"}, headers={"x-api-key": key}
+                ).status_code
                 for _ in range(3)
             ]
             for key in ("a", "b")
         }
         assert codes == {"a": [200, 200, 429], "b": [200, 200, 429]}
-        refused = server.http.post("/tokenize", json={"prompt": "x"}, headers={"x-api-key": "a"})
+        refused = server.http.post(
+            "/tokenize", json={"prompt": "x"}, headers={"x-api-key": "a"}
+        )
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
 
@@ -85,19 +114,33 @@ def test_a_full_queue_is_429(serving: Serving) -> None:
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["code"] == "overloaded"
         assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
-        assert server.http.post("/v1/chat/completions", json={**ASK, "n": 3}).status_code == 400
+        assert (
+            server.http.post("/v1/chat/completions", json={**ASK, "n": 3}).status_code
+            == 400
+        )
 
 
 def test_answers_of_one_key_are_limited(serving: Serving) -> None:
     with serving(concurrent=2) as server, server.service.limits.place("", 1):
-        assert server.http.post("/v1/chat/completions", json={**ASK, "n": 2}).status_code == 429
+        assert (
+            server.http.post("/v1/chat/completions", json={**ASK, "n": 2}).status_code
+            == 429
+        )
         assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_places(serving: Serving, stream: bool) -> None:
-    """It leaves long before the end: the answer's places are free, and its sequences are aborted."""
-    body = {"prompt": "The", "max_tokens": 1000, "n": 8, "stream": stream, "ignore_eos": True}
+    """It leaves long before the end: the answer's places are free, and its sequences
+    are aborted.
+    """
+    body = {
+        "prompt": "The",
+        "max_tokens": 1000,
+        "n": 8,
+        "stream": stream,
+        "ignore_eos": True,
+    }
     with serving() as server:
         limits, engine = server.service.limits, server.service.llm.engine
         with httpx.Client(base_url=server.url) as other:
@@ -106,11 +149,17 @@ def test_a_client_that_leaves_frees_its_places(serving: Serving, stream: bool) -
                     next(reply.iter_lines())
             else:
                 with pytest.raises(httpx.ReadTimeout):
-                    other.post("/v1/completions", json=body, timeout=httpx.Timeout(5, read=0.5))
-        while limits.active or not engine.idle:  # the test's own timeout ends it otherwise
+                    other.post(
+                        "/v1/completions", json=body, timeout=httpx.Timeout(5, read=0.5)
+                    )
+        # the test's own timeout ends it otherwise
+        while limits.active or not engine.idle:
             server.http.get("/health")
         text = server.http.get("/metrics").text
-        assert 'vllm:request_success_total{finished_reason="abort",model_name="foreword-family"} 8.0' in text
+        assert (
+            'vllm:request_success_total{finished_reason="abort",model_name="foreword-family"} 8.0'
+            in text
+        )
         assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
 
 
@@ -122,22 +171,45 @@ def test_a_large_body_is_413(serving: Serving) -> None:
         assert response.json()["error"]["type"] == "invalid_request_error"
         pieces = (b'{"messages": "', *(b"x" * 500 for _ in range(9)), b'"}')
         headers = {"content-type": "application/json"}
-        assert server.http.post("/v1/chat/completions", content=iter(pieces), headers=headers).status_code == 413
+        assert (
+            server.http.post(
+                "/v1/chat/completions", content=iter(pieces), headers=headers
+            ).status_code
+            == 413
+        )
         assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
 
 
 def test_request_ids_are_taken_over_or_made(server: Running) -> None:
-    assert server.http.get("/health", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
-    made = server.http.get("/health", headers={"x-request-id": "two words"}).headers["x-request-id"]
+    assert (
+        server.http.get("/health", headers={"x-request-id": "mine-1"}).headers[
+            "x-request-id"
+        ]
+        == "mine-1"
+    )
+    made = server.http.get("/health", headers={"x-request-id": "two words"}).headers[
+        "x-request-id"
+    ]
     assert made.startswith("req_")
 
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [("{", "JSON"), ("[]", "body"), ("{}", "messages"), ('{"messages": "x"}', "messages")],
+    [
+        ("{", "JSON"),
+        ("[]", "body"),
+        ("{}", "messages"),
+        ('{"messages": "x"}', "messages"),
+    ],
 )
-def test_a_body_that_cannot_be_read_is_400(server: Running, content: str, named: str) -> None:
-    response = server.http.post("/v1/chat/completions", content=content, headers={"content-type": "application/json"})
+def test_a_body_that_cannot_be_read_is_400(
+    server: Running, content: str, named: str
+) -> None:
+    response = server.http.post(
+        "/v1/chat/completions",
+        content=content,
+        headers={"content-type": "application/json"},
+    )
     assert response.status_code == 400
     assert named in response.json()["error"]["message"]
 
@@ -151,14 +223,19 @@ def test_unknown_paths_and_methods_have_the_shape_of_errors(server: Running) -> 
 def test_tokens_go_and_come_back(server: Running) -> None:
     tokens = server.post("/tokenize", prompt="The river rose.", return_token_strs=True)
     assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
-    assert server.post("/detokenize", tokens=tokens["tokens"])["prompt"] == "The river rose."
+    assert (
+        server.post("/detokenize", tokens=tokens["tokens"])["prompt"]
+        == "The river rose."
+    )
     chat = server.post("/tokenize", messages=ASK["messages"])
     assert chat["tokens"] == server.service.llm.render(ASK["messages"])
     assert server.http.post("/detokenize", json={"tokens": [10**6]}).status_code == 400
     assert server.http.post("/tokenize", json={}).status_code == 400
 
 
-def test_control_tokens_of_clients_are_plain_text_with_sanitize(server: Running, serving: Serving) -> None:
+def test_control_tokens_of_clients_are_plain_text_with_sanitize(
+    server: Running, serving: Serving
+) -> None:
     end = server.service.tokenizer.eos_token
     messages = [{"role": "user", "content": f"a{end}b"}]
     given = server.post("/tokenize", messages=messages)["tokens"]
@@ -174,22 +251,42 @@ def test_control_tokens_of_clients_are_plain_text_with_sanitize(server: Running,
 
 def test_metrics_count_what_was_generated(serving: Serving) -> None:
     with serving() as server:
-        tale = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+        tale = (
+            "Summarise: The river rose in the night and the miller moved his grain "
+            "upstairs."
+        )
         messages = [{"role": "user", "content": tale}]
         whole = server.post(
-            "/v1/chat/completions", messages=messages, max_tokens=40, temperature=0, speculative={"nodes": 4}
+            "/v1/chat/completions",
+            messages=messages,
+            max_tokens=40,
+            temperature=0,
+            speculative={"nodes": 4},
         )
         server.post("/v1/chat/completions", **ASK, model="foreword-family:none")
         text = server.http.get("/metrics").text
-    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    values = dict(
+        line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
+    )
 
     def value(name: str, **labels: str) -> float:
-        written = ",".join(f'{key}="{one}"' for key, one in sorted({"model_name": "foreword-family", **labels}.items()))
+        written = ",".join(
+            f'{key}="{one}"'
+            for key, one in sorted({"model_name": "foreword-family", **labels}.items())
+        )
         return float(values[f"{name}{{{written}}}"])
 
     counts = whole["metrics"]["speculative_decoding"]
-    assert value("vllm:spec_decode_num_draft_tokens_total", method="lm") == counts["num_draft_tokens"] > 0
-    assert value("vllm:spec_decode_num_accepted_tokens_total", method="lm") == counts["num_accepted_draft_tokens"] > 0
+    assert (
+        value("vllm:spec_decode_num_draft_tokens_total", method="lm")
+        == counts["num_draft_tokens"]
+        > 0
+    )
+    assert (
+        value("vllm:spec_decode_num_accepted_tokens_total", method="lm")
+        == counts["num_accepted_draft_tokens"]
+        > 0
+    )
     assert value("foreword:answers_without_drafts_total", reason="method") == 1
     assert value("vllm:num_requests_running") == value("vllm:num_requests_waiting") == 0
     assert value("vllm:time_to_first_token_seconds_count") == 2

@@ -1,4 +1,6 @@
-"""One client cannot stop the others: bounds of bodies, of texts, of connections, and what a client may name."""
+"""One client cannot stop the others: bounds of bodies, of texts, of connections, and
+what a client may name.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ from serving import Running
 
 Serving = Callable[..., AbstractContextManager[Running]]
 CHAT = "/v1/chat/completions"
-ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "Define the word river."}], "max_tokens": 3, "seed": 1}
+ASK: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Define the word river."}],
+    "max_tokens": 3,
+    "seed": 1,
+}
 LIST_FIELDS = [
     (kind, field.validation_alias if isinstance(field.validation_alias, str) else name)
     for kind in BODIES
@@ -43,8 +49,12 @@ LIST_FIELDS = [
 # ---- bodies
 
 
-@pytest.mark.parametrize(("kind", "name"), LIST_FIELDS, ids=lambda one: getattr(one, "__name__", one))
-def test_the_check_of_a_list_ends_at_its_first_fault(kind: type[BaseModel], name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), LIST_FIELDS, ids=lambda one: getattr(one, "__name__", one)
+)
+def test_the_check_of_a_list_ends_at_its_first_fault(
+    kind: type[BaseModel], name: str
+) -> None:
     """An error for each item of a list cost 1.2 GiB for 1.9 MiB of zeros."""
     wrong = [{"a": [object()]}] if name == "prompt" else [object()]
     with pytest.raises(ValidationError) as caught:
@@ -55,16 +65,36 @@ def test_the_check_of_a_list_ends_at_its_first_fault(kind: type[BaseModel], name
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"messages": [{}] * 20_000}, "cannot read 'messages': it has 20000 items, and the limit is 16384"),
-        ({"stop": ["x"] * 300}, "cannot read 'stop': it has 300 items, and the limit is 256"),
-        ({"stop_token_ids": [5] * 5000}, "cannot read 'stop_token_ids': it has 5000 items, and the limit is 4096"),
-        ({"bad_words": ["x"] * 1100}, "cannot read 'bad_words': it has 1100 items, and the limit is 1024"),
-        ({"tools": [{}] * 1100}, "cannot read 'tools': it has 1100 items, and the limit is 1024"),
-        ({"logit_bias": {str(one): 1 for one in range(5000)}}, "it has 5000 members, and the limit is 4096"),
+        (
+            {"messages": [{}] * 20_000},
+            "cannot read 'messages': it has 20000 items, and the limit is 16384",
+        ),
+        (
+            {"stop": ["x"] * 300},
+            "cannot read 'stop': it has 300 items, and the limit is 256",
+        ),
+        (
+            {"stop_token_ids": [5] * 5000},
+            "cannot read 'stop_token_ids': it has 5000 items, and the limit is 4096",
+        ),
+        (
+            {"bad_words": ["x"] * 1100},
+            "cannot read 'bad_words': it has 1100 items, and the limit is 1024",
+        ),
+        (
+            {"tools": [{}] * 1100},
+            "cannot read 'tools': it has 1100 items, and the limit is 1024",
+        ),
+        (
+            {"logit_bias": {str(one): 1 for one in range(5000)}},
+            "it has 5000 members, and the limit is 4096",
+        ),
         ({"bad_words": ["x" * 300]}, "at most 256 characters"),
     ],
 )
-def test_a_list_that_is_too_long_is_refused_in_words(server: Running, fields: dict[str, Any], words: str) -> None:
+def test_a_list_that_is_too_long_is_refused_in_words(
+    server: Running, fields: dict[str, Any], words: str
+) -> None:
     response = server.http.post(CHAT, json=ASK | fields)
     assert response.status_code == 400
     assert words in response.json()["error"]["message"]
@@ -80,10 +110,16 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed() -> None:
 def test_bodies_together_are_bounded(serving: Serving) -> None:
     with serving() as server:
         server.service.limits.bytes = 1000
-        small, large = json.dumps(ASK), json.dumps(ASK | {"metadata": {"x": "x" * 2000}})
+        small, large = (
+            json.dumps(ASK),
+            json.dumps(ASK | {"metadata": {"x": "x" * 2000}}),
+        )
         headers = {"content-type": "application/json"}
         assert server.http.post(CHAT, content=large, headers=headers).status_code == 429
-        assert [server.http.post(CHAT, content=small, headers=headers).status_code for _ in range(9)] == [200] * 9
+        assert [
+            server.http.post(CHAT, content=small, headers=headers).status_code
+            for _ in range(9)
+        ] == [200] * 9
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "multipart/form-data"])
@@ -99,7 +135,9 @@ def test_a_body_of_another_type_is_refused(server: Running, kind: str | None) ->
 
 @pytest.fixture
 def held(server: Running) -> Iterator[Callable[[int], None]]:
-    """Return a function that keeps the thread for bodies of a size busy until the test ends."""
+    """Return a function that keeps the thread for bodies of a size busy until the test
+    ends.
+    """
     release = Event()
 
     def hold(size: int) -> None:
@@ -116,28 +154,42 @@ def held(server: Running) -> Iterator[Callable[[int], None]]:
     release.set()
 
 
-def test_a_long_text_is_not_in_front_of_short_ones(server: Running, held: Callable[[int], None]) -> None:
+def test_a_long_text_is_not_in_front_of_short_ones(
+    server: Running, held: Callable[[int], None]
+) -> None:
     held(LONG)
     assert server.post(CHAT, **ASK)["usage"]["completion_tokens"] == 3
     assert server.http.get("/health").status_code == 200
 
 
-def test_work_is_dropped_when_its_client_leaves(server: Running, held: Callable[[int], None]) -> None:
+def test_work_is_dropped_when_its_client_leaves(
+    server: Running, held: Callable[[int], None]
+) -> None:
     held(LONG)
     large = ASK | {"metadata": {"x": "x" * LONG}}
     with httpx.Client(base_url=server.url) as other, pytest.raises(httpx.ReadTimeout):
         other.post(CHAT, json=large, timeout=httpx.Timeout(5, read=0.2))
-    while 'foreword:clients_left_total{model_name="foreword-family"} 1.0' not in server.http.get("/metrics").text:
+    while (
+        'foreword:clients_left_total{model_name="foreword-family"} 1.0'
+        not in server.http.get("/metrics").text
+    ):
         pass  # the test's own timeout ends it otherwise
     assert server.service.limits._open == 0
 
 
 def test_a_call_that_was_cancelled_is_never_made(llm: LLM) -> None:
-    texts, called, release = Texts(lambda: Requests(llm.target, llm.tokenizer)), list[str](), Event()
+    texts, called, release = (
+        Texts(lambda: Requests(llm.target, llm.tokenizer)),
+        list[str](),
+        Event(),
+    )
 
     async def run() -> None:
         first = asyncio.create_task(texts.run("a", 1, lambda _: release.wait(60)))
-        others = [asyncio.create_task(texts.run(name, 1, lambda _: called.append("dropped"))) for name in "abc"]
+        others = [
+            asyncio.create_task(texts.run(name, 1, lambda _: called.append("dropped")))
+            for name in "abc"
+        ]
         await asyncio.sleep(0)
         for task in others:
             task.cancel()
@@ -153,7 +205,12 @@ def test_a_call_that_was_cancelled_is_never_made(llm: LLM) -> None:
 
 def test_a_call_that_was_cancelled_ends_at_its_next_step(llm: LLM) -> None:
     """As between two images of a prompt."""
-    texts, begun, ended, release = Texts(lambda: Requests(llm.target, llm.tokenizer)), Event(), list[str](), Event()
+    texts, begun, ended, release = (
+        Texts(lambda: Requests(llm.target, llm.tokenizer)),
+        Event(),
+        list[str](),
+        Event(),
+    )
 
     def work(_: Requests) -> None:
         begun.set()
@@ -181,7 +238,10 @@ def test_tenants_take_turns(llm: LLM) -> None:
     texts, order = Texts(lambda: Requests(llm.target, llm.tokenizer)), list[str]()
 
     async def run() -> None:
-        calls = [texts.run(name, 1, lambda _, name=name: order.append(name)) for name in "aaaaab"]
+        calls = [
+            texts.run(name, 1, lambda _, name=name: order.append(name))
+            for name in "aaaaab"
+        ]
         await asyncio.gather(*calls)
 
     asyncio.run(run())
@@ -191,19 +251,27 @@ def test_tenants_take_turns(llm: LLM) -> None:
 
 def test_texts_are_tokenized_beside_the_rounds(llm: LLM) -> None:
     """A stream goes on while the words of another request are read."""
-    words = SamplingParams(bad_words=["river", "water"], prediction="The river rose.", max_tokens=3, seed=1)
+    words = SamplingParams(
+        bad_words=["river", "water"], prediction="The river rose.", max_tokens=3, seed=1
+    )
 
     async def run() -> tuple[str, str]:
         async with AsyncLLM(llm) as engine:
             with llm._text_lock:  # held as by a tokenizer that takes long
                 slow = asyncio.create_task(engine.generate("The river", words))
-                stream = engine.stream(llm.tokenizer("The miller")["input_ids"], SamplingParams(max_tokens=30, seed=2))
+                stream = engine.stream(
+                    llm.tokenizer("The miller")["input_ids"],
+                    SamplingParams(max_tokens=30, seed=2),
+                )
                 text = "".join([delta.text async for delta in stream])
                 assert not slow.done()
             return text, (await slow)[0].text
 
     streamed, answered = asyncio.run(run())
-    assert streamed == llm.generate("The miller", SamplingParams(max_tokens=30, seed=2))[0].text
+    assert (
+        streamed
+        == llm.generate("The miller", SamplingParams(max_tokens=30, seed=2))[0].text
+    )
     assert answered == llm.generate("The river", words)[0].text
 
 
@@ -221,10 +289,17 @@ class Counting:
         return getattr(self._tokenizer, name)
 
 
-@pytest.mark.parametrize(("text", "most"), [("lorem ipsum " * 20_000, 0), ("a" * 20_000, 9000)])
-def test_a_text_that_cannot_fit_is_hardly_tokenized(unchecked: None, llm: LLM, text: str, most: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "most"), [("lorem ipsum " * 20_000, 0), ("a" * 20_000, 9000)]
+)
+def test_a_text_that_cannot_fit_is_hardly_tokenized(
+    unchecked: None, llm: LLM, text: str, most: int
+) -> None:
     tokenizer = Counting(llm.tokenizer)
-    with pytest.raises(ContextExceeded, match=f"tokens in {len(text)} characters, and the context holds 1023"):
+    with pytest.raises(
+        ContextExceeded,
+        match=f"tokens in {len(text)} characters, and the context holds 1023",
+    ):
         Requests(llm.target, tokenizer).ids(text)  # pyright: ignore[reportArgumentType]
     assert tokenizer.read <= most
     messages = [{"role": "user", "content": text}]
@@ -251,7 +326,10 @@ def test_idle_connections_make_room(serving: Serving) -> None:
         assert idle[0].recv(1) == b""  # the oldest was closed
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost: loc", b"GET /health HTTP/1.1\r\n\r\nGET"])
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /health HTTP/1.1\r\nhost: loc", b"GET /health HTTP/1.1\r\n\r\nGET"],
+)
 def test_a_connection_that_does_not_ask_is_closed(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
@@ -261,22 +339,41 @@ def test_a_connection_that_does_not_ask_is_closed(
             pass  # the test's own timeout ends it otherwise
 
 
-def test_a_client_that_does_not_read_is_left(serving: Serving, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
+def test_a_client_that_does_not_read_is_left(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, llm: LLM
+) -> None:
     monkeypatch.setattr(connections, "UNREAD_SECONDS", 0.05)
-    longest = max(range(llm.target.vocab), key=lambda token: len(llm.tokenizer.decode([token])))
-    body = json.dumps({"tokens": [longest] * 400_000})  # an answer of megabytes, more than the system takes over
-    head = (
-        f"POST /detokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    longest = max(
+        range(llm.target.vocab), key=lambda token: len(llm.tokenizer.decode([token]))
     )
-    with serving() as server, connected(server, f"{head}\r\n\r\n{body}".encode()) as connection:
+    # an answer of megabytes, more than the system takes over
+    body = json.dumps({"tokens": [longest] * 400_000})
+    head = (
+        "POST /detokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+        f"application/json\r\ncontent-length: {len(body)}"
+    )
+    with (
+        serving() as server,
+        connected(server, f"{head}\r\n\r\n{body}".encode()) as connection,
+    ):
         assert connection.recv(8) == b"HTTP/1.1"
         while server.server.server_state.connections:
-            assert httpx.get(f"{server.url}/health", headers={"connection": "close"}).status_code == 200
+            assert (
+                httpx.get(
+                    f"{server.url}/health", headers={"connection": "close"}
+                ).status_code
+                == 200
+            )
 
 
-def test_a_server_full_of_requests_says_that_it_is_alive(serving: Serving, llm: LLM) -> None:
+def test_a_server_full_of_requests_says_that_it_is_alive(
+    serving: Serving, llm: LLM
+) -> None:
     body = json.dumps(ASK)
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+        f"application/json\r\ncontent-length: {len(body)}"
+    )
     with serving(connections=2) as server, ExitStack() as opened:
         opened.enter_context(llm._lock)  # no round runs, so no answer ends
         for _ in range(2):
@@ -285,11 +382,15 @@ def test_a_server_full_of_requests_says_that_it_is_alive(serving: Serving, llm: 
             assert httpx.get(f"{server.url}/health").status_code == 200
         refused = httpx.post(f"{server.url}{CHAT}", json=ASK)
         assert refused.status_code == 429
-        assert refused.json()["error"]["message"].startswith("cannot read this request: 2 others are served")
+        assert refused.json()["error"]["message"].startswith(
+            "cannot read this request: 2 others are served"
+        )
         assert httpx.get(f"{server.url}/health").status_code == 200
 
 
-@pytest.mark.parametrize("headers", [{f"x-{number}": "a" for number in range(120)}, {"x-long": "a" * 40_000}])
+@pytest.mark.parametrize(
+    "headers", [{f"x-{number}": "a" for number in range(120)}, {"x-long": "a" * 40_000}]
+)
 def test_too_many_headers_are_431(server: Running, headers: dict[str, str]) -> None:
     response = httpx.get(f"{server.url}/health", headers=headers)
     assert response.status_code == 431
@@ -299,9 +400,14 @@ def test_too_many_headers_are_431(server: Running, headers: dict[str, str]) -> N
 # ---- the end
 
 
-def test_a_stream_cut_by_draining_ends_with_an_error(serving: Serving, llm: LLM) -> None:
+def test_a_stream_cut_by_draining_ends_with_an_error(
+    serving: Serving, llm: LLM
+) -> None:
     body = {"prompt": "The", "max_tokens": 1000, "stream": True, "ignore_eos": True}
-    with serving(drain=0.5) as server, server.http.stream("POST", "/v1/completions", json=body) as stream:
+    with (
+        serving(drain=0.5) as server,
+        server.http.stream("POST", "/v1/completions", json=body) as stream,
+    ):
         lines = stream.iter_lines()
         next(lines)
         with llm._lock:  # no round runs, so the answer cannot end by itself
@@ -319,9 +425,13 @@ def test_a_stream_cut_by_draining_ends_with_an_error(serving: Serving, llm: LLM)
 
 def test_no_path_of_a_request_is_opened(server: Running) -> None:
     for budget in ("acceptance:/etc", "acceptance:/nowhere"):
-        response = server.http.post(CHAT, json=ASK | {"speculative": {"budget": budget}})
+        response = server.http.post(
+            CHAT, json=ASK | {"speculative": {"budget": budget}}
+        )
         assert response.status_code == 400
-        assert response.json()["error"]["message"].startswith(f"cannot use budget '{budget}' in a request: it names")
+        assert response.json()["error"]["message"].startswith(
+            f"cannot use budget '{budget}' in a request: it names"
+        )
 
 
 def test_answers_name_no_folder_of_the_server(server: Running) -> None:
@@ -329,10 +439,32 @@ def test_answers_name_no_folder_of_the_server(server: Running) -> None:
     folder = server.service.llm.target.name
     assert folder.startswith("/")
     for path, body in (
-        (CHAT, ASK | {"messages": [{"role": "user", "content": [{"type": "image", "image": "x"}]}]}),
-        (CHAT, ASK | {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "/etc/passwd"}]}]}),
+        (
+            CHAT,
+            ASK
+            | {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image", "image": "x"}]}
+                ]
+            },
+        ),
+        (
+            CHAT,
+            ASK
+            | {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": "/etc/passwd"}],
+                    }
+                ]
+            },
+        ),
         ("/v1/completions", {"prompt": "x", "language": "fr"}),
-        ("/v1/completions", {"prompt": "x", "max_tokens": 2, "speculative": {"method": "retrieval"}}),
+        (
+            "/v1/completions",
+            {"prompt": "x", "max_tokens": 2, "speculative": {"method": "retrieval"}},
+        ),
     ):
         response = server.http.post(path, json=body)
         assert response.status_code == 400
@@ -354,10 +486,15 @@ def test_an_error_quotes_no_whole_body(server: Running) -> None:
 
 def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving: Serving) -> None:
     with serving() as server:
-        for method in ("fuse(ngram, suffix)", "fuse(suffix, ngram)", "fuse(ngram, suffix, recycle)"):
+        for method in (
+            "fuse(ngram, suffix)",
+            "fuse(suffix, ngram)",
+            "fuse(ngram, suffix, recycle)",
+        ):
             server.post(CHAT, **ASK, speculative={"method": method})
         labels = {
-            line.partition('method="')[2].partition('"')[0] for line in server.http.get("/metrics").text.splitlines()
+            line.partition('method="')[2].partition('"')[0]
+            for line in server.http.get("/metrics").text.splitlines()
         }
     assert labels == {"", "fuse"}
 
@@ -365,7 +502,8 @@ def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving: Serving) ->
 def test_paths_become_names() -> None:
     paths = PrivatePaths("/data/models/mine")
     shown = paths.hidden(
-        "cannot load '/data/models/mine': /data/models/draft/config.json. See /v1/models, /data/modelsx"
+        "cannot load '/data/models/mine': /data/models/draft/config.json. See "
+        "/v1/models, /data/modelsx"
     )
     assert shown == "cannot load 'mine': config.json. See /v1/models, /data/modelsx"
 
@@ -376,5 +514,8 @@ def test_metrics_can_be_private(serving: Serving) -> None:
     for private, status in ((False, 200), (True, 401)):
         with serving(keys=hashed(["secret"]), private_metrics=private) as server:
             assert server.http.get("/metrics").status_code == status
-            assert server.http.get("/metrics", headers={"x-api-key": "secret"}).status_code == 200
+            assert (
+                server.http.get("/metrics", headers={"x-api-key": "secret"}).status_code
+                == 200
+            )
             assert server.http.get("/health").status_code == 200

@@ -1,4 +1,6 @@
-"""Images in requests: each dialect's own shape, one text; what is no image is an error of the request."""
+"""Images in requests: each dialect's own shape, one text; what is no image is an error
+of the request.
+"""
 
 from __future__ import annotations
 
@@ -45,30 +47,52 @@ def image() -> str:
 @pytest.fixture(scope="module")
 def expected(llm: LLM) -> str:
     chat = [
-        {"role": "user", "content": [{"type": "image", "image": picture(40, 24)}, {"type": "text", "text": "What?"}]}
+        {
+            "role": "user",
+            "content": [
+                {"type": "image", "image": picture(40, 24)},
+                {"type": "text", "text": "What?"},
+            ],
+        }
     ]
     return llm.chat(chat, SamplingParams(temperature=0, max_tokens=MAX)).text
 
 
 def chat_body(*parts: dict[str, Any]) -> dict[str, Any]:
     content = [*parts, {"type": "text", "text": "What?"}]
-    return {"messages": [{"role": "user", "content": content}], "max_tokens": MAX, "temperature": 0}
+    return {
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": MAX,
+        "temperature": 0,
+    }
 
 
 def url(image: str) -> str:
     return f"data:image/png;base64,{image}"
 
 
-def test_chat_completions_read_image_urls(served: Running, image: str, expected: str) -> None:
-    body = chat_body({"type": "image_url", "image_url": {"url": url(image), "detail": "high"}})
+def test_chat_completions_read_image_urls(
+    served: Running, image: str, expected: str
+) -> None:
+    body = chat_body(
+        {"type": "image_url", "image_url": {"url": url(image), "detail": "high"}}
+    )
     answer = served.post("/v1/chat/completions", **body)
     assert answer["choices"][0]["message"]["content"] == expected
-    other = chat_body({"type": "image_url", "image_url": {"url": url(encoded(picture(40, 24, 5)))}})
-    assert served.post("/v1/chat/completions", **other)["choices"][0]["message"]["content"] != expected
+    other = chat_body(
+        {"type": "image_url", "image_url": {"url": url(encoded(picture(40, 24, 5)))}}
+    )
+    assert (
+        served.post("/v1/chat/completions", **other)["choices"][0]["message"]["content"]
+        != expected
+    )
 
 
 def test_messages_read_image_blocks(served: Running, image: str, expected: str) -> None:
-    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": image}}
+    block = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": image},
+    }
     answer = served.post("/v1/messages", **chat_body(block))
     assert answer["content"][0]["text"] == expected
     count = {name: chat_body(block)[name] for name in ("messages",)}
@@ -77,9 +101,18 @@ def test_messages_read_image_blocks(served: Running, image: str, expected: str) 
     )
 
 
-def test_responses_read_input_images(served: Running, image: str, expected: str) -> None:
-    content = [{"type": "input_image", "image_url": url(image)}, {"type": "input_text", "text": "What?"}]
-    body = {"input": [{"role": "user", "content": content}], "max_output_tokens": MAX, "temperature": 0}
+def test_responses_read_input_images(
+    served: Running, image: str, expected: str
+) -> None:
+    content = [
+        {"type": "input_image", "image_url": url(image)},
+        {"type": "input_text", "text": "What?"},
+    ]
+    body = {
+        "input": [{"role": "user", "content": content}],
+        "max_output_tokens": MAX,
+        "temperature": 0,
+    }
     answer = served.post("/v1/responses", **body)
     assert answer["output"][-1]["content"][0]["text"] == expected
 
@@ -93,27 +126,45 @@ def test_responses_read_input_images(served: Running, image: str, expected: str)
         ),
         ({"type": "image_url", "image_url": {"url": "/etc/passwd"}}, "not base64"),
         ({"type": "image", "image": "/etc/hostname"}, "not base64"),
-        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}, "are no image"),
+        (
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,aGVsbG8="},
+            },
+            "are no image",
+        ),
         ({"type": "image_url", "image_url": {}}, "cannot read"),
         ({"type": "image_url"}, "holds none"),
-        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "not served"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+            "not served",
+        ),
     ],
 )
-def test_what_is_no_image_is_an_error_of_the_request(served: Running, part: dict[str, Any], why: str) -> None:
+def test_what_is_no_image_is_an_error_of_the_request(
+    served: Running, part: dict[str, Any], why: str
+) -> None:
     response = served.http.post("/v1/chat/completions", json=chat_body(part))
     assert response.status_code == 400, response.text
     assert why in response.json()["error"]["message"]
 
 
-def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(served: Running) -> None:
+def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(
+    served: Running,
+) -> None:
     large = encoded(Image.new("1", (8000, 8000)))
-    body = chat_body(*({"type": "image_url", "image_url": {"url": url(large)}} for _ in range(20)))
+    body = chat_body(
+        *({"type": "image_url", "image_url": {"url": url(large)}} for _ in range(20))
+    )
     response = served.http.post("/v1/chat/completions", json=body)
     assert response.status_code == 400, response.text
     assert "the first 3 have 192000000 pixels" in response.json()["error"]["message"]
     damaged = base64.b64encode(base64.b64decode(large)[:60]).decode()
-    body = chat_body(*({"type": "image_url", "image_url": {"url": url(damaged)}} for _ in range(20)))
-    assert served.http.post("/v1/chat/completions", json=body).json() == response.json()  # only headers are read
+    body = chat_body(
+        *({"type": "image_url", "image_url": {"url": url(damaged)}} for _ in range(20))
+    )
+    # only headers are read
+    assert served.http.post("/v1/chat/completions", json=body).json() == response.json()
 
 
 def test_a_model_that_reads_text_only_says_so(image: str) -> None:

@@ -1,4 +1,6 @@
-"""Requests that make no sense get an error that says so, in the shape of their API; the server goes on."""
+"""Requests that make no sense get an error that says so, in the shape of their API; the
+server goes on.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,19 @@ import pytest
 
 from serving import Running
 
-CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+CHAT, TEXT, RESPONSES, MESSAGES = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+)
 ASK = [{"role": "user", "content": "Define the word river."}]
-RESULT = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}]}]
+RESULT = [
+    {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}],
+    }
+]
 GET = [{"name": "get", "input_schema": {"type": "object"}}]
 NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
 
@@ -25,8 +37,16 @@ NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
         (CHAT, b"[" * 5000, "cannot read"),
         (CHAT, {}, "messages"),
         (CHAT, {"messages": []}, "messages"),
-        (CHAT, {"messages": [{"role": ["user"], "content": "x"}]}, "there is no role ['user']"),
-        (CHAT, {"messages": [{"role": "wizard", "content": "x"}]}, "there is no role 'wizard'"),
+        (
+            CHAT,
+            {"messages": [{"role": ["user"], "content": "x"}]},
+            "there is no role ['user']",
+        ),
+        (
+            CHAT,
+            {"messages": [{"role": "wizard", "content": "x"}]},
+            "there is no role 'wizard'",
+        ),
         (CHAT, {"messages": ASK, "max_tokens": -2}, "max_tokens"),
         (CHAT, {"messages": ASK, "max_tokens": 0}, "max_tokens"),
         (CHAT, {"messages": ASK, "temperature": 1e400}, "temperature"),
@@ -35,32 +55,86 @@ NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
         (CHAT, {"messages": ASK, "n": 10**9}, "n"),
         (CHAT, {"messages": ASK, "speculative": {"method": "magic"}}, "magic"),
         (CHAT, {"messages": ASK, "speculative": {"depth": 3}}, "depth"),
-        (CHAT, {"messages": ASK, "response_format": {"type": "json_schema"}}, "json_schema"),
-        (CHAT, {"messages": [{"role": "user", "content": "\ud800"}]}, "the lone surrogate '\\ud800'"),
+        (
+            CHAT,
+            {"messages": ASK, "response_format": {"type": "json_schema"}},
+            "json_schema",
+        ),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": "\ud800"}]},
+            "the lone surrogate '\\ud800'",
+        ),
         (TEXT, {"prompt": "\ud800"}, "prompt must be valid Unicode"),
         (TEXT, {"prompt": ["a", "b\udfff"]}, "the lone surrogate '\\udfff'"),
         ("/tokenize", {"prompt": "\ud800"}, "prompt must be valid Unicode"),
         (TEXT, {"prompt": "a", "guided_regex": [1]}, "regex must be None or a text"),
-        (TEXT, {"prompt": "a", "guided_json": [1]}, "json_schema must be a JSON object"),
-        (TEXT, {"prompt": "a", "structured_outputs": {"json_object": "yes"}}, "json_object must be true or false"),
+        (
+            TEXT,
+            {"prompt": "a", "guided_json": [1]},
+            "json_schema must be a JSON object",
+        ),
+        (
+            TEXT,
+            {"prompt": "a", "structured_outputs": {"json_object": "yes"}},
+            "json_object must be true or false",
+        ),
         (TEXT, {"prompt": [[-1]]}, "vocabulary"),
         (TEXT, {"prompt": "x" * 200_000}, "context"),
-        (RESPONSES, {"input": ASK, "tools": NAMELESS}, "the name of a tool must be a string"),
-        (RESPONSES, {"input": ASK, "previous_response_id": "r"}, "previous_response_id"),
-        (RESPONSES, {"input": ASK, "text": {"format": "json"}}, "must be an object, not 'json'"),
-        (MESSAGES, {"messages": ASK, "max_tokens": 4, "output_config": {"format": "json"}}, "must be an object"),
-        (MESSAGES, {"messages": ASK, "max_tokens": 4, "tools": GET, "tool_choice": {"type": ["auto"]}}, "auto"),
-        (MESSAGES, {"messages": RESULT, "max_tokens": 4}, "must be a string or a list of blocks"),
+        (
+            RESPONSES,
+            {"input": ASK, "tools": NAMELESS},
+            "the name of a tool must be a string",
+        ),
+        (
+            RESPONSES,
+            {"input": ASK, "previous_response_id": "r"},
+            "previous_response_id",
+        ),
+        (
+            RESPONSES,
+            {"input": ASK, "text": {"format": "json"}},
+            "must be an object, not 'json'",
+        ),
+        (
+            MESSAGES,
+            {"messages": ASK, "max_tokens": 4, "output_config": {"format": "json"}},
+            "must be an object",
+        ),
+        (
+            MESSAGES,
+            {
+                "messages": ASK,
+                "max_tokens": 4,
+                "tools": GET,
+                "tool_choice": {"type": ["auto"]},
+            },
+            "auto",
+        ),
+        (
+            MESSAGES,
+            {"messages": RESULT, "max_tokens": 4},
+            "must be a string or a list of blocks",
+        ),
         (MESSAGES, {"messages": ASK}, "max_tokens"),
         (MESSAGES, {"messages": ASK, "max_tokens": "many"}, "max_tokens"),
     ],
 )
-def test_nonsense_is_refused_in_words(server: Running, path: str, body: Any, words: str) -> None:
-    content = body if isinstance(body, bytes) else json.dumps(body).replace("Infinity", "1e400").encode()
-    response = server.http.post(path, content=content, headers={"content-type": "application/json"})
+def test_nonsense_is_refused_in_words(
+    server: Running, path: str, body: Any, words: str
+) -> None:
+    content = (
+        body
+        if isinstance(body, bytes)
+        else json.dumps(body).replace("Infinity", "1e400").encode()
+    )
+    response = server.http.post(
+        path, content=content, headers={"content-type": "application/json"}
+    )
     assert response.status_code == 400, response.text
     error = response.json()
-    assert error.get("type") == ("error" if path == MESSAGES else None)  # Anthropic's shape, or OpenAI's
+    # Anthropic's shape, or OpenAI's
+    assert error.get("type") == ("error" if path == MESSAGES else None)
     assert words in error["error"]["message"]
     assert "Traceback" not in response.text
     alive = server.post(CHAT, messages=ASK, max_tokens=2, temperature=0)
@@ -68,17 +142,28 @@ def test_nonsense_is_refused_in_words(server: Running, path: str, body: Any, wor
 
 
 def test_another_type_of_body_is_named(server: Running) -> None:
-    response = server.http.post(CHAT, content=b'{"messages": []}', headers={"content-type": "text/plain"})
+    response = server.http.post(
+        CHAT, content=b'{"messages": []}', headers={"content-type": "text/plain"}
+    )
     assert response.status_code == 400
-    assert "its content-type is 'text/plain'. Send application/json" in response.json()["error"]["message"]
+    assert (
+        "its content-type is 'text/plain'. Send application/json"
+        in response.json()["error"]["message"]
+    )
 
 
 def test_another_method_is_told_the_right_one(server: Running) -> None:
     response = server.http.get(CHAT)
     assert response.status_code == 405
-    assert response.json()["error"]["message"] == f"cannot GET {CHAT}: the path does not take it. Use POST"
+    assert (
+        response.json()["error"]["message"]
+        == f"cannot GET {CHAT}: the path does not take it. Use POST"
+    )
 
 
 def test_no_limit_is_minus_one_as_in_llama_cpp(server: Running) -> None:
-    answers = [server.post(CHAT, messages=ASK, seed=3, temperature=0, max_tokens=limit) for limit in (-1, 500)]
+    answers = [
+        server.post(CHAT, messages=ASK, seed=3, temperature=0, max_tokens=limit)
+        for limit in (-1, 500)
+    ]
     assert answers[0]["choices"][0]["message"] == answers[1]["choices"][0]["message"]

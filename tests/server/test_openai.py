@@ -1,4 +1,6 @@
-"""OpenAI's own client against the server: chat, streams, completions, seeds, log-probabilities, errors."""
+"""OpenAI's own client against the server: chat, streams, completions, seeds,
+log-probabilities, errors.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,22 @@ from foreword.server.dialects.completions import CompletionBody, prompts_of
 from serving import Running
 
 QUESTION = [{"role": "user", "content": "Define the word gasolene."}]
-TALE = [{"role": "user", "content": "Summarise: The river rose in the night and the miller moved his grain upstairs."}]
+TALE = [
+    {
+        "role": "user",
+        "content": (
+            "Summarise: The river rose in the night and the miller moved his grain "
+            "upstairs."
+        ),
+    }
+]
 
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0
+    ) as client:
         yield client
 
 
@@ -29,9 +41,13 @@ def test_chat_gives_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> 
         params = SamplingParams(temperature=temperature, seed=5, max_tokens=48)
         expected = llm.generate([llm.render(TALE)], params)[0]
         got = client.chat.completions.create(
-            model="foreword-family", messages=TALE, temperature=temperature, seed=5, max_tokens=48,
+            model="foreword-family",
+            messages=TALE,
+            temperature=temperature,
+            seed=5,
+            max_tokens=48,
             extra_body={"speculative": {"nodes": 4}},
-        )  # fmt: skip
+        )
         assert got.choices[0].message.content == expected.text
         assert got.usage.completion_tokens == len(expected.tokens)
         assert got.usage.prompt_tokens == len(expected.prompt_tokens)
@@ -41,26 +57,40 @@ def test_chat_gives_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> 
 
 
 def test_a_stream_is_the_whole_answer_in_pieces(client: openai.OpenAI) -> None:
-    whole = client.chat.completions.create(model="foreword-family", messages=TALE, seed=3, max_tokens=40)
+    whole = client.chat.completions.create(
+        model="foreword-family", messages=TALE, seed=3, max_tokens=40
+    )
     chunks = list(
         client.chat.completions.create(
-            model="foreword-family", messages=TALE, seed=3, max_tokens=40, stream=True,
+            model="foreword-family",
+            messages=TALE,
+            seed=3,
+            max_tokens=40,
+            stream=True,
             stream_options={"include_usage": True},
         )
-    )  # fmt: skip
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    )
+    text = "".join(
+        chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices
+    )
     assert text == whole.choices[0].message.content
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][
+        -1
+    ] == whole.choices[0].finish_reason
     assert chunks[-1].choices == []
     assert chunks[-1].usage == whole.usage
     assert len(chunks) > 4
 
 
 def test_n_answers_have_consecutive_seeds(client: openai.OpenAI) -> None:
-    three = client.chat.completions.create(model="foreword-family", messages=TALE, seed=10, n=3, max_tokens=24)
+    three = client.chat.completions.create(
+        model="foreword-family", messages=TALE, seed=10, n=3, max_tokens=24
+    )
     alone = [
-        client.chat.completions.create(model="foreword-family", messages=TALE, seed=seed, max_tokens=24)
+        client.chat.completions.create(
+            model="foreword-family", messages=TALE, seed=seed, max_tokens=24
+        )
         for seed in (10, 11, 12)
     ]
     texts = [choice.message.content for choice in three.choices]
@@ -70,25 +100,42 @@ def test_n_answers_have_consecutive_seeds(client: openai.OpenAI) -> None:
 
 
 def test_every_method_and_company_give_the_same_text(server: Running) -> None:
-    """The seed decides the text: not the method, its width, the suffix of the model or what runs beside it."""
-    client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    """The seed decides the text: not the method, its width, the suffix of the model or
+    what runs beside it.
+    """
+    client = openai.AsyncOpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0
+    )
     ways: list[dict[str, object]] = [
         {"model": "foreword-family:none"},
         {"model": "foreword-family:suffix"},
-        {"model": "foreword-family", "extra_body": {"speculative": {"method": "lm", "nodes": 4}}},
-        {"model": "foreword-family", "extra_body": {"speculative": {"method": "ngram", "nodes": "auto"}}},
+        {
+            "model": "foreword-family",
+            "extra_body": {"speculative": {"method": "lm", "nodes": 4}},
+        },
+        {
+            "model": "foreword-family",
+            "extra_body": {"speculative": {"method": "ngram", "nodes": "auto"}},
+        },
         {"model": "gpt-4o"},
         {"model": "foreword-family", "extra_body": {"speculative": {"budget": "svip"}}},
     ]
 
     async def ask() -> list[openai.types.chat.ChatCompletion]:
         async with client:
-            calls = [client.chat.completions.create(messages=TALE, seed=7, max_tokens=40, **way) for way in ways]
+            calls = [
+                client.chat.completions.create(
+                    messages=TALE, seed=7, max_tokens=40, **way
+                )
+                for way in ways
+            ]
             return list(await asyncio.gather(*calls))
 
     answers = asyncio.run(ask())
     assert len({answer.choices[0].message.content for answer in answers}) == 1
-    drafted = [answer.model_extra["metrics"]["speculative_decoding"] for answer in answers]
+    drafted = [
+        answer.model_extra["metrics"]["speculative_decoding"] for answer in answers
+    ]
     assert drafted[0]["num_draft_tokens"] == 0
     assert drafted[0]["off"]["reason"] == "method"
     assert drafted[2]["num_accepted_draft_tokens"] > 0
@@ -96,24 +143,43 @@ def test_every_method_and_company_give_the_same_text(server: Running) -> None:
 
 
 def test_logprobs_are_those_of_the_library(client: openai.OpenAI, llm: LLM) -> None:
-    expected = llm.generate([llm.render(QUESTION)], SamplingParams(temperature=0, max_tokens=8, logprobs=3))[0]
+    expected = llm.generate(
+        [llm.render(QUESTION)], SamplingParams(temperature=0, max_tokens=8, logprobs=3)
+    )[0]
     got = client.chat.completions.create(
-        model="foreword-family", messages=QUESTION, temperature=0, max_tokens=8, logprobs=True, top_logprobs=3
+        model="foreword-family",
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=8,
+        logprobs=True,
+        top_logprobs=3,
     )
     entries = got.choices[0].logprobs.content
-    assert [entry.logprob for entry in entries] == [one.logprob for one in expected.logprobs]
+    assert [entry.logprob for entry in entries] == [
+        one.logprob for one in expected.logprobs
+    ]
     assert all(len(entry.top_logprobs) == 3 for entry in entries)
     assert bytes(entries[0].bytes).decode() == entries[0].token
 
 
 def test_streamed_logprobs_cover_every_token(client: openai.OpenAI) -> None:
     chunks = client.chat.completions.create(
-        model="foreword-family", messages=TALE, seed=3, max_tokens=20, logprobs=True, top_logprobs=1, stream=True,
+        model="foreword-family",
+        messages=TALE,
+        seed=3,
+        max_tokens=20,
+        logprobs=True,
+        top_logprobs=1,
+        stream=True,
         stream_options={"include_usage": True},
-    )  # fmt: skip
+    )
     chunks = list(chunks)
     entries = [
-        one for chunk in chunks for choice in chunk.choices if choice.logprobs for one in choice.logprobs.content
+        one
+        for chunk in chunks
+        for choice in chunk.choices
+        if choice.logprobs
+        for one in choice.logprobs.content
     ]
     assert len(entries) == chunks[-1].usage.completion_tokens
 
@@ -122,12 +188,16 @@ def test_completions_take_texts_and_ids(client: openai.OpenAI, llm: LLM) -> None
     text = "The capital of France is"
     ids = llm.tokenizer(text)["input_ids"]
     answers = [
-        client.completions.create(model="foreword-family", prompt=prompt, seed=2, max_tokens=8)
+        client.completions.create(
+            model="foreword-family", prompt=prompt, seed=2, max_tokens=8
+        )
         for prompt in (text, ids, [text, text], [ids])
     ]
     texts = [choice.text for answer in answers for choice in answer.choices]
     assert len(texts) == 5
-    assert set(texts) == {llm.generate([text], SamplingParams(seed=2, max_tokens=8))[0].text}
+    assert set(texts) == {
+        llm.generate([text], SamplingParams(seed=2, max_tokens=8))[0].text
+    }
     assert answers[2].usage.prompt_tokens == 2 * len(ids)
 
 
@@ -135,37 +205,59 @@ def test_echoed_logprobs_score_the_prompt(client: openai.OpenAI, llm: LLM) -> No
     """What lm-eval asks for: the log-likelihood of given tokens."""
     ids = llm.tokenizer("The miller moved his grain upstairs.")["input_ids"]
     got = client.completions.create(
-        model="foreword-family", prompt=[ids], max_tokens=1, echo=True, logprobs=1, temperature=0
+        model="foreword-family",
+        prompt=[ids],
+        max_tokens=1,
+        echo=True,
+        logprobs=1,
+        temperature=0,
     )
     logprobs = got.choices[0].logprobs
     expected = llm.score(ids, 1)
     assert logprobs.token_logprobs[0] is None
-    assert logprobs.token_logprobs[1 : len(ids)] == [one.logprob for one in expected[1:]]
+    assert logprobs.token_logprobs[1 : len(ids)] == [
+        one.logprob for one in expected[1:]
+    ]
     assert len(logprobs.tokens) == len(ids) + 1
-    only = client.completions.create(model="foreword-family", prompt=ids, max_tokens=0, echo=True, logprobs=1)
-    assert only.choices[0].logprobs.token_logprobs == logprobs.token_logprobs[: len(ids)]
+    only = client.completions.create(
+        model="foreword-family", prompt=ids, max_tokens=0, echo=True, logprobs=1
+    )
+    assert (
+        only.choices[0].logprobs.token_logprobs == logprobs.token_logprobs[: len(ids)]
+    )
     assert only.usage.completion_tokens == 0
 
 
 def test_stop_strings_end_the_text(client: openai.OpenAI) -> None:
-    whole = client.chat.completions.create(model="foreword-family", messages=TALE, temperature=0, max_tokens=40)
+    whole = client.chat.completions.create(
+        model="foreword-family", messages=TALE, temperature=0, max_tokens=40
+    )
     text = whole.choices[0].message.content
     word = text.split()[3]
     cut = client.chat.completions.create(
-        model="foreword-family", messages=TALE, temperature=0, max_tokens=40, stop=[word]
+        model="foreword-family",
+        messages=TALE,
+        temperature=0,
+        max_tokens=40,
+        stop=[word],
     )
     assert cut.choices[0].message.content == text[: text.index(word)]
     assert cut.choices[0].finish_reason == "stop"
 
 
 def test_a_prediction_is_a_draft(client: openai.OpenAI) -> None:
-    plain = client.chat.completions.create(model="foreword-family:none", messages=TALE, temperature=0, max_tokens=60)
+    plain = client.chat.completions.create(
+        model="foreword-family:none", messages=TALE, temperature=0, max_tokens=60
+    )
     text = plain.choices[0].message.content
     assert plain.usage.completion_tokens_details.accepted_prediction_tokens is None
     predicted = client.chat.completions.create(
-        model="foreword-family", messages=TALE, temperature=0, max_tokens=60,
+        model="foreword-family",
+        messages=TALE,
+        temperature=0,
+        max_tokens=60,
         prediction={"type": "content", "content": text},
-    )  # fmt: skip
+    )
     assert predicted.choices[0].message.content == text
     assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
 
@@ -174,16 +266,26 @@ def test_the_spellings_of_llama_cpp_are_kept(client: openai.OpenAI, llm: LLM) ->
     params = SamplingParams(seed=6, repetition_penalty=1.4, max_tokens=900)
     expected = llm.generate([llm.render(QUESTION)], params)[0]
     got = client.chat.completions.create(
-        model="foreword-family", messages=QUESTION, seed=6, max_tokens=-1, extra_body={"repeat_penalty": 1.4}
+        model="foreword-family",
+        messages=QUESTION,
+        seed=6,
+        max_tokens=-1,
+        extra_body={"repeat_penalty": 1.4},
     )
     assert expected.finish_reason == got.choices[0].finish_reason == "stop"
     assert got.choices[0].message.content == expected.text
 
 
 def test_logit_bias_forbids_a_token(client: openai.OpenAI, llm: LLM) -> None:
-    first = llm.generate([llm.render(QUESTION)], SamplingParams(temperature=0, max_tokens=1))[0].tokens[0]
+    first = llm.generate(
+        [llm.render(QUESTION)], SamplingParams(temperature=0, max_tokens=1)
+    )[0].tokens[0]
     got = client.chat.completions.create(
-        model="foreword-family", messages=QUESTION, temperature=0, max_tokens=4, logit_bias={str(first): -100}
+        model="foreword-family",
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=4,
+        logit_bias={str(first): -100},
     )
     assert not got.choices[0].message.content.startswith(llm.tokenizer.decode([first]))
 
@@ -204,18 +306,29 @@ def test_logit_bias_forbids_a_token(client: openai.OpenAI, llm: LLM) -> None:
         ({"top_logprobs": 3}, "logprobs"),
     ],
 )
-def test_a_bad_value_is_refused_by_name(client: openai.OpenAI, fields: dict[str, object], named: str) -> None:
+def test_a_bad_value_is_refused_by_name(
+    client: openai.OpenAI, fields: dict[str, object], named: str
+) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(**{"model": "foreword-family", "messages": QUESTION, **fields})
+        client.chat.completions.create(
+            **{"model": "foreword-family", "messages": QUESTION, **fields}
+        )
     assert named in str(refused.value)
     assert refused.value.body["type"] == "invalid_request_error"
 
 
-def test_unknown_fields_are_ignored_and_unknown_models_are_not(client: openai.OpenAI) -> None:
+def test_unknown_fields_are_ignored_and_unknown_models_are_not(
+    client: openai.OpenAI,
+) -> None:
     client.chat.completions.create(
-        model="foreword-family", messages=QUESTION, max_tokens=2, metadata={"a": "b"}, user="x", store=False,
+        model="foreword-family",
+        messages=QUESTION,
+        max_tokens=2,
+        metadata={"a": "b"},
+        user="x",
+        store=False,
         extra_body={"prompt_cache_key": "k", "next_years_field": [1]},
-    )  # fmt: skip
+    )
     with pytest.raises(openai.NotFoundError, match="foreword-family"):
         client.chat.completions.create(model="llama", messages=QUESTION)
     with pytest.raises(openai.NotFoundError, match="ngrm"):
@@ -226,13 +339,21 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     listed = [model.id for model in client.models.list()]
     assert listed[0] == "foreword-family"
     assert "foreword-family:lm" in listed
-    assert client.models.retrieve("foreword-family:ngram").model_extra["max_model_len"] == 1024
+    assert (
+        client.models.retrieve("foreword-family:ngram").model_extra["max_model_len"]
+        == 1024
+    )
 
 
-def test_an_answer_ends_at_the_context_and_a_longer_prompt_is_refused(client: openai.OpenAI, llm: LLM) -> None:
+def test_an_answer_ends_at_the_context_and_a_longer_prompt_is_refused(
+    client: openai.OpenAI, llm: LLM
+) -> None:
     ids = (llm.tokenizer("The river rose in the night. ")["input_ids"] * 200)[:1000]
     got = client.completions.create(
-        model="foreword-family", prompt=ids, max_tokens=32_000, extra_body={"ignore_eos": True}
+        model="foreword-family",
+        prompt=ids,
+        max_tokens=32_000,
+        extra_body={"ignore_eos": True},
     )
     assert got.choices[0].finish_reason == "length"
     assert got.usage.total_tokens == 1024
@@ -241,11 +362,17 @@ def test_an_answer_ends_at_the_context_and_a_longer_prompt_is_refused(client: op
     assert refused.value.body["code"] == "context_length_exceeded"
 
 
-def test_the_middle_is_filled_in_where_the_model_has_tokens_for_it(client: openai.OpenAI, llm: LLM) -> None:
+def test_the_middle_is_filled_in_where_the_model_has_tokens_for_it(
+    client: openai.OpenAI, llm: LLM
+) -> None:
     with pytest.raises(openai.BadRequestError, match="suffix"):
-        client.completions.create(model="foreword-family", prompt="def f(", suffix="return x")
+        client.completions.create(
+            model="foreword-family", prompt="def f(", suffix="return x"
+        )
     tokenizer = copy.deepcopy(llm.tokenizer)
-    tokenizer.add_special_tokens({"extra_special_tokens": ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]})
+    tokenizer.add_special_tokens(
+        {"extra_special_tokens": ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]}
+    )
     body = CompletionBody(prompt="def f(", suffix="return x")
     prompt = tokenizer.decode(prompts_of(body, Requests(llm.target, tokenizer))[0])
     assert prompt == "<fim_prefix>def f(<fim_suffix>return x<fim_middle>"

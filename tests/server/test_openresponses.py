@@ -1,7 +1,8 @@
-"""Responses as the Open Responses specification has them: every required field and event, of its type, in its order.
+"""Responses as the Open Responses specification has them: every required field and
+event, of its type, in its order.
 
-The cases are those of its compliance tests (github.com/openresponses/openresponses, bin/compliance-test.ts) that need
-no image, no WebSocket and no tool of a host.
+The cases are those of its compliance tests (github.com/openresponses/openresponses,
+bin/compliance-test.ts) that need no image, no WebSocket and no tool of a host.
 """
 
 from __future__ import annotations
@@ -21,37 +22,77 @@ from serving import Running
 
 NULL = type(None)
 FIELDS: Mapping[str, tuple[type, ...]] = {
-    "id": (str,), "object": (str,), "created_at": (int,), "completed_at": (int, NULL), "status": (str,),
-    "incomplete_details": (dict, NULL), "model": (str,), "previous_response_id": (str, NULL),
-    "instructions": (str, NULL), "output": (list,), "error": (dict, NULL), "tools": (list,),
-    "tool_choice": (str, dict), "truncation": (str,), "parallel_tool_calls": (bool,), "text": (dict,),
-    "top_p": (float, int), "presence_penalty": (float, int), "frequency_penalty": (float, int), "top_logprobs": (int,),
-    "temperature": (float, int), "reasoning": (dict, NULL), "user": (str, NULL), "usage": (dict, NULL),
-    "max_output_tokens": (int, NULL), "max_tool_calls": (int, NULL), "store": (bool,), "background": (bool,),
-    "service_tier": (str,), "metadata": (dict,), "safety_identifier": (str, NULL), "prompt_cache_key": (str, NULL),
-}  # fmt: skip
+    "id": (str,),
+    "object": (str,),
+    "created_at": (int,),
+    "completed_at": (int, NULL),
+    "status": (str,),
+    "incomplete_details": (dict, NULL),
+    "model": (str,),
+    "previous_response_id": (str, NULL),
+    "instructions": (str, NULL),
+    "output": (list,),
+    "error": (dict, NULL),
+    "tools": (list,),
+    "tool_choice": (str, dict),
+    "truncation": (str,),
+    "parallel_tool_calls": (bool,),
+    "text": (dict,),
+    "top_p": (float, int),
+    "presence_penalty": (float, int),
+    "frequency_penalty": (float, int),
+    "top_logprobs": (int,),
+    "temperature": (float, int),
+    "reasoning": (dict, NULL),
+    "user": (str, NULL),
+    "usage": (dict, NULL),
+    "max_output_tokens": (int, NULL),
+    "max_tool_calls": (int, NULL),
+    "store": (bool,),
+    "background": (bool,),
+    "service_tier": (str,),
+    "metadata": (dict,),
+    "safety_identifier": (str, NULL),
+    "prompt_cache_key": (str, NULL),
+}
 """Required field of a response -> its types."""
 ITEMS: Mapping[str, Mapping[str, type]] = {
     "message": {"id": str, "status": str, "role": str, "content": list},
-    "function_call": {"id": str, "status": str, "call_id": str, "name": str, "arguments": str},
+    "function_call": {
+        "id": str,
+        "status": str,
+        "call_id": str,
+        "name": str,
+        "arguments": str,
+    },
 }
 PART = {"text": str, "annotations": list, "logprobs": list}
 TOOL: Mapping[str, tuple[type, ...]] = {
-    "name": (str,), "description": (str, NULL), "parameters": (dict, NULL), "strict": (bool, NULL),
-}  # fmt: skip
+    "name": (str,),
+    "description": (str, NULL),
+    "parameters": (dict, NULL),
+    "strict": (bool, NULL),
+}
 COUNTS = ("input_tokens", "output_tokens", "total_tokens")
-MESSAGE = r"content_part\.added (output_text\.delta )*output_text\.done content_part\.done "
+MESSAGE = (
+    r"content_part\.added (output_text\.delta )*output_text\.done content_part\.done "
+)
 CALL = r"(function_call_arguments\.delta )+function_call_arguments\.done "
 ORDER = re.compile(
-    rf"created in_progress (output_item\.added ({MESSAGE}|{CALL})output_item\.done )+(completed|incomplete)"
+    rf"created in_progress (output_item\.added ({MESSAGE}|{CALL})output_item\.done "
+    r")+(completed|incomplete)"
 )
 """Kinds of events of a response of messages and calls, without "response."."""
 WEATHER = {
-    "type": "function", "name": "get_weather", "description": "Get the current weather for a location",
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather for a location",
     "parameters": {
-        "type": "object", "properties": {"location": {"type": "string", "maxLength": 20}}, "required": ["location"],
+        "type": "object",
+        "properties": {"location": {"type": "string", "maxLength": 20}},
+        "required": ["location"],
     },
-}  # fmt: skip
+}
 
 
 def said(role: str, text: str, **more: str) -> dict[str, str]:
@@ -62,18 +103,27 @@ CASES: Mapping[str, dict[str, Any]] = {
     "basic": {"input": [said("user", "Say hello in exactly 3 words.")]},
     "counting": {"input": [said("user", "Count from 1 to 5.")]},
     "system prompt": {
-        "input": [said("system", "You are a pirate. Always respond in pirate speak."), said("user", "Say hello.")]
+        "input": [
+            said("system", "You are a pirate. Always respond in pirate speak."),
+            said("user", "Say hello."),
+        ]
     },
     "multi-turn": {
         "input": [
             said("user", "My name is Alice."),
-            said("assistant", "Hello Alice! Nice to meet you. How can I help you today?"),
+            said(
+                "assistant", "Hello Alice! Nice to meet you. How can I help you today?"
+            ),
             said("user", "What is my name?"),
         ]
     },
     "assistant phase": {
         "input": [
-            said("assistant", "I should answer with the saved number.", phase="commentary"),
+            said(
+                "assistant",
+                "I should answer with the saved number.",
+                phase="commentary",
+            ),
             said("assistant", "The number is four.", phase="final_answer"),
             said("user", "Repeat only the number."),
         ]
@@ -84,31 +134,49 @@ CASES: Mapping[str, dict[str, Any]] = {
         "tool_choice": "required",  # the small model would not call by itself
         "parallel_tool_calls": False,
     },
-    "cut off": {"input": "Count from 1 to 500.", "max_output_tokens": 4, "ignore_eos": True},
+    "cut off": {
+        "input": "Count from 1 to 500.",
+        "max_output_tokens": 4,
+        "ignore_eos": True,
+    },
     "cut off in a call": {
-        "input": "Weather?", "tools": [WEATHER], "tool_choice": {"type": "function", "name": "get_weather"},
+        "input": "Weather?",
+        "tools": [WEATHER],
+        "tool_choice": {"type": "function", "name": "get_weather"},
         "max_output_tokens": 22,
     },
     "settings": {
-        "input": "Say hello.", "instructions": "Be brief.", "metadata": {"a": "b"}, "reasoning": {"effort": "low"},
-        "text": {"verbosity": "low"}, "user": "ann", "temperature": 0, "top_p": 0.5, "store": True,
-        "tools": [{"type": "function", "name": "get_time"}, {"type": "web_search"}], "tool_choice": "none",
+        "input": "Say hello.",
+        "instructions": "Be brief.",
+        "metadata": {"a": "b"},
+        "reasoning": {"effort": "low"},
+        "text": {"verbosity": "low"},
+        "user": "ann",
+        "temperature": 0,
+        "top_p": 0.5,
+        "store": True,
+        "tools": [{"type": "function", "name": "get_time"}, {"type": "web_search"}],
+        "tool_choice": "none",
     },
-}  # fmt: skip
+}
 
 
 def check(response: dict[str, Any]) -> None:
     """Check every required field of an ended response."""
-    assert {name: type(response.get(name, ...)) in types for name, types in FIELDS.items()} == dict.fromkeys(
-        FIELDS, True
-    )
+    assert {
+        name: type(response.get(name, ...)) in types for name, types in FIELDS.items()
+    } == dict.fromkeys(FIELDS, True)
     assert response["object"] == "response"
     assert response["output"]
     cut = response["status"] == "incomplete"
-    assert response["incomplete_details"] == ({"reason": "max_output_tokens"} if cut else None)
+    assert response["incomplete_details"] == (
+        {"reason": "max_output_tokens"} if cut else None
+    )
     assert (response["completed_at"] is None) == cut
     for item in response["output"]:
-        assert {name: type(item[name]) for name in ITEMS[item["type"]]} == ITEMS[item["type"]]
+        assert {name: type(item[name]) for name in ITEMS[item["type"]]} == ITEMS[
+            item["type"]
+        ]
         assert item.get("phase") in (None, "commentary", "final_answer")
         for part in item.get("content", ()):
             assert part["type"] == "output_text"
@@ -116,7 +184,9 @@ def check(response: dict[str, Any]) -> None:
     statuses = [item["status"] for item in response["output"]]
     assert statuses == ["completed"] * (len(statuses) - 1) + [response["status"]]
     for tool in response["tools"]:
-        assert tool["type"] != "function" or all(type(tool[name]) in types for name, types in TOOL.items())
+        assert tool["type"] != "function" or all(
+            type(tool[name]) in types for name, types in TOOL.items()
+        )
     assert isinstance(response["text"]["format"]["type"], str)
     assert {"effort", "summary"} <= response["reasoning"].keys()
     usage = response["usage"]
@@ -148,11 +218,20 @@ def same(response: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_response_has_every_field_whole_and_streamed(server: Running, case: str) -> None:
-    body = {"model": "foreword-family", "seed": 3, "max_output_tokens": 200, **CASES[case]}
+def test_a_response_has_every_field_whole_and_streamed(
+    server: Running, case: str
+) -> None:
+    body = {
+        "model": "foreword-family",
+        "seed": 3,
+        "max_output_tokens": 200,
+        **CASES[case],
+    }
     whole = server.post("/v1/responses", **body)
     check(whole)
-    assert whole["status"] == ("incomplete" if case.startswith("cut off") else "completed")
+    assert whole["status"] == (
+        "incomplete" if case.startswith("cut off") else "completed"
+    )
     assert ("call" in case) == (whole["output"][-1]["type"] == "function_call")
     found = events(server, body)
     kinds = " ".join(event["type"].removeprefix("response.") for event in found)
@@ -160,12 +239,22 @@ def test_a_response_has_every_field_whole_and_streamed(server: Running, case: st
     final = found[-1]["response"]
     check(final)
     assert same(final) == same(whole)
-    assert [event["item"] for event in found if event["type"] == "response.output_item.done"] == final["output"]
+    assert [
+        event["item"] for event in found if event["type"] == "response.output_item.done"
+    ] == final["output"]
     for event in found[:2]:
         opened = event["response"]
-        assert (opened["status"], opened["output"], opened["usage"], opened["completed_at"]) == (
-            "in_progress", [], None, None,
-        )  # fmt: skip
+        assert (
+            opened["status"],
+            opened["output"],
+            opened["usage"],
+            opened["completed_at"],
+        ) == (
+            "in_progress",
+            [],
+            None,
+            None,
+        )
         assert opened["id"] == final["id"]
     check_places(found, final["output"])
 
@@ -181,24 +270,45 @@ def check_places(found: list[dict[str, Any]], output: list[dict[str, Any]]) -> N
         if event["type"] == "response.output_item.added":
             assert event["item"]["status"] == "in_progress"
         texts[event["output_index"]] += event.get("delta", "")
-        assert event.get("text", event.get("arguments", texts[event["output_index"]])) == texts[event["output_index"]]
-    assert texts == [item["arguments"] if "arguments" in item else item["content"][0]["text"] for item in output]
+        assert (
+            event.get("text", event.get("arguments", texts[event["output_index"]]))
+            == texts[event["output_index"]]
+        )
+    assert texts == [
+        item["arguments"] if "arguments" in item else item["content"][0]["text"]
+        for item in output
+    ]
 
 
 def test_settings_are_repeated(server: Running) -> None:
     got = server.post("/v1/responses", **CASES["settings"], max_output_tokens=2)
-    assert (got["instructions"], got["metadata"], got["user"]) == ("Be brief.", {"a": "b"}, "ann")
+    assert (got["instructions"], got["metadata"], got["user"]) == (
+        "Be brief.",
+        {"a": "b"},
+        "ann",
+    )
     assert (got["temperature"], got["top_p"], got["max_output_tokens"]) == (0, 0.5, 2)
-    assert (got["reasoning"], got["tool_choice"]) == ({"effort": "low", "summary": None}, "none")
+    assert (got["reasoning"], got["tool_choice"]) == (
+        {"effort": "low", "summary": None},
+        "none",
+    )
     assert got["text"] == {"format": {"type": "text"}, "verbosity": "low"}
     assert got["tools"][0] == {
-        "type": "function", "name": "get_time", "description": None, "parameters": None, "strict": None,
-    }  # fmt: skip
+        "type": "function",
+        "name": "get_time",
+        "description": None,
+        "parameters": None,
+        "strict": None,
+    }
     assert got["store"] is False  # nothing is stored, whatever was asked for
 
 
 def test_an_empty_answer_is_a_message(server: Running, llm: LLM) -> None:
-    body = {"input": "Say hello.", "logit_bias": {str(llm.tokenizer.eos_token_id): 100}, "temperature": 0}
+    body = {
+        "input": "Say hello.",
+        "logit_bias": {str(llm.tokenizer.eos_token_id): 100},
+        "temperature": 0,
+    }
     found = events(server, body)
     assert same(found[-1]["response"]) == same(server.post("/v1/responses", **body))
     assert found[-1]["response"]["output"][0]["content"][0]["text"] == ""
@@ -206,23 +316,50 @@ def test_an_empty_answer_is_a_message(server: Running, llm: LLM) -> None:
 
 def test_a_round_trip_of_a_call(server: Running) -> None:
     """The second request holds all items: nothing is stored."""
-    asked = said("user", "Use the weather tool to get the temperature in San Francisco.")
+    asked = said(
+        "user", "Use the weather tool to get the temperature in San Francisco."
+    )
     tools = {"tools": [WEATHER], "seed": 3}
     choice = {"type": "function", "name": "get_weather"}
-    (call,) = server.post("/v1/responses", input=[asked], tool_choice=choice, max_output_tokens=200, **tools)["output"]
-    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "64 degrees and clear"}
-    got = server.post("/v1/responses", input=[asked, call, output], tool_choice="none", **tools)
+    (call,) = server.post(
+        "/v1/responses",
+        input=[asked],
+        tool_choice=choice,
+        max_output_tokens=200,
+        **tools,
+    )["output"]
+    output = {
+        "type": "function_call_output",
+        "call_id": call["call_id"],
+        "output": "64 degrees and clear",
+    }
+    got = server.post(
+        "/v1/responses", input=[asked, call, output], tool_choice="none", **tools
+    )
     check(got)
     assert got["output"][0]["type"] == "message"
 
 
 def test_the_helper_of_openais_client_follows_a_stream(server: Running) -> None:
-    body = {"input": "What's the weather?", "tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200}
+    body = {
+        "input": "What's the weather?",
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "max_output_tokens": 200,
+    }
     with (
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-        client.responses.stream(model="foreword-family", extra_body={"seed": 3}, **body) as stream,
+        openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="none", max_retries=0
+        ) as client,
+        client.responses.stream(
+            model="foreword-family", extra_body={"seed": 3}, **body
+        ) as stream,
     ):
-        snapshots = [event.snapshot for event in stream if event.type == "response.function_call_arguments.delta"]
+        snapshots = [
+            event.snapshot
+            for event in stream
+            if event.type == "response.function_call_arguments.delta"
+        ]
         final = stream.get_final_response()
     assert snapshots[-1] == final.output[-1].arguments
 
@@ -230,8 +367,18 @@ def test_the_helper_of_openais_client_follows_a_stream(server: Running) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "status", "code"),
     [
-        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, 400, "previous_response_not_found"),
-        ("/v1/responses/compact", {"input": [said("user", "Compact this conversation.")]}, 404, None),
+        (
+            "/v1/responses",
+            {"input": "x", "previous_response_id": "resp_1"},
+            400,
+            "previous_response_not_found",
+        ),
+        (
+            "/v1/responses/compact",
+            {"input": [said("user", "Compact this conversation.")]},
+            404,
+            None,
+        ),
     ],
 )
 def test_what_needs_stored_responses_is_refused(

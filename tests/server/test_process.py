@@ -1,4 +1,6 @@
-"""`foreword serve` as a process: it starts, answers, drains on SIGTERM, and refuses bad options at once."""
+"""`foreword serve` as a process: it starts, answers, drains on SIGTERM, and refuses bad
+options at once.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,43 @@ COMMAND = [sys.executable, "-m", "foreword", "serve", "--port", "0"]
 
 
 @contextmanager
-def process(*options: str, before: str = "true", **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and its address. `before`: what its shell does before it becomes the server."""
+def process(
+    *options: str, before: str = "true", **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process and its address.
+
+    `before`: what its shell does before it becomes the server.
+    """
     command = ["sh", "-c", f'{before}; exec "$@"', "sh", *COMMAND, *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}) as server:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    ) as server:
         try:
             lines = iter(server.stderr or ())
-            address = next(match[0] for line in lines if (match := re.search(r"http://[\d.]+:\d+", line)))
+            address = next(
+                match[0]
+                for line in lines
+                if (match := re.search(r"http://[\d.]+:\d+", line))
+            )
             yield server, address
         finally:
             server.kill()
 
 
 def test_running_answers_finish_after_sigterm() -> None:
-    with process("--log-json", "--served-model-name", "mine") as (server, url), httpx.Client(base_url=url) as client:
+    with (
+        process("--log-json", "--served-model-name", "mine") as (server, url),
+        httpx.Client(base_url=url) as client,
+    ):
         assert client.get("/v1/models").json()["data"][0]["id"] == "mine"
-        body = {"prompt": "The", "max_tokens": 300, "stream": True, "ignore_eos": True, "seed": 1, "model": "mine"}
+        body = {
+            "prompt": "The",
+            "max_tokens": 300,
+            "stream": True,
+            "ignore_eos": True,
+            "seed": 1,
+            "model": "mine",
+        }
         with client.stream("POST", "/v1/completions", json=body, timeout=60) as stream:
             lines = stream.iter_lines()
             next(lines)
@@ -77,23 +100,34 @@ def test_keys_come_from_the_environment_and_a_file(tmp_path: Path) -> None:
         (["--api-key-file", sys.executable], "it is not UTF-8"),
     ],
 )
-def test_bad_options_are_refused_before_a_model_loads(options: list[str], reason: str) -> None:
-    done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, check=False)
+def test_bad_options_are_refused_before_a_model_loads(
+    options: list[str], reason: str
+) -> None:
+    done = subprocess.run(
+        [*COMMAND, *options], capture_output=True, text=True, check=False
+    )
     assert done.returncode in (1, 2)
     assert reason in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
 def test_more_connections_than_descriptors_leave_a_server_that_answers() -> None:
-    """Idle ones, then streams that are dropped; the log stays short, and the server ends when it is told to."""
+    """Idle ones, then streams that are dropped; the log stays short, and the server
+    ends when it is told to.
+    """
     ask = b'{"prompt": "The", "max_tokens": 200, "ignore_eos": true, "stream": true}'
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+        b"application/json\r\n"
+    )
     with process(before="ulimit -n 128") as (server, url):
         host, port = url.removeprefix("http://").split(":")
         for sent in (b"", head + b"content-length: %d\r\n\r\n" % len(ask) + ask):
             with ExitStack() as opened:
                 for _ in range(200):
-                    connection = opened.enter_context(socket.create_connection((host, int(port)), timeout=60))
+                    connection = opened.enter_context(
+                        socket.create_connection((host, int(port)), timeout=60)
+                    )
                     with suppress(ConnectionError):  # refused, as it may be
                         connection.sendall(sent)
                 assert httpx.get(f"{url}/health", timeout=60).status_code == 200
@@ -107,6 +141,8 @@ def test_more_connections_than_descriptors_leave_a_server_that_answers() -> None
 def test_a_port_in_use_is_refused() -> None:
     with process() as (_, url):
         port = url.rpartition(":")[2]
-        done = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*COMMAND, "--port", port], capture_output=True, text=True, check=False
+        )
     assert done.returncode == 2
     assert "Address already in use" in done.stderr

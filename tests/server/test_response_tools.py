@@ -1,4 +1,6 @@
-"""Free-form tools of responses: called with JSON by the model, with plain text for the client."""
+"""Free-form tools of responses: called with JSON by the model, with plain text for the
+client.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,17 @@ from foreword.server.dialects.response_items import messages_of, next_item
 from foreword.server.dialects.response_tools import declared
 from foreword.server.output import ToolArguments, ToolCall
 
-PATCH = {"type": "custom", "name": "apply_patch", "description": "Edit.", "format": {"definition": "start: PATCH"}}
-EXEC = {"type": "namespace", "name": "mcp__files__", "tools": [{"type": "function", "name": "read", "parameters": {}}]}
+PATCH = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Edit.",
+    "format": {"definition": "start: PATCH"},
+}
+EXEC = {
+    "type": "namespace",
+    "name": "mcp__files__",
+    "tools": [{"type": "function", "name": "read", "parameters": {}}],
+}
 
 CUT = '{"input": "*** Be'
 
@@ -18,8 +29,14 @@ def test_a_free_form_call_is_text_for_the_client() -> None:
     for part in ('{"inp', 'ut": "*** Begin\\n', '+a"}'):
         assert item.push(ToolArguments(0, part, part)) == []
     delta, done, (_, closed) = item.closed()
-    assert delta == ("response.custom_tool_call_input.delta", {"item_id": item.id, "delta": "*** Begin\n+a"})
-    assert done == ("response.custom_tool_call_input.done", {"item_id": item.id, "input": "*** Begin\n+a"})
+    assert delta == (
+        "response.custom_tool_call_input.delta",
+        {"item_id": item.id, "delta": "*** Begin\n+a"},
+    )
+    assert done == (
+        "response.custom_tool_call_input.done",
+        {"item_id": item.id, "input": "*** Begin\n+a"},
+    )
     assert closed["item"]["input"] == "*** Begin\n+a"
     assert closed["item"]["name"] == "apply_patch"
 
@@ -37,7 +54,13 @@ def test_a_call_that_was_cut_off_keeps_what_there_is() -> None:
 
 
 def test_names_of_namespaces_go_there_and_back() -> None:
-    given = [{"type": "additional_tools", "role": "developer", "tools": [EXEC, EXEC, {"type": "web_search"}]}]
+    given = [
+        {
+            "type": "additional_tools",
+            "role": "developer",
+            "tools": [EXEC, EXEC, {"type": "web_search"}],
+        }
+    ]
     tools = declared([PATCH], given)
     assert list(tools) == ["apply_patch", "mcp__files__read"]
     written = next_item(ToolCall(0, "call_1", "mcp__files__read"), tools).written

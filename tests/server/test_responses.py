@@ -1,4 +1,6 @@
-"""OpenAI's responses, as Codex uses them: items in, items and events out, nothing stored."""
+"""OpenAI's responses, as Codex uses them: items in, items and events out, nothing
+stored.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,47 @@ TALE = "Summarise: The river rose in the night and the miller moved his grain up
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0
+    ) as client:
         yield client
 
 
 def test_a_response_is_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> None:
-    expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], SamplingParams(seed=4, max_tokens=40))[0]
+    expected = llm.generate(
+        [llm.render([{"role": "user", "content": TALE}])],
+        SamplingParams(seed=4, max_tokens=40),
+    )[0]
     got = client.responses.create(
-        model="foreword-family", input=TALE, max_output_tokens=40, store=False, extra_body={"seed": 4}
+        model="foreword-family",
+        input=TALE,
+        max_output_tokens=40,
+        store=False,
+        extra_body={"seed": 4},
     )
     assert got.output_text == expected.text
-    assert got.status == {"stop": "completed", "length": "incomplete"}[expected.finish_reason]
+    assert (
+        got.status
+        == {"stop": "completed", "length": "incomplete"}[expected.finish_reason]
+    )
     assert got.usage.output_tokens == len(expected.tokens)
     assert got.usage.input_tokens == len(expected.prompt_tokens)
 
 
-def test_items_of_earlier_turns_are_the_conversation(client: openai.OpenAI, llm: LLM) -> None:
+def test_items_of_earlier_turns_are_the_conversation(
+    client: openai.OpenAI, llm: LLM
+) -> None:
     items = [
-        {"role": "user", "content": [{"type": "input_text", "text": "Define the word gasolene."}]},
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "Define the word gasolene."}],
+        },
         {"type": "reasoning", "id": "rs_1", "summary": []},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A fuel."}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "A fuel."}],
+        },
         {"type": "message", "role": "user", "content": TALE},
     ]
     prompt = llm.render(
@@ -47,37 +70,67 @@ def test_items_of_earlier_turns_are_the_conversation(client: openai.OpenAI, llm:
     )
     expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=20))[0]
     got = client.responses.create(
-        model="foreword-family", input=items, instructions="Be brief.", temperature=0, max_output_tokens=20
+        model="foreword-family",
+        input=items,
+        instructions="Be brief.",
+        temperature=0,
+        max_output_tokens=20,
     )
     assert got.output_text == expected.text
     assert got.usage.input_tokens == len(prompt)
 
 
 def test_a_stream_has_every_event_in_order(client: openai.OpenAI) -> None:
-    ask = dict(model="foreword-family", input=TALE, max_output_tokens=30, extra_body={"seed": 4})
+    ask = dict(
+        model="foreword-family",
+        input=TALE,
+        max_output_tokens=30,
+        extra_body={"seed": 4},
+    )
     whole = client.responses.create(**ask)
     events = list(client.responses.create(**ask, stream=True))
     names = [event.type for event in events]
     assert names[:4] == [
-        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
-    ]  # fmt: skip
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
     assert names[-4:] == [
-        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
         f"response.{whole.status}",
-    ]  # fmt: skip
+    ]
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert "".join(event.delta for event in events if event.type.endswith("text.delta")) == whole.output_text
+    assert (
+        "".join(event.delta for event in events if event.type.endswith("text.delta"))
+        == whole.output_text
+    )
     assert events[-1].response.output_text == whole.output_text
     assert events[-1].response.usage.output_tokens == whole.usage.output_tokens
 
 
 def test_the_request_of_codex_is_served(client: openai.OpenAI) -> None:
-    """The twelve fields that it sends, with tools that only a hosted model has among them."""
-    function = {"type": "function", "name": "shell", "description": "Run", "parameters": {"type": "object"}}
+    """The twelve fields that it sends, with tools that only a hosted model has among
+    them.
+    """
+    function = {
+        "type": "function",
+        "name": "shell",
+        "description": "Run",
+        "parameters": {"type": "object"},
+    }
     got = client.responses.create(
         model="gpt-5-codex",
         instructions="You are a coding agent.",
-        input=[{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}],
+        input=[
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Say hello."}],
+            }
+        ],
         tools=[function, {"type": "web_search"}, {"type": "local_shell"}],
         tool_choice="auto",
         parallel_tool_calls=False,
@@ -100,7 +153,17 @@ def test_the_request_of_codex_is_served(client: openai.OpenAI) -> None:
         ({"background": True}, "background"),
         ({"max_output_tokens": 0}, "max_tokens"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "cannot read images"),
+        (
+            {
+                "input": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "input_image", "image_url": "x"}],
+                    }
+                ]
+            },
+            "cannot read images",
+        ),
         ({"input": []}, "empty"),
     ],
 )

@@ -1,4 +1,6 @@
-"""An encoder-decoder behind the server: completions of sources, and clear words for chats and scores."""
+"""An encoder-decoder behind the server: completions of sources, and clear words for
+chats and scores.
+"""
 
 from collections.abc import Iterator
 
@@ -31,7 +33,8 @@ def test_a_completion_is_of_its_source(server, llm):
     expected = llm.generate(SOURCE, SamplingParams(seed=3, max_tokens=50))[0]
     assert found["choices"][0]["text"] == expected.text != ""
     assert found["usage"]["prompt_tokens"] == len(llm.tokenizer(SOURCE)["input_ids"])
-    whole = server.post("/v1/completions", **asked, max_tokens=1000)  # more than there is room for
+    # more than there is room for
+    whole = server.post("/v1/completions", **asked, max_tokens=1000)
     assert whole["usage"]["completion_tokens"] == llm.target.context - 1
     names = {one["id"] for one in server.http.get("/v1/models").json()["data"]}
     able = (
@@ -49,21 +52,46 @@ def test_a_completion_is_of_its_source(server, llm):
         "cascade",
     )  # `running` calls every target the bundled one
     assert names == {"tiny", *(f"tiny:{method}" for method in able)}
-    assert f'vllm:prompt_tokens_total{{model_name="tiny"}} {2 * found["usage"]["prompt_tokens"]}.0' in (
-        server.http.get("/metrics").text
+    assert (
+        f'vllm:prompt_tokens_total{{model_name="tiny"}} '
+        f"{2 * found['usage']['prompt_tokens']}.0" in (server.http.get("/metrics").text)
     )
 
 
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("/v1/chat/completions", dict(messages=[dict(role="user", content="A text.")]), "has no chat template"),
-        ("/v1/messages", dict(messages=[dict(role="user", content="A")], max_tokens=4), "has no chat template"),
+        (
+            "/v1/chat/completions",
+            dict(messages=[dict(role="user", content="A text.")]),
+            "has no chat template",
+        ),
+        (
+            "/v1/messages",
+            dict(messages=[dict(role="user", content="A")], max_tokens=4),
+            "has no chat template",
+        ),
         ("/v1/responses", dict(input="A text."), "has no chat template"),
-        ("/v1/completions", dict(prompt=SOURCE, max_tokens=0, echo=True, logprobs=1), "cannot score a prompt"),
-        ("/v1/completions", dict(prompt="a" * 200, max_tokens=4), "the prompt has 201 tokens"),
-        ("/v1/completions", dict(prompt=SOURCE, language="fr"), "cannot answer in language='fr': the tokenizer of"),
-        ("/v1/completions", dict(prompt=SOURCE, speculative=dict(method="quantized")), "is an encoder-decoder"),
+        (
+            "/v1/completions",
+            dict(prompt=SOURCE, max_tokens=0, echo=True, logprobs=1),
+            "cannot score a prompt",
+        ),
+        (
+            "/v1/completions",
+            dict(prompt="a" * 200, max_tokens=4),
+            "the prompt has 201 tokens",
+        ),
+        (
+            "/v1/completions",
+            dict(prompt=SOURCE, language="fr"),
+            "cannot answer in language='fr': the tokenizer of",
+        ),
+        (
+            "/v1/completions",
+            dict(prompt=SOURCE, speculative=dict(method="quantized")),
+            "is an encoder-decoder",
+        ),
     ],
 )
 def test_what_it_cannot_do_is_said(server, path, body, said):

@@ -1,4 +1,5 @@
-"""Many users at once: nothing is lost, no token differs from plain decoding alone, and memory stays.
+"""Many users at once: nothing is lost, no token differs from plain decoding alone, and
+memory stays.
 
 `make soak` sends ten thousand requests; the tests a hundred.
 """
@@ -25,7 +26,15 @@ from serving import Running, running
 
 REQUESTS = int(os.environ.get("FOREWORD_SOAK", "120"))
 CONCURRENCY = 16
-METHODS = ("none", "ngram", "suffix", "lm", "recycle", "lookahead", "cascade(suffix, lm)")
+METHODS = (
+    "none",
+    "ngram",
+    "suffix",
+    "lm",
+    "recycle",
+    "lookahead",
+    "cascade(suffix, lm)",
+)
 TALES = (
     "Summarise: The river rose in the night and the miller moved his grain upstairs.",
     "Define the word gasolene.",
@@ -37,11 +46,22 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
     {"temperature": 0.7, "top_p": 0.9},
     {"guided_regex": "[a-z ]{3,20}"},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}}}},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}},
+        }
+    },
     {"presence_penalty": 0.5, "stop": ["the"]},
 )
 KINDS = ("whole", "whole", "stream", "stream", "slow", "leaves", "bad", "hostile")
-BAD = ({"messages": []}, {"messages": 3}, {"temperature": -1}, {"guided_regex": "("}, {"model": "another"})
+BAD = (
+    {"messages": []},
+    {"messages": 3},
+    {"temperature": -1},
+    {"guided_regex": "("},
+    {"model": "another"},
+)
 HOSTILE: tuple[tuple[dict[str, Any], int], ...] = (
     ({"messages": [0] * 100_000}, 400),
     ({"messages": [{}] * 300_000}, 413),
@@ -50,14 +70,37 @@ HOSTILE: tuple[tuple[dict[str, Any], int], ...] = (
     ({"stop": ["word"] * 20_000}, 400),
     ({"stop_token_ids": [5] * 100_000}, 400),
     ({"logit_bias": {str(token): 1 for token in range(100_000)}}, 400),
-    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}] * 3000}, 400),
+    (
+        {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+            * 3000
+        },
+        400,
+    ),
     ({"speculative": {"method": "fuse(" * 900 + "ngram" + ")" * 900}}, 400),
     ({"speculative": {"method": f"fuse({', '.join(['ngram'] * 5000)})"}}, 400),
     ({"speculative": {"budget": "acceptance:/etc"}}, 400),
-    ({"guided_choice": [f"choice {number} of {number * 7919}" for number in range(20_000)]}, 400),
-    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": list(range(50_000))}}}}, 400),
+    (
+        {
+            "guided_choice": [
+                f"choice {number} of {number * 7919}" for number in range(20_000)
+            ]
+        },
+        400,
+    ),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {"enum": list(range(50_000))}},
+            }
+        },
+        400,
+    ),
 )
-"""Requests that would stop other clients if they were read as usual, and their status."""
+"""Requests that would stop other clients if they were read as usual, and
+their status.
+"""
 
 
 class Faulty(NgramDrafter):
@@ -79,13 +122,20 @@ def ask(number: int) -> dict[str, Any]:
     kind = number % 24
     tale, form = TALES[kind % len(TALES)], FORMS[kind % len(FORMS)]
     messages = [{"role": "user", "content": tale}]
-    return {"messages": messages, "max_tokens": 8 + 3 * (kind % 8), "seed": kind, **form}
+    return {
+        "messages": messages,
+        "max_tokens": 8 + 3 * (kind % 8),
+        "seed": kind,
+        **form,
+    }
 
 
 def memory() -> int:
     """Bytes of this process that are in memory."""
     gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +146,27 @@ def soaked() -> Iterator[LLM]:
 
 def texts(server: Running) -> dict[int, str]:
     """The text of each request, decoded plainly and alone."""
-    alone = (server.post("/v1/chat/completions", **ask(kind), speculative={"method": "none"}) for kind in range(24))
-    return {kind: answer["choices"][0]["message"]["content"] for kind, answer in enumerate(alone)}
+    alone = (
+        server.post("/v1/chat/completions", **ask(kind), speculative={"method": "none"})
+        for kind in range(24)
+    )
+    return {
+        kind: answer["choices"][0]["message"]["content"]
+        for kind, answer in enumerate(alone)
+    }
 
 
-async def user(client: httpx.AsyncClient, kind: str, number: int, expected: dict[int, str]) -> str:
-    """Send one request as a user of some kind; return the kind, or "full" if there was no place."""
+async def user(
+    client: httpx.AsyncClient, kind: str, number: int, expected: dict[int, str]
+) -> str:
+    """Send one request as a user of some kind; return the kind, or "full" if there was
+    no place.
+    """
     body = ask(number) | {"speculative": {"method": METHODS[number % len(METHODS)]}}
     if kind == "bad":
-        response = await client.post("/v1/chat/completions", json=ask(number) | BAD[number % len(BAD)])
+        response = await client.post(
+            "/v1/chat/completions", json=ask(number) | BAD[number % len(BAD)]
+        )
         assert response.status_code in (400, 404, 429)
         return kind if response.status_code != 429 else "full"
     if kind == "hostile":
@@ -116,10 +178,14 @@ async def user(client: httpx.AsyncClient, kind: str, number: int, expected: dict
         response = await client.post("/v1/chat/completions", json=body)
         if response.status_code == 429:
             return "full"
-        assert response.json()["choices"][0]["message"]["content"] == expected[number % 24], (number, body)
+        assert (
+            response.json()["choices"][0]["message"]["content"] == expected[number % 24]
+        ), (number, body)
         return kind
     text = ""
-    async with client.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as stream:
+    async with client.stream(
+        "POST", "/v1/chat/completions", json=body | {"stream": True}
+    ) as stream:
         if stream.status_code == 429:
             return "full"
         async for line in stream.aiter_lines():
@@ -127,7 +193,9 @@ async def user(client: httpx.AsyncClient, kind: str, number: int, expected: dict
                 await asyncio.sleep(0)
             if line.startswith("data: {"):
                 chunk = json.loads(line.removeprefix("data: "))
-                text += "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+                text += "".join(
+                    choice["delta"].get("content") or "" for choice in chunk["choices"]
+                )
                 if kind == "leaves":
                     return kind
     assert text == expected[number % 24], (number, body)
@@ -135,7 +203,9 @@ async def user(client: httpx.AsyncClient, kind: str, number: int, expected: dict
 
 
 async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counter[str]:
-    """Send requests, `CONCURRENCY` at a time, again where the server was full; return what became of them."""
+    """Send requests, `CONCURRENCY` at a time, again where the server was full; return
+    what became of them.
+    """
     numbers, found = iter(range(count)), Counter[str]()
     limits = httpx.Limits(max_connections=CONCURRENCY)
 
@@ -146,8 +216,12 @@ async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counte
                 became = await user(client, kind, number, expected)
                 found[became] += 1
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as client:
-        await asyncio.gather(*(worker(random.Random(seed)) for seed in range(CONCURRENCY)))
+    async with httpx.AsyncClient(
+        base_url=server.url, timeout=300, limits=limits
+    ) as client:
+        await asyncio.gather(
+            *(worker(random.Random(seed)) for seed in range(CONCURRENCY))
+        )
     return found
 
 
@@ -160,7 +234,8 @@ def test_a_crowd_loses_nothing(soaked: LLM) -> None:
         asyncio.run(crowd(server, REQUESTS // 4, expected))
         before = memory()
         found = asyncio.run(crowd(server, REQUESTS // 4, expected))
-    with running(soaked, queue=CONCURRENCY - 2) as server:  # started again over the same model
+    # started again over the same model
+    with running(soaked, queue=CONCURRENCY - 2) as server:
         found += asyncio.run(crowd(server, REQUESTS // 2, expected))
         after = memory()
         while server.service.limits.active or not soaked.engine.idle:
@@ -171,7 +246,13 @@ def test_a_crowd_loses_nothing(soaked: LLM) -> None:
             if line.startswith("vllm:spec_decode_num_accepted_tokens_total")
         ]
     assert found.total() - found["full"] == REQUESTS // 4 + REQUESTS // 2
-    assert min(found[kind] for kind in ("whole", "stream", "slow", "leaves", "bad", "hostile")) > 0
+    assert (
+        min(
+            found[kind]
+            for kind in ("whole", "stream", "slow", "leaves", "bad", "hostile")
+        )
+        > 0
+    )
     assert sum(drafted) > 0
     assert faulty.calls >= 7
     assert after < 1.05 * before + 32 * 2**20, "memory grew"

@@ -23,27 +23,49 @@ FILE = tiny_whisper.SOUND
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path_factory.mktemp("speech"))
-    with LLM(folder, draft=folder, dtype="float32", nodes=4) as llm, running(llm, name="whisper") as one:
+    folder = tiny_whisper.saved(
+        tiny_whisper.build("v2"), "v2", tmp_path_factory.mktemp("speech")
+    )
+    with (
+        LLM(folder, draft=folder, dtype="float32", nodes=4) as llm,
+        running(llm, name="whisper") as one,
+    ):
         yield one
 
 
 @pytest.fixture(scope="module")
 def audio(server: Running) -> Iterator[openai.resources.Audio]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0
+    ) as client:
         yield client.audio
 
 
 def test_text_and_segments_are_those_of_the_library(server, audio):
     greedy = SamplingParams(temperature=0, max_tokens=20, method="none")
-    options = dict(model="whisper", file=FILE, language="en", extra_body={"max_tokens": "20"})
-    plain, timed = (server.service.llm.transcribe(FILE, greedy, language="en", timestamps=t)[0] for t in (False, True))
-    assert audio.transcriptions.create(**options).text == plain.text
-    assert audio.transcriptions.create(**options, response_format="text") == plain.text.strip() + "\n"
-    found = audio.transcriptions.create(
-        **options, response_format="verbose_json", timestamp_granularities=["segment"], prompt=""
+    options = dict(
+        model="whisper", file=FILE, language="en", extra_body={"max_tokens": "20"}
     )
-    assert (found.text, found.language, found.duration) == (timed.text, "en", timed.duration)
+    plain, timed = (
+        server.service.llm.transcribe(FILE, greedy, language="en", timestamps=t)[0]
+        for t in (False, True)
+    )
+    assert audio.transcriptions.create(**options).text == plain.text
+    assert (
+        audio.transcriptions.create(**options, response_format="text")
+        == plain.text.strip() + "\n"
+    )
+    found = audio.transcriptions.create(
+        **options,
+        response_format="verbose_json",
+        timestamp_granularities=["segment"],
+        prompt="",
+    )
+    assert (found.text, found.language, found.duration) == (
+        timed.text,
+        "en",
+        timed.duration,
+    )
     assert [(one.start, one.end, one.tokens) for one in found.segments] == [
         (one.start, one.end, one.tokens) for one in timed.segments
     ]
@@ -52,16 +74,27 @@ def test_text_and_segments_are_those_of_the_library(server, audio):
 def test_translations_and_seeds(server):
     sampled = SamplingParams(temperature=0.7, max_tokens=20, seed=4, method="none")
     fields = dict(model="whisper", temperature="0.7", max_tokens="20", seed="4")
-    found = server.http.post("/v1/audio/translations", data=fields, files={"file": FILE.read_bytes()}).json()
-    assert found["text"] == server.service.llm.transcribe(FILE, sampled, task="translate")[0].text
+    found = server.http.post(
+        "/v1/audio/translations", data=fields, files={"file": FILE.read_bytes()}
+    ).json()
+    assert (
+        found["text"]
+        == server.service.llm.transcribe(FILE, sampled, task="translate")[0].text
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(file=("a.wav", FILE.read_bytes()[:5000])), "it holds 2478 of 29000 samples"),
+        (
+            dict(file=("a.wav", FILE.read_bytes()[:5000])),
+            "it holds 2478 of 29000 samples",
+        ),
         (dict(file=("a.wav", b"no sound")), "Format not recognised"),
-        (dict(response_format="srt"), "response_format must be one of json, text, verbose_json, got 'srt'"),
+        (
+            dict(response_format="srt"),
+            "response_format must be one of json, text, verbose_json, got 'srt'",
+        ),
         (dict(timestamp_granularities=["word"]), "cannot give the times of words"),
         (dict(stream=True), "cannot stream a transcript"),
         (dict(language="klingon"), "there is no language 'klingon'"),
@@ -79,7 +112,10 @@ def test_another_body_is_refused(server):
     assert found.status_code == 400
     assert "Send multipart/form-data" in found.json()["error"]["message"]
     found = server.http.post("/v1/audio/transcriptions", files={"other": b"a"})
-    assert "there is no sound. Send it as the field 'file'" in found.json()["error"]["message"]
+    assert (
+        "there is no sound. Send it as the field 'file'"
+        in found.json()["error"]["message"]
+    )
 
 
 def form(*parts: tuple[str, str, bytes], boundary: str = "xx") -> dict[str, object]:
@@ -87,36 +123,84 @@ def form(*parts: tuple[str, str, bytes], boundary: str = "xx") -> dict[str, obje
     lines = []
     for name, file, content in parts:
         more = f'; filename="{file}"' if file else ""
-        lines.append(f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + content)
+        lines.append(
+            f"--{boundary}\r\nContent-Disposition: form-data; "
+            f'name="{name}"{more}\r\n\r\n'.encode()
+            + content
+        )
     body = b"\r\n".join([*lines, f"--{boundary}--\r\n".encode()])
-    return dict(content=body, headers={"content-type": f"multipart/form-data; boundary={boundary}"})
+    return dict(
+        content=body,
+        headers={"content-type": f"multipart/form-data; boundary={boundary}"},
+    )
 
 
 def wav(size: int, rate: int, bits: int, channels: int = 1) -> bytes:
     """Return a WAV file of so many bytes of silence."""
-    numbers = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size)
+    numbers = struct.pack(
+        "<4sIHHIIHH4sI", b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size
+    )
     return b"RIFF" + struct.pack("<I", size + 36) + b"WAVE" + numbers + bytes(size)
 
 
-NESTED = form(("file", "a.wav", form(("file", "a.wav", FILE.read_bytes()), boundary="yy")["content"]))
+NESTED = form(
+    (
+        "file",
+        "a.wav",
+        form(("file", "a.wav", FILE.read_bytes()), boundary="yy")["content"],
+    )
+)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (form(*[(f"field{number}", "", b"") for number in range(100_000)]), "Too many fields"),
+        (
+            form(*[(f"field{number}", "", b"") for number in range(100_000)]),
+            "Too many fields",
+        ),
         (form(*[("file", "a.wav", b"") for _ in range(1000)]), "Too many files"),
-        (form(("file", "a.wav", b""), ("prompt", "", b"a" * 70_000)), "Part exceeded maximum size"),
+        (
+            form(("file", "a.wav", b""), ("prompt", "", b"a" * 70_000)),
+            "Part exceeded maximum size",
+        ),
         (form(("file", "a.wav", b""), ("prompt", "a.txt", b"a")), "Too many files"),
         (form(("prompt", "a.txt", b"a")), "there is no sound"),
         (NESTED, "Format not recognised"),
-        (form(("file", "a.wav", wav(100, 16_000, bits=65_535))), "it has 65536 bits a sample"),
-        (form(("file", "a.wav", wav(100, 16_000, bits=16, channels=0))), "cannot read these bytes"),
-        (form(("file", "a.wav", wav(2**21, 1000, bits=8))), "it lasts 2097 seconds, and the limit is 1800"),
-        (dict(content=b"--xx\r\nno form", headers=NESTED["headers"]), "cannot read the form"),
-        (dict(content=b"", headers={"content-type": "multipart/form-data"}), "Missing boundary"),
+        (
+            form(("file", "a.wav", wav(100, 16_000, bits=65_535))),
+            "it has 65536 bits a sample",
+        ),
+        (
+            form(("file", "a.wav", wav(100, 16_000, bits=16, channels=0))),
+            "cannot read these bytes",
+        ),
+        (
+            form(("file", "a.wav", wav(2**21, 1000, bits=8))),
+            "it lasts 2097 seconds, and the limit is 1800",
+        ),
+        (
+            dict(content=b"--xx\r\nno form", headers=NESTED["headers"]),
+            "cannot read the form",
+        ),
+        (
+            dict(content=b"", headers={"content-type": "multipart/form-data"}),
+            "Missing boundary",
+        ),
     ],
-    ids=["fields", "files", "long field", "two files", "no file", "nested", "bits", "channels", "long", "cut", "empty"],
+    ids=[
+        "fields",
+        "files",
+        "long field",
+        "two files",
+        "no file",
+        "nested",
+        "bits",
+        "channels",
+        "long",
+        "cut",
+        "empty",
+    ],
 )
 def test_forms_and_sounds_that_are_none_are_refused(server, given, said):
     found = server.http.post("/v1/audio/transcriptions", **given)
@@ -127,15 +211,24 @@ def test_forms_and_sounds_that_are_none_are_refused(server, given, said):
 def test_a_client_that_leaves_ends_its_transcription(server):
     llm, words = server.service.llm, samples(FILE, 16_000)
     sound = (np.tile(words, 90) * 2**15).astype("<i2").tobytes()  # 80 windows
-    body = form(("file", "a.wav", wav(len(sound), 16_000, bits=16)[: -len(sound)] + sound))
+    body = form(
+        ("file", "a.wav", wav(len(sound), 16_000, bits=16)[: -len(sound)] + sound)
+    )
     with running(llm, name="whisper", queue=1) as small:
         with pytest.raises(httpx.ReadTimeout):
-            small.http.post("/v1/audio/transcriptions", **body, timeout=httpx.Timeout(60, read=0.5))
+            small.http.post(
+                "/v1/audio/transcriptions", **body, timeout=httpx.Timeout(60, read=0.5)
+            )
         own = dict(files={"file": FILE.read_bytes()}, data={"max_tokens": "4"})
-        while (found := small.http.post("/v1/audio/transcriptions", **own)).status_code == 429:
+        while (
+            found := small.http.post("/v1/audio/transcriptions", **own)
+        ).status_code == 429:
             pass  # the place is free once the thread has ended
         assert found.status_code == 200
-        assert 'clients_left_total{model_name="whisper"} 1.0' in small.http.get("/metrics").text
+        assert (
+            'clients_left_total{model_name="whisper"} 1.0'
+            in small.http.get("/metrics").text
+        )
     assert not llm._running
 
 

@@ -1,4 +1,6 @@
-"""One client's method names and grammars stop no other client: refused at once, compiled apart, ended by leaving."""
+"""One client's method names and grammars stop no other client: refused at once,
+compiled apart, ended by leaving.
+"""
 
 from __future__ import annotations
 
@@ -31,41 +33,63 @@ DIALECTS = {
 
 @pytest.mark.parametrize("path", DIALECTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_methods_are_bounded_in_every_dialect(server: Running, path: str, name: str) -> None:
+def test_names_of_methods_are_bounded_in_every_dialect(
+    server: Running, path: str, name: str
+) -> None:
     body = {"max_tokens": 4, **DIALECTS[path]}
     body |= {"max_output_tokens": body.pop("max_tokens")} if "input" in body else {}
-    refused = server.http.post(path, json={**body, "speculative": {"method": NAMES[name]}})
+    refused = server.http.post(
+        path, json={**body, "speculative": {"method": NAMES[name]}}
+    )
     assert refused.status_code == 400
     assert "the limit is" in refused.text
     assert len(refused.text) < 500
-    assert server.http.post(path, json={**body, "model": f"foreword-family:{NAMES[name]}"}).status_code == 404
+    assert (
+        server.http.post(
+            path, json={**body, "model": f"foreword-family:{NAMES[name]}"}
+        ).status_code
+        == 404
+    )
 
 
 def test_spellings_of_a_method_are_one_in_answers(serving: Serving) -> None:
     ask = {"prompt": "One day", "max_tokens": 4, "temperature": 0}
     with serving() as server:
         names = ("fuse(suffix,lm)", "fuse(suffix,   lm)", " fuse ( suffix , lm ) ")
-        answers = [server.post("/v1/completions", **ask, speculative={"method": name}) for name in names]
-    methods = [answer["metrics"]["speculative_decoding"]["method"] for answer in answers]
+        answers = [
+            server.post("/v1/completions", **ask, speculative={"method": name})
+            for name in names
+        ]
+    methods = [
+        answer["metrics"]["speculative_decoding"]["method"] for answer in answers
+    ]
     assert methods == ["fuse(suffix, lm)"] * len(names)
 
 
 def test_grammars_of_one_client_hold_up_no_other(serving: Serving, llm: LLM) -> None:
-    """Neither another client's answers, constrained or free, nor its own next ones, once it has left."""
+    """Neither another client's answers, constrained or free, nor its own next ones,
+    once it has left.
+    """
     ask = {"prompt": "One day", "max_tokens": 12, "seed": 1}
     small = {"structured_outputs": {"regex": "[a-d]{6}"}}
 
     def post(server: Running, key: str, **more: object) -> str:
-        answer = server.http.post("/v1/completions", json={**ask, **more}, headers={"x-api-key": key})
+        answer = server.http.post(
+            "/v1/completions", json={**ask, **more}, headers={"x-api-key": key}
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()["choices"][0]["text"]
 
     with serving(keys=hashed(["a", "b"])) as server:
         free = llm.generate("One day", SamplingParams(max_tokens=12, seed=1))[0].text
-        followed = llm.generate("One day", SamplingParams(max_tokens=12, seed=1, regex="[a-d]{6}"))[0].text
+        followed = llm.generate(
+            "One day", SamplingParams(max_tokens=12, seed=1, regex="[a-d]{6}")
+        )[0].text
         long = {**ask, "structured_outputs": {"regex": ENDLESS}}
         with pytest.raises(httpx.ReadTimeout):
-            server.http.post("/v1/completions", json=long, headers={"x-api-key": "a"}, timeout=0.2)
+            server.http.post(
+                "/v1/completions", json=long, headers={"x-api-key": "a"}, timeout=0.2
+            )
         assert post(server, "b") == free
         assert post(server, "b", **small) == followed
         assert post(server, "a", structured_outputs={"regex": "[a-d]{7}"})

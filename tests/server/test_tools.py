@@ -22,7 +22,14 @@ CITY = {
 }
 """Closed, so that the small model cannot go on for ever."""
 TOOLS = [
-    {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": CITY}},
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Weather",
+            "parameters": CITY,
+        },
+    },
     {"type": "function", "function": {"name": "get_time", "parameters": CITY}},
 ]
 NAMED = {"type": "function", "function": {"name": "get_time"}}
@@ -37,27 +44,51 @@ class Weather(BaseModel):
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0
+    ) as client:
         yield client
 
 
 def test_a_forced_call_is_a_call(client: openai.OpenAI) -> None:
-    ask = dict(model="foreword-family", messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1)
-    whole = client.chat.completions.create(**ask, tool_choice=NAMED, extra_body={"speculative": {"nodes": 6}})
+    ask = dict(
+        model="foreword-family", messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1
+    )
+    whole = client.chat.completions.create(
+        **ask, tool_choice=NAMED, extra_body={"speculative": {"nodes": 6}}
+    )
     choice = whole.choices[0]
     assert choice.finish_reason == "tool_calls"
     call = choice.message.tool_calls[0]
     assert call.function.name == "get_time"
     assert set(json.loads(call.function.arguments)) == {"city", "days"}
-    assert whole.model_extra["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
-    plain = client.chat.completions.create(**{**ask, "model": "foreword-family:none"}, tool_choice=NAMED)
+    assert (
+        whole.model_extra["metrics"]["speculative_decoding"][
+            "num_accepted_draft_tokens"
+        ]
+        > 0
+    )
+    plain = client.chat.completions.create(
+        **{**ask, "model": "foreword-family:none"}, tool_choice=NAMED
+    )
     assert plain.choices[0].message.tool_calls[0].function == call.function
 
 
 def test_a_streamed_call_names_itself_once(client: openai.OpenAI) -> None:
-    ask = dict(model="foreword-family", messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1, tool_choice=NAMED)
+    ask = dict(
+        model="foreword-family",
+        messages=QUESTION,
+        tools=TOOLS,
+        max_tokens=200,
+        seed=1,
+        tool_choice=NAMED,
+    )
     whole = client.chat.completions.create(**ask)
-    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**ask, stream=True) if chunk.choices]
+    chunks = [
+        chunk.choices[0]
+        for chunk in client.chat.completions.create(**ask, stream=True)
+        if chunk.choices
+    ]
     calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
     assert [call.function.name for call in calls if call.id] == ["get_time"]
     assert all(call.index == 0 for call in calls)
@@ -69,27 +100,44 @@ def test_a_streamed_call_names_itself_once(client: openai.OpenAI) -> None:
 
 def test_one_call_only_where_only_one_is_allowed(client: openai.OpenAI) -> None:
     got = client.chat.completions.create(
-        model="foreword-family", messages=QUESTION, tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
-        max_tokens=200, seed=3,
-    )  # fmt: skip
+        model="foreword-family",
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=200,
+        seed=3,
+    )
     assert len(got.choices[0].message.tool_calls) == 1
     assert got.choices[0].finish_reason == "tool_calls"
 
 
 @pytest.mark.parametrize(("parallel", "count"), [(True, 2), (False, 1)])
-def test_generation_ends_with_the_only_call_that_is_allowed(server: Running, parallel: bool, count: int) -> None:
-    """The model would write two calls: nothing but the parser ends the answer after the first."""
+def test_generation_ends_with_the_only_call_that_is_allowed(
+    server: Running, parallel: bool, count: int
+) -> None:
+    """The model would write two calls: nothing but the parser ends the answer after the
+    first.
+    """
     call = '{\\"name\\": \\"get_time\\", \\"arguments\\": {}}'
     ask = dict(
-        messages=QUESTION, tools=TOOLS, max_tokens=200, parallel_tool_calls=parallel, seed=1,
+        messages=QUESTION,
+        tools=TOOLS,
+        max_tokens=200,
+        parallel_tool_calls=parallel,
+        seed=1,
         guided_grammar=f'root ::= "{{\\"tool_calls\\": [{call}, {call}]}}"',
-    )  # fmt: skip
+    )
     answer = server.post("/v1/chat/completions", **ask)
     assert len(answer["choices"][0]["message"]["tool_calls"]) == count
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
-    both = server.post("/v1/chat/completions", **ask | {"parallel_tool_calls": True})["usage"]["completion_tokens"]
+    both = server.post("/v1/chat/completions", **ask | {"parallel_tool_calls": True})[
+        "usage"
+    ]["completion_tokens"]
     assert (answer["usage"]["completion_tokens"] < both) == (not parallel)
-    with server.http.stream("POST", "/v1/chat/completions", json=ask | {"stream": True}) as stream:
+    with server.http.stream(
+        "POST", "/v1/chat/completions", json=ask | {"stream": True}
+    ) as stream:
         lines = [line for line in stream.iter_lines() if line]
     assert sum('"name":"get_time"' in line for line in lines) == count
     assert lines[-1] == "data: [DONE]"
@@ -97,7 +145,11 @@ def test_generation_ends_with_the_only_call_that_is_allowed(server: Running, par
 
 
 def test_results_of_tools_go_back_to_the_model(client: openai.OpenAI) -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+    }
     got = client.chat.completions.create(
         model="foreword-family",
         messages=[
@@ -114,14 +166,25 @@ def test_results_of_tools_go_back_to_the_model(client: openai.OpenAI) -> None:
 
 def test_parse_gives_an_object_of_the_schema(client: openai.OpenAI) -> None:
     got = client.chat.completions.parse(
-        model="foreword-family", messages=QUESTION, response_format=Weather, max_tokens=200, temperature=0,
+        model="foreword-family",
+        messages=QUESTION,
+        response_format=Weather,
+        max_tokens=200,
+        temperature=0,
         extra_body={"speculative": {"nodes": 6}},
-    )  # fmt: skip
+    )
     assert got.choices[0].finish_reason == "stop"
     assert isinstance(got.choices[0].message.parsed, Weather)
-    assert got.model_extra["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
+    assert (
+        got.model_extra["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"]
+        > 0
+    )
     parsed = client.responses.parse(
-        model="foreword-family", input="How is the weather?", text_format=Weather, max_output_tokens=200, temperature=0
+        model="foreword-family",
+        input="How is the weather?",
+        text_format=Weather,
+        max_output_tokens=200,
+        temperature=0,
     )
     assert isinstance(parsed.output_parsed, Weather)
 
@@ -135,8 +198,12 @@ def test_parse_gives_an_object_of_the_schema(client: openai.OpenAI) -> None:
         {"structured_outputs": {"choice": ["yes", "no"]}},
     ],
 )
-def test_the_constraints_of_vllm_are_kept(client: openai.OpenAI, extra: dict[str, object]) -> None:
-    got = client.chat.completions.create(model="foreword-family", messages=QUESTION, max_tokens=9, extra_body=extra)
+def test_the_constraints_of_vllm_are_kept(
+    client: openai.OpenAI, extra: dict[str, object]
+) -> None:
+    got = client.chat.completions.create(
+        model="foreword-family", messages=QUESTION, max_tokens=9, extra_body=extra
+    )
     assert got.choices[0].message.content in ("yes", "no")
 
 
@@ -144,24 +211,51 @@ def test_the_constraints_of_vllm_are_kept(client: openai.OpenAI, extra: dict[str
     ("fields", "named"),
     [
         ({"extra_body": {"guided_regex": "("}}, "regex"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": 5}}}}, "schema"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": 5}},
+                }
+            },
+            "schema",
+        ),
         ({"response_format": {"type": "xml"}}, "xml"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing"}}}, "tool"),
+        (
+            {
+                "tools": TOOLS,
+                "tool_choice": {"type": "function", "function": {"name": "nothing"}},
+            },
+            "tool",
+        ),
         ({"tools": [{"type": "function"}]}, "tool 1"),
     ],
 )
-def test_a_bad_constraint_is_refused(client: openai.OpenAI, fields: dict[str, object], named: str) -> None:
+def test_a_bad_constraint_is_refused(
+    client: openai.OpenAI, fields: dict[str, object], named: str
+) -> None:
     with pytest.raises(openai.BadRequestError, match=named):
-        client.chat.completions.create(model="foreword-family", messages=QUESTION, max_tokens=4, **fields)
+        client.chat.completions.create(
+            model="foreword-family", messages=QUESTION, max_tokens=4, **fields
+        )
 
 
 def test_calls_in_anthropics_dialect(server: Running) -> None:
-    tools = [{"name": "get_time", "description": "Time", "input_schema": CITY}, {"type": "web_search_1", "name": "web"}]
+    tools = [
+        {"name": "get_time", "description": "Time", "input_schema": CITY},
+        {"type": "web_search_1", "name": "web"},
+    ]
     ask = dict(
-        model="claude-of-tomorrow", messages=QUESTION, max_tokens=200, tools=tools,
-        tool_choice={"type": "tool", "name": "get_time"}, extra_body={"seed": 1},
-    )  # fmt: skip
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        model="claude-of-tomorrow",
+        messages=QUESTION,
+        max_tokens=200,
+        tools=tools,
+        tool_choice={"type": "tool", "name": "get_time"},
+        extra_body={"seed": 1},
+    )
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0
+    ) as client:
         whole = client.messages.create(**ask)
         with client.messages.stream(**ask) as stream:
             streamed = stream.get_final_message()
@@ -172,25 +266,51 @@ def test_calls_in_anthropics_dialect(server: Running) -> None:
         assert streamed.content[-1].input == block.input
         results = [
             *QUESTION,
-            {"role": "assistant", "content": [{"type": "tool_use", "id": block.id, "name": "get_time", "input": {}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "noon"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {
+                        "type": "tool_use",
+                        "id": block.id,
+                        "name": "get_time",
+                        "input": {},
+                    }
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": block.id, "content": "noon"}
+                ],
+            },
         ]
-        answer = client.messages.create(**{**ask, "messages": results, "tool_choice": {"type": "none"}})
+        answer = client.messages.create(
+            **{**ask, "messages": results, "tool_choice": {"type": "none"}}
+        )
         assert answer.stop_reason in ("end_turn", "max_tokens")
 
 
 def test_calls_in_the_dialect_of_responses(client: openai.OpenAI) -> None:
     tools = [{"type": "function", "name": "get_time", "parameters": CITY}]
     ask = dict(
-        model="foreword-family", input="What time is it?", tools=tools, tool_choice="required", max_output_tokens=200,
-        parallel_tool_calls=False, extra_body={"seed": 1},
-    )  # fmt: skip
+        model="foreword-family",
+        input="What time is it?",
+        tools=tools,
+        tool_choice="required",
+        max_output_tokens=200,
+        parallel_tool_calls=False,
+        extra_body={"seed": 1},
+    )
     whole = client.responses.create(**ask)
     call = whole.output[-1]
     assert (call.type, call.name) == ("function_call", "get_time")
     assert set(json.loads(call.arguments)) == {"city", "days"}
     events = list(client.responses.create(**ask, stream=True))
-    deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    deltas = [
+        event.delta
+        for event in events
+        if event.type == "response.function_call_arguments.delta"
+    ]
     assert "".join(deltas) == call.arguments
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "noon"}
     items = [{"role": "user", "content": "What time is it?"}, call.model_dump(), output]

@@ -9,14 +9,26 @@ import pytest
 
 from serving import Running
 
-TALE = [{"role": "user", "content": "Summarise: The river rose in the night and the miller moved his grain upstairs."}]
+TALE = [
+    {
+        "role": "user",
+        "content": (
+            "Summarise: The river rose in the night and the miller moved his grain "
+            "upstairs."
+        ),
+    }
+]
 DRAFTING = {"nodes": 4, "method": "lm"}
 
 
 def events(server: Running, path: str, **body: Any) -> list[dict[str, Any]]:
     """The JSON of every event of a stream."""
     with server.http.stream("POST", path, json={**body, "stream": True}) as response:
-        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+        lines = [
+            line.removeprefix("data: ")
+            for line in response.iter_lines()
+            if line.startswith("data: ")
+        ]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
@@ -32,16 +44,39 @@ def text(rounds: list[dict[str, Any]]) -> str:
 
 def test_a_stream_has_every_round(server: Running) -> None:
     chunks = events(
-        server, "/v1/chat/completions", messages=TALE, seed=3, max_tokens=32, speculative=DRAFTING,
+        server,
+        "/v1/chat/completions",
+        messages=TALE,
+        seed=3,
+        max_tokens=32,
+        speculative=DRAFTING,
         stream_options={"include_speculation": True, "include_usage": True},
-    )  # fmt: skip
-    rounds = [choice["speculation"] for chunk in chunks for choice in chunk["choices"] if "speculation" in choice]
+    )
+    rounds = [
+        choice["speculation"]
+        for chunk in chunks
+        for choice in chunk["choices"]
+        if "speculation" in choice
+    ]
     assert tokens(rounds) == chunks[-1]["usage"]["completion_tokens"]
     assert any(one["accepted"] for one in rounds)
     assert all(one["score_ms"] > 0 for one in rounds)
-    plain = server.post("/v1/chat/completions", messages=TALE, seed=3, max_tokens=32, speculative={"method": "none"})
+    plain = server.post(
+        "/v1/chat/completions",
+        messages=TALE,
+        seed=3,
+        max_tokens=32,
+        speculative={"method": "none"},
+    )
     whole = plain["choices"][0]["message"]["content"]
-    assert "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]) == whole
+    assert (
+        "".join(
+            choice["delta"].get("content") or ""
+            for chunk in chunks
+            for choice in chunk["choices"]
+        )
+        == whole
+    )
     assert text(rounds) == whole
     assert "rounds" not in plain["choices"][0]
 
@@ -55,13 +90,18 @@ def test_a_stream_has_every_round(server: Running) -> None:
         ("/v1/messages", {"messages": TALE, "max_tokens": 24}),
     ],
 )
-def test_a_whole_answer_has_its_rounds(server: Running, path: str, body: dict[str, Any]) -> None:
+def test_a_whole_answer_has_its_rounds(
+    server: Running, path: str, body: dict[str, Any]
+) -> None:
     answer = server.post(path, **body, seed=3, speculative={**DRAFTING, "trace": True})
     rounds = answer.get("rounds") or answer["choices"][0]["rounds"]
     usage = answer["usage"]
     assert tokens(rounds) == usage.get("completion_tokens", usage.get("output_tokens"))
     assert any(one["draft"] for one in rounds)
-    streamed = events(server, path, **body, seed=3, speculative={**DRAFTING, "trace": True})
+    streamed = events(
+        server, path, **body, seed=3, speculative={**DRAFTING, "trace": True}
+    )
     holders = [one for chunk in streamed for one in (chunk, *chunk.get("choices", ()))]
     found = [one["speculation"] for one in holders if "speculation" in one]
-    assert text(found) == text(rounds)  # drafts may differ from time to time, the text may not
+    # drafts may differ from time to time, the text may not
+    assert text(found) == text(rounds)

@@ -1,4 +1,6 @@
-"""Sound from files and arrays: one channel of floats at the rate of the model, or an error that says what is wrong."""
+"""Sound from files and arrays: one channel of floats at the rate of the model, or an
+error that says what is wrong.
+"""
 
 import io
 import struct
@@ -20,10 +22,14 @@ RATE = 16_000
 
 
 def tone(rate: int, seconds: float = 0.5) -> np.ndarray:
-    return (0.5 * np.sin(2 * np.pi * 440 * np.arange(int(rate * seconds)) / rate)).astype(np.float32)
+    return (
+        0.5 * np.sin(2 * np.pi * 440 * np.arange(int(rate * seconds)) / rate)
+    ).astype(np.float32)
 
 
-def written(path: Path, sound: np.ndarray, width: int, rate: int = RATE, channels: int = 1) -> Path:
+def written(
+    path: Path, sound: np.ndarray, width: int, rate: int = RATE, channels: int = 1
+) -> Path:
     """Return the path of a WAV file of whole numbers of `width` bytes."""
     if width == 1:
         data = np.round(sound * 128 + 128).clip(0, 255).astype(np.uint8).tobytes()
@@ -49,7 +55,9 @@ def test_whole_numbers_of_every_width_are_read(tmp_path, width):
 
 def test_channels_are_averaged(tmp_path):
     left, right = tone(RATE), np.zeros(RATE // 2, np.float32)
-    path = written(tmp_path / "a.wav", np.stack([left, right], 1).reshape(-1), 2, channels=2)
+    path = written(
+        tmp_path / "a.wav", np.stack([left, right], 1).reshape(-1), 2, channels=2
+    )
     assert np.abs(samples(path, RATE) - left / 2).max() < 1e-4
 
 
@@ -58,11 +66,14 @@ def test_another_rate_is_converted(tmp_path, rate):
     found = samples(written(tmp_path / "a.wav", tone(rate), 2, rate), RATE)
     assert len(found) == RATE // 2
     assert np.abs(found - tone(RATE))[800:-800].max() < 1e-3
-    assert np.array_equal(found, samples((samples(tmp_path / "a.wav", rate), rate), RATE))
+    assert np.array_equal(
+        found, samples((samples(tmp_path / "a.wav", rate), rate), RATE)
+    )
 
 
 @pytest.mark.parametrize(
-    ("ending", "subtype"), [("wav", "FLOAT"), ("wav", "ULAW"), ("flac", "PCM_16"), ("ogg", "VORBIS")]
+    ("ending", "subtype"),
+    [("wav", "FLOAT"), ("wav", "ULAW"), ("flac", "PCM_16"), ("ogg", "VORBIS")],
 )
 def test_other_formats_are_read(tmp_path, ending, subtype):
     path = tmp_path / f"a.{ending}"
@@ -91,7 +102,10 @@ def test_arrays_of_other_floats_and_tables_with_a_rate_are_read():
     ("given", "said"),
     [
         ((np.zeros(0, np.float32), RATE), "it is empty"),
-        ((np.zeros((2, 100), np.float32), RATE), r"the shape \[2, 100\]: give one channel"),
+        (
+            (np.zeros((2, 100), np.float32), RATE),
+            r"the shape \[2, 100\]: give one channel",
+        ),
         ((np.zeros(100, np.int16), RATE), "samples of int16: give floats"),
         ((np.array([0.0, np.nan]), RATE), "NaN or infinite"),
         ((np.array([0.0, 9000.0]), RATE), "the largest is 9000. Divide them"),
@@ -119,7 +133,9 @@ def test_damaged_files_are_refused(tmp_path):
         ("empty.wav", b"", "Format not recognised"),
     ]:
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InvalidRequest, match=rf"cannot read .*{name}: {said}.*Save the sound again"):
+        with pytest.raises(
+            InvalidRequest, match=rf"cannot read .*{name}: {said}.*Save the sound again"
+        ):
             samples(tmp_path / name, RATE)
     with pytest.raises(InvalidRequest, match="it is empty"):
         samples(written(tmp_path / "none.wav", np.zeros(0), 2), RATE)
@@ -128,17 +144,31 @@ def test_damaged_files_are_refused(tmp_path):
 def header(frames: int, rate: int = RATE, bits: int = 16, channels: int = 1) -> bytes:
     """Return a WAV file of whole numbers that ends after its header."""
     size = frames * channels * ((bits + 7) // 8)
-    return b"RIFF" + struct.pack("<I", size + 36) + b"WAVE" + struct.pack(
-        "<4sIHHIIHH4sI", b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size
-    )  # fmt: skip
+    return (
+        b"RIFF"
+        + struct.pack("<I", size + 36)
+        + b"WAVE"
+        + struct.pack(
+            "<4sIHHIIHH4sI", b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (header(15_000_000, rate=1000, bits=8), "it lasts 15000 seconds, and the limit is 1800. Cut it into pieces"),
-        (header(2**31 - 99, rate=1_000_000, bits=8), "it lasts 2147 seconds, and the limit is 1800"),
-        (header(90_000_000, rate=96_000, bits=8), "it has 90000000 samples, and the limit is 86400000. Save it at"),
+        (
+            header(15_000_000, rate=1000, bits=8),
+            "it lasts 15000 seconds, and the limit is 1800. Cut it into pieces",
+        ),
+        (
+            header(2**31 - 99, rate=1_000_000, bits=8),
+            "it lasts 2147 seconds, and the limit is 1800",
+        ),
+        (
+            header(90_000_000, rate=96_000, bits=8),
+            "it has 90000000 samples, and the limit is 86400000. Save it at",
+        ),
         ((np.zeros(1801 * 1000, np.float32), 1000), "it lasts 1801 seconds"),
     ],
     ids=["1000 Hz", "1 MHz", "dense", "array"],
@@ -151,7 +181,9 @@ def test_length_is_bounded_before_a_sound_is_decoded(given, said):
 def test_length_of_other_formats_is_bounded_too(tmp_path):
     soundfile.write(tmp_path / "a.flac", np.zeros(20_000, np.float32), 1000)
     assert len(samples(tmp_path / "a.flac", RATE, longest=20.0)) == 20 * RATE
-    with pytest.raises(InvalidRequest, match=r"it lasts 20 seconds, and the limit is 19\.9"):
+    with pytest.raises(
+        InvalidRequest, match=r"it lasts 20 seconds, and the limit is 19\.9"
+    ):
         samples(tmp_path / "a.flac", RATE, longest=19.9)
     content = bytearray((tmp_path / "a.flac").read_bytes())
     content[21:26] = b"\xff\xff\xff\xff\xff"  # the number of frames
@@ -197,7 +229,9 @@ def test_blocks_of_a_file_are_decoded_as_the_whole(tmp_path):
     soundfile.write(tmp_path / "a.flac", noise, RATE)
     whole = soundfile.read(tmp_path / "a.flac", dtype="float32")[0]
     assert whole.size > BLOCK
-    assert np.array_equal(samples(tmp_path / "a.flac", RATE), whole.mean(1, dtype=np.float32))
+    assert np.array_equal(
+        samples(tmp_path / "a.flac", RATE), whole.mean(1, dtype=np.float32)
+    )
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
@@ -205,8 +239,14 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
     soundless = tmp_path / "a.flac"
     soundless.write_bytes(b"fLaC")
-    with pytest.raises(InvalidRequest, match=r"soundfile is missing. Run: pip install 'foreword\[audio\]'"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"soundfile is missing. Run: pip install 'foreword\[audio\]'",
+    ):
         samples(soundless, RATE)
-    with pytest.raises(InvalidRequest, match=r"at 22050 Hz: this model reads 16000 Hz, and soxr, .* is missing"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"at 22050 Hz: this model reads 16000 Hz, and soxr, .* is missing",
+    ):
         samples(tiny_whisper.SOUND, RATE)
     assert len(samples(written(tmp_path / "a.wav", tone(RATE), 2), RATE)) == RATE // 2

@@ -1,4 +1,6 @@
-"""Sound longer than a window: the sequential algorithm of transformers, token by token, and its fallback."""
+"""Sound longer than a window: the sequential algorithm of transformers, token by token,
+and its fallback.
+"""
 
 from functools import cache
 
@@ -39,16 +41,29 @@ def long() -> np.ndarray:
 
 @cache
 def features(name: str) -> torch.Tensor:
-    options = dict(sampling_rate=RATE, return_tensors="pt", truncation=False, padding="longest")
+    options = dict(
+        sampling_rate=RATE, return_tensors="pt", truncation=False, padding="longest"
+    )
     return tiny_whisper.extractor(name)(long(), **options)["input_features"]
 
 
 def check(name: str, found: Transcript, **options) -> None:
     """Compare a transcript with what transformers writes, segment by segment."""
-    options = dict(num_beams=1, max_new_tokens=24, return_timestamps=True, return_segments=True) | options
-    wanted = theirs(name).generate(input_features=features(name), **options)["segments"][0]
-    assert [one.tokens for one in found.segments] == [one["tokens"].tolist() for one in wanted]
-    assert [(one.start, one.end) for one in found.segments] == [(float(s["start"]), float(s["end"])) for s in wanted]
+    options = (
+        dict(
+            num_beams=1, max_new_tokens=24, return_timestamps=True, return_segments=True
+        )
+        | options
+    )
+    wanted = theirs(name).generate(input_features=features(name), **options)[
+        "segments"
+    ][0]
+    assert [one.tokens for one in found.segments] == [
+        one["tokens"].tolist() for one in wanted
+    ]
+    assert [(one.start, one.end) for one in found.segments] == [
+        (float(s["start"]), float(s["end"])) for s in wanted
+    ]
     assert found.tokens == [token for one in wanted for token in one["tokens"].tolist()]
 
 
@@ -75,7 +90,9 @@ def test_windows_follow_the_timestamps(name):
 def test_a_window_reads_the_prompt_and_the_text_before_it(condition):
     ids = torch.tensor(tiny_whisper.tokenizer("v2").get_prompt_ids("some words"))
     free = transcribed("v2", language="en")
-    before = transcribed("v2", language="en", condition_on_prev_tokens=condition, prompt="some words")
+    before = transcribed(
+        "v2", language="en", condition_on_prev_tokens=condition, prompt="some words"
+    )
     options = dict(language="en", do_sample=False, condition_on_prev_tokens=condition)
     check("v2", before, prompt_ids=ids, **options)
     assert before.tokens != free.tokens
@@ -86,12 +103,20 @@ def test_a_window_reads_the_prompt_and_the_text_before_it(condition):
 
 
 def silence() -> list[float]:
-    """Probability of silence in each of the first windows, if they are read one after the other."""
+    """Probability of silence in each of the first windows, if they are read one after
+    the other.
+    """
     model = theirs("v2")
-    start, token = torch.tensor([[tiny_whisper.EOS + 1]]), model.generation_config.no_timestamps_token_id - 1
+    start, token = (
+        torch.tensor([[tiny_whisper.EOS + 1]]),
+        model.generation_config.no_timestamps_token_id - 1,
+    )
     windows = [features("v2")[:, :, seek : seek + 300] for seek in (0, 300)]
     with torch.no_grad():
-        logits = [model(input_features=window, decoder_input_ids=start).logits[0, -1] for window in windows]
+        logits = [
+            model(input_features=window, decoder_input_ids=start).logits[0, -1]
+            for window in windows
+        ]
     return [float(one.softmax(-1)[token]) for one in logits]
 
 
@@ -99,7 +124,9 @@ def test_silence_is_left_out():
     first, *_ = silence()
     whole = transcribed("v2", language="en")
     for threshold in (first * 0.99, first * 1.01):
-        options = dict(language="en", logprob_threshold=0.0, no_speech_threshold=threshold)
+        options = dict(
+            language="en", logprob_threshold=0.0, no_speech_threshold=threshold
+        )
         found = llm("v2").transcribe((long(), RATE), GREEDY, **options)[0]
         check("v2", found, temperature=0.0, **options)
         assert (found.segments[:1] == whole.segments[:1]) == (threshold > first)
@@ -110,26 +137,41 @@ def test_a_poor_text_is_written_again_at_the_next_temperature():
     options = dict(language="en", fallback=(0.5, 1.5), logprob_threshold=0.0)
     found, plain = (
         llm("v2").transcribe((long(), RATE), one, **options)[0]
-        for one in (asked, SamplingParams(temperature=0, max_tokens=24, seed=7, method="none"))
+        for one in (
+            asked,
+            SamplingParams(temperature=0, max_tokens=24, seed=7, method="none"),
+        )
     )
     assert found.segments == plain.segments != transcribed("v2", language="en").segments
     assert found.stats.accepted > 20
     assert plain.stats.drafted == 0
-    other = llm("v2").transcribe((long(), RATE), SamplingParams(temperature=0, max_tokens=24, seed=8), **options)[0]
+    other = llm("v2").transcribe(
+        (long(), RATE), SamplingParams(temperature=0, max_tokens=24, seed=8), **options
+    )[0]
     assert other.tokens != found.tokens
-    fine = llm("v2").transcribe((long(), RATE), asked, language="en", fallback=(1.5,), logprob_threshold=-100.0)[0]
+    fine = llm("v2").transcribe(
+        (long(), RATE), asked, language="en", fallback=(1.5,), logprob_threshold=-100.0
+    )[0]
     assert fine.tokens == transcribed("v2", language="en").tokens
 
 
 def test_a_text_is_split_at_pairs_of_timestamps():
     begin, word = 1000, 5
     assert split([word, word], begin, 300) == ([(0, 150, [word, word])], 300)
-    assert split([begin, word, begin + 9], begin, 300) == ([(0, 9, [begin, word, begin + 9])], 300)
+    assert split([begin, word, begin + 9], begin, 300) == (
+        [(0, 9, [begin, word, begin + 9])],
+        300,
+    )
     pair = [begin, word, begin + 9, begin + 10, word, begin + 20]
     assert split(pair, begin, 300) == ([(0, 9, pair[:3]), (10, 20, pair[3:])], 300)
     assert split([*pair[:4], word], begin, 300) == ([(0, 9, pair[:4])], 18)
     assert split([begin, begin], begin, 300) == ([(0, 0, [begin, begin])], 0)
-    assert compression_ratio([7] * 100, 51865) > 10 > 2 > compression_ratio(list(range(100)), 51865)
+    assert (
+        compression_ratio([7] * 100, 51865)
+        > 10
+        > 2
+        > compression_ratio(list(range(100)), 51865)
+    )
 
 
 def test_transcription_ends_when_its_client_leaves():
@@ -146,7 +188,10 @@ def test_transcription_ends_when_its_client_leaves():
     assert asks == 9
     assert not model._running
     assert model.engine.idle
-    assert model.transcribe((long(), RATE), GREEDY)[0].tokens == transcribed("v2").tokens  # in the same process
+    # in the same process
+    assert (
+        model.transcribe((long(), RATE), GREEDY)[0].tokens == transcribed("v2").tokens
+    )
 
 
 def test_a_longer_sound_than_the_caller_allows_is_refused():
@@ -154,5 +199,7 @@ def test_a_longer_sound_than_the_caller_allows_is_refused():
     with pytest.raises(InvalidRequest, match="it lasts 7 seconds, and the limit is 5"):
         model.transcribe((long(), RATE), GREEDY, max_seconds=5)
     for wrong in (0, float("nan"), float("inf"), "1"):
-        with pytest.raises(InvalidRequest, match="max_seconds must be a positive number, got"):
+        with pytest.raises(
+            InvalidRequest, match="max_seconds must be a positive number, got"
+        ):
             model.transcribe((long(), RATE), GREEDY, max_seconds=wrong)

@@ -1,4 +1,6 @@
-"""What a speech model is asked: options of a request, and errors that say what is wrong."""
+"""What a speech model is asked: options of a request, and errors that say what is
+wrong.
+"""
 
 import json
 import shutil
@@ -37,7 +39,10 @@ def copied(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(language="klingon"), "there is no language 'klingon' in .*; it knows af, am,"),
+        (
+            dict(language="klingon"),
+            "there is no language 'klingon' in .*; it knows af, am,",
+        ),
         (dict(task="sing"), "task must be one of transcribe, translate, got 'sing'"),
         (dict(no_speech_threshold=0.6), "no_speech_threshold needs logprob_threshold"),
         (dict(logprob_threshold=float("nan")), "logprob_threshold must be a number"),
@@ -45,7 +50,10 @@ def copied(tmp_path: Path) -> Path:
         (dict(prompt="<|en|>"), r"prompt must be text, and holds '<\|en\|>'"),
         (dict(params=SamplingParams(logprobs=1)), "cannot transcribe with 'logprobs'"),
         (dict(params=SamplingParams(trace=True)), "cannot transcribe with 'trace'"),
-        (dict(params=SamplingParams(method="tli")), "is an encoder-decoder. Use one of none, ngram"),
+        (
+            dict(params=SamplingParams(method="tli")),
+            "is an encoder-decoder. Use one of none, ngram",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -55,11 +63,17 @@ def test_wrong_options_are_refused(options, said):
 
 
 def test_text_and_sound_are_not_mistaken_for_each_other():
-    with pytest.raises(InvalidRequest, match=r"cannot complete a text: .* reads sound. Use LLM.transcribe"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot complete a text: .* reads sound. Use LLM.transcribe",
+    ):
         llm().generate("A text.", GREEDY)
     with pytest.raises(InvalidRequest, match="it reads no sound"):
         LLM(starter.target(), method="none").transcribe(SOUND)
-    with pytest.raises(InvalidRequest, match="needs a model of speech that reads 80 mel bins as draft model"):
+    with pytest.raises(
+        InvalidRequest,
+        match="needs a model of speech that reads 80 mel bins as draft model",
+    ):
         LanguageModelDrafter.load(tiny_whisper.build("v3"), llm().target, None)
 
 
@@ -94,9 +108,17 @@ def test_a_model_of_one_language_takes_none(copied):
 @pytest.mark.parametrize(
     ("missing", "options", "said"),
     [
-        ("lang_to_id", dict(language="en"), "cannot set 'language': .* lack lang_to_id"),
+        (
+            "lang_to_id",
+            dict(language="en"),
+            "cannot set 'language': .* lack lang_to_id",
+        ),
         ("task_to_id", dict(task="translate"), "cannot set 'task': .* lack task_to_id"),
-        ("no_timestamps_token_id", dict(timestamps=True), "cannot write timestamps: .* lack no_timestamps_token_id"),
+        (
+            "no_timestamps_token_id",
+            dict(timestamps=True),
+            "cannot write timestamps: .* lack no_timestamps_token_id",
+        ),
     ],
 )
 def test_settings_that_a_request_needs_are_named(copied, missing, options, said):
@@ -110,11 +132,22 @@ def test_settings_that_a_request_needs_are_named(copied, missing, options, said)
 
 def test_a_missing_or_wrong_feature_extractor_is_named(copied):
     (copied / "processor_config.json").unlink()
-    with pytest.raises(ModelError, match=r"cannot load a feature extractor from .* Copy preprocessor_config.json"):
+    with pytest.raises(
+        ModelError,
+        match=r"cannot load a feature extractor from .* Copy preprocessor_config.json",
+    ):
         LLM(copied, dtype="float32").transcribe(SOUND)
     tiny_whisper.extractor("v3").save_pretrained(copied)
-    with pytest.raises(ModelError, match=r"gives 128 bins and windows of 300 frames, and the model reads 80 and 300"):
+    with pytest.raises(
+        ModelError,
+        match=r"gives 128 bins and windows of 300 frames, and the model reads 80 and 300",
+    ):
         LLM(copied, dtype="float32").transcribe(SOUND)
-    memory = LLM(Model(tiny_whisper.build("v2"), "v2"), tokenizer=tiny_whisper.tokenizer("v2"))
-    with pytest.raises(ModelError, match=r"its feature extractor is unknown. Save the model and its processor"):
+    memory = LLM(
+        Model(tiny_whisper.build("v2"), "v2"), tokenizer=tiny_whisper.tokenizer("v2")
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"its feature extractor is unknown. Save the model and its processor",
+    ):
         memory.transcribe(SOUND)

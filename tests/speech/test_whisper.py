@@ -1,4 +1,6 @@
-"""Whisper: greedy text is that of transformers' `generate`, and drafts change no token of a sampled one."""
+"""Whisper: greedy text is that of transformers' `generate`, and drafts change no token
+of a sampled one.
+"""
 
 import weakref
 from functools import cache
@@ -43,11 +45,19 @@ def theirs(name: str) -> WhisperForConditionalGeneration:
 @cache
 def llm(name: str, method: str, draft: str = "own") -> LLM:
     source = drafts(name, draft) if "lm" in method else None
-    return LLM(target(name), tokenizer=tiny_whisper.tokenizer(name), method=method, draft=source, nodes=4)
+    return LLM(
+        target(name),
+        tokenizer=tiny_whisper.tokenizer(name),
+        method=method,
+        draft=source,
+        nodes=4,
+    )
 
 
 def drafts(name: str, kind: str) -> Source:
-    """The target again, with an encoder of its own; a folder as distil-whisper's; or a decoder alone."""
+    """The target again, with an encoder of its own; a folder as distil-whisper's; or a
+    decoder alone.
+    """
     if kind == "smaller":
         return tiny_whisper.build(name, "draft", encoder_layers=1, decoder_layers=1)
     if kind == "equal encoder":
@@ -84,14 +94,20 @@ def sounds() -> list[tuple[np.ndarray, int]]:
 def features(name: str, sound: np.ndarray) -> torch.Tensor:
     short = len(sound) <= tiny_whisper.SECONDS * RATE
     padding = "max_length" if short else "longest"
-    options = dict(sampling_rate=RATE, return_tensors="pt", truncation=False, padding=padding)
+    options = dict(
+        sampling_rate=RATE, return_tensors="pt", truncation=False, padding=padding
+    )
     return tiny_whisper.extractor(name)(sound, **options)["input_features"]
 
 
 def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
     """What transformers writes, greedily unless a temperature is given."""
     options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW) | options
-    return theirs(name).generate(input_features=features(name, sound), **options)[0].tolist()
+    return (
+        theirs(name)
+        .generate(input_features=features(name, sound), **options)[0]
+        .tolist()
+    )
 
 
 @pytest.mark.sample(7)
@@ -101,23 +117,37 @@ def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
 def test_greedy_text_is_that_of_generate(name, timestamps, method):
     one = llm(name, method)
     assert one.target.mode is Mode.TREE
-    expected = [wanted(name, sound, return_timestamps=timestamps) for sound, _ in sounds()]
+    expected = [
+        wanted(name, sound, return_timestamps=timestamps) for sound, _ in sounds()
+    ]
     together = one.transcribe(sounds(), GREEDY, timestamps=timestamps)
     assert [one.tokens for one in together] == expected
-    assert [one.transcribe(sound, GREEDY, timestamps=timestamps)[0].tokens for sound in sounds()] == expected
+    assert [
+        one.transcribe(sound, GREEDY, timestamps=timestamps)[0].tokens
+        for sound in sounds()
+    ] == expected
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "options",
-    [dict(language="en"), dict(language="German", task="translate"), dict(task="translate"), dict(language="fr")],
+    [
+        dict(language="en"),
+        dict(language="German", task="translate"),
+        dict(task="translate"),
+        dict(language="fr"),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", tiny_whisper.NAMES)
 def test_a_request_chooses_language_and_task(name, options):
     found = llm(name, "lm").transcribe(sounds()[0], GREEDY, **options)[0]
     free = llm(name, "lm").transcribe(sounds()[0], GREEDY)[0]
-    assert found.tokens == wanted(name, sounds()[0][0], **{k: v.lower() for k, v in options.items()}) != free.tokens
+    assert (
+        found.tokens
+        == wanted(name, sounds()[0][0], **{k: v.lower() for k, v in options.items()})
+        != free.tokens
+    )
     spoken = {"German": "de"}.get(options.get("language"), options.get("language"))
     assert found.language == (spoken or free.language) in tiny_whisper.languages(name)
 
@@ -142,19 +172,30 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method, timestamps):
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_what_repeats_itself_is_copied(method):
     asked = SamplingParams(temperature=0.3, max_tokens=150, seed=1)
-    plain, drafted = (llm("v2", one).transcribe(sounds(), asked, language="en") for one in ("none", method))
+    plain, drafted = (
+        llm("v2", one).transcribe(sounds(), asked, language="en")
+        for one in ("none", method)
+    )
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert sum(one.stats.accepted for one in drafted) > 20
 
 
-def runs(model: Model | WhisperForConditionalGeneration) -> tuple[list[weakref.ref], object]:
-    """A list that grows by the states of each run of the encoder, and the hook that does it."""
+def runs(
+    model: Model | WhisperForConditionalGeneration,
+) -> tuple[list[weakref.ref], object]:
+    """A list that grows by the states of each run of the encoder, and the hook that
+    does it.
+    """
     hf, states = model.hf if isinstance(model, Model) else model, list[weakref.ref]()
-    return states, hf.get_encoder().register_forward_hook(lambda *call: states.append(weakref.ref(call[-1][0])))
+    return states, hf.get_encoder().register_forward_hook(
+        lambda *call: states.append(weakref.ref(call[-1][0]))
+    )
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"])
+@pytest.mark.parametrize(
+    "kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"]
+)
 @pytest.mark.parametrize("name", ["v2", *in_c("v2")])
 def test_a_draft_model_with_the_same_encoder_runs_none(name, kind):
     one = llm(name, "lm", kind)
@@ -163,7 +204,9 @@ def test_a_draft_model_with_the_same_encoder_runs_none(name, kind):
     assert shares == (kind in ("decoder", "decoder folder", "equal encoder"))
     ours, hook = runs(one.target)
     others, other = ([], None) if shares else runs(draft)
-    answers = one.transcribe(sounds(), SamplingParams(temperature=1.0, max_tokens=NEW, seed=5), language="en")
+    answers = one.transcribe(
+        sounds(), SamplingParams(temperature=1.0, max_tokens=NEW, seed=5), language="en"
+    )
     hook.remove()
     if other is not None:
         other.remove()
@@ -180,6 +223,8 @@ def test_a_draft_model_with_the_same_encoder_runs_none(name, kind):
 def test_a_window_is_encoded_once_for_its_language_its_thresholds_and_all_its_texts():
     states, hook = runs(target("v3"))
     asked = SamplingParams(temperature=0, max_tokens=NEW, seed=5, n=2)
-    llm("v3", "none").transcribe(sounds()[0], asked, fallback=(0.4, 1.0), logprob_threshold=100.0)
+    llm("v3", "none").transcribe(
+        sounds()[0], asked, fallback=(0.4, 1.0), logprob_threshold=100.0
+    )
     hook.remove()
     assert len(states) == 1

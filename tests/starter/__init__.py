@@ -1,6 +1,8 @@
-"""Two small models for tests: the family that shipped first, a Llama of 16M parameters and its draft of 1.5M.
+"""Two small models for tests: the family that shipped first, a Llama of 16M parameters
+and its draft of 1.5M.
 
-So tests stay quick while the family that ships grows. Licence and attribution are those of src/foreword/bundled.
+So tests stay quick while the family that ships grows. Licence and attribution are those
+of src/foreword/bundled.
 """
 
 from pathlib import Path

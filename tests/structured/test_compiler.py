@@ -1,4 +1,6 @@
-"""What cannot be followed is refused with its reason; what can is compiled once, and never allows foreign tokens."""
+"""What cannot be followed is refused with its reason; what can is compiled once, and
+never allows foreign tokens.
+"""
 
 import json
 import sys
@@ -13,7 +15,10 @@ from running import grammars, target, tokenizer
 
 IMPOSSIBLE = [
     (dict(json_schema={"enum": []}), "enum array must not be empty"),
-    (dict(json_schema={"type": "integer", "minimum": 5, "maximum": 3}), "minimum greater than maximum"),
+    (
+        dict(json_schema={"type": "integer", "minimum": 5, "maximum": 3}),
+        "minimum greater than maximum",
+    ),
     (dict(json_schema={"type": "banana"}), 'Unsupported type "banana"'),
     (dict(json_schema={"$ref": "#/$defs/x"}), "Cannot find field"),
     (dict(json_schema={"$ref": "#"}), "no text follows it"),
@@ -31,7 +36,9 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "reason"), IMPOSSIBLE, ids=lambda value: str(value)[:50])
+@pytest.mark.parametrize(
+    ("wanted", "reason"), IMPOSSIBLE, ids=lambda value: str(value)[:50]
+)
 def test_what_cannot_be_followed_is_refused_with_the_reason(wanted, reason):
     (name,) = wanted
     with pytest.raises(InvalidRequest) as refused:
@@ -48,7 +55,9 @@ def allowed(wanted: dict, vocab: int, text: str = "", **more) -> torch.Tensor:
     params = SamplingParams(**wanted, **more)
     compiled = made.compiled(params)
     assert compiled is not None
-    return made.answer(compiled, params, 0).allowed(tokenizer()(text)["input_ids"] if text else [], [[]])[0]
+    return made.answer(compiled, params, 0).allowed(
+        tokenizer()(text)["input_ids"] if text else [], [[]]
+    )[0]
 
 
 def test_padding_and_special_tokens_are_never_allowed():
@@ -68,7 +77,14 @@ def test_text_may_end_where_the_grammar_ends_and_by_the_tokens_of_the_request():
         plainly = allowed(dict(regex="a+"), target().vocab, text)
         assert (bool(plainly[eos]), bool(plainly[stop])) == (ends, False)
         assert not allowed(dict(regex="a+"), target().vocab, text, ignore_eos=True)[eos]
-        assert bool(allowed(dict(regex="a+"), target().vocab, text, stop_token_ids=(stop,))[stop]) == ends
+        assert (
+            bool(
+                allowed(dict(regex="a+"), target().vocab, text, stop_token_ids=(stop,))[
+                    stop
+                ]
+            )
+            == ends
+        )
 
 
 def test_model_with_fewer_tokens_than_its_tokenizer():
@@ -86,7 +102,9 @@ def test_large_enum_and_long_text_are_bounded():
 
 def test_grammar_is_compiled_once():
     made = Grammars(tokenizer(), target().vocab, target().eos)
-    params = SamplingParams(json_schema={"type": "object", "properties": {"a": {"type": "integer"}}})
+    params = SamplingParams(
+        json_schema={"type": "object", "properties": {"a": {"type": "integer"}}}
+    )
     first = made.compiled(params)
     assert first is not None
     assert made.compiled(params) is made.submit(params).result(60) is first
@@ -94,15 +112,23 @@ def test_grammar_is_compiled_once():
 
 def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
-    with pytest.raises(InvalidRequest, match=r"xgrammar is missing .* pip install 'foreword\[structured\]'"):
-        Grammars(tokenizer(), target().vocab, target().eos).compiled(SamplingParams(regex="a"))
+    with pytest.raises(
+        InvalidRequest,
+        match=r"xgrammar is missing .* pip install 'foreword\[structured\]'",
+    ):
+        Grammars(tokenizer(), target().vocab, target().eos).compiled(
+            SamplingParams(regex="a")
+        )
 
 
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
         (dict(regex="a", grammar="b"), "cannot follow both regex and grammar"),
-        (dict(json_object=True, json_schema={"type": "object"}), "cannot follow both json_schema and json_object"),
+        (
+            dict(json_object=True, json_schema={"type": "object"}),
+            "cannot follow both json_schema and json_object",
+        ),
         (dict(regex="a", min_tokens=2), "cannot use min_tokens with regex"),
         (dict(regex=""), "regex must be None or a text that is not empty"),
         (dict(regex=3), "regex must be None or a text"),
@@ -125,5 +151,8 @@ def test_form_of_a_parameter_is_checked_at_once(unchecked, wanted, reason):
 
 def test_schema_is_the_same_as_dict_and_as_text():
     schema = {"type": "object", "properties": {"é": {"enum": ["ß"]}}}
-    assert SamplingParams(json_schema=schema).json_schema == SamplingParams(json_schema=json.dumps(schema)).json_schema
+    assert (
+        SamplingParams(json_schema=schema).json_schema
+        == SamplingParams(json_schema=json.dumps(schema)).json_schema
+    )
     assert SamplingParams(json_schema={}).structured

@@ -1,4 +1,6 @@
-"""Structured output through the text API: refusals before the start, compilation beside rounds, asyncio."""
+"""Structured output through the text API: refusals before the start, compilation beside
+rounds, asyncio.
+"""
 
 import asyncio
 import json
@@ -14,13 +16,21 @@ from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
 from foreword.structured import matcher
 
-SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+}
 TAG = {
     "type": "structural_tag",
     "format": {
         "type": "tag",
         "begin": "<call>",
-        "content": {"type": "json_schema", "json_schema": SCHEMA, "max_whitespace_cnt": 1},
+        "content": {
+            "type": "json_schema",
+            "json_schema": SCHEMA,
+            "max_whitespace_cnt": 1,
+        },
         "end": "</call>",
     },
 }
@@ -41,14 +51,20 @@ def test_wrong_request_is_refused_before_any_starts(llm):
 
 
 def test_structural_tag_is_followed(llm):
-    (answer,) = llm.generate("Call:", SamplingParams(structural_tag=TAG, seed=1, max_tokens=40))
-    assert re.fullmatch(r"<call>\{\s*\"ok\"\s*:\s*(true|false)\s*\}</call>", answer.text)
+    (answer,) = llm.generate(
+        "Call:", SamplingParams(structural_tag=TAG, seed=1, max_tokens=40)
+    )
+    assert re.fullmatch(
+        r"<call>\{\s*\"ok\"\s*:\s*(true|false)\s*\}</call>", answer.text
+    )
     assert answer.stats.accepted > 0
 
 
 def test_grammar_is_compiled_while_another_thread_runs_a_round(llm):
     with llm._lock, ThreadPoolExecutor(1) as other:  # as a round holds it
-        compiling = other.submit(llm.compiling, SamplingParams(json_schema=SCHEMA)).result(60)
+        compiling = other.submit(
+            llm.compiling, SamplingParams(json_schema=SCHEMA)
+        ).result(60)
         assert compiling.result(60) is not None
 
 
@@ -62,7 +78,9 @@ def test_asyncio_gives_the_same_answers_and_refusals(llm):
             with pytest.raises(InvalidRequest, match="cannot follow this regex: "):
                 async for _ in shared.stream("x", SamplingParams(regex="("), id="a"):
                     pass
-            streamed = "".join([delta.text async for delta in shared.stream("Well?", params, id="a")])
+            streamed = "".join(
+                [delta.text async for delta in shared.stream("Well?", params, id="a")]
+            )
             return [streamed, (await shared.generate("Well?", params))[0].text]
 
     want = llm.generate("Well?", params)[0].text
@@ -71,7 +89,9 @@ def test_asyncio_gives_the_same_answers_and_refusals(llm):
 
 
 def test_special_tokens_in_text_do_not_end_it(llm):
-    (answer,) = llm.generate("x", SamplingParams(regex=r"<\|end\|>[ab]", seed=1, max_tokens=24))
+    (answer,) = llm.generate(
+        "x", SamplingParams(regex=r"<\|end\|>[ab]", seed=1, max_tokens=24)
+    )
     assert answer.text in ("<|end|>a", "<|end|>b")
 
 
@@ -81,24 +101,39 @@ def test_special_tokens_in_text_do_not_end_it(llm):
 def of_bytes() -> PreTrainedTokenizerFast:
     """A tokenizer whose tokens are the bytes, and an end of the text."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate([*letters, "<end>"])}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made = Tokenizer(
+        models.BPE(
+            {letter: number for number, letter in enumerate([*letters, "<end>"])}, []
+        )
+    )
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
 
 
-async def beside(llm: LLM, params: SamplingParams, free: SamplingParams) -> list[str | BaseException]:
-    """Return the texts, or the errors, of a request that follows something and of a free one beside it."""
+async def beside(
+    llm: LLM, params: SamplingParams, free: SamplingParams
+) -> list[str | BaseException]:
+    """Return the texts, or the errors, of a request that follows something and of a
+    free one beside it.
+    """
     async with AsyncLLM(llm) as shared:
 
         async def text(own: SamplingParams) -> str:
-            return "".join([delta.text async for delta in shared.stream("One day", own)])
+            return "".join(
+                [delta.text async for delta in shared.stream("One day", own)]
+            )
 
         return await asyncio.gather(text(params), text(free), return_exceptions=True)
 
 
 @pytest.mark.parametrize("regex", ["(ab|[^a]){40}", "[^a]{3}"])
 def test_vocabulary_that_does_not_fill_the_mask(regex):
-    """Bits beyond it were taken for tokens: IndexError for all requests, and answers that never end."""
+    """Bits beyond it were taken for tokens: IndexError for all requests, and answers
+    that never end.
+    """
     llm = LLM(pair.llama(), tokenizer=of_bytes(), nodes=4, method="ngram")
     free = SamplingParams(temperature=0.8, seed=1, max_tokens=24, ignore_eos=True)
     params = SamplingParams(regex=regex, seed=2, max_tokens=24)
@@ -111,8 +146,12 @@ def test_vocabulary_that_does_not_fill_the_mask(regex):
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_grammar_that_takes_too_long_ends_its_request_alone(llm, monkeypatch, rule):
     ambiguous = "root ::= [a-z] | root root | root root root"
-    params = SamplingParams(grammar=ambiguous, seed=1, max_tokens=64, ignore_eos=True, rule=rule)
-    free = SamplingParams(temperature=0.8, seed=1, max_tokens=24, ignore_eos=True, rule=rule)
+    params = SamplingParams(
+        grammar=ambiguous, seed=1, max_tokens=64, ignore_eos=True, rule=rule
+    )
+    free = SamplingParams(
+        temperature=0.8, seed=1, max_tokens=24, ignore_eos=True, rule=rule
+    )
     assert llm.compiling(params).result(60)
     monkeypatch.setattr(matcher, "RESERVE", 0.02)
     monkeypatch.setattr(matcher, "EARNED", 0.0)

@@ -1,4 +1,6 @@
-"""Masks of every node, forced text and the end of an answer, against xgrammar asked node by node."""
+"""Masks of every node, forced text and the end of an answer, against xgrammar asked
+node by node.
+"""
 
 import random
 
@@ -28,15 +30,24 @@ def answer(params: SamplingParams, prompt: int = 0) -> AnswerGrammar:
 
 
 def fresh(params: SamplingParams, text: list[int]) -> set[int] | None:
-    """The tokens that may follow a text by a matcher of its own; None if it refuses the text. Without the end."""
+    """The tokens that may follow a text by a matcher of its own; None if it refuses the
+    text. Without the end.
+    """
     vocab = target().vocab
     matcher = GrammarMatcher(grammars().compiled(params))
     if not all(matcher.accept_token(token) for token in text):
         return None
     bits = allocate_token_bitmask(1, vocab + 1)
     matcher.fill_next_token_bitmask(bits)
-    found = (bits[0, :, None] >> torch.arange(32) & 1).flatten()[: vocab + 1].nonzero()[:, 0].tolist()
-    return {token for token in found if token < vocab} | (target().eos if vocab in found else set())
+    found = (
+        (bits[0, :, None] >> torch.arange(32) & 1)
+        .flatten()[: vocab + 1]
+        .nonzero()[:, 0]
+        .tolist()
+    )
+    return {token for token in found if token < vocab} | (
+        target().eos if vocab in found else set()
+    )
 
 
 def test_every_node_has_the_mask_of_its_own_path():
@@ -47,12 +58,22 @@ def test_every_node_has_the_mask_of_its_own_path():
         for node in range(12):
             parent = rng.randrange(-1, node)
             at = len(tokens) + len(tree.paths[parent + 1])
-            tree.add(whole[at] if at < len(whole) and rng.random() < 0.8 else wrong, parent, 1.0)
+            tree.add(
+                whole[at] if at < len(whole) and rng.random() < 0.8 else wrong,
+                parent,
+                1.0,
+            )
         found = grammar.allowed(tokens, tree.paths)
         for row, path in enumerate(tree.paths):
-            assert set(found[row].nonzero()[:, 0].tolist()) == (fresh(JSON, tokens + path) or set())
+            assert set(found[row].nonzero()[:, 0].tolist()) == (
+                fresh(JSON, tokens + path) or set()
+            )
         kept = grammar.accepted(tokens, tree)
-        assert kept == [node for node, path in enumerate(tree.paths[1:]) if fresh(JSON, tokens + path) is not None]
+        assert kept == [
+            node
+            for node, path in enumerate(tree.paths[1:])
+            if fresh(JSON, tokens + path) is not None
+        ]
         tokens = whole[: len(tokens) + 1]
 
 
@@ -77,10 +98,16 @@ def test_answer_is_finished_once_nothing_may_follow():
     whole = ids('{"first_name": "", "é": 11}')
     for prompt in (0, 3):
         grammar = answer(JSON, prompt)
-        ends = [grammar.finished([7] * prompt + whole[:length]) for length in range(len(whole) + 1)]
+        ends = [
+            grammar.finished([7] * prompt + whole[:length])
+            for length in range(len(whole) + 1)
+        ]
         assert ends == [False] * len(whole) + [True]
     open_end = answer(SamplingParams(regex="a+"))
-    assert [open_end.finished(ids("aaa")[:length]) for length in range(2)] == [False, False]
+    assert [open_end.finished(ids("aaa")[:length]) for length in range(2)] == [
+        False,
+        False,
+    ]
 
 
 def test_end_of_text_is_a_draft_token_like_any_other():
@@ -92,7 +119,13 @@ def test_end_of_text_is_a_draft_token_like_any_other():
     end = tree.add(eos, second, 1.0)
     tree.add(a, end, 1.0)
     assert grammar.accepted([], tree) == [second, end]
-    assert grammar.allowed([], tree.paths).any(1).tolist() == [True, False, True, True, False]
+    assert grammar.allowed([], tree.paths).any(1).tolist() == [
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
     assert first == 0
     tree = DraftTree()
     tree.add(tokenizer().all_special_ids[1], -1, 1.0)
@@ -110,7 +143,9 @@ def test_nothing_is_written_to_standard_error(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kind", ["json_schema", "json_object", "regex", "grammar", "structural_tag"])
+@pytest.mark.parametrize(
+    "kind", ["json_schema", "json_object", "regex", "grammar", "structural_tag"]
+)
 def test_every_kind_of_form(kind):
     forms = {
         "json_schema": (SCHEMA, '{"first_name": "a", "é": 10}'),

@@ -1,4 +1,6 @@
-"""Compilations of many tenants: one at a time for each, in turns, ended by leaving and by time; no mask differs."""
+"""Compilations of many tenants: one at a time for each, in turns, ended by leaving and
+by time; no mask differs.
+"""
 
 import asyncio
 import gc
@@ -16,11 +18,21 @@ from foreword.structured.forms import Vocabulary
 from running import target, tokenizer
 
 FORMS = [
-    dict(json_schema={"type": "object", "properties": {"é": {"enum": [10, 11]}, "b": {"type": "string"}}}),
+    dict(
+        json_schema={
+            "type": "object",
+            "properties": {"é": {"enum": [10, 11]}, "b": {"type": "string"}},
+        }
+    ),
     dict(json_object=True),
     dict(regex="(ab|c{2,3}|é)+x"),
     dict(grammar='root ::= "x" | "y" root'),
-    dict(structural_tag={"type": "structural_tag", "format": {"type": "const_string", "value": "<call>"}}),
+    dict(
+        structural_tag={
+            "type": "structural_tag",
+            "format": {"type": "const_string", "value": "<call>"},
+        }
+    ),
 ]
 
 
@@ -40,8 +52,12 @@ def submitted(regex: str, tenant: str) -> Future:
 
 
 def small(tenant: str) -> None:
-    """Wait for a compilation of this tenant; it takes its place after all others were given up."""
-    assert submitted(f"[a-{random.choice('klmnop')}]{{{random.randrange(10**6)}}}", tenant).result(120)
+    """Wait for a compilation of this tenant; it takes its place after all others were
+    given up.
+    """
+    assert submitted(
+        f"[a-{random.choice('klmnop')}]{{{random.randrange(10**6)}}}", tenant
+    ).result(120)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: next(iter(form)))
@@ -79,7 +95,9 @@ def test_refusals_of_another_process_are_the_same(wanted, reason):
 
 
 def test_tenant_has_one_place_and_what_is_left_ends():
-    """Six expressions that take minutes hold up no other tenant, nor their own once the client has gone."""
+    """Six expressions that take minutes hold up no other tenant, nor their own once the
+    client has gone.
+    """
     long = [submitted(endless(number), "one") for number in range(6)]
     small("other")
     waiting = made()._queue
@@ -94,11 +112,17 @@ def test_tenant_has_one_place_and_what_is_left_ends():
 
 
 def test_shortest_form_of_a_tenant_is_first_and_the_same_form_is_compiled_once():
-    long = [submitted(endless(7), "one"), submitted(endless(8), "one"), submitted(endless(8), "one")]
+    long = [
+        submitted(endless(7), "one"),
+        submitted(endless(8), "one"),
+        submitted(endless(8), "one"),
+    ]
     short = submitted("[a-c]{3}", "one")
     assert len(made()._queue._waiting) + len(made()._queue._running) == 3
     assert long[1].cancel()
-    assert len(made()._queue._waiting) + len(made()._queue._running) == 3, "another caller waits for it"
+    assert len(made()._queue._waiting) + len(made()._queue._running) == 3, (
+        "another caller waits for it"
+    )
     assert long[0].cancel()
     assert short.result(120)
     assert not long[2].done()
@@ -109,7 +133,10 @@ def test_shortest_form_of_a_tenant_is_first_and_the_same_form_is_compiled_once()
 def test_compilation_that_takes_too_long_is_refused(monkeypatch):
     small("one")
     monkeypatch.setattr(queue, "LIMIT", 0.2)
-    with pytest.raises(InvalidRequest, match=r"cannot follow this regex: compiling it takes more than 0.2 seconds"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot follow this regex: compiling it takes more than 0.2 seconds",
+    ):
         submitted(endless(9), "one").result(120)
     monkeypatch.undo()
     small("one")
@@ -141,7 +168,9 @@ def test_cancelled_request_ends_its_compilation_and_no_other_request():
 
     async def work() -> list[str]:
         async with AsyncLLM(llm) as shared:
-            leaving = asyncio.create_task(shared.generate("One day", SamplingParams(regex=endless(1))))
+            leaving = asyncio.create_task(
+                shared.generate("One day", SamplingParams(regex=endless(1)))
+            )
             texts = [(await shared.generate("One day", free))[0].text]
             assert not leaving.done()
             leaving.cancel()
@@ -149,5 +178,7 @@ def test_cancelled_request_ends_its_compilation_and_no_other_request():
                 await leaving
             return [*texts, (await shared.generate("One day", wanted))[0].text]
 
-    assert asyncio.run(work()) == [llm.generate("One day", one)[0].text for one in (free, wanted)]
+    assert asyncio.run(work()) == [
+        llm.generate("One day", one)[0].text for one in (free, wanted)
+    ]
     assert llm._requests._grammars._queue._waiting == []

@@ -1,4 +1,6 @@
-"""A schema or expression is enforced as it stands, or refused before the request starts."""
+"""A schema or expression is enforced as it stands, or refused before the request
+starts.
+"""
 
 import json
 import re
@@ -15,37 +17,74 @@ from running import grammars
 REFUSED = [
     ({"type": "string", "not": {"const": "a"}}, "'not' is not supported"),
     ({"type": "array", "uniqueItems": True}, "'uniqueItems' is not supported"),
-    ({"if": {"type": "string"}, "then": {"minLength": 3}}, "'(if|then)' is not supported"),
+    (
+        {"if": {"type": "string"}, "then": {"minLength": 3}},
+        "'(if|then)' is not supported",
+    ),
     ({"type": "object", "dependentRequired": {"a": ["b"]}}, "'dependentRequired'"),
     ({"type": "array", "contains": {}}, "'contains'"),
     ({"allOf": [{"type": "string"}, {"minLength": 3}]}, "'allOf' of several"),
-    ({"$ref": "#/$defs/s", "$defs": {"s": {"type": "string"}}, "minLength": 3}, "'minLength' has no effect beside"),
-    ({"type": "string", "anyOf": [{"type": "string"}]}, "'type' has no effect beside 'anyOf'"),
+    (
+        {"$ref": "#/$defs/s", "$defs": {"s": {"type": "string"}}, "minLength": 3},
+        "'minLength' has no effect beside",
+    ),
+    (
+        {"type": "string", "anyOf": [{"type": "string"}]},
+        "'type' has no effect beside 'anyOf'",
+    ),
     ({"enum": ["a", "bb"], "minLength": 2}, "'minLength' has no effect beside 'enum'"),
     ({"type": "string", "enum": ["a", 1]}, "1 is not of type 'string'"),
     ({"type": "integer", "const": True}, "True is not of type 'integer'"),
     ({"minimum": 3}, "'minimum' has no effect without a type"),
     ({"type": "number", "multipleOf": 3}, "'multipleOf'"),
     ({"type": "integer", "multipleOf": 3, "minimum": 5}, "'multipleOf'"),
-    ({"type": "object", "required": ["b"], "properties": {"a": {}}}, "'b' is required but not among"),
-    ({"type": "object", "properties": {"a": {}}, "propertyNames": {"pattern": "b"}}, "'propertyNames'"),
-    ({"type": "string", "pattern": "a+", "maxLength": 2}, "'maxLength' has no effect beside 'pattern'"),
-    ({"type": "string", "format": "date", "pattern": "^1"}, "'format' has no effect beside 'pattern'"),
+    (
+        {"type": "object", "required": ["b"], "properties": {"a": {}}},
+        "'b' is required but not among",
+    ),
+    (
+        {"type": "object", "properties": {"a": {}}, "propertyNames": {"pattern": "b"}},
+        "'propertyNames'",
+    ),
+    (
+        {"type": "string", "pattern": "a+", "maxLength": 2},
+        "'maxLength' has no effect beside 'pattern'",
+    ),
+    (
+        {"type": "string", "format": "date", "pattern": "^1"},
+        "'format' has no effect beside 'pattern'",
+    ),
     ({"type": "string", "pattern": '^a"b$'}, "quotation mark"),
     ({"$ref": "http://x.y/z"}, "must point into this schema"),
-    ({"type": "object", "properties": {f"p{n}": {} for n in range(600)}}, "600 properties, the limit is 512"),
-    ({"properties": {"a": {"items": {"type": "string", "not": {}}}}}, "at #/properties/a/items, 'not'"),
+    (
+        {"type": "object", "properties": {f"p{n}": {} for n in range(600)}},
+        "600 properties, the limit is 512",
+    ),
+    (
+        {"properties": {"a": {"items": {"type": "string", "not": {}}}}},
+        "at #/properties/a/items, 'not'",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "reason"), REFUSED, ids=lambda value: json.dumps(value)[:40])
+@pytest.mark.parametrize(
+    ("schema", "reason"), REFUSED, ids=lambda value: json.dumps(value)[:40]
+)
 def test_part_that_would_not_be_enforced_is_refused(schema, reason):
-    with pytest.raises(InvalidRequest, match=rf"^cannot follow this json_schema: (?=at #).*{reason}"):
+    with pytest.raises(
+        InvalidRequest, match=rf"^cannot follow this json_schema: (?=at #).*{reason}"
+    ):
         check_schema(schema)
 
 
 def test_names_of_properties_are_no_keywords():
-    check_schema({"type": "object", "properties": {"not": {"type": "string"}, "if": {}}, "required": ["not"]})
+    check_schema(
+        {
+            "type": "object",
+            "properties": {"not": {"type": "string"}, "if": {}},
+            "required": ["not"],
+        }
+    )
     check_schema({"enum": [{"not": 1}]})
 
 
@@ -59,8 +98,14 @@ def test_nesting_has_a_limit():
 
 OBJECT = "object"
 TRIED = [
-    ({"type": "string", "minLength": 2, "maxLength": 3}, ["a", "ab", "abc", "abcd", "éé", ""]),
-    ({"type": "integer", "minimum": -5, "maximum": 120}, [-6, -5, 0, 7, 120, 121, 1000]),
+    (
+        {"type": "string", "minLength": 2, "maxLength": 3},
+        ["a", "ab", "abc", "abcd", "éé", ""],
+    ),
+    (
+        {"type": "integer", "minimum": -5, "maximum": 120},
+        [-6, -5, 0, 7, 120, 121, 1000],
+    ),
     ({"type": "number", "exclusiveMinimum": 0.5, "maximum": 3}, [0.5, 0.6, 3, 4, -1]),
     ({"type": "integer", "multipleOf": 3}, [3, 4]),
     ({"type": ["string", "null"]}, ["a", None, 1]),
@@ -71,13 +116,34 @@ TRIED = [
         {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
         [[], [1], [1, 2], [1, 2, 3], ["a"]],
     ),
-    ({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "string"}}, [[1, "a"], [1, 2], ["a"]]),
     (
-        {"type": OBJECT, "properties": {"a": {"type": "integer"}, "b": {}}, "required": ["a"]},
+        {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}],
+            "items": {"type": "string"},
+        },
+        [[1, "a"], [1, 2], ["a"]],
+    ),
+    (
+        {
+            "type": OBJECT,
+            "properties": {"a": {"type": "integer"}, "b": {}},
+            "required": ["a"],
+        },
         [{"a": 1}, {"a": 1, "b": [2]}, {"b": 2}, {"a": "x"}, {}],
     ),
-    ({"type": OBJECT, "additionalProperties": {"type": "integer"}, "minProperties": 1}, [{}, {"a": 1}, {"a": "x"}]),
-    ({"type": OBJECT, "properties": {'é"': {"type": "integer"}}, "required": ['é"']}, [{'é"': 1}, {}]),
+    (
+        {
+            "type": OBJECT,
+            "additionalProperties": {"type": "integer"},
+            "minProperties": 1,
+        },
+        [{}, {"a": 1}, {"a": "x"}],
+    ),
+    (
+        {"type": OBJECT, "properties": {'é"': {"type": "integer"}}, "required": ['é"']},
+        [{'é"': 1}, {}],
+    ),
     (
         {
             "$ref": "#/$defs/list",
@@ -92,18 +158,30 @@ TRIED = [
                 }
             },
         },
-        [{"v": 1, "next": None}, {"v": 1, "next": {"v": 2, "next": None}}, {"v": 1}, {"v": 1, "next": 2}],
+        [
+            {"v": 1, "next": None},
+            {"v": 1, "next": {"v": 2, "next": None}},
+            {"v": 1},
+            {"v": 1, "next": 2},
+        ],
     ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "values"), TRIED, ids=lambda value: json.dumps(value)[:60])
-def test_schema_that_is_not_refused_accepts_what_is_valid_and_nothing_else(schema, values):
+@pytest.mark.parametrize(
+    ("schema", "values"), TRIED, ids=lambda value: json.dumps(value)[:60]
+)
+def test_schema_that_is_not_refused_accepts_what_is_valid_and_nothing_else(
+    schema, values
+):
     grammar = grammars().compiled(SamplingParams(json_schema=schema))
     accepted = []
     for value in values:
         matcher = GrammarMatcher(grammar)
-        accepted.append(matcher.accept_string(json.dumps(value, ensure_ascii=False)) and matcher.is_completed())
+        accepted.append(
+            matcher.accept_string(json.dumps(value, ensure_ascii=False))
+            and matcher.is_completed()
+        )
     assert accepted == [jsonschema_rs.is_valid(schema, value) for value in values]
     assert {*accepted} == {True, False}
 
@@ -123,7 +201,15 @@ def test_part_of_an_expression_that_would_be_ignored_is_refused(pattern, reason)
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"^\d+\.\d{2}$", r"[^$^]\x41\u00e9[\]\-\\]", r"(?:a|b)*?c", r"\$\^", r"[\w.+-]+@\w+\.\w{2,}", "é+|😀"]
+    "pattern",
+    [
+        r"^\d+\.\d{2}$",
+        r"[^$^]\x41\u00e9[\]\-\\]",
+        r"(?:a|b)*?c",
+        r"\$\^",
+        r"[\w.+-]+@\w+\.\w{2,}",
+        "é+|😀",
+    ],
 )
 def test_expression_that_is_not_refused_means_what_python_means(pattern):
     check_regex(pattern)

@@ -24,14 +24,23 @@ class Tab:
         self.faults: list[str] = []
         self.page.on("request", lambda request: self.loaded.append(request.url))
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        self.page.on(
+            "dialog",
+            lambda dialog: (
+                self.faults.append(f"dialog {dialog.message}"),
+                dialog.dismiss(),
+            ),
+        )
 
 
 @contextmanager
 def tab(browser: Browser, scheme: str = "light", width: int = 1280) -> Iterator[Tab]:
     """Open a page without motion; fail if a script of it failed."""
     context = browser.new_context(
-        viewport={"width": width, "height": 860}, color_scheme=scheme, reduced_motion="reduce", accept_downloads=True
+        viewport={"width": width, "height": 860},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        accept_downloads=True,
     )
     opened = Tab(context)
     try:
@@ -56,7 +65,9 @@ def ask(page: Page, prompt: str, **settings: str) -> None:
 
 def upload(page: Page, name: str, content: str) -> None:
     """Open a file in the page."""
-    page.locator("#file").set_input_files({"name": name, "mimeType": "application/json", "buffer": content.encode()})
+    page.locator("#file").set_input_files(
+        {"name": name, "mimeType": "application/json", "buffer": content.encode()}
+    )
 
 
 def recorded(**params: object) -> str:
@@ -83,7 +94,9 @@ WATCH = """() => {
 
 
 def watched_answer(page: Page, prompt: str, tokens: int) -> dict[str, Any]:
-    """Ask for a long answer; return the gaps between frames, the updates of the page and the number of tokens."""
+    """Ask for a long answer; return the gaps between frames, the updates of the page
+    and the number of tokens.
+    """
     page.evaluate(WATCH)
     ask(page, prompt, tokens=str(tokens))
     return page.evaluate(

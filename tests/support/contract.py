@@ -1,4 +1,7 @@
-"""What every drafter must keep. A new method passes this suite by being in the registry. Test code."""
+"""What every drafter must keep.
+
+A new method passes this suite by being in the registry. Test code.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +18,9 @@ from running import Answer, Request, emptied, engine, finish, plain, prompts, ta
 
 SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)
-FILTERED = SamplingParams(temperature=0.8, top_p=0.9, seed=4, max_tokens=20, ignore_eos=True)
+FILTERED = SamplingParams(
+    temperature=0.8, top_p=0.9, seed=4, max_tokens=20, ignore_eos=True
+)
 
 
 @dataclass
@@ -28,38 +33,54 @@ class Trial:
         self.drafter = self.make()
         self._told: dict[Sequence, int] = {}
 
-    def sequence(self, tokens: tuple[int, ...], params: SamplingParams = SAMPLED) -> Sequence:
+    def sequence(
+        self, tokens: tuple[int, ...], params: SamplingParams = SAMPLED
+    ) -> Sequence:
         return Request(tuple(tokens), params).sequence(target().eos)
 
-    def propose(self, sequences: list[Sequence], nodes: list[int], *, shared: bool = True) -> Draft:
+    def propose(
+        self, sequences: list[Sequence], nodes: list[int], *, shared: bool = True
+    ) -> Draft:
         vocab = target().vocab
         if self.drafter.hidden_layers:
             for sequence in sequences:
                 self._tell(sequence)
-        draft = self.drafter.propose(Batch(tuple(sequences), NoiseStreams(vocab, shared=shared)), nodes)
+        draft = self.drafter.propose(
+            Batch(tuple(sequences), NoiseStreams(vocab, shared=shared)), nodes
+        )
         check_form(draft, nodes, vocab, wants_probs=not shared)
         return draft
 
     def _tell(self, sequence: Sequence) -> None:
-        """What the engine does after every forward: say what the target thinks at the tokens that it has read."""
+        """What the engine does after every forward: say what the target thinks at the
+        tokens that it has read.
+        """
         model, read, told = target(), sequence.tokens[:-1], self._told.get(sequence, 0)
         if len(read) > told:
             model.open(-7, len(read))
-            _, hidden = model.read_hidden([Read(-7, 0, read, keep=0)], self.drafter.hidden_layers)
+            _, hidden = model.read_hidden(
+                [Read(-7, 0, read, keep=0)], self.drafter.hidden_layers
+            )
             model.close(-7)
             self.drafter.on_hidden_states(sequence, told, hidden[told:])
             self._told[sequence] = len(read)
 
 
-def check_form(draft: Draft, nodes: list[int], vocab: int, *, wants_probs: bool = False) -> None:
+def check_form(
+    draft: Draft, nodes: list[int], vocab: int, *, wants_probs: bool = False
+) -> None:
     """Shapes, dtypes and ranges of types.Draft."""
     rows, width = len(nodes), draft.nodes
     assert draft.tokens.shape == draft.parents.shape == (rows, width)
     assert draft.count.shape == (rows,)
     assert draft.tokens.dtype == draft.parents.dtype == draft.count.dtype == torch.int64
     count = draft.count.tolist()
-    assert all(0 <= got <= min(asked, width) for got, asked in zip(count, nodes, strict=True))
-    assert width == max(count, default=0), "padding beyond the longest row is scored for nothing"
+    assert all(
+        0 <= got <= min(asked, width) for got, asked in zip(count, nodes, strict=True)
+    )
+    assert width == max(count, default=0), (
+        "padding beyond the longest row is scored for nothing"
+    )
     assert bool(((draft.tokens >= 0) & (draft.tokens < vocab)).all())
     order = torch.arange(width)
     assert bool(((draft.parents >= -1) & (draft.parents < order)).all())
@@ -70,31 +91,46 @@ def check_form(draft: Draft, nodes: list[int], vocab: int, *, wants_probs: bool 
     assert draft.probs.shape == (rows, width, vocab)
     for row, used in enumerate(count):
         distributions = draft.probs[row, :used]
-        torch.testing.assert_close(distributions.sum(-1), torch.ones(used), atol=1e-4, rtol=0)
-        assert bool((distributions.gather(1, draft.tokens[row, :used, None]) > 0).all()), (
-            "drawn from a law that forbids it"
+        torch.testing.assert_close(
+            distributions.sum(-1), torch.ones(used), atol=1e-4, rtol=0
         )
+        assert bool(
+            (distributions.gather(1, draft.tokens[row, :used, None]) > 0).all()
+        ), "drawn from a law that forbids it"
 
 
 def draft_tokens(draft: Draft) -> list[tuple[list[int], list[int]]]:
     """Tokens and parents in use, row by row."""
-    rows = zip(draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist(), strict=True)
+    rows = zip(
+        draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist(), strict=True
+    )
     return [(tokens[:used], parents[:used]) for tokens, parents, used in rows]
 
 
 def keeps_its_form(make: Callable[[], Drafter]) -> None:
     for shared in (True, False):
         trial = Trial(make)
-        sequences = [trial.sequence(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)]
+        sequences = [
+            trial.sequence(prompt, params)
+            for prompt in prompts()
+            for params in (SAMPLED, GREEDY)
+        ]
         for most in (1, 3, 8):
             trial.propose(sequences, [most] * len(sequences), shared=shared)
-        trial.propose(sequences, [index % 4 for index in range(len(sequences))], shared=shared)
-        assert draft_tokens(trial.propose(sequences[:2], [0, 0], shared=shared)) == [([], []), ([], [])]
+        trial.propose(
+            sequences, [index % 4 for index in range(len(sequences))], shared=shared
+        )
+        assert draft_tokens(trial.propose(sequences[:2], [0, 0], shared=shared)) == [
+            ([], []),
+            ([], []),
+        ]
         trial.propose([trial.sequence((5,))], [4], shared=shared)
 
 
 def company_changes_nothing(make: Callable[[], Drafter]) -> None:
-    """In float32; what a drafter says of one sequence does not depend on the others, their order or their budgets."""
+    """In float32; what a drafter says of one sequence does not depend on the others,
+    their order or their budgets.
+    """
 
     def alone_with(prompt: list[int]) -> object:
         trial = Trial(make)
@@ -114,7 +150,9 @@ def asking_twice_is_harmless(make: Callable[[], Drafter]) -> None:
     assert draft_tokens(trial.propose([one], [4])) == first
     one.tokens += [first[0][0][0], 7] if first[0][0] else [9, 7]
     fresh = Trial(make)
-    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(fresh.propose([one], [4]))
+    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(
+        fresh.propose([one], [4])
+    )
 
 
 def pauses_are_harmless(make: Callable[[], Drafter]) -> None:
@@ -125,11 +163,15 @@ def pauses_are_harmless(make: Callable[[], Drafter]) -> None:
         trial.propose([one], [3 if token % 3 == 0 else 0])
         one.tokens.append(token)
     fresh = Trial(make)
-    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(fresh.propose([one], [4]))
+    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(
+        fresh.propose([one], [4])
+    )
 
 
 def release_frees(make: Callable[[], Drafter]) -> None:
-    """Nothing of a sequence is left, an unknown one is ignored, and its id may come again with another text."""
+    """Nothing of a sequence is left, an unknown one is ignored, and its id may come
+    again with another text.
+    """
     trial = Trial(make)
     for _ in range(3):
         first, unknown = trial.sequence(prompts()[3]), trial.sequence((5,))
@@ -139,9 +181,15 @@ def release_frees(make: Callable[[], Drafter]) -> None:
         trial.drafter.release(unknown)
         again = trial.sequence(prompts()[0])
         again.id = first.id
-        assert draft_tokens(trial.propose([again], [3])) == draft_tokens(Trial(make).propose([again], [3]))
+        assert draft_tokens(trial.propose([again], [3])) == draft_tokens(
+            Trial(make).propose([again], [3])
+        )
         trial.drafter.release(again)
-    assert all(not value for value in vars(trial.drafter).values() if isinstance(value, dict | set))
+    assert all(
+        not value
+        for value in vars(trial.drafter).values()
+        if isinstance(value, dict | set)
+    )
 
 
 def the_edge_of_the_context_is_respected(make: Callable[[], Drafter]) -> None:
@@ -159,7 +207,11 @@ def the_edge_of_the_context_is_respected(make: Callable[[], Drafter]) -> None:
 def the_text_is_unaffected(make: Callable[[], Drafter]) -> None:
     drafter = make()
     loop = engine(target(), drafter, 3, chunk=16, slots=4)
-    got = [answer for kinds in ((FILTERED,), (SAMPLED, GREEDY)) for answer in finish(loop, asked(kinds))]
+    got = [
+        answer
+        for kinds in ((FILTERED,), (SAMPLED, GREEDY))
+        for answer in finish(loop, asked(kinds))
+    ]
     assert [one.said for one in got] == said_plainly()
     assert loop.failed is None
     if not isinstance(drafter, NoDrafter):
@@ -179,7 +231,9 @@ def said_plainly() -> list[tuple[list[int], str, str | None]]:
 
 
 def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
-    """A second turn, after the pages of the first one, and after others that began alike."""
+    """A second turn, after the pages of the first one, and after others that began
+    alike.
+    """
     drafter = make()
     loop = engine(target(), drafter, 3, slots=4)
     emptied(target())
@@ -189,7 +243,9 @@ def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
         for one, (_, params) in zip(first, conversations(), strict=True)
     ]
     got = finish(loop, seconds)
-    assert [(*one.sequence.tokens, *prompts()[2]) for one in first] == [one.prompt for one in second_turns()]
+    assert [(*one.sequence.tokens, *prompts()[2]) for one in first] == [
+        one.prompt for one in second_turns()
+    ]
     assert [one.said for one in got] == second_plainly()
     assert loop.failed is None
     stats = [one.sequence.stats for one in got]
@@ -200,7 +256,9 @@ def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
 
 
 def giving_way_changes_no_text(make: Callable[[], Drafter]) -> None:
-    """Sequences that lose their pages are read again, and go on as if nothing had happened."""
+    """Sequences that lose their pages are read again, and go on as if nothing had
+    happened.
+    """
     drafter = make()
     loop = engine(target(), drafter, 3, slots=4, chunk=1024)
     before = target().cache_tokens

@@ -1,4 +1,5 @@
-"""Drafters that no user would want: they know the truth and spoil it, lie, overreach, or break. Test code.
+"""Drafters that no user would want: they know the truth and spoil it, lie, overreach,
+or break. Test code.
 
 And one tree grown in different ways, to be held side by side.
 """
@@ -21,7 +22,10 @@ Truth = Callable[[Sequence], list[int]]
 
 
 def known(answers: List[Answer]) -> Truth:
-    """The truth about requests that were answered before. Two of them must differ in prompt or seed."""
+    """The truth about requests that were answered before.
+
+    Two of them must differ in prompt or seed.
+    """
     texts = {_name(answer.sequence): answer.tokens for answer in answers}
     return lambda sequence: texts[_name(sequence)]
 
@@ -31,16 +35,25 @@ def _name(sequence: Sequence) -> tuple[tuple[int, ...], int]:
 
 
 class Foresight(Drafter):
-    """Guesses the truth, each token spoilt with a chance; after the end of what is known, token 1 for ever."""
+    """Guesses the truth, each token spoilt with a chance; after the end of what is
+    known, token 1 for ever.
+    """
 
     def __init__(self, truth: Truth, spoilt: float = 0.0, vocab: int = 8192) -> None:
         self.truth, self.spoilt, self.vocab, self.dice = truth, spoilt, vocab, Random(3)
         self.observed = self.released = 0
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return chosen([[self.token_at(s, d) for d in range(n)] for s, n in zip(batch.sequences, nodes, strict=True)])
+        return chosen(
+            [
+                [self.token_at(s, d) for d in range(n)]
+                for s, n in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         self.observed += 1
 
     def release(self, sequence: Sequence) -> None:
@@ -49,38 +62,64 @@ class Foresight(Drafter):
     def token_at(self, sequence: Sequence, depth: int) -> int:
         rest = self.truth(sequence)[sequence.produced + depth :]
         token = rest[0] if rest else 1
-        return (token + 1 + self.dice.randrange(7)) % self.vocab if self.dice.random() < self.spoilt else token
+        return (
+            (token + 1 + self.dice.randrange(7)) % self.vocab
+            if self.dice.random() < self.spoilt
+            else token
+        )
 
 
 class RandomTree(Foresight):
-    """The same in trees of random shape, with twins among the children and dead branches."""
+    """The same in trees of random shape, with twins among the children and dead
+    branches.
+    """
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         width = max(nodes)
         tokens = torch.zeros(len(nodes), width, dtype=torch.int64)
         parents = torch.full((len(nodes), width), -1)
-        for row, (sequence, count) in enumerate(zip(batch.sequences, nodes, strict=True)):
+        for row, (sequence, count) in enumerate(
+            zip(batch.sequences, nodes, strict=True)
+        ):
             depths: list[int] = []
             for node in range(count):
                 parent = self.dice.randrange(-1, node)
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
-                parents[row, node], tokens[row, node] = parent, self.token_at(sequence, depths[node])
+                parents[row, node], tokens[row, node] = (
+                    parent,
+                    self.token_at(sequence, depths[node]),
+                )
         return Draft.padded(tokens, parents, torch.tensor(nodes), chain=False)
 
 
 class Breaking(Foresight):
-    """Works until its turn comes, then does `wrong`: a callable that raises, or returns a draft that is none."""
+    """Works until its turn comes, then does `wrong`: a callable that raises, or returns
+    a draft that is none.
+    """
 
-    def __init__(self, truth: Truth, wrong: Callable[[Batch, List[int]], Draft], *, where: str, after: int = 3) -> None:
+    def __init__(
+        self,
+        truth: Truth,
+        wrong: Callable[[Batch, List[int]], Draft],
+        *,
+        where: str,
+        after: int = 3,
+    ) -> None:
         super().__init__(truth)
         self.wrong, self.where, self.left = wrong, where, after
         self.calls = 0
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         self.calls += 1
-        return self.wrong(batch, nodes) if self._now("propose") else super().propose(batch, nodes)
+        return (
+            self.wrong(batch, nodes)
+            if self._now("propose")
+            else super().propose(batch, nodes)
+        )
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         if self._now("observe"):
             self.wrong(batch, [])
 
@@ -96,12 +135,16 @@ class Breaking(Foresight):
 class Listener(RandomTree):
     """Remembers what the target thought at every token of every sequence."""
 
-    def __init__(self, truth: Truth, layers: tuple[int, ...], spoilt: float = 0.3) -> None:
+    def __init__(
+        self, truth: Truth, layers: tuple[int, ...], spoilt: float = 0.3
+    ) -> None:
         super().__init__(truth, spoilt)
         self.hidden_layers = layers
         self.heard: dict[int, list[torch.Tensor]] = {}
 
-    def on_hidden_states(self, sequence: Sequence, start: int, hidden: torch.Tensor) -> None:
+    def on_hidden_states(
+        self, sequence: Sequence, start: int, hidden: torch.Tensor
+    ) -> None:
         states = self.heard.setdefault(sequence.id, [])
         assert sum(map(len, states)) == start
         states.append(hidden.clone())
@@ -111,11 +154,20 @@ Start = Callable[[], tuple[ModelDrafter, Sequence, Batch]]
 """A new drafter that is ready to propose, and for which sequence."""
 GrownTree = tuple[DraftTree, CoupledTree]
 IN_C, AT_ONCE = (CoupledTree, "at_once"), (ModelDrafter, "_at_once")
-"""What is refused for a tree to grow without C from known distributions, or level by level."""
+"""What is refused for a tree to grow without C from known distributions, or level by
+level.
+"""
 
 
-def grown(start: Start, most: int, patch: pytest.MonkeyPatch, without: tuple[type, str] | None = None) -> GrownTree:
-    """Return a tree of at most so many draft tokens, grown by default or without a faster path."""
+def grown(
+    start: Start,
+    most: int,
+    patch: pytest.MonkeyPatch,
+    without: tuple[type, str] | None = None,
+) -> GrownTree:
+    """Return a tree of at most so many draft tokens, grown by default or without a
+    faster path.
+    """
     with patch.context() as inside:
         if without is not None:
             inside.setattr(*without, lambda *_: False)
@@ -128,7 +180,12 @@ def check_same(found: GrownTree, wanted: GrownTree) -> None:
     (ours, quick), (theirs, slow) = found, wanted
     assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
     assert ours.probabilities == pytest.approx(theirs.probabilities, rel=1e-4, abs=1e-6)
-    assert (quick.expanded.tokens, quick.expanded.parents) == (slow.expanded.tokens, slow.expanded.parents)
-    for (tokens, values), (right, true) in zip(quick.children, slow.children, strict=True):
+    assert (quick.expanded.tokens, quick.expanded.parents) == (
+        slow.expanded.tokens,
+        slow.expanded.parents,
+    )
+    for (tokens, values), (right, true) in zip(
+        quick.children, slow.children, strict=True
+    ):
         assert tokens == right
         assert values == pytest.approx(true, rel=1e-4, abs=1e-4)

@@ -1,4 +1,6 @@
-"""One attention layer whose pool is full of keys, read plainly and by the kernel, wherever tests run. Test code."""
+"""One attention layer whose pool is full of keys, read plainly and by the kernel,
+wherever tests run. Test code.
+"""
 
 import torch
 
@@ -17,7 +19,14 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 class Layer:
     """One attention layer, its pool full of keys, and queries for what is read."""
 
-    def __init__(self, reads: list[Read], heads=(4, 2), dims=(16, 16), dtype=torch.float32, seed=0) -> None:
+    def __init__(
+        self,
+        reads: list[Read],
+        heads=(4, 2),
+        dims=(16, 16),
+        dtype=torch.float32,
+        seed=0,
+    ) -> None:
         rng = torch.Generator().manual_seed(seed)
         self.pool, self.spans, start = KVPool(adjacent=True), [], 0
         scratch = self.pool.reserve()
@@ -31,16 +40,27 @@ class Layer:
         def drawn(*size: int) -> torch.Tensor:
             return torch.randn(*size, generator=rng).to(DEVICE, dtype)
 
-        self.keys, self.values = drawn(self.pool.rows, heads[1], dims[0]), drawn(self.pool.rows, heads[1], dims[1])
+        self.keys, self.values = (
+            drawn(self.pool.rows, heads[1], dims[0]),
+            drawn(self.pool.rows, heads[1], dims[1]),
+        )
         self.query = drawn(start, heads[0], dims[0])
         self.pool._layers[0] = self.keys, self.values
 
     def plainly(self, scoring: Scoring) -> torch.Tensor:
         """By the definition; what it writes is what lies there."""
-        rows = torch.cat([s.table.start + s.read.start + torch.arange(s.stop - s.start) for s in self.spans]).to(DEVICE)
+        rows = torch.cat(
+            [
+                s.table.start + s.read.start + torch.arange(s.stop - s.start)
+                for s in self.spans
+            ]
+        ).to(DEVICE)
         module = torch.nn.Module()
         module.layer_idx = 0
-        packed = [part.transpose(0, 1)[None] for part in (self.query, self.keys[rows], self.values[rows])]
+        packed = [
+            part.transpose(0, 1)[None]
+            for part in (self.query, self.keys[rows], self.values[rows])
+        ]
         found, _ = defined(
             module,
             *packed,
@@ -53,11 +73,24 @@ class Layer:
         )
         return found[0]
 
-    def by_kernel(self, scoring: Scoring, rows: int | None = None, splits: int = 2) -> torch.Tensor:
+    def by_kernel(
+        self, scoring: Scoring, rows: int | None = None, splits: int = 2
+    ) -> torch.Tensor:
         """In a sheet of so many rows."""
         rows = self.count if rows is None else rows
         words = columns([scoring.window])
-        table = torch.from_numpy(row_table(self.spans, rows, tiled(*self.heads), self.unread, words)).to(DEVICE)
-        query = torch.cat([self.query, self.query.new_zeros(rows - self.count, *self.query.shape[1:])])
+        table = torch.from_numpy(
+            row_table(self.spans, rows, tiled(*self.heads), self.unread, words)
+        ).to(DEVICE)
+        query = torch.cat(
+            [self.query, self.query.new_zeros(rows - self.count, *self.query.shape[1:])]
+        )
         column = words.get(scoring.window, words[None])
-        return launch.attend(query, self.keys, self.values, table, scoring, (column, splits, tiled(*self.heads)))
+        return launch.attend(
+            query,
+            self.keys,
+            self.values,
+            table,
+            scoring,
+            (column, splits, tiled(*self.heads)),
+        )

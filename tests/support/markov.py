@@ -1,4 +1,7 @@
-"""A target that is a table of logits, and the loop around a drafter, without a model. Test code; asserts nothing."""
+"""A target that is a table of logits, and the loop around a drafter, without a model.
+
+Test code; asserts nothing.
+"""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +16,9 @@ from foreword.verify.match import follow
 
 @dataclass
 class Markov:
-    """The logits [vocab, vocab] after each token, and all that a round of guess, score, decide, keep needs."""
+    """The logits [vocab, vocab] after each token, and all that a round of guess, score,
+    decide, keep needs.
+    """
 
     table: torch.Tensor
     trees: bool = True
@@ -23,15 +28,26 @@ class Markov:
     def __post_init__(self) -> None:
         self.draws = NoiseStreams(len(self.table), shared=True)
 
-    def sequence(self, tokens: list[int], name: int = 0, *, temperature: float = 1.0, tenant: str = "") -> Sequence:
+    def sequence(
+        self,
+        tokens: list[int],
+        name: int = 0,
+        *,
+        temperature: float = 1.0,
+        tenant: str = "",
+    ) -> Sequence:
         """A request of that id and seed."""
-        params = SamplingParams(temperature=temperature, tenant=tenant, max_tokens=10_000)
+        params = SamplingParams(
+            temperature=temperature, tenant=tenant, max_tokens=10_000
+        )
         return Sequence(name, list(tokens), len(tokens), params, seed=name)
 
     def batch(self, *sequences: Sequence) -> Batch:
         return Batch(sequences, self.draws, self.trees)
 
-    def round(self, drafter: Drafter, sequences: list[Sequence], nodes: int) -> list[list[int]]:
+    def round(
+        self, drafter: Drafter, sequences: list[Sequence], nodes: int
+    ) -> list[list[int]]:
         """One round of all sequences; returns what each wrote."""
         batch = self.batch(*sequences)
         draft = drafter.propose(batch, [nodes] * len(sequences))
@@ -41,7 +57,9 @@ class Markov:
             logits.append(self.table[[sequence.tokens[-1], *draft.trees[row].tokens]])
             noise = self.draws.predicting(sequence, draft.nodes + 1)
             tree = draft.trees[row]
-            path, token = follow(choose(logits[-1], sequence.params, noise, tree.depths), tree)
+            path, token = follow(
+                choose(logits[-1], sequence.params, noise, tree.depths), tree
+            )
             kept.append(path)
             added.append(token)
         verdict = Verdict(kept, added, draft.nodes)
@@ -55,4 +73,6 @@ class Markov:
 
 def noisy(vocab: int, spread: float = 1.0, seed: int = 0) -> torch.Tensor:
     """A random table of logits."""
-    return spread * torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(seed))
+    return spread * torch.randn(
+        vocab, vocab, generator=torch.Generator().manual_seed(seed)
+    )

@@ -1,4 +1,7 @@
-"""Tools, and outputs of models that call them, with what is in them. Test code; asserts nothing."""
+"""Tools, and outputs of models that call them, with what is in them.
+
+Test code; asserts nothing.
+"""
 
 from dataclasses import dataclass
 
@@ -25,9 +28,17 @@ CITY = {
 }
 WEATHER = {
     "type": "function",
-    "function": {"name": "get_weather", "description": "The weather of a city.", "strict": True, "parameters": CITY},
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "strict": True,
+        "parameters": CITY,
+    },
 }
-GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}
+GET = {
+    "type": "function",
+    "function": {"name": "get", "parameters": {"type": "object"}},
+}
 TOOLS = [WEATHER, GET]
 """Two tools; the name of one begins that of the other, and only one is strict."""
 FUNCTIONS = functions_of(TOOLS)
@@ -49,8 +60,14 @@ SQUARE = '{"x":[1,-2.5e3,{"a": null}],"s":"a\\"}\\u00e9 </tool_call> é\\n"}'
 BOTH = (("get_weather", PARIS), ("get", SQUARE))
 CODE = 'if a < b:\n    print("</p>")\n'
 OUTPUTS = (
-    Output("hermes", "It is 2 < 3 and a\n\n{b} [c].\n", "It is 2 < 3 and a\n\n{b} [c].\n"),
-    Output("hermes", f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>', calls=BOTH[:1]),
+    Output(
+        "hermes", "It is 2 < 3 and a\n\n{b} [c].\n", "It is 2 < 3 and a\n\n{b} [c].\n"
+    ),
+    Output(
+        "hermes",
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>',
+        calls=BOTH[:1],
+    ),
     Output(
         "hermes",
         "<think>\nA < B.\n\nSo <tool_call>?\n</think>\n\nI look.\n\n"
@@ -60,7 +77,12 @@ OUTPUTS = (
         BOTH,
         "A < B.\n\nSo <tool_call>?",
     ),
-    Output("hermes", f'<tool_call>{{"name": "get_weather", "arguments": {PARIS}</tool_call> ok', "ok", BOTH[:1]),
+    Output(
+        "hermes",
+        f'<tool_call>{{"name": "get_weather", "arguments": {PARIS}</tool_call> ok',
+        "ok",
+        BOTH[:1],
+    ),
     Output(
         "qwen-coder",
         'I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nPa"r<is\n\n</parameter>\n<parameter=days>\n3\n'
@@ -69,21 +91,39 @@ OUTPUTS = (
         "I look.",
         (
             ("get_weather", '{"city": "Pa\\"r<is\\n", "days": 3}'),
-            ("get", '{"x": {"a": [1, 2]}, "ok": true, "code": "if a < b:\\n    print(\\"</p>\\")\\n"}'),
+            (
+                "get",
+                (
+                    '{"x": {"a": [1, 2]}, "ok": true, "code": "if a < b:\\n    '
+                    'print(\\"</p>\\")\\n"}'
+                ),
+            ),
         ),
     ),
-    Output("qwen-coder", "<function=get>\n</function>\n</tool_call>", calls=(("get", "{}"),)),
-    Output("llama", f'{{"name": "get_weather", "parameters": {PARIS}}}', calls=BOTH[:1]),
+    Output(
+        "qwen-coder",
+        "<function=get>\n</function>\n</tool_call>",
+        calls=(("get", "{}"),),
+    ),
+    Output(
+        "llama", f'{{"name": "get_weather", "parameters": {PARIS}}}', calls=BOTH[:1]
+    ),
     Output(
         "llama",
-        f'<|python_tag|>{{"type": "function", "name": "get_weather", "parameters": {PARIS}}}; '
+        f'<|python_tag|>{{"type": "function", "name": "get_weather", "parameters": '
+        f"{PARIS}}}; "
         f'{{"name": "get", "parameters": {SQUARE}}}',
         calls=BOTH,
     ),
-    Output("llama", '<|python_tag|>brave_search.call(query="x")', '<|python_tag|>brave_search.call(query="x")'),
+    Output(
+        "llama",
+        '<|python_tag|>brave_search.call(query="x")',
+        '<|python_tag|>brave_search.call(query="x")',
+    ),
     Output(
         "mistral",
-        f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {PARIS}}}, {{"name": "get", "arguments": {SQUARE}}}]',
+        f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {PARIS}}}, {{"name": '
+        f'"get", "arguments": {SQUARE}}}]',
         calls=BOTH,
     ),
     Output(
@@ -97,12 +137,15 @@ OUTPUTS = (
     Output("mistral-args", f"[TOOL_CALLS]get_weather{PARIS}", calls=BOTH[:1]),
     Output(
         "generic",
-        f'I look.\n```json\n{{"tool_calls": [{{"name": "get_weather", "arguments": {PARIS}}}, '
+        f'I look.\n```json\n{{"tool_calls": [{{"name": "get_weather", "arguments": '
+        f"{PARIS}}}, "
         f'{{"name": "get", "arguments": {SQUARE}}}]}}\n```\nDone.',
         "I look.Done.",
         BOTH,
     ),
-    Output("generic", f'{{"name": "get_weather", "arguments": {PARIS}}}', calls=BOTH[:1]),
+    Output(
+        "generic", f'{{"name": "get_weather", "arguments": {PARIS}}}', calls=BOTH[:1]
+    ),
     Output(
         "generic",
         '{"title": "A", "name": "get"}\n```python\nx\n```',
@@ -114,9 +157,18 @@ OUTPUTS = (
             ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
             ("hermes", '<tool_call>{"name": "get"}</tool_call>'),
             ("hermes", '<tool_call>{"name": "get", "arguments": [1]}</tool_call>'),
-            ("hermes", '<tool_call>{"name": "get", "name": "get", "arguments": {}}</tool_call>'),
+            (
+                "hermes",
+                (
+                    '<tool_call>{"name": "get", "name": "get", "arguments": '
+                    "{}}</tool_call>"
+                ),
+            ),
             ("hermes", "<<tool_call>\n{<tool_"),
-            ("qwen-coder", "<tool_call>\n<function=other>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"),
+            (
+                "qwen-coder",
+                "<tool_call>\n<function=other>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
+            ),
             ("llama", '{"name": "get_w", "parameters": {}} {"a": 1}'),
             ("mistral", '[TOOL_CALLS][{"name": "other", "arguments": {}}]'),
             ("mistral-args", "[TOOL_CALLS]get_[ARGS]{}"),
@@ -148,7 +200,11 @@ def parsed(format: str | None, pieces: list[str], **options: object) -> list[Eve
 
 def raw(events: list[Event]) -> str:
     """The output that the events cover."""
-    return "".join(one.text for one in events if isinstance(one, Text | Reasoning | Markup | ToolArguments))
+    return "".join(
+        one.text
+        for one in events
+        if isinstance(one, Text | Reasoning | Markup | ToolArguments)
+    )
 
 
 def content(events: list[Event]) -> str:
@@ -165,7 +221,9 @@ def calls(events: list[Event]) -> tuple[tuple[str, str], ...]:
     for one in events:
         if isinstance(one, ToolArguments):
             texts[one.index] += one.json
-    return tuple((one.name, texts[one.index]) for one in events if isinstance(one, ToolCall))
+    return tuple(
+        (one.name, texts[one.index]) for one in events if isinstance(one, ToolCall)
+    )
 
 
 def completed(events: list[Event]) -> list[bool]:

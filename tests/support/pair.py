@@ -1,4 +1,6 @@
-"""A tiny target, data and a loop that trains beside it: what the tests of training share. Asserts nothing."""
+"""A tiny target, data and a loop that trains beside it: what the tests of training
+share. Asserts nothing.
+"""
 
 from pathlib import Path
 
@@ -37,16 +39,30 @@ def llama(seed: int = 0, layers: int = 1, hidden: int = 32) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def setting(target: LlamaForCausalLM, loss: str = "forward-kl", temperature: float = 1.0) -> TrainContext:
-    """What a student finds beside this target. The tokenizer is another's, and never read."""
+def setting(
+    target: LlamaForCausalLM, loss: str = "forward-kl", temperature: float = 1.0
+) -> TrainContext:
+    """What a student finds beside this target.
+
+    The tokenizer is another's, and never read.
+    """
     return TrainContext(
-        source="", target=target, tokenizer=tokenizer(), eos=frozenset(), loss=LOSSES[loss],
-        temperature=temperature, length=64, seed=0, counts=lambda: torch.arange(VOCAB).flip(0),
-    )  # fmt: skip
+        source="",
+        target=target,
+        tokenizer=tokenizer(),
+        eos=frozenset(),
+        loss=LOSSES[loss],
+        temperature=temperature,
+        length=64,
+        seed=0,
+        counts=lambda: torch.arange(VOCAB).flip(0),
+    )
 
 
 class Bytes:
-    """Stands where an encoder stands: a text's bytes are its tokens, all of them learnt."""
+    """Stands where an encoder stands: a text's bytes are its tokens, all of them
+    learnt.
+    """
 
     def __call__(self, record: Record) -> Piece:
         tokens = list(record.text.encode())
@@ -54,11 +70,15 @@ class Bytes:
 
 
 class Copying:
-    """The smallest task: predict the next token from this one, with dropout so that random numbers matter."""
+    """The smallest task: predict the next token from this one, with dropout so that
+    random numbers matter.
+    """
 
     def __init__(self) -> None:
         torch.manual_seed(1)
-        self.module = nn.Sequential(nn.Embedding(VOCAB, 16), nn.Dropout(0.2), nn.Linear(16, VOCAB))
+        self.module = nn.Sequential(
+            nn.Embedding(VOCAB, 16), nn.Dropout(0.2), nn.Linear(16, VOCAB)
+        )
         self.seeds: list[int] = []
 
     def to(self, device: torch.device) -> None:
@@ -71,19 +91,28 @@ class Copying:
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
         learnt = block.learnt[:, 1:]
         logits = module(block.tokens[:, :-1])[learnt]
-        return nn.functional.cross_entropy(logits, block.tokens[:, 1:][learnt], reduction="sum")
+        return nn.functional.cross_entropy(
+            logits, block.tokens[:, 1:][learnt], reduction="sum"
+        )
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         return {"loss": self.loss(module, block)}
 
 
 TEXTS = [
-    Record(text=f"{number} times {number} is {number * number}; so they say", source="sums") for number in range(40)
+    Record(
+        text=f"{number} times {number} is {number * number}; so they say", source="sums"
+    )
+    for number in range(40)
 ]
 
 
 def trainer(
-    folder: Path, recipe: TrainingConfig, *, task: Copying | None = None, devices: Devices | None = None
+    folder: Path,
+    recipe: TrainingConfig,
+    *,
+    task: Copying | None = None,
+    devices: Devices | None = None,
 ) -> Trainer:
     """A trainer of the smallest task."""
     return Trainer(

@@ -1,4 +1,7 @@
-"""Runs requests through an engine, and keeps the shipped pair of models loaded once. Test code; asserts nothing."""
+"""Runs requests through an engine, and keeps the shipped pair of models loaded once.
+
+Test code; asserts nothing.
+"""
 
 from collections.abc import Sequence as List
 from contextlib import suppress
@@ -42,7 +45,13 @@ from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.scheduler import Scheduler
 from foreword.structured.compiler import Grammars
-from foreword.train.registry import DFlashOptions, DSparkOptions, EagleOptions, MedusaOptions, TrainOptions
+from foreword.train.registry import (
+    DFlashOptions,
+    DSparkOptions,
+    EagleOptions,
+    MedusaOptions,
+    TrainOptions,
+)
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
 from strangers import NEAR, pair
@@ -50,20 +59,38 @@ from trainables import trained
 
 TEXTS = (
     "The capital of France is",
-    "Once upon a time there was a little girl who lived near a forest. One day the little girl",
+    (
+        "Once upon a time there was a little girl who lived near a forest. One day the "
+        "little girl"
+    ),
     "one two three four five one two three four five one two three",
     "Rivers carry water from the mountains to the sea. " * 3 + "Rivers carry",
     "Q: What is the largest planet?\nA:",
 )
-"""Prompts of different lengths; some of them repeat themselves, so that there is something to look up."""
+"""Prompts of different lengths; some of them repeat themselves, so that there is
+something to look up.
+"""
 SAID = (
-    "The capital of France is France. France is France. France is the capital of Spain.",
-    "One day the little girl who lived near a forest. One day the little girl had the kidney had the blood",
-    "one two three four five four four five five five two three four four four five five",
+    (
+        "The capital of France is France. France is France. France is the capital of "
+        "Spain."
+    ),
+    (
+        "One day the little girl who lived near a forest. One day the little girl had "
+        "the "
+        "kidney had the blood"
+    ),
+    (
+        "one two three four five four four five five five two three four four four "
+        "five "
+        "five"
+    ),
     "Rivers carry water from the sea. The sea will be used to make the sea.",
     "It is a small planet. The largest planet is a small planet.",
 )
-"""What the target says to them, more or less, for those who look things up elsewhere."""
+"""What the target says to them, more or less, for those who look things up
+elsewhere.
+"""
 _ids = count(1)
 
 
@@ -98,9 +125,22 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
 
     def sequence(self, eos: frozenset[int]) -> Sequence:
-        reader = Detokenizer(tokenizer(), list(self.prompt), self.params.stop, self.params.skip_special_tokens)
+        reader = Detokenizer(
+            tokenizer(),
+            list(self.prompt),
+            self.params.stop,
+            self.params.skip_special_tokens,
+        )
         seed = self.params.seed or 0
-        sequence = Sequence(next(_ids), list(self.prompt), len(self.prompt), self.params, seed, eos, reader)
+        sequence = Sequence(
+            next(_ids),
+            list(self.prompt),
+            len(self.prompt),
+            self.params,
+            seed,
+            eos,
+            reader,
+        )
         if self.params.structured:
             compiled = grammars().compiled(self.params)
             assert compiled is not None
@@ -137,7 +177,13 @@ def engine(
     chunk: int = 512,
 ) -> Engine:
     budget = FixedBudget(budget) if isinstance(budget, int) else budget
-    return Engine(model, drafter or NoDrafter(), find_rule(rule), budget, Scheduler(slots=slots, chunk=chunk))
+    return Engine(
+        model,
+        drafter or NoDrafter(),
+        find_rule(rule),
+        budget,
+        Scheduler(slots=slots, chunk=chunk),
+    )
 
 
 def finish(loop: Engine, requests: List[Request]) -> list[Answer]:
@@ -153,7 +199,9 @@ def finish(loop: Engine, requests: List[Request]) -> list[Answer]:
 
 
 def emptied(model: Model) -> None:
-    """Close what earlier tests of this process left open in a shared model, and forget its prefixes."""
+    """Close what earlier tests of this process left open in a shared model, and forget
+    its prefixes.
+    """
     for number in [*model.backend.pool._tables]:
         model.close(number)
     model.backend.pool.prefixes.clear()
@@ -168,7 +216,11 @@ def plain(model: Model, requests: List[Request]) -> list[Answer]:
 def datastore() -> Datastore:
     """TEXTS and SAID as a corpus."""
     with suppress(InvalidRequest):  # it may be there already
-        build([("prompts", text) for text in (*TEXTS, *SAID)], tokenizer(), common[0] / "store")
+        build(
+            [("prompts", text) for text in (*TEXTS, *SAID)],
+            tokenizer(),
+            common[0] / "store",
+        )
     return Datastore(common[0] / "store", tokenizer())
 
 
@@ -187,27 +239,41 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "retrieval": lambda: RetrievalDrafter(datastore()),
         "eagle": lambda: served(EagleOptions(unroll=2, draft_vocab=400), dtype),
         "dflash": lambda: served(DFlashOptions(layers=1, block=5, anchors=24), dtype),
-        "dspark": lambda: served(DSparkOptions(layers=1, block=4, anchors=24, rank=16), dtype),
+        "dspark": lambda: served(
+            DSparkOptions(layers=1, block=4, anchors=24, rank=16), dtype
+        ),
         "medusa": lambda: served(MedusaOptions(), dtype),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
         "fuse": lambda: FusedDrafter(
-            [SuffixDrafter(AnswerStore(target(dtype).vocab)), LanguageModelDrafter(draft(dtype))]
+            [
+                SuffixDrafter(AnswerStore(target(dtype).vocab)),
+                LanguageModelDrafter(draft(dtype)),
+            ]
         ),
-        "cascade": lambda: CascadeDrafter([NgramDrafter(), LanguageModelDrafter(draft(dtype))]),
+        "cascade": lambda: CascadeDrafter(
+            [NgramDrafter(), LanguageModelDrafter(draft(dtype))]
+        ),
     }
     return made[name]()
 
 
 @cache
 def sayings() -> tuple[tuple[int, ...], ...]:
-    """The prompts with what the target says to them, at temperature 0 and a little above."""
+    """The prompts with what the target says to them, at temperature 0 and a little
+    above.
+    """
     asked = [
-        Request(prompt, SamplingParams(temperature=heat, seed=3, max_tokens=32, ignore_eos=True))
+        Request(
+            prompt,
+            SamplingParams(temperature=heat, seed=3, max_tokens=32, ignore_eos=True),
+        )
         for prompt in prompts()
         for heat in (0.0, 0.7)
     ]
-    return tuple(tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked))
+    return tuple(
+        tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked)
+    )
 
 
 common: list[Path] = []
@@ -215,16 +281,21 @@ common: list[Path] = []
 
 
 def kept() -> Path:
-    """Return a new folder for what this process makes once; it goes when the folders of pytest do."""
+    """Return a new folder for what this process makes once; it goes when the folders of
+    pytest do.
+    """
     return Path(mkdtemp(dir=common[0]))
 
 
 @cache
 def shelf(options: TrainOptions) -> Path:
-    """Return the folder of a drafter with these options, trained once for all processes."""
+    """Return the folder of a drafter with these options, trained once for all
+    processes.
+    """
     place = common[0] / blake2b(repr(options).encode(), digest_size=8).hexdigest()
     if not place.exists():
-        with suppress(InvalidRequest), atomic_folder(place) as begun:  # another process may have been faster
+        # another process may have been faster
+        with suppress(InvalidRequest), atomic_folder(place) as begun:
             trained(options, sayings()).save(begun)
     return place
 
@@ -235,18 +306,26 @@ def served(options: TrainOptions, dtype: str) -> Drafter:
 
 
 def layers(dtype: str) -> Drafter:
-    """The target without two MLPs: in its own memory in bfloat16, in a memory of the drafter's otherwise."""
+    """The target without two MLPs: in its own memory in bfloat16, in a memory of the
+    drafter's otherwise.
+    """
     shares, model = dtype == "bfloat16", target(dtype)
     made = view(model, spare=SPARE if shares else 0)
-    return LayersDrafter(made, costs(model), frozenset({3, 5}), every=4 if shares else 0, shares=shares)
+    return LayersDrafter(
+        made, costs(model), frozenset({3, 5}), every=4 if shares else 0, shares=shares
+    )
 
 
 def quantized(dtype: str) -> Drafter:
-    """The target in 4 bits, likewise; there is no such view of a float32 model, so its bfloat16 twin stands in."""
+    """The target in 4 bits, likewise; there is no such view of a float32 model, so its
+    bfloat16 twin stands in.
+    """
     if isinstance(library(), str):
         pytest.skip(f"no native kernel here: {library()}")
     shares = dtype == "bfloat16"
-    return QuantizedDrafter(view(target("bfloat16"), bits=4, spare=SPARE if shares else 0), shares=shares)
+    return QuantizedDrafter(
+        view(target("bfloat16"), bits=4, spare=SPARE if shares else 0), shares=shares
+    )
 
 
 def distribution(model: Model, tokens: List[int]) -> torch.Tensor:

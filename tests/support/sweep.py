@@ -1,6 +1,8 @@
-"""How every kind of model in transformers is driven, and whether its texts depend on draft tokens, company or chunks.
+"""How every kind of model in transformers is driven, and whether its texts depend on
+draft tokens, company or chunks.
 
-`PYTHONPATH=tests python tests/support/sweep.py` writes docs/models.md, which tests/guarantees/test_sweep.py checks.
+`PYTHONPATH=tests python tests/support/sweep.py` writes docs/models.md, which
+tests/guarantees/test_sweep.py checks.
 """
 
 import re
@@ -51,21 +53,34 @@ class Found:
 
 
 def requests() -> list[Request]:
-    drawn = torch.randint(4, zoo.VOCAB - 4, (2, 21), generator=torch.Generator().manual_seed(5)).tolist()
+    drawn = torch.randint(
+        4, zoo.VOCAB - 4, (2, 21), generator=torch.Generator().manual_seed(5)
+    ).tolist()
     settings = [(0.0, 13), (1.0, 21)]
     return [
-        Request(tuple(row[:size]), SamplingParams(temperature=heat, seed=7, max_tokens=16, logprobs=1))
+        Request(
+            tuple(row[:size]),
+            SamplingParams(temperature=heat, seed=7, max_tokens=16, logprobs=1),
+        )
         for row, (heat, size) in zip(drawn, settings, strict=True)
     ]
 
 
 def said(answers: list[Answer]) -> list[tuple[list[int], list[float]]]:
     """All that must be equal bit for bit."""
-    return [(answer.tokens, [one.logprob for delta in answer.deltas for one in delta.logprobs]) for answer in answers]
+    return [
+        (
+            answer.tokens,
+            [one.logprob for delta in answer.deltas for one in delta.logprobs],
+        )
+        for answer in answers
+    ]
 
 
 def differing(model: Model) -> tuple[tuple[str, ...], int, int]:
-    """In which ways to run it a model says something else, and how many draft tokens were accepted and refused."""
+    """In which ways to run it a model says something else, and how many draft tokens
+    were accepted and refused.
+    """
     asked, wrong, accepted, refused = requests(), [], 0, 0
     truth = plain(model, asked)
     for name, draft_tokens, chunk, together in (
@@ -74,13 +89,20 @@ def differing(model: Model) -> tuple[tuple[str, ...], int, int]:
     ):
         got: list[Answer] = []
         for part in [asked] if together else [[one] for one in asked]:
-            drafter = Foresight(known(truth), spoilt=0.4, vocab=model.vocab) if draft_tokens else None
+            drafter = (
+                Foresight(known(truth), spoilt=0.4, vocab=model.vocab)
+                if draft_tokens
+                else None
+            )
             loop = engine(model, drafter, draft_tokens, chunk=chunk)
             got += finish(loop, part)
             assert loop.failed is None, loop.failed
         wrong += [name] if said(got) != said(truth) else []
         accepted += sum(answer.sequence.stats.accepted for answer in got)
-        refused += sum(answer.sequence.stats.drafted - answer.sequence.stats.accepted for answer in got)
+        refused += sum(
+            answer.sequence.stats.drafted - answer.sequence.stats.accepted
+            for answer in got
+        )
     return tuple(wrong), accepted, refused
 
 
@@ -93,7 +115,11 @@ def find(kind: str, dtype: str) -> Found:
     if model.mode is not Mode.PLAIN and not accepted * refused:
         wrong += (f"accepted {accepted}, refused {refused}",)
     return Found(
-        model.capability.backend, "; ".join(f"{w}: {r}" for w, r in model.capability.refused), wrong, accepted, refused
+        model.capability.backend,
+        "; ".join(f"{w}: {r}" for w, r in model.capability.refused),
+        wrong,
+        accepted,
+        refused,
     )
 
 
@@ -126,7 +152,11 @@ def row(kind: str) -> str:
             + (f" **differs: {', '.join(found.differing)}**" if found.differing else "")
         )
         reasons.append(found.why)
-    why = " / ".join(dict.fromkeys(re.sub(r"[\s|]+", " ", reason)[:300] for reason in reasons if reason))
+    why = " / ".join(
+        dict.fromkeys(
+            re.sub(r"[\s|]+", " ", reason)[:300] for reason in reasons if reason
+        )
+    )
     return f"| {kind} | {cells[0]} | {cells[1]} | {why} |\n"
 
 
@@ -137,5 +167,7 @@ if __name__ == "__main__":
         sys.stdout.writelines(map(row, sys.argv[1:]))
     else:
         PAGE.write_text(
-            HEAD.format(version=transformers.__version__) + "".join(map(row, zoo.kinds())), encoding="utf-8"
+            HEAD.format(version=transformers.__version__)
+            + "".join(map(row, zoo.kinds())),
+            encoding="utf-8",
         )

@@ -1,5 +1,6 @@
-"""Tiny random causal language models, one for each way of building them that Foreword must meet. Weights are float32
-and a function of the name alone; nothing is downloaded. Knows transformers; knows nothing of Foreword.
+"""Tiny random causal language models, one for each way of building them that Foreword
+must meet. Weights are float32 and a function of the name alone; nothing is downloaded.
+Knows transformers; knows nothing of Foreword.
 """
 
 import zlib
@@ -53,12 +54,21 @@ _EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 _LOCAL_GLOBAL = dict(
     num_hidden_layers=4,
     sliding_window=WINDOW,
-    layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    layer_types=[
+        "sliding_attention",
+        "full_attention",
+        "sliding_attention",
+        "full_attention",
+    ],
 )
 _HEAD = dict(head_dim=16)
 """For families whose heads do not follow from hidden size and head count."""
-_GEMMA = _LOCAL_GLOBAL | _HEAD | dict(query_pre_attn_scalar=8, tie_word_embeddings=False)
-"""Untied: Gemma scales its embedding up, and with random tied weights would repeat its last token for ever."""
+_GEMMA = (
+    _LOCAL_GLOBAL | _HEAD | dict(query_pre_attn_scalar=8, tie_word_embeddings=False)
+)
+"""Untied: Gemma scales its embedding up, and with random tied weights would repeat its
+last token for ever.
+"""
 _LATENT = dict(
     num_key_value_heads=4,
     q_lora_rank=24,
@@ -76,7 +86,12 @@ _LATENT = dict(
 )
 _DELTA_NET = dict(
     num_hidden_layers=4,
-    layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
+    layer_types=[
+        "linear_attention",
+        "full_attention",
+        "linear_attention",
+        "full_attention",
+    ],
     head_dim=16,
     linear_num_key_heads=2,
     linear_num_value_heads=8,
@@ -100,19 +115,32 @@ FAMILIES: dict[str, Family] = {
     "gpt-neox": Family(hf.GPTNeoXConfig),
     "opt": Family(
         hf.OPTConfig,
-        options=dict(hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64)
+        options=dict(
+            hidden_size=64,
+            ffn_dim=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            word_embed_proj_dim=64,
+        )
         | dict(max_position_embeddings=256, init_std=0.3),
         llama_names=False,
     ),
     "olmo2": Family(hf.Olmo2Config),
     "cohere": Family(hf.CohereConfig, options=dict(logit_scale=1.0)),
     "cohere2": Family(hf.Cohere2Config, options=dict(_LOCAL_GLOBAL, logit_scale=1.0)),
-    "mixtral": Family(hf.MixtralConfig, options=dict(num_local_experts=4, num_experts_per_tok=2)),
-    "qwen2-moe": Family(hf.Qwen2MoeConfig, options=_EXPERTS | dict(shared_expert_intermediate_size=32)),
+    "mixtral": Family(
+        hf.MixtralConfig, options=dict(num_local_experts=4, num_experts_per_tok=2)
+    ),
+    "qwen2-moe": Family(
+        hf.Qwen2MoeConfig, options=_EXPERTS | dict(shared_expert_intermediate_size=32)
+    ),
     "qwen3-moe": Family(hf.Qwen3MoeConfig, options=_EXPERTS | _HEAD),
     "deepseek-v3": Family(hf.DeepseekV3Config, options=_LATENT),
     "gpt-oss": Family(
-        hf.GptOssConfig, options=_LOCAL_GLOBAL | _HEAD | dict(num_local_experts=4, num_experts_per_tok=2)
+        hf.GptOssConfig,
+        options=_LOCAL_GLOBAL
+        | _HEAD
+        | dict(num_local_experts=4, num_experts_per_tok=2),
     ),
     "granite": Family(hf.GraniteConfig),
     "starcoder2": Family(hf.Starcoder2Config),
@@ -120,17 +148,32 @@ FAMILIES: dict[str, Family] = {
     "glm4": Family(hf.Glm4Config, options=_HEAD),
     "stablelm": Family(hf.StableLmConfig, Support.MASK),
     "falcon": Family(hf.FalconConfig, Support.MASK),
-    "gptj": Family(hf.GPTJConfig, Support.MASK, dict(_GPT, rotary_dim=8), llama_names=False),
+    "gptj": Family(
+        hf.GPTJConfig, Support.MASK, dict(_GPT, rotary_dim=8), llama_names=False
+    ),
     "bloom": Family(
         hf.BloomConfig,
         Support.CHAIN,
-        dict(hidden_size=64, n_layer=2, n_head=4, initializer_range=0.3, tie_word_embeddings=False),
+        dict(
+            hidden_size=64,
+            n_layer=2,
+            n_head=4,
+            initializer_range=0.3,
+            tie_word_embeddings=False,
+        ),
         llama_names=False,
     ),
     "mpt": Family(
         hf.MptConfig,
         Support.CHAIN,
-        dict(d_model=64, n_layers=2, n_heads=4, max_seq_len=256, initializer_range=0.3, tie_word_embeddings=False),
+        dict(
+            d_model=64,
+            n_layers=2,
+            n_heads=4,
+            max_seq_len=256,
+            initializer_range=0.3,
+            tie_word_embeddings=False,
+        ),
         llama_names=False,
     ),
     "qwen3-next": Family(hf.Qwen3NextConfig, Support.CHAIN, _EXPERTS | _DELTA_NET),
@@ -138,7 +181,11 @@ FAMILIES: dict[str, Family] = {
     "lfm2": Family(
         hf.Lfm2Config,
         Support.CHAIN,
-        dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=False)
+        dict(
+            num_hidden_layers=3,
+            layer_types=["conv", "full_attention", "conv"],
+            tie_word_embeddings=False,
+        )
         | dict(block_auto_adjust_ff_dim=False),
     ),
     "mamba": Family(
@@ -151,7 +198,9 @@ FAMILIES: dict[str, Family] = {
 
 
 def extended(name: str) -> PreTrainedModel:
-    """`build`, with three tokens added to its vocabulary, as fine-tuning often does: it is then of odd size."""
+    """`build`, with three tokens added to its vocabulary, as fine-tuning often does: it
+    is then of odd size.
+    """
     model = build(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -161,9 +210,13 @@ def extended(name: str) -> PreTrainedModel:
 
 
 def build(name: str) -> PreTrainedModel:
-    """The model called `name` in FAMILIES: float32, CPU, eval mode; nothing in it ends a text before the limit."""
+    """The model called `name` in FAMILIES: float32, CPU, eval mode; nothing in it ends
+    a text before the limit.
+    """
     family = FAMILIES[name]
-    sizes = dict(_SIZES, **family.options) if family.llama_names else dict(family.options)
+    sizes = (
+        dict(_SIZES, **family.options) if family.llama_names else dict(family.options)
+    )
     ends = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
     config = family.config(vocab_size=VOCAB, **ends, **sizes)
     with torch.random.fork_rng(devices=[]):
@@ -174,8 +227,15 @@ def build(name: str) -> PreTrainedModel:
 
 
 def random(config: PreTrainedConfig) -> PreTrainedModel:
-    """A model of this config: float32, CPU. One that sees is no causal model to transformers."""
-    kind = AutoModelForCausalLM if type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING else hf.AutoModelForImageTextToText
+    """A model of this config: float32, CPU.
+
+    One that sees is no causal model to transformers.
+    """
+    kind = (
+        AutoModelForCausalLM
+        if type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING
+        else hf.AutoModelForImageTextToText
+    )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
         model = kind.from_config(config, dtype=torch.float32)
@@ -187,40 +247,57 @@ def with_truth(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel
     """The model in bfloat16, and another with the same weights in float32."""
     rounded = model.to(torch.bfloat16).eval()
     truth = type(model)(model.config).eval()
-    truth.load_state_dict({name: weight.float() for name, weight in rounded.state_dict().items()})
+    truth.load_state_dict(
+        {name: weight.float() for name, weight in rounded.state_dict().items()}
+    )
     return rounded, truth.float()
 
 
 def differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    """The names of tensors that only one of them has, or that are not equal bit for bit."""
+    """The names of tensors that only one of them has, or that are not equal bit for
+    bit.
+    """
     both = before.keys() & after.keys()
     return sorted(
-        (before.keys() ^ after.keys()) | {name for name in both if not torch.equal(before[name], after[name])}
+        (before.keys() ^ after.keys())
+        | {name for name in both if not torch.equal(before[name], after[name])}
     )
 
 
 def near_truth(
     models: tuple[PreTrainedModel, PreTrainedModel], text: list[int], found: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How far these scores of a text are from the truth, and how far those of the model in bfloat16 are, in deviations.
+    """How far these scores of a text are from the truth, and how far those of the model
+    in bfloat16 are, in deviations.
 
-    Of a middling row where there are experts: one that trusts two of them alike asks now one, now the other.
+    Of a middling row where there are experts: one that trusts two of them alike asks
+    now one, now the other.
     """
     with torch.inference_mode():
-        rounded, truth = (model(torch.tensor([text])).logits[0].float() for model in models)
+        rounded, truth = (
+            model(torch.tensor([text])).logits[0].float() for model in models
+        )
     experts = any(name.endswith(".experts") for name, _ in models[0].named_modules())
-    each = ((scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded))
+    each = (
+        (scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded)
+    )
     ours, theirs = ((rows.median() if experts else rows.mean()).sqrt() for rows in each)
     return ours, theirs
 
 
 def disturb(model: PreTrainedModel) -> None:
-    """Move biases and norms off 0 and 1, where an implementation that forgets them would go unnoticed."""
+    """Move biases and norms off 0 and 1, where an implementation that forgets them
+    would go unnoticed.
+    """
     with torch.no_grad():
         for name, held in model.state_dict().items():
             if held.dim() == 1 or name.endswith("_bias"):
                 held.add_(torch.randn_like(held), alpha=0.1)
 
 
-ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {name: partial(build, name) for name in FAMILIES}
-EXPECTED: dict[str, Support] = {name: family.expected for name, family in FAMILIES.items()}
+ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
+    name: partial(build, name) for name in FAMILIES
+}
+EXPECTED: dict[str, Support] = {
+    name: family.expected for name, family in FAMILIES.items()
+}

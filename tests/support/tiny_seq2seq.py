@@ -28,38 +28,94 @@ from tiny_models import disturb
 
 VOCAB = 320
 _BART: dict[str, Any] = dict(
-    d_model=64, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
-    encoder_ffn_dim=96, decoder_ffn_dim=96, max_position_embeddings=96, init_std=0.3,
-)  # fmt: skip
+    d_model=64,
+    encoder_layers=2,
+    decoder_layers=3,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=96,
+    decoder_ffn_dim=96,
+    max_position_embeddings=96,
+    init_std=0.3,
+)
 _PADS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1)
-_T5: dict[str, Any] = dict(_PADS, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)
-_ENDS: dict[str, Any] = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
+_T5: dict[str, Any] = dict(
+    _PADS,
+    d_model=64,
+    d_kv=16,
+    d_ff=96,
+    num_layers=2,
+    num_heads=4,
+    decoder_start_token_id=0,
+)
+_ENDS: dict[str, Any] = dict(
+    pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2
+)
 
 Rules = dict[str, Any]
 FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
     "t5": (hf.T5Config, _T5, {}),
-    "flan-t5": (hf.T5Config, _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), {}),
+    "flan-t5": (
+        hf.T5Config,
+        _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        {},
+    ),
     "mt5": (hf.MT5Config, _T5, {}),
-    "bart": (hf.BartConfig, _BART | _ENDS, dict(forced_bos_token_id=0, forced_eos_token_id=2)),
-    "mbart": (hf.MBartConfig, _BART | _ENDS, dict(forced_bos_token_id=9, forced_eos_token_id=2)),
-    "pegasus": (hf.PegasusConfig, _BART | dict(_PADS, decoder_start_token_id=0), dict(forced_eos_token_id=1)),
+    "bart": (
+        hf.BartConfig,
+        _BART | _ENDS,
+        dict(forced_bos_token_id=0, forced_eos_token_id=2),
+    ),
+    "mbart": (
+        hf.MBartConfig,
+        _BART | _ENDS,
+        dict(forced_bos_token_id=9, forced_eos_token_id=2),
+    ),
+    "pegasus": (
+        hf.PegasusConfig,
+        _BART | dict(_PADS, decoder_start_token_id=0),
+        dict(forced_eos_token_id=1),
+    ),
     "marian": (
         hf.MarianConfig,
-        _BART | dict(pad_token_id=VOCAB - 1, eos_token_id=0, decoder_start_token_id=VOCAB - 1),
-        dict(forced_eos_token_id=0, bad_words_ids=[[VOCAB - 1], [30, 31]], suppress_tokens=[40]),
+        _BART
+        | dict(
+            pad_token_id=VOCAB - 1, eos_token_id=0, decoder_start_token_id=VOCAB - 1
+        ),
+        dict(
+            forced_eos_token_id=0,
+            bad_words_ids=[[VOCAB - 1], [30, 31]],
+            suppress_tokens=[40],
+        ),
     ),
     "led": (
         hf.LEDConfig,
-        {name: size for name, size in (_BART | _ENDS).items() if name != "max_position_embeddings"}
-        | dict(attention_window=8, max_encoder_position_embeddings=128, max_decoder_position_embeddings=96),
+        {
+            name: size
+            for name, size in (_BART | _ENDS).items()
+            if name != "max_position_embeddings"
+        }
+        | dict(
+            attention_window=8,
+            max_encoder_position_embeddings=128,
+            max_decoder_position_embeddings=96,
+        ),
         {},
     ),
-    "m2m100": (hf.M2M100Config, _BART | _ENDS, dict(forced_bos_token_id=7, begin_suppress_tokens=[50, 60])),
+    "m2m100": (
+        hf.M2M100Config,
+        _BART | _ENDS,
+        dict(forced_bos_token_id=7, begin_suppress_tokens=[50, 60]),
+    ),
 }
 """Config, its settings, and the generation settings that force or forbid tokens."""
 FURTHER: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
     "umt5": (hf.UMT5Config, _T5, {}),
-    "t5, heads of 32": (hf.T5Config, _T5 | dict(d_kv=32, num_heads=3, num_decoder_layers=3), {}),
+    "t5, heads of 32": (
+        hf.T5Config,
+        _T5 | dict(d_kv=32, num_heads=3, num_decoder_layers=3),
+        {},
+    ),
 }
 """Those that only some tests are run with."""
 IN_C = ", in C"
@@ -67,21 +123,29 @@ IN_C = ", in C"
 
 
 def in_c(*names: str) -> list[Any]:
-    """Return the parameters of a test for these families in C, skipped where there is no compiler."""
-    skip = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+    """Return the parameters of a test for these families in C, skipped where there is
+    no compiler.
+    """
+    skip = pytest.mark.skipif(
+        isinstance(library(), str), reason=f"no native kernel here: {library()}"
+    )
     return [pytest.param(name + IN_C, marks=skip) for name in names]
 
 
 def build(name: str) -> PreTrainedModel:
-    """Return the model called `name` in FAMILIES or FURTHER: float32 (bfloat16 for one in C), CPU, eval mode.
+    """Return the model called `name` in FAMILIES or FURTHER: float32 (bfloat16 for one
+    in C), CPU, eval mode.
 
-    Its LM head is not tied: a random model with tied weights repeats its last token for ever.
+    Its LM head is not tied: a random model with tied weights repeats its last token for
+    ever.
     """
     family = name.removesuffix(IN_C)
     kind, options, rules = (FAMILIES | FURTHER)[family]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(family.encode()))
-        model = AutoModelForSeq2SeqLM.from_config(kind(vocab_size=VOCAB, **options), dtype=torch.float32)
+        model = AutoModelForSeq2SeqLM.from_config(
+            kind(vocab_size=VOCAB, **options), dtype=torch.float32
+        )
         disturb(model)
         model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCAB, 64) * 0.3)
     model.generation_config.update(**rules)
@@ -89,18 +153,31 @@ def build(name: str) -> PreTrainedModel:
 
 
 def tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Return a tokenizer for a family: bytes are tokens, and a source ends with the end of text."""
+    """Return a tokenizer for a family: bytes are tokens, and a source ends with the end
+    of text.
+    """
     _, options, _ = (FAMILIES | FURTHER)[name.removesuffix(IN_C)]
-    places = [place for place in range(VOCAB) if place not in (options["pad_token_id"], options["eos_token_id"])]
+    places = [
+        place
+        for place in range(VOCAB)
+        if place not in (options["pad_token_id"], options["eos_token_id"])
+    ]
     words = {f"<{place}>": place for place in range(VOCAB)}
     for letter, place in zip(sorted(ByteLevel.alphabet()), places[20:], strict=False):
         del words[f"<{place}>"]
         words[letter] = place
     raw = RawTokenizer(BPE(words, []))
-    raw.pre_tokenizer, raw.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    raw.pre_tokenizer, raw.decoder = (
+        ByteLevel(add_prefix_space=False),
+        ByteLevelDecoder(),
+    )
     eos = f"<{options['eos_token_id']}>"
-    raw.post_processor = TemplateProcessing(f"$A {eos}", special_tokens=[(eos, options["eos_token_id"])])
-    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=eos, pad_token=f"<{options['pad_token_id']}>")
+    raw.post_processor = TemplateProcessing(
+        f"$A {eos}", special_tokens=[(eos, options["eos_token_id"])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token=eos, pad_token=f"<{options['pad_token_id']}>"
+    )
 
 
 def saved(name: str, folder: Path) -> Path:

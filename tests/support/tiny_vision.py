@@ -1,4 +1,5 @@
-"""Tiny random vision-language models of each family, with a real processor, and pictures for them. Test code.
+"""Tiny random vision-language models of each family, with a real processor, and
+pictures for them. Test code.
 
 Weights are float32 and a function of the name alone; nothing is downloaded.
 """
@@ -18,21 +19,39 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import AutoModelForImageTextToText, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from running import kept
 from tiny_models import disturb
 
 VOCAB = 320
 SIZES: dict[str, Any] = dict(
-    vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=2048, initializer_range=0.3, head_dim=16, tie_word_embeddings=False,
-    bos_token_id=None, eos_token_id=None, pad_token_id=0,
-)  # fmt: skip
+    vocab_size=VOCAB,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=2048,
+    initializer_range=0.3,
+    head_dim=16,
+    tie_word_embeddings=False,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=0,
+)
 TURNS = (
-    "{%% for m in messages %%}<{{ m.role }}>{%% if m.content is string %%}{{ m.content }}{%% else %%}"
-    "{%% for p in m.content %%}{%% if p.type == 'image' %%}%s{%% else %%}{{ p.text }}{%% endif %%}{%% endfor %%}"
-    "{%% endif %%}{%% endfor %%}{%% if add_generation_prompt %%}<assistant>{%% endif %%}"
+    "{%% for m in messages %%}<{{ m.role }}>{%% if m.content is string %%}{{ m.content "
+    "}}{%% else %%}"
+    "{%% for p in m.content %%}{%% if p.type == 'image' %%}%s{%% else %%}{{ p.text "
+    "}}{%% endif %%}{%% endfor %%}"
+    "{%% endif %%}{%% endfor %%}{%% if add_generation_prompt %%}<assistant>{%% endif "
+    "%%}"
 )
 """A chat template; %s is what stands for an image."""
 
@@ -57,12 +76,22 @@ def _qwen2_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.Qwen2VLConfig(
         text_config=dict(SIZES, rope_parameters=rope),
         vision_config=dict(
-            depth=2, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=2, patch_size=4, spatial_merge_size=2,
-            temporal_patch_size=2, initializer_range=0.3,
+            depth=2,
+            embed_dim=32,
+            hidden_size=64,
+            num_heads=2,
+            mlp_ratio=2,
+            patch_size=4,
+            spatial_merge_size=2,
+            temporal_patch_size=2,
+            initializer_range=0.3,
         ),
-        image_token_id=ids["image_token"], video_token_id=ids["video_token"],
-        vision_start_token_id=ids["vision_start"], vision_end_token_id=ids["vision_end"], tie_word_embeddings=False,
-    )  # fmt: skip
+        image_token_id=ids["image_token"],
+        video_token_id=ids["video_token"],
+        vision_start_token_id=ids["vision_start"],
+        vision_end_token_id=ids["vision_end"],
+        tie_word_embeddings=False,
+    )
 
 
 def _tied(ids: dict[str, int]) -> hf.PreTrainedConfig:
@@ -75,11 +104,19 @@ def _llava(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.LlavaConfig(
         text_config=hf.LlamaConfig(**SIZES),
         vision_config=hf.CLIPVisionConfig(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=32,
-            patch_size=8, projection_dim=32, initializer_range=0.3,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            image_size=32,
+            patch_size=8,
+            projection_dim=32,
+            initializer_range=0.3,
         ),
-        image_token_id=ids["image_token"], image_seq_length=16, tie_word_embeddings=False,
-    )  # fmt: skip
+        image_token_id=ids["image_token"],
+        image_seq_length=16,
+        tie_word_embeddings=False,
+    )
 
 
 def _qwen2_5_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
@@ -87,126 +124,222 @@ def _qwen2_5_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.Qwen2_5_VLConfig(
         text_config=dict(SIZES, rope_parameters=rope),
         vision_config=dict(
-            depth=2, hidden_size=32, out_hidden_size=64, num_heads=2, intermediate_size=48, patch_size=4,
-            spatial_merge_size=2, temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1],
+            depth=2,
+            hidden_size=32,
+            out_hidden_size=64,
+            num_heads=2,
+            intermediate_size=48,
+            patch_size=4,
+            spatial_merge_size=2,
+            temporal_patch_size=2,
+            window_size=16,
+            fullatt_block_indexes=[1],
         ),
-        image_token_id=ids["image_token"], video_token_id=ids["video_token"],
-        vision_start_token_id=ids["vision_start"], vision_end_token_id=ids["vision_end"], tie_word_embeddings=False,
-    )  # fmt: skip
+        image_token_id=ids["image_token"],
+        video_token_id=ids["video_token"],
+        vision_start_token_id=ids["vision_start"],
+        vision_end_token_id=ids["vision_end"],
+        tie_word_embeddings=False,
+    )
 
 
 def _qwen3_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    rope = dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2], mrope_interleaved=True)
+    rope = dict(
+        rope_type="default",
+        rope_theta=10000.0,
+        mrope_section=[3, 3, 2],
+        mrope_interleaved=True,
+    )
     return hf.Qwen3VLConfig(
         text_config=dict(SIZES, rope_parameters=rope),
         vision_config=dict(
-            depth=3, hidden_size=32, out_hidden_size=64, num_heads=2, intermediate_size=48, patch_size=4,
-            spatial_merge_size=2, temporal_patch_size=2, num_position_embeddings=64, deepstack_visual_indexes=[0, 2],
+            depth=3,
+            hidden_size=32,
+            out_hidden_size=64,
+            num_heads=2,
+            intermediate_size=48,
+            patch_size=4,
+            spatial_merge_size=2,
+            temporal_patch_size=2,
+            num_position_embeddings=64,
+            deepstack_visual_indexes=[0, 2],
         ),
-        image_token_id=ids["image_token"], video_token_id=ids["video_token"],
-        vision_start_token_id=ids["vision_start"], vision_end_token_id=ids["vision_end"], tie_word_embeddings=False,
-    )  # fmt: skip
+        image_token_id=ids["image_token"],
+        video_token_id=ids["video_token"],
+        vision_start_token_id=ids["vision_start"],
+        vision_end_token_id=ids["vision_end"],
+        tie_word_embeddings=False,
+    )
 
 
 _CLIP: dict[str, Any] = dict(
-    hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=32, patch_size=8,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    image_size=32,
+    patch_size=8,
     initializer_range=0.3,
-)  # fmt: skip
+)
 
 
 def _llava_next(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.LlavaNextConfig(
-        text_config=hf.LlamaConfig(**SIZES), vision_config=hf.CLIPVisionConfig(**_CLIP, projection_dim=32),
-        image_token_id=ids["image_token"], image_seq_length=16, tie_word_embeddings=False, image_grid_pinpoints=GRIDS,
-    )  # fmt: skip
+        text_config=hf.LlamaConfig(**SIZES),
+        vision_config=hf.CLIPVisionConfig(**_CLIP, projection_dim=32),
+        image_token_id=ids["image_token"],
+        image_seq_length=16,
+        tie_word_embeddings=False,
+        image_grid_pinpoints=GRIDS,
+    )
 
 
 def _llava_onevision(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.LlavaOnevisionConfig(
-        text_config=hf.Qwen2Config(**SIZES), vision_config=hf.SiglipVisionConfig(**_CLIP),
-        image_token_id=ids["image_token"], video_token_id=ids["video_token"], tie_word_embeddings=False,
+        text_config=hf.Qwen2Config(**SIZES),
+        vision_config=hf.SiglipVisionConfig(**_CLIP),
+        image_token_id=ids["image_token"],
+        video_token_id=ids["video_token"],
+        tie_word_embeddings=False,
         image_grid_pinpoints=GRIDS,
-    )  # fmt: skip
+    )
 
 
 def _idefics3(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.Idefics3Config(
-        text_config=hf.LlamaConfig(**SIZES), vision_config=dict(_CLIP), scale_factor=2,
-        image_token_id=ids["image_token"], tie_word_embeddings=False, pad_token_id=0,
-    )  # fmt: skip
+        text_config=hf.LlamaConfig(**SIZES),
+        vision_config=dict(_CLIP),
+        scale_factor=2,
+        image_token_id=ids["image_token"],
+        tie_word_embeddings=False,
+        pad_token_id=0,
+    )
 
 
 def _smolvlm(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.SmolVLMConfig(
-        text_config=hf.LlamaConfig(**SIZES), vision_config=dict(_CLIP), scale_factor=2,
-        image_token_id=ids["image_token"], tie_word_embeddings=False, pad_token_id=0,
-    )  # fmt: skip
+        text_config=hf.LlamaConfig(**SIZES),
+        vision_config=dict(_CLIP),
+        scale_factor=2,
+        image_token_id=ids["image_token"],
+        tie_word_embeddings=False,
+        pad_token_id=0,
+    )
 
 
 def _kinds() -> dict[str, Any]:
-    """Return a new list each time: Gemma 4's config changes the one that it is given."""
-    return dict(sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+    """Return a new list each time: Gemma 4's config changes the one that it
+    is given.
+    """
+    return dict(
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    )
 
 
 def _gemma3(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.Gemma3Config(
-        text_config=dict(SIZES, **_kinds(), query_pre_attn_scalar=8), vision_config=dict(_CLIP),
-        mm_tokens_per_image=4, image_token_id=ids["image_token"], boi_token_id=ids["boi_token"],
-        eoi_token_id=ids["eoi_token"], tie_word_embeddings=False,
-    )  # fmt: skip
+        text_config=dict(SIZES, **_kinds(), query_pre_attn_scalar=8),
+        vision_config=dict(_CLIP),
+        mm_tokens_per_image=4,
+        image_token_id=ids["image_token"],
+        boi_token_id=ids["boi_token"],
+        eoi_token_id=ids["eoi_token"],
+        tie_word_embeddings=False,
+    )
 
 
 def _gemma4(ids: dict[str, int], **options: Any) -> hf.PreTrainedConfig:
     return hf.Gemma4Config(
         text_config=dict(
-            SIZES, **_kinds(), vocab_size_per_layer_input=VOCAB, hidden_size_per_layer_input=8, num_kv_shared_layers=0,
-            global_head_dim=16, **options,
+            SIZES,
+            **_kinds(),
+            vocab_size_per_layer_input=VOCAB,
+            hidden_size_per_layer_input=8,
+            num_kv_shared_layers=0,
+            global_head_dim=16,
+            **options,
         ),
         vision_config=dict(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-            head_dim=16, patch_size=4, pooling_kernel_size=2, position_embedding_size=64, initializer_range=0.3,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            patch_size=4,
+            pooling_kernel_size=2,
+            position_embedding_size=64,
+            initializer_range=0.3,
         ),
-        audio_config=None, image_token_id=ids["image_token"], boi_token_id=ids["boi_token"],
-        eoi_token_id=ids["eoi_token"], video_token_id=ids["video_token"], audio_token_id=ids["audio_token"],
+        audio_config=None,
+        image_token_id=ids["image_token"],
+        boi_token_id=ids["boi_token"],
+        eoi_token_id=ids["eoi_token"],
+        video_token_id=ids["video_token"],
+        audio_token_id=ids["audio_token"],
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
 
 
 def _internvl(ids: dict[str, int]) -> hf.PreTrainedConfig:
     vision = {**_CLIP, "image_size": [32, 32], "patch_size": [8, 8]}
     return hf.InternVLConfig(
-        text_config=hf.Qwen2Config(**SIZES), vision_config=vision, image_token_id=ids["image_token"],
-        image_seq_length=4, downsample_ratio=0.5, tie_word_embeddings=False,
-    )  # fmt: skip
+        text_config=hf.Qwen2Config(**SIZES),
+        vision_config=vision,
+        image_token_id=ids["image_token"],
+        image_seq_length=4,
+        downsample_ratio=0.5,
+        tie_word_embeddings=False,
+    )
 
 
 def _mistral3(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.Mistral3Config(
         text_config=hf.MistralConfig(**{**SIZES, "sliding_window": None}),
-        vision_config=hf.PixtralVisionConfig(**{**_CLIP, "image_size": 64}, head_dim=16),
-        image_token_id=ids["image_token"], spatial_merge_size=2, tie_word_embeddings=False,
-    )  # fmt: skip
+        vision_config=hf.PixtralVisionConfig(
+            **{**_CLIP, "image_size": 64}, head_dim=16
+        ),
+        image_token_id=ids["image_token"],
+        spatial_merge_size=2,
+        tie_word_embeddings=False,
+    )
 
 
 def _pixtral(ids: dict[str, int]) -> hf.PreTrainedConfig:
     return hf.LlavaConfig(
         text_config=hf.MistralConfig(**{**SIZES, "sliding_window": None}),
-        vision_config=hf.PixtralVisionConfig(**{**_CLIP, "image_size": 64}, head_dim=16),
-        image_token_id=ids["image_token"], vision_feature_layer=-1, vision_feature_select_strategy="full",
+        vision_config=hf.PixtralVisionConfig(
+            **{**_CLIP, "image_size": 64}, head_dim=16
+        ),
+        image_token_id=ids["image_token"],
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
 
 
 def _lfm2_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    text = dict(SIZES, layer_types=["conv", "full_attention", "conv"], block_auto_adjust_ff_dim=False)
+    text = dict(
+        SIZES,
+        layer_types=["conv", "full_attention", "conv"],
+        block_auto_adjust_ff_dim=False,
+    )
     return hf.Lfm2VlConfig(
         text_config=hf.Lfm2Config(**text),
         vision_config=hf.Siglip2VisionConfig(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, patch_size=8,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            patch_size=8,
             num_patches=16,
         ),
-        image_token_id=ids["image_token"], projector_hidden_size=48, downsample_factor=2, tie_word_embeddings=False,
-    )  # fmt: skip
+        image_token_id=ids["image_token"],
+        projector_hidden_size=48,
+        downsample_factor=2,
+        tie_word_embeddings=False,
+    )
 
 
 GRIDS = [[32, 64], [64, 32], [64, 64]]
@@ -214,33 +347,65 @@ _SQUARE = {"height": 32, "width": 32}
 _QWEN: dict[str, Any] = dict(
     template=TURNS % "<|vision_start|><|image_pad|><|vision_end|>",
     tokens=dict(
-        image_token="<|image_pad|>", video_token="<|video_pad|>", vision_start="<|vision_start|>",
+        image_token="<|image_pad|>",
+        video_token="<|video_pad|>",
+        vision_start="<|vision_start|>",
         vision_end="<|vision_end|>",
     ),
-)  # fmt: skip
-_QWEN_IMAGES = dict(patch_size=4, merge_size=2, temporal_patch_size=2, size=dict(shortest_edge=256, longest_edge=4096))
-_CUT = dict(patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1)
+)
+_QWEN_IMAGES = dict(
+    patch_size=4,
+    merge_size=2,
+    temporal_patch_size=2,
+    size=dict(shortest_edge=256, longest_edge=4096),
+)
+_CUT = dict(
+    patch_size=8,
+    vision_feature_select_strategy="default",
+    num_additional_image_tokens=1,
+)
 _TILES: dict[str, Any] = dict(
     tokens=dict(
-        image_token="<image>", fake_image_token="<fake_token_around_image>", global_image_tag="<global-img>",
+        image_token="<image>",
+        fake_image_token="<fake_token_around_image>",
+        global_image_tag="<global-img>",
         end_of_utterance_token="<end_of_utterance>",
-        **{f"row_{y}_col_{x}": f"<row_{y}_col_{x}>" for y in (1, 2, 3) for x in (1, 2, 3)},
+        **{
+            f"row_{y}_col_{x}": f"<row_{y}_col_{x}>"
+            for y in (1, 2, 3)
+            for x in (1, 2, 3)
+        },
     ),
     settings=dict(image_seq_len=4),
-)  # fmt: skip
+)
 _PIXTRAL: dict[str, Any] = dict(
     template=TURNS % "[IMG]",
-    tokens=dict(image_token="[IMG]", image_break_token="[IMG_BREAK]", image_end_token="[IMG_END]"),
+    tokens=dict(
+        image_token="[IMG]",
+        image_break_token="[IMG_BREAK]",
+        image_end_token="[IMG_END]",
+    ),
 )
-_GEMMA = dict(image_token="<image_soft_token>", boi_token="<start_of_image>", eoi_token="<end_of_image>")
+_GEMMA = dict(
+    image_token="<image_soft_token>",
+    boi_token="<start_of_image>",
+    eoi_token="<end_of_image>",
+)
 _GEMMA4 = dict(
-    image_token="<|image|>", boi_token="<|image>", eoi_token="<image|>", video_token="<|video|>",
-    audio_token="<|audio|>", boa_token="<|audio>", eoa_token="<audio|>",
-)  # fmt: skip
+    image_token="<|image|>",
+    boi_token="<|image>",
+    eoi_token="<image|>",
+    video_token="<|video|>",
+    audio_token="<|audio|>",
+    boa_token="<|audio>",
+    eoa_token="<audio|>",
+)
 
 
 def _gemma4_images() -> Any:
-    return hf.Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
+    return hf.Gemma4ImageProcessorPil(
+        patch_size=4, pooling_kernel_size=2, max_soft_tokens=70
+    )
 
 
 def _tiles(kind: Any) -> Any:
@@ -248,12 +413,30 @@ def _tiles(kind: Any) -> Any:
 
 
 FAMILIES: dict[str, Family] = {
-    "qwen2-vl": Family(_qwen2_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2VLProcessor", **_QWEN),
-    "tied": Family(_tied, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2VLProcessor", **_QWEN),
-    "qwen2.5-vl": Family(
-        _qwen2_5_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen2_5_VLProcessor", **_QWEN
+    "qwen2-vl": Family(
+        _qwen2_vl,
+        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
+        "Qwen2VLProcessor",
+        **_QWEN,
     ),
-    "qwen3-vl": Family(_qwen3_vl, lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES), "Qwen3VLProcessor", **_QWEN),
+    "tied": Family(
+        _tied,
+        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
+        "Qwen2VLProcessor",
+        **_QWEN,
+    ),
+    "qwen2.5-vl": Family(
+        _qwen2_5_vl,
+        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
+        "Qwen2_5_VLProcessor",
+        **_QWEN,
+    ),
+    "qwen3-vl": Family(
+        _qwen3_vl,
+        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
+        "Qwen3VLProcessor",
+        **_QWEN,
+    ),
     "llava": Family(
         _llava,
         lambda: hf.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=_SQUARE),
@@ -270,13 +453,19 @@ FAMILIES: dict[str, Family] = {
     ),
     "llava-onevision": Family(
         _llava_onevision,
-        lambda: hf.LlavaOnevisionImageProcessorPil(size=_SQUARE, image_grid_pinpoints=GRIDS),
+        lambda: hf.LlavaOnevisionImageProcessorPil(
+            size=_SQUARE, image_grid_pinpoints=GRIDS
+        ),
         "LlavaOnevisionProcessor",
         tokens=dict(image_token="<image>", video_token="<video>"),
         settings=dict(num_image_tokens=16, vision_feature_select_strategy="full"),
     ),
-    "idefics3": Family(_idefics3, _tiles(hf.Idefics3ImageProcessorPil), "Idefics3Processor", **_TILES),
-    "smolvlm": Family(_smolvlm, _tiles(hf.SmolVLMImageProcessorPil), "SmolVLMProcessor", **_TILES),
+    "idefics3": Family(
+        _idefics3, _tiles(hf.Idefics3ImageProcessorPil), "Idefics3Processor", **_TILES
+    ),
+    "smolvlm": Family(
+        _smolvlm, _tiles(hf.SmolVLMImageProcessorPil), "SmolVLMProcessor", **_TILES
+    ),
     "gemma3": Family(
         _gemma3,
         lambda: hf.Gemma3ImageProcessorPil(size=_SQUARE),
@@ -285,7 +474,9 @@ FAMILIES: dict[str, Family] = {
         _GEMMA,
         dict(image_seq_length=4),
     ),
-    "gemma4": Family(_gemma4, _gemma4_images, "Gemma4Processor", TURNS % "<|image|>", _GEMMA4),
+    "gemma4": Family(
+        _gemma4, _gemma4_images, "Gemma4Processor", TURNS % "<|image|>", _GEMMA4
+    ),
     "gemma4-mutual": Family(
         partial(_gemma4, use_bidirectional_attention="vision"),
         _gemma4_images,
@@ -295,11 +486,15 @@ FAMILIES: dict[str, Family] = {
     ),
     "internvl": Family(
         _internvl,
-        lambda: hf.GotOcr2ImageProcessorPil(size=_SQUARE, min_patches=1, max_patches=4, crop_to_patches=True),
+        lambda: hf.GotOcr2ImageProcessorPil(
+            size=_SQUARE, min_patches=1, max_patches=4, crop_to_patches=True
+        ),
         "InternVLProcessor",
         TURNS % "<IMG_CONTEXT>",
         dict(
-            start_image_token="<img>", end_image_token="</img>", context_image_token="<IMG_CONTEXT>",
+            start_image_token="<img>",
+            end_image_token="</img>",
+            context_image_token="<IMG_CONTEXT>",
             video_token="<video>",
         ),
         dict(image_seq_length=4),
@@ -307,12 +502,20 @@ FAMILIES: dict[str, Family] = {
     "lfm2-vl": Family(
         _lfm2_vl,
         lambda: hf.Lfm2VlImageProcessor(
-            encoder_patch_size=8, tile_size=32, min_image_tokens=4, max_image_tokens=16, max_num_patches=64,
-            min_tiles=2, max_tiles=4, do_image_splitting=True,
+            encoder_patch_size=8,
+            tile_size=32,
+            min_image_tokens=4,
+            max_image_tokens=16,
+            max_num_patches=64,
+            min_tiles=2,
+            max_tiles=4,
+            do_image_splitting=True,
         ),
         "Lfm2VlProcessor",
         tokens=dict(
-            image_token="<image>", image_start_token="<|image_start|>", image_end_token="<|image_end|>",
+            image_token="<image>",
+            image_start_token="<|image_start|>",
+            image_end_token="<|image_end|>",
             image_thumbnail="<|img_thumbnail|>",
         ),
     ),
@@ -330,27 +533,42 @@ FAMILIES: dict[str, Family] = {
         settings=dict(patch_size=8),
         **_PIXTRAL,
     ),
-}  # fmt: skip
+}
 
 
 def tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Return a tokenizer for a family: bytes are tokens, and so are the family's own."""
+    """Return a tokenizer for a family: bytes are tokens, and so are the
+    family's own.
+    """
     special = FAMILIES[name].tokens
-    words = {letter: place for place, letter in enumerate(["<pad>", *sorted(ByteLevel.alphabet())])}
+    words = {
+        letter: place
+        for place, letter in enumerate(["<pad>", *sorted(ByteLevel.alphabet())])
+    }
     raw = RawTokenizer(BPE(words, []))
-    raw.pre_tokenizer, raw.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
-    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", extra_special_tokens=special)
+    raw.pre_tokenizer, raw.decoder = (
+        ByteLevel(add_prefix_space=False),
+        ByteLevelDecoder(),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", extra_special_tokens=special
+    )
 
 
 def special_ids(name: str) -> dict[str, int]:
     """Return the ids of the family's own tokens."""
     own = tokenizer(name)
-    ids = {key: own.convert_tokens_to_ids(word) for key, word in FAMILIES[name].tokens.items()}
+    ids = {
+        key: own.convert_tokens_to_ids(word)
+        for key, word in FAMILIES[name].tokens.items()
+    }
     return {"image_token": ids.get("context_image_token", 0), **ids}
 
 
 def build(name: str) -> PreTrainedModel:
-    """Return the model called `name` in FAMILIES: float32, CPU, eval mode; nothing ends a text before the limit."""
+    """Return the model called `name` in FAMILIES: float32, CPU, eval mode; nothing ends
+    a text before the limit.
+    """
     config = FAMILIES[name].config(special_ids(name))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(name.encode()))
@@ -379,7 +597,9 @@ def saved(name: str, folder: Path) -> Path:
         import json
 
         settings = dict(family.settings, processor_class=family.processor)
-        (folder / "processor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        (folder / "processor_config.json").write_text(
+            json.dumps(settings), encoding="utf-8"
+        )
     return folder
 
 
@@ -388,15 +608,24 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
     """Return a picture of a gradient with shapes and a text."""
     image = Image.linear_gradient("L").resize((width, height)).convert("RGB")
     draw = ImageDraw.Draw(image)
-    draw.ellipse((width // 4, height // 4, width // 2, height // 2), fill=(200, 30 + 40 * seed % 200, 30))
-    draw.rectangle((width // 2, height // 3, width - 2, height - 2), fill=(20, 90, 50 + 60 * seed % 200))
+    draw.ellipse(
+        (width // 4, height // 4, width // 2, height // 2),
+        fill=(200, 30 + 40 * seed % 200, 30),
+    )
+    draw.rectangle(
+        (width // 2, height // 3, width - 2, height - 2),
+        fill=(20, 90, 50 + 60 * seed % 200),
+    )
     draw.text((1, 1), f"No. {seed}", fill=(250, 250, 0))
     return image
 
 
 def said(text: str, *pictures: Image.Image) -> list[dict[str, Any]]:
     """Return a chat of one message: pictures, then a text."""
-    content = [*({"type": "image", "image": one} for one in pictures), {"type": "text", "text": text}]
+    content = [
+        *({"type": "image", "image": one} for one in pictures),
+        {"type": "text", "text": text},
+    ]
     return [{"role": "user", "content": content}]
 
 
@@ -408,8 +637,13 @@ def folder(name: str) -> Path:
 
 @cache
 def chats() -> list[list[dict[str, Any]]]:
-    """Chats with a landscape, a portrait after a text, a tiny image and two in one message; one without images."""
-    earlier = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+    """Chats with a landscape, a portrait after a text, a tiny image and two in one
+    message; one without images.
+    """
+    earlier = [
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "Hi."},
+    ]
     return [
         said("What is this?", picture(72, 40)),
         [*earlier, *said("Describe it.", picture(24, 88, 1))],
@@ -421,13 +655,20 @@ def chats() -> list[list[dict[str, Any]]]:
 
 def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Return what transformers' processor makes of a chat."""
-    options = dict(tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True)
+    options = dict(
+        tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
+    )
     return llm._requests._sight._processor.apply_chat_template(chat, **options)
 
 
 def missing(name: str) -> str | None:
-    """Return the package that the processor of a family needs and that is not installed; None if it has all."""
-    needs = {"mistral3": "torchvision", "lfm2-vl": "torchvision", "pixtral": "torchvision", "smolvlm": "num2words"}.get(
-        name
-    )
+    """Return the package that the processor of a family needs and that is not
+    installed; None if it has all.
+    """
+    needs = {
+        "mistral3": "torchvision",
+        "lfm2-vl": "torchvision",
+        "pixtral": "torchvision",
+        "smolvlm": "num2words",
+    }.get(name)
     return None if needs is None or find_spec(needs) else needs

@@ -1,6 +1,8 @@
-"""Tiny random Whisper models with the vocabularies of v2 and v3, and the files of a checkpoint. Test code.
+"""Tiny random Whisper models with the vocabularies of v2 and v3, and the files of a
+checkpoint. Test code.
 
-Windows of sound are 3 seconds long, so that a sound of 8 seconds is a long one. Nothing is downloaded.
+Windows of sound are 3 seconds long, so that a sound of 8 seconds is a long one. Nothing
+is downloaded.
 """
 
 import zlib
@@ -25,13 +27,23 @@ from tiny_seq2seq import IN_C
 
 SECONDS = 3
 SOUND = Path(__file__).parents[1] / "speech" / "fox.wav"
-"""Two seconds of speech at 22,050 Hz, 16 bits: "The quick brown fox", written by eSpeak NG 1.51 for this test."""
+"""Two seconds of speech at 22,050 Hz, 16 bits: "The quick brown fox", written by eSpeak
+NG 1.51 for this test.
+"""
 EOS = 50257
 NAMES = ("v2", "v3")
 SIZES: dict[str, Any] = dict(
-    d_model=64, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
-    encoder_ffn_dim=96, decoder_ffn_dim=96, max_source_positions=50 * SECONDS, max_target_positions=448, init_std=0.3,
-)  # fmt: skip
+    d_model=64,
+    encoder_layers=2,
+    decoder_layers=3,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=96,
+    decoder_ffn_dim=96,
+    max_source_positions=50 * SECONDS,
+    max_target_positions=448,
+    init_std=0.3,
+)
 DRAFT = dict(decoder_layers=1)
 
 
@@ -43,16 +55,27 @@ def languages(name: str) -> list[str]:
 def specials(name: str) -> list[str]:
     """Special tokens in the order of the checkpoints of OpenAI, without timestamps."""
     words = [f"<|{code}|>" for code in languages(name)]
-    tasks = ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+    tasks = [
+        "<|translate|>",
+        "<|transcribe|>",
+        "<|startoflm|>",
+        "<|startofprev|>",
+        "<|nospeech|>",
+        "<|notimestamps|>",
+    ]
     return ["<|endoftext|>", "<|startoftranscript|>", *words, *tasks]
 
 
 @cache
 def tokenizer(name: str) -> WhisperTokenizer:
-    """Return a tokenizer whose tokens are bytes, then words of filler, then the special ones and the timestamps."""
+    """Return a tokenizer whose tokens are bytes, then words of filler, then the special
+    ones and the timestamps.
+    """
     letters = sorted(ByteLevel.alphabet())
     vocab = {letter: place for place, letter in enumerate(letters)}
-    vocab |= {f"Ġw{place}": place for place in range(len(letters), EOS)} | {"<|endoftext|>": EOS}
+    vocab |= {f"Ġw{place}": place for place in range(len(letters), EOS)} | {
+        "<|endoftext|>": EOS
+    }
     one = WhisperTokenizer(vocab=vocab, merges=[])
     one.add_special_tokens({"additional_special_tokens": specials(name)[1:]})
     one.add_tokens([f"<|{step * 0.02:.2f}|>" for step in range(1501)])
@@ -60,42 +83,64 @@ def tokenizer(name: str) -> WhisperTokenizer:
 
 
 def settings(name: str) -> GenerationConfig:
-    """Return generation settings as those of the checkpoints; timestamps beyond a window are suppressed too."""
+    """Return generation settings as those of the checkpoints; timestamps beyond a
+    window are suppressed too.
+    """
     place = {word: EOS + at for at, word in enumerate(specials(name))}
     begin = place["<|notimestamps|>"] + 1
     outside = range(begin + 50 * SECONDS + 1, begin + 1501)
     return GenerationConfig(
-        decoder_start_token_id=EOS + 1, bos_token_id=EOS, eos_token_id=EOS, pad_token_id=EOS, max_length=448,
-        begin_suppress_tokens=[220, EOS], suppress_tokens=[1, 2, 7, 8, 9, *range(EOS + 1, begin - 1), *outside],
+        decoder_start_token_id=EOS + 1,
+        bos_token_id=EOS,
+        eos_token_id=EOS,
+        pad_token_id=EOS,
+        max_length=448,
+        begin_suppress_tokens=[220, EOS],
+        suppress_tokens=[1, 2, 7, 8, 9, *range(EOS + 1, begin - 1), *outside],
         lang_to_id={f"<|{code}|>": place[f"<|{code}|>"] for code in languages(name)},
         task_to_id={task: place[f"<|{task}|>"] for task in ("transcribe", "translate")},
-        no_timestamps_token_id=begin - 1, prev_sot_token_id=place["<|startofprev|>"],
-        is_multilingual=True, max_initial_timestamp_index=50,
-    )  # fmt: skip
+        no_timestamps_token_id=begin - 1,
+        prev_sot_token_id=place["<|startofprev|>"],
+        is_multilingual=True,
+        max_initial_timestamp_index=50,
+    )
 
 
 def build(name: str, seed: str = "", **sizes: Any) -> WhisperForConditionalGeneration:
-    """Return the model called `name`: float32 (bfloat16 for one in C), CPU, eval mode, with an LM head of its own."""
+    """Return the model called `name`: float32 (bfloat16 for one in C), CPU, eval mode,
+    with an LM head of its own.
+    """
     family = name.removesuffix(IN_C)
     vocab = EOS + len(specials(name)) + 1501
     config = WhisperConfig(
-        vocab_size=vocab, num_mel_bins=80 if family == "v2" else 128, pad_token_id=EOS, bos_token_id=EOS,
-        eos_token_id=EOS, decoder_start_token_id=EOS + 1, tie_word_embeddings=False, **(SIZES | sizes),
-    )  # fmt: skip
+        vocab_size=vocab,
+        num_mel_bins=80 if family == "v2" else 128,
+        pad_token_id=EOS,
+        bos_token_id=EOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS + 1,
+        tie_word_embeddings=False,
+        **(SIZES | sizes),
+    )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(f"{family}{seed}".encode()))
         model = WhisperForConditionalGeneration(config)
         disturb(model)
-        model.proj_out.weight = torch.nn.Parameter(torch.randn(vocab, config.d_model) * 0.3)
+        model.proj_out.weight = torch.nn.Parameter(
+            torch.randn(vocab, config.d_model) * 0.3
+        )
     model.generation_config = settings(name)
     begin = model.generation_config.no_timestamps_token_id + 1
     with torch.no_grad():
-        model.proj_out.weight[begin : begin + 50 * SECONDS] *= 1.5  # so that there are timestamps among the words
+        # so that there are timestamps among the words
+        model.proj_out.weight[begin : begin + 50 * SECONDS] *= 1.5
     return (model if family == name else model.bfloat16()).eval()
 
 
 def extractor(name: str) -> WhisperFeatureExtractor:
-    return WhisperFeatureExtractor(feature_size=80 if name.startswith("v2") else 128, chunk_length=SECONDS)
+    return WhisperFeatureExtractor(
+        feature_size=80 if name.startswith("v2") else 128, chunk_length=SECONDS
+    )
 
 
 def saved(model: WhisperForConditionalGeneration, name: str, folder: Path) -> Path:

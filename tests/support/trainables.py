@@ -1,4 +1,7 @@
-"""Trainable drafters of the bundled target, after a few rounds over its own answers. Test code."""
+"""Trainable drafters of the bundled target, after a few rounds over its own answers.
+
+Test code.
+"""
 
 import torch
 from torch import nn
@@ -15,22 +18,42 @@ ROUNDS, RATE, LENGTH = 8, 4e-3, 64
 
 
 def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> Trainable:
-    """Train a drafter of the bundled target for a few rounds over these texts, until it predicts about half of them."""
+    """Train a drafter of the bundled target for a few rounds over these texts, until it
+    predicts about half of them.
+    """
     target = load(starter.target(), torch.float32)
     with torch.random.fork_rng(devices=[]):
         context = TrainContext(
-            source=starter.target(), target=target, tokenizer=load_tokenizer(starter.target()), eos=frozenset(),
-            loss=forward_kl, temperature=1.0, length=LENGTH, seed=0,
-            counts=lambda: torch.tensor(sum(texts, ())).bincount(minlength=target.config.vocab_size),
-        )  # fmt: skip
+            source=starter.target(),
+            target=target,
+            tokenizer=load_tokenizer(starter.target()),
+            eos=frozenset(),
+            loss=forward_kl,
+            temperature=1.0,
+            length=LENGTH,
+            seed=0,
+            counts=lambda: torch.tensor(sum(texts, ())).bincount(
+                minlength=target.config.vocab_size
+            ),
+        )
         trainable = options.begin(context)
         torch.manual_seed(0)
-        pieces = [Piece(list(text)[:LENGTH], [True] * min(len(text), LENGTH)) for text in texts]
+        pieces = [
+            Piece(list(text)[:LENGTH], [True] * min(len(text), LENGTH))
+            for text in texts
+        ]
         blocks = stack([Block.of([piece], LENGTH) for piece in pieces])
-        learning = [parameter for parameter in trainable.module.parameters() if parameter.requires_grad]
+        learning = [
+            parameter
+            for parameter in trainable.module.parameters()
+            if parameter.requires_grad
+        ]
         optimizer = torch.optim.AdamW(learning, lr=RATE)
         for turn in range(ROUNDS):
-            loss = trainable.loss(trainable.module, trainable.data(blocks, turn)) / blocks.learnt.sum()
+            loss = (
+                trainable.loss(trainable.module, trainable.data(blocks, turn))
+                / blocks.learnt.sum()
+            )
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(learning, 1.0)

@@ -1,4 +1,5 @@
-"""Two small language models, and every draft that may be made of them: chains and trees, drawn or chosen.
+"""Two small language models, and every draft that may be made of them: chains and
+trees, drawn or chosen.
 
 Knows laws and drafts; knows no rule.
 """
@@ -20,19 +21,30 @@ from foreword.types import Draft
 
 @dataclass(frozen=True)
 class World:
-    """Two small language models without a prompt: tables of next-token laws, `target[d]` of shape [vocab] * (d + 1)."""
+    """Two small language models without a prompt: tables of next-token laws,
+    `target[d]` of shape [vocab] * (d + 1).
+    """
 
     target: tuple[Tensor, ...]
     drafter: tuple[Tensor, ...]
 
     @classmethod
     def random(cls, seed: int, vocab: int, depth: int) -> World:
-        """Laws that depend on the whole context; the drafter half resembles the target."""
+        """Laws that depend on the whole context; the drafter half resembles
+        the target.
+        """
         rng = torch.Generator().manual_seed(seed)
         shapes = [(vocab,) * (d + 1) for d in range(depth + 1)]
-        target = [torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes]
-        drafter = [t + torch.randn(t.shape, generator=rng, dtype=torch.float64) for t in target[:-1]]
-        return cls(tuple(t.softmax(-1) for t in target), tuple(t.softmax(-1) for t in drafter))
+        target = [
+            torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes
+        ]
+        drafter = [
+            t + torch.randn(t.shape, generator=rng, dtype=torch.float64)
+            for t in target[:-1]
+        ]
+        return cls(
+            tuple(t.softmax(-1) for t in target), tuple(t.softmax(-1) for t in drafter)
+        )
 
     @property
     def vocab(self) -> int:
@@ -45,15 +57,22 @@ class World:
         return len(self.drafter)
 
 
-def next_law(tables: tuple[Tensor, ...], prefix: Int[Tensor, "row length"]) -> Float[Tensor, "row vocab"]:
+def next_law(
+    tables: tuple[Tensor, ...], prefix: Int[Tensor, "row length"]
+) -> Float[Tensor, "row vocab"]:
     """The law of the token after each prefix."""
     table = tables[prefix.shape[1]]
     return table[tuple(prefix.T)] if prefix.shape[1] else table.expand(len(prefix), -1)
 
 
-def along(tables: tuple[Tensor, ...], draft: Draft) -> Float[Tensor, "row column vocab"]:
+def along(
+    tables: tuple[Tensor, ...], draft: Draft
+) -> Float[Tensor, "row column vocab"]:
     """The laws met after nothing and after each node; all rows must have one shape."""
-    return torch.stack([next_law(tables, text(draft, column)) for column in range(draft.nodes + 1)], dim=1)
+    return torch.stack(
+        [next_law(tables, text(draft, column)) for column in range(draft.nodes + 1)],
+        dim=1,
+    )
 
 
 def text(draft: Draft, column: int) -> Int[Tensor, "row length"]:
@@ -76,20 +95,37 @@ Guessing = Callable[[World], Guesses]
 
 
 def drawn_tree(*branching: int, distinct: bool) -> Guessing:
-    """Trees with so many children at each depth, drawn from the drafter's law without replacement or independently."""
+    """Trees with so many children at each depth, drawn from the drafter's law without
+    replacement or independently.
+    """
 
     def guessing(world: World) -> Guesses:
-        draft = planted(list(product(range(world.vocab), repeat=len(full_tree(branching)))), branching)
+        draft = planted(
+            list(product(range(world.vocab), repeat=len(full_tree(branching)))),
+            branching,
+        )
         likely, distributions = torch.ones(len(draft.tokens), dtype=torch.float64), []
         for node, parent in enumerate(full_tree(branching)):
             distribution = next_law(world.drafter, text(draft, parent + 1))
             distributions.append(distribution)
             free = distribution.clone()
             if distinct:
-                free.scatter_(1, draft.tokens[:, [n for n in range(node) if draft.parents[0, n] == parent]], 0.0)
-            likely *= (free / free.sum(dim=1, keepdim=True)).gather(1, draft.tokens[:, node, None])[:, 0]
+                free.scatter_(
+                    1,
+                    draft.tokens[
+                        :, [n for n in range(node) if draft.parents[0, n] == parent]
+                    ],
+                    0.0,
+                )
+            likely *= (free / free.sum(dim=1, keepdim=True)).gather(
+                1, draft.tokens[:, node, None]
+            )[:, 0]
         draft = Draft.padded(
-            draft.tokens, draft.parents, draft.count, torch.stack(distributions, dim=1), chain=draft.chain
+            draft.tokens,
+            draft.parents,
+            draft.count,
+            torch.stack(distributions, dim=1),
+            chain=draft.chain,
         )
         return Guesses(repeat(draft, likely.nonzero()[:, 0]), likely[likely > 0])
 
@@ -103,7 +139,9 @@ def chosen_tree(*branching: int) -> Guessing:
         draft = planted([[0] * len(full_tree(branching))], branching)
         for node, parent in enumerate(full_tree(branching)):
             rank = int((draft.parents[0, :node] == parent).sum())
-            draft.tokens[:, node] = next_law(world.drafter, text(draft, parent + 1)).argsort(descending=True)[:, rank]
+            draft.tokens[:, node] = next_law(
+                world.drafter, text(draft, parent + 1)
+            ).argsort(descending=True)[:, rank]
         return Guesses(draft, torch.ones(1, dtype=torch.float64))
 
     return guessing
@@ -119,7 +157,9 @@ def chosen(world: World) -> Guesses:
     return chosen_tree(*[1] * world.depth)(world)
 
 
-def planted(tokens: list[tuple[int, ...]] | list[list[int]], branching: tuple[int, ...]) -> Draft:
+def planted(
+    tokens: list[tuple[int, ...]] | list[list[int]], branching: tuple[int, ...]
+) -> Draft:
     """Chosen guesses in trees of one shape."""
     parents, rows = torch.tensor(full_tree(branching)), len(tokens)
     return Draft.padded(
@@ -130,11 +170,15 @@ def planted(tokens: list[tuple[int, ...]] | list[list[int]], branching: tuple[in
     )
 
 
-def chain(tokens: Int[Tensor, "row depth"], probs: Float[Tensor, "row depth vocab"] | None) -> Draft:
+def chain(
+    tokens: Int[Tensor, "row depth"], probs: Float[Tensor, "row depth vocab"] | None
+) -> Draft:
     """A draft of full-length chains."""
     rows, depth = tokens.shape
     parents = torch.arange(-1, depth - 1).expand(rows, -1)
-    return Draft.padded(tokens=tokens, parents=parents, count=torch.full((rows,), depth), probs=probs)
+    return Draft.padded(
+        tokens=tokens, parents=parents, count=torch.full((rows,), depth), probs=probs
+    )
 
 
 def changed(draft: Draft, **to: object) -> Draft:
@@ -146,4 +190,10 @@ def changed(draft: Draft, **to: object) -> Draft:
 def repeat(draft: Draft, index: Int[Tensor, "row"]) -> Draft:
     """The rows of a draft named by index."""
     probs = None if draft.probs is None else draft.probs[index]
-    return Draft.padded(draft.tokens[index], draft.parents[index], draft.count[index], probs, chain=draft.chain)
+    return Draft.padded(
+        draft.tokens[index],
+        draft.parents[index],
+        draft.count[index],
+        probs,
+        chain=draft.chain,
+    )

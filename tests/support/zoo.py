@@ -1,6 +1,8 @@
-"""Tiny random models of every kind that transformers can load as a causal language model. Test code.
+"""Tiny random models of every kind that transformers can load as a causal language
+model. Test code.
 
-Sizes are set by the names that configs give them, so most kinds need nothing of their own.
+Sizes are set by the names that configs give them, so most kinds need nothing of their
+own.
 """
 
 import copy
@@ -14,37 +16,119 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 VOCAB, LAYERS = 320, 4
 SIZES: dict[str, Any] = dict(
-    vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=LAYERS, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=16, max_position_embeddings=512, initializer_range=0.15, pad_token_id=0,
-    bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, sliding_window=12, attention_window_size=12,
+    vocab_size=VOCAB,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=512,
+    initializer_range=0.15,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+    decoder_start_token_id=1,
+    sliding_window=12,
+    attention_window_size=12,
     attention_chunk_size=16,
     # mixtures of experts
-    num_experts=4, num_local_experts=4, n_routed_experts=4, moe_num_experts=4, num_experts_per_tok=2,
-    experts_per_token=2, moe_topk=2, moe_k=2, n_shared_experts=1, num_shared_experts=1, moe_num_shared_experts=1,
-    moe_intermediate_size=32, shared_expert_intermediate_size=32, shared_intermediate_size=32, n_group=1,
-    topk_group=1, first_k_dense_replace=1, num_dense_layers=1, ffn_hidden_size=96, expert_ffn_hidden_size=32,
+    num_experts=4,
+    num_local_experts=4,
+    n_routed_experts=4,
+    moe_num_experts=4,
+    num_experts_per_tok=2,
+    experts_per_token=2,
+    moe_topk=2,
+    moe_k=2,
+    n_shared_experts=1,
+    num_shared_experts=1,
+    moe_num_shared_experts=1,
+    moe_intermediate_size=32,
+    shared_expert_intermediate_size=32,
+    shared_intermediate_size=32,
+    n_group=1,
+    topk_group=1,
+    first_k_dense_replace=1,
+    num_dense_layers=1,
+    ffn_hidden_size=96,
+    expert_ffn_hidden_size=32,
     # latent attention
-    q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, index_topk=8,
-    index_n_heads=2, index_head_dim=16,
+    q_lora_rank=24,
+    kv_lora_rank=16,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=16,
+    v_head_dim=16,
+    index_topk=8,
+    index_n_heads=2,
+    index_head_dim=16,
     # layers with a state
-    state_size=8, mamba_d_state=8, mamba_n_heads=8, mamba_d_head=16, mamba_n_groups=2, mamba_d_conv=4,
-    mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=8, n_groups=2, mamba_expand=2, mamba_dt_rank=8,
-    mamba_d_ssm=128, chunk_size=8, mamba_chunk_size=8, linear_num_key_heads=2, linear_num_value_heads=4,
-    linear_key_head_dim=16, linear_value_head_dim=16, lru_width=64, attn_layer_period=2, attn_layer_offset=1,
-    expert_layer_period=2, expert_layer_offset=1,
+    state_size=8,
+    mamba_d_state=8,
+    mamba_n_heads=8,
+    mamba_d_head=16,
+    mamba_n_groups=2,
+    mamba_d_conv=4,
+    mamba_num_heads=8,
+    mamba_head_dim=16,
+    ssm_state_size=8,
+    n_groups=2,
+    mamba_expand=2,
+    mamba_dt_rank=8,
+    mamba_d_ssm=128,
+    chunk_size=8,
+    mamba_chunk_size=8,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    lru_width=64,
+    attn_layer_period=2,
+    attn_layer_offset=1,
+    expert_layer_period=2,
+    expert_layer_offset=1,
     # encoders are causal only with is_decoder=True
     # other names of the same
-    n_embd=64, n_layer=LAYERS, n_layers=LAYERS, n_head=4, n_positions=512, n_ctx=512, n_inner=96, d_model=64,
-    n_heads=4, d_inner=96, d_head=16, max_seq_len=512, num_layers=LAYERS, num_heads=4, embedding_size=64,
-    rotary_dim=8, decoder_layers=LAYERS, decoder_attention_heads=4, decoder_ffn_dim=96, num_decoder_layers=LAYERS,
-    num_decoder_attention_heads=4, ffn_dim=96, attention_heads=4, word_embed_proj_dim=64, emb_dim=64, dff=96,
-    hidden_size_per_layer_input=16, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=0,
-    encoder_layers=LAYERS, encoder_attention_heads=4, encoder_ffn_dim=96, num_encoder_layers=LAYERS,
+    n_embd=64,
+    n_layer=LAYERS,
+    n_layers=LAYERS,
+    n_head=4,
+    n_positions=512,
+    n_ctx=512,
+    n_inner=96,
+    d_model=64,
+    n_heads=4,
+    d_inner=96,
+    d_head=16,
+    max_seq_len=512,
+    num_layers=LAYERS,
+    num_heads=4,
+    embedding_size=64,
+    rotary_dim=8,
+    decoder_layers=LAYERS,
+    decoder_attention_heads=4,
+    decoder_ffn_dim=96,
+    num_decoder_layers=LAYERS,
+    num_decoder_attention_heads=4,
+    ffn_dim=96,
+    attention_heads=4,
+    word_embed_proj_dim=64,
+    emb_dim=64,
+    dff=96,
+    hidden_size_per_layer_input=16,
+    vocab_size_per_layer_input=VOCAB,
+    num_kv_shared_layers=0,
+    encoder_layers=LAYERS,
+    encoder_attention_heads=4,
+    encoder_ffn_dim=96,
+    num_encoder_layers=LAYERS,
     attention_hidden_size=64,
-)  # fmt: skip
+)
 """Set where a config has such a setting."""
 OWN: dict[str, dict[str, Any]] = {
-    "gpt_neo": dict(attention_types=[[["global", "local"], LAYERS // 2]], window_size=12),
+    "gpt_neo": dict(
+        attention_types=[[["global", "local"], LAYERS // 2]], window_size=12
+    ),
     "mamba": dict(expand=2, time_step_rank=8),
     "falcon_mamba": dict(expand=2, time_step_rank=8),
     "mamba2": dict(num_heads=8, head_dim=16, expand=2),
@@ -53,7 +137,14 @@ OWN: dict[str, dict[str, Any]] = {
         ffn_config=dict(ffn_hidden_size=96, moe_num_experts=4, moe_top_k=2),
         attn_config=dict(kv_n_heads=2, rope_theta=10000.0, clip_qkv=8.0),
     ),
-    "xlstm": dict(hidden_size=64, num_heads=4, num_blocks=LAYERS, chunk_size=8, mode="inference", qk_dim_factor=1.0),
+    "xlstm": dict(
+        hidden_size=64,
+        num_heads=4,
+        num_blocks=LAYERS,
+        chunk_size=8,
+        mode="inference",
+        qk_dim_factor=1.0,
+    ),
     "zamba": dict(attention_hidden_size=128, mamba_dt_rank=8),
     "zamba2": dict(attention_hidden_size=128, n_mamba_heads=8),
     "qwen4_exp_text": dict(
@@ -68,20 +159,29 @@ OWN: dict[str, dict[str, Any]] = {
     "lfm2_moe": dict(layer_types=["conv", "full_attention"] * 2),
     "longcat_flash": dict(head_dim=8),
     "zaya": dict(num_experts_per_tok=1),
-    "gemma3n_text": dict(activation_sparsity_pattern=[0.0] * LAYERS, laurel_rank=8, intermediate_size=96),
+    "gemma3n_text": dict(
+        activation_sparsity_pattern=[0.0] * LAYERS, laurel_rank=8, intermediate_size=96
+    ),
     "bamba": dict(attn_layer_indices=[1, 3]),
     "lfm2": dict(block_auto_adjust_ff_dim=False),
 }
 """Settings of one kind."""
 MOST = 15_000_000
 """Parameters; a kind that has more with these sizes has sizes of its own."""
-LENGTHY = ("layer_types", "layers_block_type", "mlp_layer_types", "hybrid_override_pattern", "block_types")
+LENGTHY = (
+    "layer_types",
+    "layers_block_type",
+    "mlp_layer_types",
+    "hybrid_override_pattern",
+    "block_types",
+)
 
 
 def kinds() -> list[str]:
     """Return every model type of transformers' own, each class of models once.
 
-    Types that other code registered in this process, as code in a model folder does, are left out.
+    Types that other code registered in this process, as code in a model folder does,
+    are left out.
     """
     found: dict[str, str] = {}
     for config in hf.MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -94,8 +194,13 @@ def kinds() -> list[str]:
 
 
 def config_of(kind: str) -> PreTrainedConfig:
-    """A small config of this kind. Raises whatever the config raises where it cannot be so small."""
-    made = next(config for config in hf.MODEL_FOR_CAUSAL_LM_MAPPING if config.model_type == kind)
+    """A small config of this kind.
+
+    Raises whatever the config raises where it cannot be so small.
+    """
+    made = next(
+        config for config in hf.MODEL_FOR_CAUSAL_LM_MAPPING if config.model_type == kind
+    )
     default = made()
     with_text = default.get_text_config()
     return _shrunk(type(with_text), OWN.get(kind) or OWN.get(with_text.model_type, {}))
@@ -111,7 +216,10 @@ def _shrunk(kind: type[PreTrainedConfig], own: dict[str, Any]) -> PreTrainedConf
     for short, long in kind.attribute_map.items():  # one name for one setting
         if short in sizes and long in sizes:
             del sizes[short]
-    fixed = any(isinstance(getattr(kind, name, None), property) or name in own for name in LENGTHY)
+    fixed = any(
+        isinstance(getattr(kind, name, None), property) or name in own
+        for name in LENGTHY
+    )
     for name in () if fixed else LENGTHY:
         pattern = getattr(default, name, None)
         if name in known and isinstance(pattern, list) and pattern:
@@ -126,13 +234,18 @@ def _sample(pattern: list[Any]) -> list[Any]:
 
 
 def build(kind: str) -> PreTrainedModel:
-    """A model of this kind: float32, CPU, eval mode; every part of it changes what it says."""
+    """A model of this kind: float32, CPU, eval mode; every part of it changes what it
+    says.
+    """
     config = config_of(kind)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(3)
         with torch.device("meta"):
-            count = sum(part.numel() for part in hf.AutoModelForCausalLM.from_config(config).parameters())
+            count = sum(
+                part.numel()
+                for part in hf.AutoModelForCausalLM.from_config(config).parameters()
+            )
         if count > MOST:
             raise ValueError(f"{count:,} parameters even with the small sizes")
         model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

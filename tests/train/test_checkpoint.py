@@ -34,10 +34,16 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):
+def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_whole(
+    tmp_path, monkeypatch
+):
     for step in (1, 2):
         checkpoint.save(tmp_path, step, write)
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        checkpoint.shutil,
+        "rmtree",
+        lambda path: (_ for _ in ()).throw(KeyboardInterrupt),
+    )
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(tmp_path, 3, write)
     monkeypatch.undo()

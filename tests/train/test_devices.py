@@ -1,4 +1,6 @@
-"""Two processes that train together, through accelerate, learn what one learns alone."""
+"""Two processes that train together, through accelerate, learn what one
+learns alone.
+"""
 
 import json
 import os
@@ -42,7 +44,9 @@ def free_port() -> int:
 def test_two_processes_learn_what_one_learns_alone(tmp_path):
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
     shared = {
-        "PYTHONPATH": os.pathsep.join([str(source), str(tests), str(tests / "support")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(source), str(tests), str(tests / "support")]
+        ),
         "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
@@ -51,15 +55,23 @@ def test_two_processes_learn_what_one_learns_alone(tmp_path):
     }
     command = [sys.executable, "-c", TOGETHER, str(tmp_path / "two")]
     ranks = [
-        subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        subprocess.Popen(
+            command,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
         for rank in range(2)
     ]
     assert [process.wait(timeout=120) for process in ranks] == [0, 0]
     task = Copying()
     task.module[1] = torch.nn.Identity()
-    recipe = TrainingConfig(steps=6, batch=1, accumulate=4, warmup=2, learning_rate=0.02, evaluate=3, save=3)
+    recipe = TrainingConfig(
+        steps=6, batch=1, accumulate=4, warmup=2, learning_rate=0.02, evaluate=3, save=3
+    )
     alone = trainer(tmp_path / "one", recipe, task=task).run()
-    together = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()]
+    together = [
+        json.loads(line)
+        for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()
+    ]
     assert [row["tokens"] for row in together] == [row.tokens for row in alone]
     for one, other in zip(alone[1:], together[1:], strict=True):
         assert other["loss"] == pytest.approx(one.loss, rel=1e-4)

@@ -1,4 +1,6 @@
-"""Drafters for other engines: what each looks for is there and nothing else, and it is read as what it was."""
+"""Drafters for other engines: what each looks for is there and nothing else, and it is
+read as what it was.
+"""
 
 import json
 import shlex
@@ -18,20 +20,32 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint, kinds
 from foreword.train.export import _check, export
-from foreword.train.registry import DFlashOptions, DSparkOptions, EagleOptions, MedusaOptions
+from foreword.train.registry import (
+    DFlashOptions,
+    DSparkOptions,
+    EagleOptions,
+    MedusaOptions,
+)
 from running import shelf, target
 
 EAGLE = EagleOptions(unroll=2, draft_vocab=400)
 DFLASH = DFlashOptions(layers=1, block=5, anchors=24)
 DSPARK = DSparkOptions(layers=1, block=4, anchors=24, rank=16)
 LAYER = {
-    *(f"self_attn.{part}_proj.weight" for part in "qkvo"), "input_layernorm.weight", "post_attention_layernorm.weight",
+    *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
-}  # fmt: skip
+}
 BLOCK = {
-    "fc.weight", "hidden_norm.weight", "norm.weight",
-    *(f"layers.0.{name}" for name in (*LAYER, "self_attn.q_norm.weight", "self_attn.k_norm.weight")),
-}  # fmt: skip
+    "fc.weight",
+    "hidden_norm.weight",
+    "norm.weight",
+    *(
+        f"layers.0.{name}"
+        for name in (*LAYER, "self_attn.q_norm.weight", "self_attn.k_norm.weight")
+    ),
+}
 MARKOV = {"markov_head.markov_w1.weight", "markov_head.markov_w2.weight"}
 SURE = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
 
@@ -54,7 +68,9 @@ def test_the_command_line_offers_these_engines():
         *((DFLASH, engine, BLOCK) for engine in ENGINES),
         *((DSPARK, engine, BLOCK | MARKOV | SURE) for engine in ENGINES),
     ],
-    ids=lambda value: getattr(value, "method", None) or (value if isinstance(value, str) else ""),
+    ids=lambda value: (
+        getattr(value, "method", None) or (value if isinstance(value, str) else "")
+    ),
 )
 def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_here_too(
     options, engine, names, tmp_path
@@ -64,29 +80,46 @@ def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_h
     assert set(found.tensors) == names
     assert (done.method, done.tensors) == (options.method, len(names))
     start = shlex.split(done.command)
-    assert any(str((tmp_path / "a head").resolve()) in word for word in start), "a space must not cut it in two"
+    assert any(str((tmp_path / "a head").resolve()) in word for word in start), (
+        "a space must not cut it in two"
+    )
     assert (str(starter.target()) in start) != (engine == "speculators")
     original = Checkpoint.read(shelf(options))
     for name, tensor in found.tensors.items():
         before = original.tensors.get(name)
         assert torch.equal(
-            tensor, original.tensors[name.replace("layers.0.", "midlayer.")] if before is None else before
+            tensor,
+            original.tensors[name.replace("layers.0.", "midlayer.")]
+            if before is None
+            else before,
         )
-    assert [path.name for path in tmp_path.iterdir()] == ["a head"], "nothing half written is left"
+    assert [path.name for path in tmp_path.iterdir()] == ["a head"], (
+        "nothing half written is left"
+    )
     assert usual(tmp_path / "a head") == options.method
-    assert method(options.method).load(tmp_path / "a head", target(), None).hidden_layers
+    assert (
+        method(options.method).load(tmp_path / "a head", target(), None).hidden_layers
+    )
 
 
-def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly(tmp_path):
+def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly(
+    tmp_path,
+):
     export(shelf(EAGLE), starter.target(), "speculators", tmp_path / "out")
     config = Checkpoint.read(tmp_path / "out").config
     assert kinds(tmp_path / "out")[0] == "eagle3"
-    assert "model_type" not in config, "vLLM takes a folder for speculators' only where there is none"
-    assert config["norm_before_residual"] is False, "a missing one is True to vLLM and False to speculators"
+    assert "model_type" not in config, (
+        "vLLM takes a folder for speculators' only where there is none"
+    )
+    assert config["norm_before_residual"] is False, (
+        "a missing one is True to vLLM and False to speculators"
+    )
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
     assert config["transformer_layer_config"]["model_type"] == "llama"
     assert config["draft_vocab_size"] == 400
-    assert config["speculators_config"]["verifier"]["architectures"] == ["LlamaForCausalLM"]
+    assert config["speculators_config"]["verifier"]["architectures"] == [
+        "LlamaForCausalLM"
+    ]
     again = load(tmp_path / "out", target().hf.config)
     before = load(shelf(EAGLE), target().hf.config)
     assert again.config.states == before.config.states
@@ -108,25 +141,40 @@ def test_a_draft_model_is_copied_with_its_tokenizer(tmp_path):
     assert "--speculative-algorithm STANDALONE" in done.command
     assert Model.load(tmp_path / "out").vocab == target().vocab
     assert (tmp_path / "out" / "tokenizer.json").exists()
-    with pytest.raises(InvalidRequest, match=r"cannot export a draft model .*: speculators does not support it"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot export a draft model .*: speculators does not support it",
+    ):
         export(starter.draft(), starter.target(), "speculators", tmp_path / "other")
 
 
 def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path):
-    with pytest.raises(InvalidRequest, match=r"it has no method medusa\. Serve it with foreword"):
+    with pytest.raises(
+        InvalidRequest, match=r"it has no method medusa\. Serve it with foreword"
+    ):
         export(shelf(MedusaOptions()), starter.target(), "vllm", tmp_path / "out")
     with pytest.raises(InvalidRequest, match="cannot export for engine 'tgi'"):
         export(shelf(EAGLE), starter.target(), "tgi", tmp_path / "out")
     with pytest.raises(ModelError, match="cannot read the config"):
         export(shelf(EAGLE), tmp_path / "nowhere", "vllm", tmp_path / "out")
-    sample_from_anchor = copied(shelf(DFLASH), tmp_path / "anchored", sample_from_anchor=True)
+    sample_from_anchor = copied(
+        shelf(DFLASH), tmp_path / "anchored", sample_from_anchor=True
+    )
     with pytest.raises(
-        InvalidRequest, match=r"a head with sample_from_anchor .*: vllm does not support it. Choose speculators"
+        InvalidRequest,
+        match=(
+            r"a head with sample_from_anchor .*: vllm does not support it. Choose "
+            r"speculators"
+        ),
     ):
         export(sample_from_anchor, starter.target(), "vllm", tmp_path / "out")
     normed = copied(shelf(EAGLE), tmp_path / "normed", norm_before_residual=True)
     with pytest.raises(
-        InvalidRequest, match=r"norm_before_residual: sglang does not support it. Choose vllm or speculators"
+        InvalidRequest,
+        match=(
+            r"norm_before_residual: sglang does not support it. Choose vllm or "
+            r"speculators"
+        ),
     ):
         export(normed, starter.target(), "sglang", tmp_path / "out")
     other = copied(shelf(DSPARK), tmp_path / "other", vocab_size=64)
@@ -143,12 +191,18 @@ def test_what_the_engine_would_not_find_or_not_look_for_is_not_kept(tmp_path):
     _check(tmp_path / "begun", layout, pack, config, "vllm")
     for names in (layout.names | {"midlayer.gate.weight"}, layout.names - {"d2t"}):
         wrong = replace(layout, names=names)
-        with pytest.raises(ModelError, match=r"missing or unexpected tensors (midlayer\.gate\.weight|d2t)\."):
+        with pytest.raises(
+            ModelError,
+            match=r"missing or unexpected tensors (midlayer\.gate\.weight|d2t)\.",
+        ):
             _check(tmp_path / "begun", wrong, pack, config, "vllm")
 
     def other(found, *args):
         """Reads one number as another."""
-        tensors = {name: tensor + (name == "norm.weight") for name, tensor in found.tensors.items()}
+        tensors = {
+            name: tensor + (name == "norm.weight")
+            for name, tensor in found.tensors.items()
+        }
         return pack(Checkpoint(found.source, found.config, tensors), *args)
 
     with pytest.raises(ModelError, match="differs when read back"):

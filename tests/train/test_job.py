@@ -1,4 +1,6 @@
-"""From files to a folder with a draft: it loads beside its target, guesses for it, and its report says how well."""
+"""From files to a folder with a draft: it loads beside its target, guesses for it, and
+its report says how well.
+"""
 
 import json
 import re
@@ -35,20 +37,42 @@ DEFINITIONS = {
 def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "data.jsonl"
     with path.open("w") as file:
-        for (word, meaning), again in product(DEFINITIONS.items(), ("", " again", " once more")):
+        for (word, meaning), again in product(
+            DEFINITIONS.items(), ("", " again", " once more")
+        ):
             ask = f"Define the word {word}{again}."
-            chat = [{"role": "user", "content": ask}, {"role": "assistant", "content": meaning}]
+            chat = [
+                {"role": "user", "content": ask},
+                {"role": "assistant", "content": meaning},
+            ]
             file.write(json.dumps({"messages": chat, "source": "words"}) + "\n")
-            file.write(json.dumps({"text": f"{word.title()}{again}: {meaning.lower()}.", "source": "notes"}) + "\n")
+            file.write(
+                json.dumps(
+                    {
+                        "text": f"{word.title()}{again}: {meaning.lower()}.",
+                        "source": "notes",
+                    }
+                )
+                + "\n"
+            )
     return path
 
 
 def job(data: Path, out: Path, **changes) -> Job:
-    recipe = TrainingConfig(steps=16, batch=2, warmup=2, learning_rate=0.01, evaluate=8, save=5)
+    recipe = TrainingConfig(
+        steps=16, batch=2, warmup=2, learning_rate=0.01, evaluate=8, save=5
+    )
     asked = Job(
-        options=LmOptions(hidden=64), data=(data,), out=out, length=64, held_out=4, device="cpu", bf16=False,
-        recipe=recipe, questions=Questions(prompts=2, tokens=8, depth=2),
-    )  # fmt: skip
+        options=LmOptions(hidden=64),
+        data=(data,),
+        out=out,
+        length=64,
+        held_out=4,
+        device="cpu",
+        bf16=False,
+        recipe=recipe,
+        questions=Questions(prompts=2, tokens=8, depth=2),
+    )
     return replace(asked, **changes)
 
 
@@ -56,8 +80,19 @@ def job(data: Path, out: Path, **changes) -> Job:
 def trained(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "draft"
     rows, notes = [], []
-    with pytest.warns(UserWarning, match="44 records to train on are few: with fewer than 100, a draft learns them by"):
-        return out, run(job(data, out), watch=rows.append, note=notes.append), rows, notes
+    with pytest.warns(
+        UserWarning,
+        match=(
+            "44 records to train on are few: with fewer than 100, a draft learns them "
+            "by"
+        ),
+    ):
+        return (
+            out,
+            run(job(data, out), watch=rows.append, note=notes.append),
+            rows,
+            notes,
+        )
 
 
 def test_acceptance_rises(trained):
@@ -70,7 +105,11 @@ def test_the_report_lies_beside_the_draft(trained):
     out, report, rows, notes = trained
     written = json.loads((out / "report.json").read_text())
     assert written == json.loads(json.dumps(report.as_json()))
-    assert {figure["domain"] for figure in written["metrics"]} == {"all", "words", "notes"}
+    assert {figure["domain"] for figure in written["metrics"]} == {
+        "all",
+        "words",
+        "notes",
+    }
     assert {figure["temperature"] for figure in written["metrics"]} == {0.0, 1.0}
     assert written["learnt"] == sum(row.tokens for row in rows)
     assert "# A drafter" in (out / "README.md").read_text()
@@ -80,9 +119,13 @@ def test_the_report_lies_beside_the_draft(trained):
 
 def test_measurement_is_announced_and_shows_progress(trained):
     notes = trained[3]
-    assert notes[1] == "after the training, answers to at most 2 held-out prompts are measured"
+    assert (
+        notes[1]
+        == "after the training, answers to at most 2 held-out prompts are measured"
+    )
     said = (
-        r"measuring the draft: 2 held-out prompts, answers of up to 8 tokens, at temperatures 0 and 1: about \d+ s at"
+        r"measuring the draft: 2 held-out prompts, answers of up to 8 tokens, at "
+        r"temperatures 0 and 1: about \d+ s at"
     )
     assert re.match(said, notes[2])
     assert re.fullmatch(r"2 of 4 answers, about \d+ s left", notes[3])
@@ -92,7 +135,13 @@ def test_measurement_is_announced_and_shows_progress(trained):
 def test_at_most_a_tenth_is_held_out(data, tmp_path):
     notes = []
     recipe = TrainingConfig(steps=1, batch=1)
-    asked = job(data, tmp_path / "draft", held_out=256, recipe=recipe, questions=Questions(prompts=0))
+    asked = job(
+        data,
+        tmp_path / "draft",
+        held_out=256,
+        recipe=recipe,
+        questions=Questions(prompts=0),
+    )
     run(asked, note=notes.append)
     assert notes == ["44 records to train on, 4 held out"]
 
@@ -103,7 +152,10 @@ def test_folder_in_use_is_refused_before_data_are_read(trained, tmp_path):
 
 
 def test_evaluations_read_less_than_the_training():
-    sizes = [evaluated(TrainingConfig(steps=steps, batch=8, evaluate=100)) for steps in (1, 10, 30, 100, 1000)]
+    sizes = [
+        evaluated(TrainingConfig(steps=steps, batch=8, evaluate=100))
+        for steps in (1, 10, 30, 100, 1000)
+    ]
     assert sizes == [4, 10, 30, 32, 32]
 
 
@@ -111,8 +163,16 @@ def test_measurement_is_no_longer_than_the_training():
     default = Questions()
     temperatures = len(default.temperatures)
     sizes = [default.after(trained) for trained in (0, 4_000, 40_000, 131_072, 10**9)]
-    assert [(one.prompts, one.tokens) for one in sizes] == [(4, 16), (4, 31), (19, 64), (64, 64), (64, 64)]
-    assert all(one.prompts * one.tokens * temperatures * EACH <= 40_000 for one in sizes[1:3])
+    assert [(one.prompts, one.tokens) for one in sizes] == [
+        (4, 16),
+        (4, 31),
+        (19, 64),
+        (64, 64),
+        (64, 64),
+    ]
+    assert all(
+        one.prompts * one.tokens * temperatures * EACH <= 40_000 for one in sizes[1:3]
+    )
     chosen = Questions(prompts=30)
     assert chosen.after(0) is chosen
 
@@ -141,9 +201,19 @@ def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
     rows = []
     recipe = TrainingConfig(steps=1, batch=1)
     options = LmOptions(draft=str(trained[0]))
-    run(job(data, tmp_path, options=options, recipe=recipe, questions=Questions(prompts=0)), watch=rows.append)
+    run(
+        job(
+            data,
+            tmp_path,
+            options=options,
+            recipe=recipe,
+            questions=Questions(prompts=0),
+        ),
+        watch=rows.append,
+    )
     learnt = [row.held_out["acceptance"] for row in trained[2] if row.held_out]
-    assert rows[0].held_out["acceptance"] == pytest.approx(learnt[-1], abs=0.01)  # it was stored in fewer bits
+    # it was stored in fewer bits
+    assert rows[0].held_out["acceptance"] == pytest.approx(learnt[-1], abs=0.01)
 
 
 def test_what_does_not_fit_is_refused_before_any_work(data, tmp_path):

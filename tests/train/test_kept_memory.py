@@ -24,12 +24,19 @@ print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(*how: str) -> tuple[str, int]:
     """Pages that are touched anew while tensors of 64 MB come and go five times."""
-    said = subprocess.run([sys.executable, "-c", COUNTED, *how], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", COUNTED, *how],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     kept, count = said.split()
     return kept, int(count)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library can be told")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only the GNU C library can be told"
+)
 def test_memory_that_was_freed_is_used_again() -> None:
     kept, count = faults("keep")
     assert kept == "True"

@@ -1,4 +1,6 @@
-"""The losses against their definitions, written out token by token; their gradients against finite differences."""
+"""The losses against their definitions, written out token by token; their gradients
+against finite differences.
+"""
 
 import math
 
@@ -8,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.errors import InvalidRequest
-from foreword.train.losses import LOSSES, PIECE, agreement, compare, loss, overlap, prefix_weights
+from foreword.train.losses import (
+    LOSSES,
+    PIECE,
+    agreement,
+    compare,
+    loss,
+    overlap,
+    prefix_weights,
+)
 
 ROWS, VOCAB = 5, 7
 
@@ -16,7 +26,10 @@ ROWS, VOCAB = 5, 7
 def pair(seed: int = 0, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of target and draft, float64."""
     drawn = torch.Generator().manual_seed(seed)
-    p, q = (spread * torch.randn(ROWS, VOCAB, dtype=torch.float64, generator=drawn) for _ in range(2))
+    p, q = (
+        spread * torch.randn(ROWS, VOCAB, dtype=torch.float64, generator=drawn)
+        for _ in range(2)
+    )
     return p, q
 
 
@@ -44,7 +57,9 @@ PLAINLY = {
     "tv": lambda p, q: sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2,
     "log-acceptance": lambda p, q: -math.log(overlap_of(p, q)),
     "hybrid": hybrid_of,
-    "kl-l1": lambda p, q: 0.1 * kl(p, q) + 0.9 * sum(abs(a - b) for a, b in zip(p, q, strict=True)),
+    "kl-l1": lambda p, q: (
+        0.1 * kl(p, q) + 0.9 * sum(abs(a - b) for a, b in zip(p, q, strict=True))
+    ),
     "cross-entropy": lambda p, q: -math.log(q[p.index(max(p))]),
 }
 
@@ -58,15 +73,20 @@ def test_every_loss_has_a_plain_definition_here():
 def test_a_loss_is_what_its_definition_says(name, seed, spread):
     target, draft = pair(seed, spread)
     plainly = [
-        PLAINLY[name](distribution(p), distribution(q)) for p, q in zip(target.tolist(), draft.tolist(), strict=True)
+        PLAINLY[name](distribution(p), distribution(q))
+        for p, q in zip(target.tolist(), draft.tolist(), strict=True)
     ]
-    torch.testing.assert_close(loss(name)(target, draft), torch.tensor(plainly, dtype=torch.float64))
+    torch.testing.assert_close(
+        loss(name)(target, draft), torch.tensor(plainly, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "hybrid"])
 def test_gradients_are_those_of_the_numbers(name):
     target, draft = pair()
-    assert torch.autograd.gradcheck(lambda q: loss(name)(target, q), draft.requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda q: loss(name)(target, q), draft.requires_grad_()
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -79,7 +99,9 @@ def test_a_loss_in_pieces_is_the_whole_one_with_its_gradient(name, piece, monkey
     found = compare(loss(name), target, draft, 0.7)
     wanted = loss(name)(target / 0.7, draft / 0.7)
     torch.testing.assert_close(found, wanted)
-    grads = [torch.autograd.grad((weight * one).sum(), draft)[0] for one in (found, wanted)]
+    grads = [
+        torch.autograd.grad((weight * one).sum(), draft)[0] for one in (found, wanted)
+    ]
     torch.testing.assert_close(*grads)
 
 
@@ -101,7 +123,9 @@ def test_the_weight_of_the_hybrid_is_held_fixed():
     weight = torch.exp(-3 * overlap(target, draft))
 
     def fixed(q):
-        return weight * loss("forward-kl")(target, q) + (1 - weight) * loss("tv")(target, q)
+        return weight * loss("forward-kl")(target, q) + (1 - weight) * loss("tv")(
+            target, q
+        )
 
     draft.requires_grad_()
     (found,) = torch.autograd.grad(loss("hybrid")(target, draft).sum(), draft)
@@ -115,7 +139,8 @@ def test_a_draft_that_is_the_target_has_nothing_to_learn(name):
     draft = (target + 3.5).requires_grad_()  # the same law
     found = loss(name)(target, draft)
     torch.testing.assert_close(found, torch.zeros_like(found))
-    if name not in ("tv", "log-acceptance", "hybrid", "kl-l1"):  # those have a corner there
+    # those have a corner there
+    if name not in ("tv", "log-acceptance", "hybrid", "kl-l1"):
         (gradient,) = torch.autograd.grad(found.sum(), draft)
         torch.testing.assert_close(gradient, torch.zeros_like(gradient))
 
@@ -132,7 +157,10 @@ def test_what_the_target_forbids_costs_nothing(name):
 
 
 def test_laws_that_hardly_meet_still_pull():
-    target, draft = torch.tensor([[200.0, 0.0]]), torch.tensor([[0.0, 200.0]], requires_grad=True)
+    target, draft = (
+        torch.tensor([[200.0, 0.0]]),
+        torch.tensor([[0.0, 200.0]], requires_grad=True),
+    )
     found = loss("log-acceptance")(target, draft)
     (gradient,) = torch.autograd.grad(found.sum(), draft)
     torch.testing.assert_close(found, torch.tensor([200.0 - math.log(2)]))
@@ -140,7 +168,10 @@ def test_laws_that_hardly_meet_still_pull():
 
 
 def test_agreement_is_that_of_the_likeliest():
-    target, draft = torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([[0.0, 9.0], [0.0, 9.0]])
+    target, draft = (
+        torch.tensor([[1.0, 2.0], [2.0, 1.0]]),
+        torch.tensor([[0.0, 9.0], [0.0, 9.0]]),
+    )
     assert agreement(target, draft).tolist() == [True, False]
 
 
@@ -149,7 +180,9 @@ def test_prefix_weights_by_hand():
     s = [1.0, 0.75, 0.5]
     prefixes = [s[0], s[0] * s[1], s[0] * s[1] * s[2]]
     weights = prefix_weights(probabilities)
-    torch.testing.assert_close(weights, torch.tensor([[sum(prefixes), sum(prefixes[1:]), prefixes[2]]]))
+    torch.testing.assert_close(
+        weights, torch.tensor([[sum(prefixes), sum(prefixes[1:]), prefixes[2]]])
+    )
     assert not weights.requires_grad
 
 

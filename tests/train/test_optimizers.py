@@ -60,8 +60,16 @@ def same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> Non
 def test_adamw_lets_all_matrices_decay_and_no_vector(tied):
     net = Net(tied)
     plain = copy.deepcopy(net)
-    matrices = [weight for weight in plain.parameters() if weight.dim() == 2 and weight.requires_grad]
-    vectors = [weight for weight in plain.parameters() if weight.dim() == 1 and weight.requires_grad]
+    matrices = [
+        weight
+        for weight in plain.parameters()
+        if weight.dim() == 2 and weight.requires_grad
+    ]
+    vectors = [
+        weight
+        for weight in plain.parameters()
+        if weight.dim() == 1 and weight.requires_grad
+    ]
     wanted = expected(plain, [adamw(matrices, DECAY), adamw(vectors, 0.0)])
     same(learnt(net, Optimizer("adamw", net, DECAY)), wanted)
 
@@ -70,9 +78,17 @@ def test_adamw_lets_all_matrices_decay_and_no_vector(tied):
 def test_muon_moves_the_maps_and_leaves_tables_and_vectors_to_adamw(tied):
     net = Net(tied)
     plain = copy.deepcopy(net)
-    others = [weight for name, weight in plain.named_parameters() if weight.requires_grad and name != "inside.weight"]
+    others = [
+        weight
+        for name, weight in plain.named_parameters()
+        if weight.requires_grad and name != "inside.weight"
+    ]
     maps = torch.optim.Muon(
-        [plain.inside.weight], lr=RATE, weight_decay=DECAY, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+        [plain.inside.weight],
+        lr=RATE,
+        weight_decay=DECAY,
+        momentum=0.95,
+        adjust_lr_fn="match_rms_adamw",
     )
     wanted = expected(plain, [adamw(others, 0.0), maps])
     same(learnt(net, Optimizer("muon", net, DECAY)), wanted)

@@ -1,4 +1,6 @@
-"""Training a draft for an encoder-decoder: sources and answers apart, a loss that falls, a draft that serves."""
+"""Training a draft for an encoder-decoder: sources and answers apart, a loss that
+falls, a draft that serves.
+"""
 
 import json
 from dataclasses import replace
@@ -27,14 +29,32 @@ from foreword.train.trainer import TrainingConfig
 FAMILIES = ["t5", "bart", "marian"]
 START = {"t5": (0,), "bart": (2, 0), "marian": (319,)}
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
-WORDS = ("river", "bridge", "window", "candle", "garden", "ladder", "winter", "mirror", "letter", "summer")
+WORDS = (
+    "river",
+    "bridge",
+    "window",
+    "candle",
+    "garden",
+    "ladder",
+    "winter",
+    "mirror",
+    "letter",
+    "summer",
+)
 
 
 def task(name: str, **options) -> lm.Distillation:
     context = TrainContext(
-        source=name, target=tiny_seq2seq.build(name), tokenizer=tiny_seq2seq.tokenizer(name), eos=frozenset({1}),
-        loss=LOSSES["forward-kl"], temperature=1.0, length=64, seed=0, counts=lambda: torch.ones(320),
-    )  # fmt: skip
+        source=name,
+        target=tiny_seq2seq.build(name),
+        tokenizer=tiny_seq2seq.tokenizer(name),
+        eos=frozenset({1}),
+        loss=LOSSES["forward-kl"],
+        temperature=1.0,
+        length=64,
+        seed=0,
+        counts=lambda: torch.ones(320),
+    )
     torch.manual_seed(1)
     config = lm_seq2seq.smaller(context.target.config, 1, 1, 32)
     draft = type(context.target)(config)
@@ -56,12 +76,20 @@ def pieces(name: str, *lengths: tuple[int, int]) -> list[Piece]:
 def test_pairs_side_by_side_are_learnt_as_if_alone(name):
     some, one = pieces(name, (7, 5), (12, 3), (2, 9)), task(name)
     one.module.eval()
-    together = one.loss(one.module, stack([Block.of(some[:2], 40), Block.of(some[2:], 40)]))
+    together = one.loss(
+        one.module, stack([Block.of(some[:2], 40), Block.of(some[2:], 40)])
+    )
     alone = torch.zeros(())
     for piece in some:
         at = piece.learnt.index(True) - len(START[name])
-        source, text = torch.tensor([piece.tokens[:at]]), torch.tensor([piece.tokens[at:-1]])
-        logits = [model(input_ids=source, decoder_input_ids=text).logits for model in (one.target, one.module)]
+        source, text = (
+            torch.tensor([piece.tokens[:at]]),
+            torch.tensor([piece.tokens[at:-1]]),
+        )
+        logits = [
+            model(input_ids=source, decoder_input_ids=text).logits
+            for model in (one.target, one.module)
+        ]
         answers = [part[0, len(START[name]) - 1 :] for part in logits]
         alone = alone + LOSSES["forward-kl"](*answers).sum()
     torch.testing.assert_close(together, alone)
@@ -71,7 +99,9 @@ def test_pairs_side_by_side_are_learnt_as_if_alone(name):
 def test_a_draft_that_is_the_target_is_always_accepted():
     one = task("t5")
     with torch.no_grad():
-        found = one.measure(one.target, stack([Block.of(pieces("t5", (7, 5), (3, 8)), 40)]))
+        found = one.measure(
+            one.target, stack([Block.of(pieces("t5", (7, 5), (3, 8)), 40)])
+        )
     assert {name: float(value) for name, value in found.items()} == pytest.approx(
         {"loss": 0, "acceptance": 13, "agreement": 13}, abs=1e-4
     )
@@ -79,10 +109,18 @@ def test_a_draft_that_is_the_target_is_always_accepted():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_smaller_one_is_of_the_same_kind(name):
-    config = lm_seq2seq.smaller(tiny_seq2seq.build(name).config, layers=1, encoder_layers=2, hidden=32)
+    config = lm_seq2seq.smaller(
+        tiny_seq2seq.build(name).config, layers=1, encoder_layers=2, hidden=32
+    )
     small = type(tiny_seq2seq.build(name))(config)
-    assert len(small.get_decoder().layers if name != "t5" else small.get_decoder().block) == 1
-    assert len(small.get_encoder().layers if name != "t5" else small.get_encoder().block) == 2
+    assert (
+        len(small.get_decoder().layers if name != "t5" else small.get_decoder().block)
+        == 1
+    )
+    assert (
+        len(small.get_encoder().layers if name != "t5" else small.get_encoder().block)
+        == 2
+    )
     assert small.get_input_embeddings().weight.shape == (tiny_seq2seq.VOCAB, 32)
     assert small.num_parameters() < tiny_seq2seq.build(name).num_parameters() / 2
     with pytest.raises(InvalidRequest, match="multiples of 16"):
@@ -94,13 +132,21 @@ def test_a_piece_is_what_the_decoder_reads_when_it_serves(length):
     tokenizer = tiny_seq2seq.tokenizer("bart")
     encode = PairEncoder(tokenizer, frozenset({2}), (2, 0), length)
     record = Record(turns=(("user", "turn this around"), ("assistant", "around this")))
-    source, answer = tokenizer("turn this around")["input_ids"], [*tokenizer("around this")["input_ids"][:-1], 2]
+    source, answer = (
+        tokenizer("turn this around")["input_ids"],
+        [*tokenizer("around this")["input_ids"][:-1], 2],
+    )
     assert source[-1] == 2
     if length == 20:
         source, answer = source[:9], answer[:9]
     assert encode(record).tokens == [*source, 2, 0, *answer]
     assert encode(record).learnt == [False] * (len(source) + 2) + [True] * len(answer)
-    assert encode(replace(record, cut=True)).tokens == [*source, 2, 0, *(answer[:-1] if length > 20 else answer)]
+    assert encode(replace(record, cut=True)).tokens == [
+        *source,
+        2,
+        0,
+        *(answer[:-1] if length > 20 else answer),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +154,10 @@ def test_a_piece_is_what_the_decoder_reads_when_it_serves(length):
     [
         ((), "one answer to one source"),
         ((("assistant", "b"),), "one answer to one source"),
-        ((("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")), "one answer to one source"),
+        (
+            (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")),
+            "one answer to one source",
+        ),
         ((("system", "a"), ("user", "b"), ("assistant", "c")), "no chat template"),
     ],
 )
@@ -128,19 +177,32 @@ def data(target, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     asked = folder / "sources.jsonl"
     lines = [
-        json.dumps({"messages": [{"role": "user", "content": f"{one} {other}"}], "source": "words"})
-        for one in WORDS for other in WORDS
-    ]  # fmt: skip
+        json.dumps(
+            {
+                "messages": [{"role": "user", "content": f"{one} {other}"}],
+                "source": "words",
+            }
+        )
+        for one in WORDS
+        for other in WORDS
+    ]
     asked.write_text("\n".join(lines))
     with LLM(target, method="none") as llm:
         wishes = Wishes(max_tokens=16, temperature=0.5)
-        tally = regenerate(llm, read([asked], answered=False), folder / "answers.jsonl", wishes)
+        tally = regenerate(
+            llm, read([asked], answered=False), folder / "answers.jsonl", wishes
+        )
         found = read([folder / "answers.jsonl"])
         ids = [llm.tokenizer(f"{WORDS[0]} {WORDS[1]}")["input_ids"]]
-        expected = llm.generate(ids, SamplingParams(temperature=0.5, max_tokens=16, seed=64))[0]
+        expected = llm.generate(
+            ids, SamplingParams(temperature=0.5, max_tokens=16, seed=64)
+        )[0]
     assert tally.records == len(lines)
     assert tally.tokens > 5 * len(lines)
-    assert found[1].turns == (("user", f"{WORDS[0]} {WORDS[1]}"), ("assistant", expected.text))
+    assert found[1].turns == (
+        ("user", f"{WORDS[0]} {WORDS[1]}"),
+        ("assistant", expected.text),
+    )
     return folder / "answers.jsonl"
 
 
@@ -148,10 +210,19 @@ def data(target, tmp_path_factory) -> Path:
 def trained(target, data, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "draft"
     job = Job(
-        options=LmOptions(layers=1, hidden=32), target=str(target), data=(data,), out=out, length=64, held_out=10,
-        device="cpu", bf16=False, questions=Questions(prompts=4, tokens=12, depth=3),
-        recipe=TrainingConfig(steps=60, batch=4, warmup=5, learning_rate=0.01, evaluate=30, save=60),
-    )  # fmt: skip
+        options=LmOptions(layers=1, hidden=32),
+        target=str(target),
+        data=(data,),
+        out=out,
+        length=64,
+        held_out=10,
+        device="cpu",
+        bf16=False,
+        questions=Questions(prompts=4, tokens=12, depth=3),
+        recipe=TrainingConfig(
+            steps=60, batch=4, warmup=5, learning_rate=0.01, evaluate=30, save=60
+        ),
+    )
     rows = []
     return job, run(job, watch=rows.append), rows
 
@@ -162,13 +233,20 @@ def test_the_loss_falls_and_acceptance_rises(trained):
     assert measured[-1]["loss"] < measured[0]["loss"] - 0.05
     assert measured[-1]["acceptance"] > measured[0]["acceptance"] + 0.1
     assert {one.temperature for one in report.metrics} == {0.0, 1.0}
-    assert json.loads((trained[0].out / "report.json").read_text())["learnt"] == sum(row.tokens for row in rows)
+    assert json.loads((trained[0].out / "report.json").read_text())["learnt"] == sum(
+        row.tokens for row in rows
+    )
 
 
-def test_the_folder_drafts_better_than_an_untrained_model_and_changes_no_token(trained, target):
+def test_the_folder_drafts_better_than_an_untrained_model_and_changes_no_token(
+    trained, target
+):
     job, _, _ = trained
     fresh = Model(lm.new(target, layers=1, hidden=32, encoder_layers=1), "fresh")
-    params = [SamplingParams(temperature=1.0, seed=seed, max_tokens=24, ignore_eos=True) for seed in range(6)]
+    params = [
+        SamplingParams(temperature=1.0, seed=seed, max_tokens=24, ignore_eos=True)
+        for seed in range(6)
+    ]
     prompts = [f"{word} {word}" for word in WORDS[:6]]
     accepted, texts = [], []
     for draft in (None, fresh, job.out):
@@ -184,12 +262,20 @@ def test_the_folder_drafts_better_than_an_untrained_model_and_changes_no_token(t
 def test_a_training_goes_on_from_a_draft_and_others_are_refused(trained, tmp_path):
     job, _, rows = trained
     recipe = TrainingConfig(steps=1, batch=1)
-    again = replace(job, out=tmp_path / "on", recipe=recipe, questions=Questions(prompts=0))
+    again = replace(
+        job, out=tmp_path / "on", recipe=recipe, questions=Questions(prompts=0)
+    )
     seen = []
     run(replace(again, options=LmOptions(draft=str(job.out))), watch=seen.append)
-    assert seen[0].held_out["acceptance"] == pytest.approx(rows[-1].held_out["acceptance"], abs=0.01)
+    assert seen[0].held_out["acceptance"] == pytest.approx(
+        rows[-1].held_out["acceptance"], abs=0.01
+    )
     with pytest.raises(InvalidRequest, match="on_policy"):
-        run(replace(again, options=LmOptions(hidden=32, on_policy=0.5), out=tmp_path / "own"))
+        run(
+            replace(
+                again, options=LmOptions(hidden=32, on_policy=0.5), out=tmp_path / "own"
+            )
+        )
     with pytest.raises(ModelError, match="encoder-decoder"):
         run(replace(again, options=DSparkOptions(), out=tmp_path / "head"))
     speech = tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path / "speech")

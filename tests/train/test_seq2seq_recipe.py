@@ -1,4 +1,6 @@
-"""The recipe of the encoder-decoder: derived pairs, rows that do not mix, heads that copy, and a run that goes on."""
+"""The recipe of the encoder-decoder: derived pairs, rows that do not mix, heads that
+copy, and a run that goes on.
+"""
 
 import gzip
 import importlib
@@ -34,29 +36,52 @@ def pairs(recipe):  # after the recipe, which makes the folder known
 
 def test_pairs_are_derived_from_records(pairs):
     line = 'aws ecs list-services \\\n    --cluster "one" \\\n    --all'
-    found = list(pairs.pairs("aws_cli", "AWS CLI command: To list services. It lists.", line))
+    found = list(
+        pairs.pairs("aws_cli", "AWS CLI command: To list services. It lists.", line)
+    )
     assert [kind for kind, _, _ in found] == ["fields", "summary"]
-    assert json.loads(found[0][2]) == {"command": "aws ecs list-services", "cluster": "one", "all": ""}
+    assert json.loads(found[0][2]) == {
+        "command": "aws ecs list-services",
+        "cluster": "one",
+        "all": "",
+    }
     assert found[1][2] == "To list services"
-    asked, told = "Classify the intent: I'm sure my card is lost", "you're sure your card is lost"
-    assert next(pairs.pairs("clinc150", asked, "lost"))[1:] == (f"Rewrite in the second person: {asked[21:]}", told)
-    whole = "The river Rhine, which rises in the Alps, flows to the North Sea; it is long. "
+    asked, told = (
+        "Classify the intent: I'm sure my card is lost",
+        "you're sure your card is lost",
+    )
+    assert next(pairs.pairs("clinc150", asked, "lost"))[1:] == (
+        f"Rewrite in the second person: {asked[21:]}",
+        told,
+    )
+    whole = (
+        "The river Rhine, which rises in the Alps, flows to the North Sea; it is long. "
+    )
     damaged = [next(pairs._damaged(whole + str(number) * 9)) for number in range(30)]
     assert {kind for kind, _, _ in damaged} == {"spelling", "punctuation"}
     for number, (kind, source, answer) in enumerate(damaged):
         assert answer == whole + str(number) * 9
         bare = source.partition(": ")[2]
-        assert (bare == bare.lower() and "," not in bare) if kind == "punctuation" else bare.count(" ") == 16
+        assert (
+            (bare == bare.lower() and "," not in bare)
+            if kind == "punctuation"
+            else bare.count(" ") == 16
+        )
     assert list(pairs.pairs("en_de", "Translate to German: Go.", "Geh.")) == [
         ("translation", "Translate to German: Go.", "Geh.")
     ]
 
 
-def texts(count: int, most: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def texts(
+    count: int, most: int, seed: int = 0
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     draw = torch.Generator().manual_seed(seed)
     sizes = torch.randint(2, most, (count, 2), generator=draw).tolist()
     return [
-        (torch.randint(9, 4000, (a,), generator=draw).int(), torch.randint(9, 4000, (b,), generator=draw).int())
+        (
+            torch.randint(9, 4000, (a,), generator=draw).int(),
+            torch.randint(9, 4000, (b,), generator=draw).int(),
+        )
         for a, b in sizes
     ]
 
@@ -64,15 +89,25 @@ def texts(count: int, most: int, seed: int = 0) -> list[tuple[torch.Tensor, torc
 def test_every_pair_is_dealt_once_and_whole(recipe):
     made = texts(1500, 100)
     dealt = list(recipe.dealt(made, 1))
-    assert {tuple(rows.source.shape[1:] + rows.next.shape[1:]) for rows in dealt} == set(recipe.LENGTHS)
+    assert {
+        tuple(rows.source.shape[1:] + rows.next.shape[1:]) for rows in dealt
+    } == set(recipe.LENGTHS)
     assert all(rows.source.numel() == recipe.ROWS for rows in dealt)
     found = []
     for rows in dealt:
         for row in range(len(rows.source)):
             for pair in range(int(rows.pair[row].max()) + 1):
                 written = rows.next[row][rows.pair[row] == pair].tolist()
-                assert rows.tokens[row][rows.pair[row] == pair].tolist() == [0, *written[:-1]]
-                found.append((tuple(rows.source[row][rows.source_pair[row] == pair].tolist()), tuple(written)))
+                assert rows.tokens[row][rows.pair[row] == pair].tolist() == [
+                    0,
+                    *written[:-1],
+                ]
+                found.append(
+                    (
+                        tuple(rows.source[row][rows.source_pair[row] == pair].tolist()),
+                        tuple(written),
+                    )
+                )
     assert len(set(found)) == len(found)
     assert set(found) <= {(tuple(a.tolist()), tuple(b.tolist())) for a, b in made}
     assert len(found) > 0.9 * len(made)
@@ -80,38 +115,59 @@ def test_every_pair_is_dealt_once_and_whole(recipe):
 
 def test_pairs_in_a_row_are_read_as_if_alone(recipe):
     torch.manual_seed(0)
-    training = recipe.PairTraining(AutoTokenizer.from_pretrained(recipe.bundled.target()), 2)
-    plain = T5ForConditionalGeneration(T5Config(vocab_size=8192, num_layers=2, **recipe.SIZES)).eval()
+    training = recipe.PairTraining(
+        AutoTokenizer.from_pretrained(recipe.bundled.target()), 2
+    )
+    plain = T5ForConditionalGeneration(
+        T5Config(vocab_size=8192, num_layers=2, **recipe.SIZES)
+    ).eval()
     plain.load_state_dict(training.exact.state_dict())
     made = texts(3, 20)
     with torch.no_grad():
         hidden, right = training.read(recipe.Rows.of([made[:2], made[2:]], (64, 48)))
         expected = []
         for source, answer in made:
-            inputs = {"input_ids": source[None].long(), "decoder_input_ids": torch.tensor([[0, *answer[:-1].tolist()]])}
+            inputs = {
+                "input_ids": source[None].long(),
+                "decoder_input_ids": torch.tensor([[0, *answer[:-1].tolist()]]),
+            }
             expected.append(plain(**inputs).logits[0])
     assert right.tolist() == [token for _, answer in made for token in answer.tolist()]
     logits = hidden.float() @ plain.lm_head.weight.T
-    assert (logits - torch.cat(expected)).abs().max() < 0.05 * torch.cat(expected).abs().max()
+    assert (logits - torch.cat(expected)).abs().max() < 0.05 * torch.cat(
+        expected
+    ).abs().max()
 
 
 def test_fast_operations_are_torchs_forwards_and_backwards(recipe):
     torch.manual_seed(0)
-    query, key, value = (torch.randn(2, 4, 7, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    query, key, value = (
+        torch.randn(2, 4, 7, 8, dtype=torch.float64, requires_grad=True)
+        for _ in range(3)
+    )
     position = torch.randn(1, 4, 7, 7, dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(2, 1, 7, 7, dtype=torch.float64).masked_fill_(~torch.ones(7, 7).tril().bool(), -1e4)
+    bias = torch.zeros(2, 1, 7, 7, dtype=torch.float64).masked_fill_(
+        ~torch.ones(7, 7).tril().bool(), -1e4
+    )
     found = recipe.Attention.apply(query, key, value, position, bias)
     expected = ((query @ key.mT) + position + bias).softmax(-1) @ value
     weight = torch.randn_like(found)
     parts = (query, key, value, position)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(*(torch.autograd.grad((out * weight).sum(), parts) for out in (found, expected)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad((out * weight).sum(), parts) for out in (found, expected))
+    )
     norm, hidden = T5LayerNorm(16), torch.randn(3, 5, 16, requires_grad=True)
     norm.weight = nn.Parameter(torch.randn(16))
     both = recipe.Norm.apply(hidden, norm.weight, norm.variance_epsilon), norm(hidden)
     torch.testing.assert_close(*both)
     weight = torch.randn(3, 5, 16)
-    torch.testing.assert_close(*(torch.autograd.grad((out * weight).sum(), (hidden, norm.weight)) for out in both))
+    torch.testing.assert_close(
+        *(
+            torch.autograd.grad((out * weight).sum(), (hidden, norm.weight))
+            for out in both
+        )
+    )
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -123,7 +179,9 @@ def test_a_new_model_copies_what_follows_in_its_source(recipe, layers):
         plain = T5ForConditionalGeneration(config)
         right = []
         for change in (lambda model: model, recipe.copying):
-            logits = change(plain)(input_ids=source, decoder_input_ids=source[:, :-1]).logits
+            logits = change(plain)(
+                input_ids=source, decoder_input_ids=source[:, :-1]
+            ).logits
             right.append(float((logits.argmax(-1) == source[:, 1:]).float().mean()))
     assert right[0] < 0.1
     assert right[1] > 0.8
@@ -149,25 +207,53 @@ def test_a_run_goes_on_and_its_draft_drafts(recipe, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(recipe.Schedule, "share", lambda schedule, step: 1.0)
     file = corpus(tmp_path, 600)
     whole, halved = tmp_path / "whole", tmp_path / "halved"
-    how = {"pairs": file, "held_out": file, "forwards": 1, "rate": 3e-3, "measure": 2, "keep": 2, "layers": 2}
+    how = {
+        "pairs": file,
+        "held_out": file,
+        "forwards": 1,
+        "rate": 3e-3,
+        "measure": 2,
+        "keep": 2,
+        "layers": 2,
+    }
     recipe.target(out=whole, steps=4, **how)
     recipe.target(out=halved, steps=2, **how)
     recipe.target(out=halved, steps=4, **how)
     logs = [
-        [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+        [
+            json.loads(line)["loss"]
+            for line in (folder / "log.jsonl").read_text().splitlines()
+        ]
         for folder in (whole, halved)
     ]
     assert logs[0] == logs[1]
     assert logs[0][-1] < logs[0][0]
-    asked = {"pairs": file, "out": whole, "every": 4, "answered": 30, "steps": 30, "prompts": 3}
+    asked = {
+        "pairs": file,
+        "out": whole,
+        "every": 4,
+        "answered": 30,
+        "steps": 30,
+        "prompts": 3,
+    }
     recipe.draft(**asked)
-    answers = [(whole / f"answers-{heat}.jsonl").read_text().splitlines() for heat in (0, 1)]
-    assert 8 <= len(answers[0]) <= 10 < 16 <= len(answers[1]) <= 20  # empty answers are left out
+    answers = [
+        (whole / f"answers-{heat}.jsonl").read_text().splitlines() for heat in (0, 1)
+    ]
+    # empty answers are left out
+    assert 8 <= len(answers[0]) <= 10 < 16 <= len(answers[1]) <= 20
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-    prompts = [f"Repeat: {number} is one more than {number - 1}." for number in range(20, 28)]
+    prompts = [
+        f"Repeat: {number} is one more than {number - 1}." for number in range(20, 28)
+    ]
     found = []
     for draft in (None, whole / "draft"):
-        with LLM(whole / "target", draft=draft, method="none" if draft is None else "lm", nodes=3) as llm:
+        with LLM(
+            whole / "target",
+            draft=draft,
+            method="none" if draft is None else "lm",
+            nodes=3,
+        ) as llm:
             found.append(llm.generate(prompts, params))
     assert [one.tokens for one in found[0]] == [one.tokens for one in found[1]]
     assert sum(one.stats.accepted for one in found[1]) > 0

@@ -1,4 +1,6 @@
-"""The loop: it learns, its curve is a function of its settings, and a kill at any moment changes no number of it."""
+"""The loop: it learns, its curve is a function of its settings, and a kill at any
+moment changes no number of it.
+"""
 
 import json
 import os
@@ -20,11 +22,15 @@ from foreword.train.log import Row
 from foreword.train.trainer import TrainingConfig
 from pair import Copying, losses, trainer
 
-RECIPE = TrainingConfig(steps=12, batch=2, accumulate=2, warmup=3, learning_rate=0.02, evaluate=4, save=3)
+RECIPE = TrainingConfig(
+    steps=12, batch=2, accumulate=2, warmup=3, learning_rate=0.02, evaluate=4, save=3
+)
 
 
 def log(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +83,10 @@ def test_the_curve_is_the_same_after_an_interruption(tmp_path, undisturbed, call
     run.run(resume=True)
     rows, weights = undisturbed
     assert log(tmp_path) == rows
-    assert all(torch.equal(value, weights[name]) for name, value in run.task.module.state_dict().items())
+    assert all(
+        torch.equal(value, weights[name])
+        for name, value in run.task.module.state_dict().items()
+    )
 
 
 def test_so_is_one_of_muon(tmp_path):
@@ -90,7 +99,10 @@ def test_so_is_one_of_muon(tmp_path):
     run.run(resume=True)
     assert log(tmp_path / "cut") == log(tmp_path / "whole")
     weights = whole.task.module.state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in run.task.module.state_dict().items())
+    assert all(
+        torch.equal(value, weights[name])
+        for name, value in run.task.module.state_dict().items()
+    )
 
 
 def test_a_save_that_is_interrupted_counts_as_none(tmp_path, undisturbed, monkeypatch):
@@ -125,9 +137,16 @@ trainer(Path(sys.argv[1]), RECIPE, task=Killed()).run(resume=True)
 
 
 def killed(folder: Path, calls: int) -> int:
-    """The exit code of a process that trains until it dies, without a word, at a loss."""
+    """The exit code of a process that trains until it dies, without a word,
+    at a loss.
+    """
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
-    path = {"PYTHONPATH": os.pathsep.join([str(source), str(tests), str(tests / "support")]), "OMP_NUM_THREADS": "1"}
+    path = {
+        "PYTHONPATH": os.pathsep.join(
+            [str(source), str(tests), str(tests / "support")]
+        ),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", KILLED, str(folder), str(calls)]
     return subprocess.run(command, env=os.environ | path, check=False).returncode
 
@@ -154,7 +173,10 @@ def test_a_finished_run_is_not_trained_again(tmp_path, undisturbed):
     run = trainer(tmp_path, RECIPE, task=Interrupted(0))
     rows = run.run(resume=True)
     assert losses(rows) == [row["loss"] for row in undisturbed[0]]
-    assert all(torch.equal(value, undisturbed[1][name]) for name, value in run.task.module.state_dict().items())
+    assert all(
+        torch.equal(value, undisturbed[1][name])
+        for name, value in run.task.module.state_dict().items()
+    )
 
 
 def test_another_run_in_the_folder_is_never_overwritten(tmp_path):
@@ -192,7 +214,9 @@ class Rank(OneDevice):
 def test_ranks_share_the_blocks_of_a_step_and_agree_on_the_place(tmp_path):
     seeds, places = [], []
     for rank in range(2):
-        run = trainer(tmp_path / str(rank), replace(RECIPE, steps=3), devices=Rank(rank))
+        run = trainer(
+            tmp_path / str(rank), replace(RECIPE, steps=3), devices=Rank(rank)
+        )
         run.run()
         seeds.append(set(run.task.seeds))
         places.append(run.place)
@@ -213,10 +237,14 @@ def test_the_learning_rate_rises_and_falls():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("steps", 0), ("batch", 0), ("warmup", -1), ("learning_rate", 0.0), ("clip", float("nan")),
+        ("steps", 0),
+        ("batch", 0),
+        ("warmup", -1),
+        ("learning_rate", 0.0),
+        ("clip", float("nan")),
         ("optimizer", "moun"),
     ],
-)  # fmt: skip
+)
 def test_a_recipe_out_of_range_is_refused(name, value):
     with pytest.raises(InvalidRequest, match=name):
         TrainingConfig(**{name: value})

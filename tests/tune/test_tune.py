@@ -1,4 +1,6 @@
-"""The search for halves of layers to leave out: it finds what is there, forgets nothing, measures rightly."""
+"""The search for halves of layers to leave out: it finds what is there, forgets
+nothing, measures rightly.
+"""
 
 import json
 import sys
@@ -12,7 +14,13 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from foreword.bench.inflate.model import Shape, inflate, shape_of
 from foreword.draft.self_speculative.base import SPARE
-from foreword.draft.self_speculative.layers import DEEPEST, LayersDrafter, costs, first, load
+from foreword.draft.self_speculative.layers import (
+    DEEPEST,
+    LayersDrafter,
+    costs,
+    first,
+    load,
+)
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
 from foreword.model import Read
@@ -34,7 +42,9 @@ FEW = {"prompts": 1, "tokens": 8, "dtype": "float32", "device": "cpu"}
 
 
 def near(planted: frozenset[int]):
-    """Worth falls with every half that is left out wrongly or kept wrongly; the same after every text."""
+    """Worth falls with every half that is left out wrongly or kept wrongly; the same
+    after every text.
+    """
     return lambda mask: iter([1.0 / (1 + len(mask ^ planted))] * 5)
 
 
@@ -42,10 +52,16 @@ def near(planted: frozenset[int]):
 def spare(tmp_path_factory) -> Path:
     """A model of 12 layers of which eight, here and there, do nothing."""
     config = LlamaConfig(
-        vocab_size=320, hidden_size=32, intermediate_size=64, num_hidden_layers=LAYERS - len(SPARES),
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.3,
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=LAYERS - len(SPARES),
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.3,
         eos_token_id=0,
-    )  # fmt: skip
+    )
     small = LlamaForCausalLM(config).eval()
     shape: Shape = replace(shape_of(config), name="spare", layers=LAYERS)
     model = inflate(small, shape)
@@ -53,7 +69,9 @@ def spare(tmp_path_factory) -> Path:
         iter(model.model.layers[: len(small.model.layers)]),
         iter(model.model.layers[len(small.model.layers) :]),
     )
-    model.model.layers = ModuleList([next(added if place in SPARES else rest) for place in range(LAYERS)])
+    model.model.layers = ModuleList(
+        [next(added if place in SPARES else rest) for place in range(LAYERS)]
+    )
     folder = tmp_path_factory.mktemp("spare")
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
@@ -90,7 +108,9 @@ def test_trials_go_on_where_they_ended_and_none_is_lost(tmp_path):
     again = TrialsFile(file.path, {"seed": 1})
     assert [(one.mask, one.values) for one in again.tried] == before
     tried = []
-    assert MaskStudy(12, 1, again).run(lambda mask: (tried.append(mask), near(PLANTED)(mask))[1], 150)
+    assert MaskStudy(12, 1, again).run(
+        lambda mask: (tried.append(mask), near(PLANTED)(mask))[1], 150
+    )
     assert len(again.tried) == 150
     assert not {mask for mask, _ in before} & set(tried)
     assert len(TrialsFile(file.path, {"seed": 1}).tried) == 150
@@ -135,24 +155,46 @@ def test_gain_is_that_of_the_best_length_at_its_price():
     assert Prices((0.6, 0.6), checks).propose(frozenset({0, 1})) == LEAST
 
 
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)]
+)
 def test_guesses_reach_as_deep_as_they_do_at_work(temperature):
     model, mask = target(), frozenset({0, 5})
     llm = LLM(method="none", dtype="float32")
-    texts = written(llm, [list(prompt) for prompt in prompts()[1:4]], temperature, 30, 4)
+    texts = written(
+        llm, [list(prompt) for prompt in prompts()[1:4]], temperature, 30, 4
+    )
     examiner, seen = MaskReplay(model, texts), Reach()
     with examiner.open():
         for place, text in enumerate(texts):
             examiner._replay(-2 - place, text, mask, seen)
-    drafter, wanted = LayersDrafter(view(model, spare=SPARE), costs(model), mask), Reach()
+    drafter, wanted = (
+        LayersDrafter(view(model, spare=SPARE), costs(model), mask),
+        Reach(),
+    )
     for number, text in enumerate(texts, 1000):
         model.open(number, 400)
         for begin in range(text.prompt, len(text.tokens) - 1, DEEPEST):
             params = replace(text.params, max_tokens=100)
-            one = Sequence(number, text.tokens[: begin + 1], text.prompt, params, params.seed, cached=begin)
+            one = Sequence(
+                number,
+                text.tokens[: begin + 1],
+                text.prompt,
+                params,
+                params.seed,
+                cached=begin,
+            )
             model.read([Read(number, 0, one.tokens[:begin], keep=0)])
-            batch = Batch((one,), NoiseStreams(model.vocab, shared=True), trees=False, stops=lambda *_: False)
-            wanted.add(drafter.propose(batch, [DEEPEST]).trees[0].tokens, text.tokens[begin + 1 :])
+            batch = Batch(
+                (one,),
+                NoiseStreams(model.vocab, shared=True),
+                trees=False,
+                stops=lambda *_: False,
+            )
+            wanted.add(
+                drafter.propose(batch, [DEEPEST]).trees[0].tokens,
+                text.tokens[begin + 1 :],
+            )
         model.close(number)
     assert (seen.accepted, seen.verified) == (wanted.accepted, wanted.verified)
     assert 0 < sum(seen.accepted) < sum(seen.verified)
@@ -160,7 +202,10 @@ def test_guesses_reach_as_deep_as_they_do_at_work(temperature):
 
 def test_a_texts_value_does_not_depend_on_the_mask_before():
     model = target()
-    texts = [Text(len(p), [*p, *range(300, 330)], SamplingParams(temperature=0)) for p in prompts()[:2]]
+    texts = [
+        Text(len(p), [*p, *range(300, 330)], SamplingParams(temperature=0))
+        for p in prompts()[:2]
+    ]
     examiner, prices = MaskReplay(model, texts), counted(model)
     with examiner.open():
         first = list(examiner.values(frozenset({3}), prices))
@@ -186,7 +231,11 @@ def briefly(monkeypatch):
 
 def test_prices_are_timed_on_the_model_itself(briefly):
     model = target()
-    text = Text(len(prompts()[0]), [*prompts()[0], *range(300, 330)], SamplingParams(temperature=0))
+    text = Text(
+        len(prompts()[0]),
+        [*prompts()[0], *range(300, 330)],
+        SamplingParams(temperature=0),
+    )
     examiner = MaskReplay(model, [text])
     with examiner.open():
         prices = timed(model, examiner.twin, examiner.sample)
@@ -200,7 +249,10 @@ def test_prices_are_timed_on_the_model_itself(briefly):
 def test_layers_that_do_nothing_are_found(spare, asked, tmp_path):
     """By agreement and counted weights: no clock decides this."""
     llm = LLM(str(spare), method="none", dtype="float32")
-    examiner, prices = MaskReplay(llm.target, written(llm, asked[:3], 0.0, 16, 0)), counted(llm.target)
+    examiner, prices = (
+        MaskReplay(llm.target, written(llm, asked[:3], 0.0, 16, 0)),
+        counted(llm.target),
+    )
     file = TrialsFile(tmp_path / "trials", {})
     with examiner.open():
         MaskStudy(LAYERS, 0, file).run(lambda mask: examiner.values(mask, prices), 60)
@@ -213,7 +265,9 @@ def test_layers_that_do_nothing_are_found(spare, asked, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(spare, asked, tmp_path, briefly):
+def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(
+    spare, asked, tmp_path, briefly
+):
     out = tmp_path / "mask.json"
     wishes = TuneOptions(out=out, target=str(spare), trials=6, **FEW)
     found = tune(wishes, asked)
@@ -222,9 +276,16 @@ def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(spare, asked, tmp_pat
     fastest = max(entries, key=lambda entry: entry.over_plain)
     assert (found.runoff.mask, found.runoff.budget) == (fastest.mask, fastest.budget)
     assert load(out) == found.mask == found.runoff.mask
-    assert LayersDrafter.load(out, LLM(str(spare), method="none", dtype="float32").target, None).mask == found.mask
+    assert (
+        LayersDrafter.load(
+            out, LLM(str(spare), method="none", dtype="float32").target, None
+        ).mask
+        == found.mask
+    )
     said = json.loads(json.dumps(found.as_json()))
-    assert {name: said[name] for name in ("attention", "mlp")} == json.loads(out.read_text())
+    assert {name: said[name] for name in ("attention", "mlp")} == json.loads(
+        out.read_text()
+    )
     assert said["runoff"]["plain"] > 0
     with pytest.raises(InvalidRequest, match=r"mask\.json: it exists"):
         tune(wishes, asked)
@@ -234,7 +295,12 @@ def test_a_tuning_ends_with_a_file_that_serves_and_goes_on(spare, asked, tmp_pat
         if said.startswith("timing"):
             raise KeyboardInterrupt
 
-    more = tune(replace(wishes, trials=8, resume=True), asked, watch=lambda done, best: heard.append(done), note=stop)
+    more = tune(
+        replace(wishes, trials=8, resume=True),
+        asked,
+        watch=lambda done, best: heard.append(done),
+        note=stop,
+    )
     assert heard == [6, 7, 8]
     assert more.prices == found.prices  # what was tried before stays comparable
     assert (more.runoff, more.pays) == (None, False)
@@ -248,21 +314,38 @@ def test_hands_share_no_prompt():
     hands = split_prompts(made, 4, 0)
     assert [len(hand) for hand in hands] == [3, 3, 3]
     assert len({prompt[0] for hand in hands for prompt in hand}) == 9
-    assert split_prompts(made, 2, 0) == split_prompts(made, 2, 0) != split_prompts(made, 2, 1)
+    assert (
+        split_prompts(made, 2, 0)
+        == split_prompts(made, 2, 0)
+        != split_prompts(made, 2, 1)
+    )
     with pytest.raises(InvalidRequest, match="at least 3 texts, got 2"):
         split_prompts(made[:2], 4, 0)
 
 
 def test_what_cannot_be_tuned_is_refused_before_any_work(tmp_path, monkeypatch):
     made = GPT2LMHeadModel(
-        GPT2Config(vocab_size=320, n_embd=16, n_layer=1, n_head=2, n_positions=128, eos_token_id=0, bos_token_id=0)
+        GPT2Config(
+            vocab_size=320,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            n_positions=128,
+            eos_token_id=0,
+            bos_token_id=0,
+        )
     )
     made.save_pretrained(tmp_path / "gpt2")
     tokenizer().save_pretrained(tmp_path / "gpt2")
     texts, out = [[1, 2]] * 6, tmp_path / "mask.json"
     with pytest.raises(InvalidRequest, match="no list of layers"):
         tune(TuneOptions(out=out, target=str(tmp_path / "gpt2"), **FEW), texts)
-    for wrong in ({"out": tmp_path / "no" / "x"}, {"out": tmp_path}, {"temperature": -1.0}, {"trials": 0}):
+    for wrong in (
+        {"out": tmp_path / "no" / "x"},
+        {"out": tmp_path},
+        {"temperature": -1.0},
+        {"trials": 0},
+    ):
         with pytest.raises(InvalidRequest, match=r"cannot write|temperature|trials"):
             tune(TuneOptions(**{"out": out, **FEW, **wrong}), texts)
     monkeypatch.setitem(sys.modules, "optuna", None)

@@ -41,7 +41,9 @@ def test_lists_become_tensors_and_lists_again(forest: list[list[Guess]]) -> None
         assert draft.probabilities[row].tolist() == tree.probabilities + beyond
     assert again(draft).trees == draft.trees
     assert again(draft).nodes == draft.nodes
-    assert draft.chain == all(tree.parents == list(range(-1, len(tree) - 1)) for tree in rows)
+    assert draft.chain == all(
+        tree.parents == list(range(-1, len(tree) - 1)) for tree in rows
+    )
 
 
 @given(draft_tokens)
@@ -65,8 +67,13 @@ def test_a_first_chain_keeps_the_laws_of_its_guesses(forest: list[list[Guess]]) 
         assert torch.equal(chain.probs[row, : len(nodes)], distributions[row, nodes])
 
 
-@given(st.lists(draft_tokens, min_size=1, max_size=3), st.lists(st.integers(0, 4), min_size=3, max_size=3))
-def test_a_draft_within_some_depths_keeps_all_that_are_no_deeper(forest: list[list[Guess]], most: list[int]) -> None:
+@given(
+    st.lists(draft_tokens, min_size=1, max_size=3),
+    st.lists(st.integers(0, 4), min_size=3, max_size=3),
+)
+def test_a_draft_within_some_depths_keeps_all_that_are_no_deeper(
+    forest: list[list[Guess]], most: list[int]
+) -> None:
     trees = [DraftTree(tree.tokens, tree.parents) for tree in map(grown, forest)]
     distributions = torch.rand(len(trees), max(map(len, trees)), 5)
     cut = Draft(trees, distributions).within(most[: len(trees)])
@@ -86,26 +93,42 @@ def test_chances_are_known_of_all_guesses_or_of_none() -> None:
 
 
 def test_a_copy_has_the_guesses_in_use_on_another_device() -> None:
-    wide = Draft.padded(torch.tensor([[5, 6, 0]]), torch.tensor([[-1, 0, 1]]), torch.tensor([2]), torch.rand(1, 3, 9))
+    wide = Draft.padded(
+        torch.tensor([[5, 6, 0]]),
+        torch.tensor([[-1, 0, 1]]),
+        torch.tensor([2]),
+        torch.rand(1, 3, 9),
+    )
     there = wide.copy(torch.device("meta"))
     assert there.trees == (DraftTree([5, 6], [-1, 0]),)
-    assert {there.tokens.device.type, there.parents.device.type, there.count.device.type} == {"meta"}
+    assert {
+        there.tokens.device.type,
+        there.parents.device.type,
+        there.count.device.type,
+    } == {"meta"}
     assert (there.probs.shape, there.probs.device.type) == ((1, 2, 9), "meta")
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("parents", "count", "said"),
-    [(torch.tensor([[-1]]), [2], "one shape"), (torch.tensor([[-1, 0]]), [2, 2], "one shape")]
+    [
+        (torch.tensor([[-1]]), [2], "one shape"),
+        (torch.tensor([[-1, 0]]), [2, 2], "one shape"),
+    ]
     + [(torch.tensor([[-1, 0]]), [wrong], "cannot hold") for wrong in (3, -1)],
 )
-def test_tensors_that_do_not_fit_together_are_refused(parents: torch.Tensor, count: list[int], said: str) -> None:
+def test_tensors_that_do_not_fit_together_are_refused(
+    parents: torch.Tensor, count: list[int], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         _ = Draft.padded(torch.tensor([[5, 6]]), parents, torch.tensor(count)).trees
 
 
 def test_a_verdict_says_the_same_as_lists_and_as_tensors() -> None:
-    draft = Draft([DraftTree([5, 6, 7], [-1, -1, 1]), DraftTree([8], [-1]), DraftTree()])
+    draft = Draft(
+        [DraftTree([5, 6, 7], [-1, -1, 1]), DraftTree([8], [-1]), DraftTree()]
+    )
     lists = Verdict([[1, 2], [], []], [9, 4, 3], draft.nodes)
     assert lists.path.tolist() == [[1, 2, -1], [-1] * 3, [-1] * 3]
     assert (lists.accepted.tolist(), lists.bonus.tolist()) == ([2, 0, 0], [9, 4, 3])

@@ -1,4 +1,6 @@
-"""Block verification: the paper's example, and never fewer tokens than token by token."""
+"""Block verification: the paper's example, and never fewer tokens than token
+by token.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,13 @@ def expected_length(verify: Verify, world: World) -> float:
 
 
 def test_the_example_of_the_paper() -> None:
-    """Sun et al., the example that motivates the rule: 10/9 guesses of two stay token by token, 11/9 as a block."""
-    p, q = (torch.tensor(distribution, dtype=torch.float64) / 3 for distribution in ([1, 2], [2, 1]))
+    """Sun et al., the example that motivates the rule: 10/9 guesses of two stay token
+    by token, 11/9 as a block.
+    """
+    p, q = (
+        torch.tensor(distribution, dtype=torch.float64) / 3
+        for distribution in ([1, 2], [2, 1])
+    )
     world = World((p, p.expand(2, 2), p.expand(2, 2, 2)), (q, q.expand(2, 2)))
     assert expected_length(rejection, world) == pytest.approx(10 / 9, abs=1e-9)
     assert expected_length(block, world) == pytest.approx(11 / 9, abs=1e-9)
@@ -34,15 +41,23 @@ def test_more_guesses_stay_than_token_by_token(seed: int) -> None:
 
 
 def test_chosen_guesses_are_judged_as_token_by_token() -> None:
-    """A point mass leaves nothing to gain: both keep each prefix with the target's probability of it."""
+    """A point mass leaves nothing to gain: both keep each prefix with the target's
+    probability of it.
+    """
     world = World.random(0, vocab=3, depth=3)
     draft, _ = chosen(world)
     weights = along(world.target, draft).log()
-    assert torch.allclose(over_uniforms(block, weights, draft), over_uniforms(rejection, weights, draft), atol=1e-9)
+    assert torch.allclose(
+        over_uniforms(block, weights, draft),
+        over_uniforms(rejection, weights, draft),
+        atol=1e-9,
+    )
 
 
 def test_a_guess_that_fails_alone_is_carried_by_the_next() -> None:
-    """p/q is 1/2 and then 2: the block is as likely under both laws, so it stays whatever the noise."""
+    """p/q is 1/2 and then 2: the block is as likely under both laws, so it stays
+    whatever the noise.
+    """
     p = torch.tensor([[[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]])
     draft = chain(torch.tensor([[0, 0]]), torch.tensor([[[0.8, 0.2], [0.4, 0.6]]]))
     noise = Noise(None, torch.full((1, 3), 0.99), torch.full((1, 3), 0.3))
@@ -52,5 +67,7 @@ def test_a_guess_that_fails_alone_is_carried_by_the_next() -> None:
 
 def test_a_prefix_with_nothing_left_to_add_passes() -> None:
     draft = chain(torch.tensor([[0, 0, 0]]), None)
-    passes = prefix_acceptance(torch.tensor([[1.0, 1.0, 0.5, 0.25]]), torch.zeros(1, 4, 2), draft)
+    passes = prefix_acceptance(
+        torch.tensor([[1.0, 1.0, 0.5, 0.25]]), torch.zeros(1, 4, 2), draft
+    )
     assert passes.tolist() == [[1.0, 0.0, 0.25]]

@@ -1,4 +1,6 @@
-"""Rules on drafts of requests that follow a grammar: masked targets, and forced text after sampled draft tokens."""
+"""Rules on drafts of requests that follow a grammar: masked targets, and forced text
+after sampled draft tokens.
+"""
 
 import pytest
 import torch
@@ -8,11 +10,15 @@ from foreword.verify import RULES
 from worlds import Guesses, Guessing, World, changed, drawn, drawn_tree, repeat
 
 EXACT, VISIBLE = 1e-9, 0.005
-TREE_RULES = [name for name in RULES if RULES[name].trees and not RULES[name].shares_noise]
+TREE_RULES = [
+    name for name in RULES if RULES[name].trees and not RULES[name].shares_noise
+]
 
 
 def masked(world: World, drafter_too: bool) -> World:
-    """The world under a grammar that forbids one token after every text, another one by its length."""
+    """The world under a grammar that forbids one token after every text, another one by
+    its length.
+    """
 
     def without(tables: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         kept = []
@@ -22,11 +28,15 @@ def masked(world: World, drafter_too: bool) -> World:
             kept.append(table / table.sum(-1, keepdim=True))
         return tuple(kept)
 
-    return World(without(world.target), without(world.drafter) if drafter_too else world.drafter)
+    return World(
+        without(world.target), without(world.drafter) if drafter_too else world.drafter
+    )
 
 
 def then_forced(guessing: Guessing, node: int, *, soft: bool = False) -> Guessing:
-    """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the drafter's distribution."""
+    """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the
+    drafter's distribution.
+    """
 
     def forced(world: World) -> Guesses:
         draft, likely = guessing(world)
@@ -36,9 +46,12 @@ def then_forced(guessing: Guessing, node: int, *, soft: bool = False) -> Guessin
         rows = (draft.tokens[:, node] == chosen).nonzero()[:, 0]
         own = likely / draft.probs[:, node].gather(1, chosen[:, None])[:, 0]
         probs = draft.probs.clone()
-        probs[:, node] = torch.nn.functional.one_hot(chosen, world.vocab).to(probs.dtype)
+        probs[:, node] = torch.nn.functional.one_hot(chosen, world.vocab).to(
+            probs.dtype
+        )
         seen, distinct = {}, []
-        for row in rows.tolist():  # rows that differ only behind the nodes in use are one draft
+        # rows that differ only behind the nodes in use are one draft
+        for row in rows.tolist():
             key = tuple(draft.tokens[row, : node + 1].tolist())
             if key not in seen:
                 seen[key] = len(distinct)
@@ -46,7 +59,10 @@ def then_forced(guessing: Guessing, node: int, *, soft: bool = False) -> Guessin
             distinct[seen[key]][1] += float(own[row])
         index = torch.tensor([row for row, _ in distinct])
         kept = changed(draft, probs=draft.probs if soft else probs)
-        return Guesses(repeat(kept, index), torch.tensor([mass for _, mass in distinct], dtype=torch.float64))
+        return Guesses(
+            repeat(kept, index),
+            torch.tensor([mass for _, mass in distinct], dtype=torch.float64),
+        )
 
     return forced
 
@@ -59,11 +75,16 @@ def test_masked_targets_are_sampled_exactly(name, drafter_too):
     assert bias(rule.verify, drawn, world, rule.shares_noise) < EXACT
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].shares_noise])
+@pytest.mark.parametrize(
+    "name", [name for name in RULES if not RULES[name].shares_noise]
+)
 def test_forced_text_after_a_sampled_chain_is_exact(name):
     world = World.random(0, vocab=3, depth=3)
     assert bias(RULES[name].verify, then_forced(drawn, 2), world, gumbel=False) < EXACT
-    assert bias(RULES[name].verify, then_forced(drawn, 2, soft=True), world, gumbel=False) > VISIBLE
+    assert (
+        bias(RULES[name].verify, then_forced(drawn, 2, soft=True), world, gumbel=False)
+        > VISIBLE
+    )
 
 
 @pytest.mark.parametrize("name", TREE_RULES)
@@ -71,4 +92,7 @@ def test_forced_text_after_the_first_chain_of_a_sampled_tree_is_exact(name):
     world = World.random(0, vocab=3, depth=2)
     tree = drawn_tree(2, 1, distinct=RULES[name].lists == "distinct")
     assert bias(RULES[name].verify, then_forced(tree, 2), world, gumbel=False) < EXACT
-    assert bias(RULES[name].verify, then_forced(tree, 2, soft=True), world, gumbel=False) > VISIBLE
+    assert (
+        bias(RULES[name].verify, then_forced(tree, 2, soft=True), world, gumbel=False)
+        > VISIBLE
+    )

@@ -1,4 +1,6 @@
-"""Every rule writes what the target would have written, and the suite that says so sees rules that do not."""
+"""Every rule writes what the target would have written, and the suite that says so sees
+rules that do not.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,44 @@ import pytest
 import torch
 
 from distributions import bias, chi_square, plain_law, surprise
-from foreword.budget import AcceptanceBudget, AdaEdlBudget, ConfidenceBudget, DraftBudget, SvipBudget
+from foreword.budget import (
+    AcceptanceBudget,
+    AdaEdlBudget,
+    ConfidenceBudget,
+    DraftBudget,
+    SvipBudget,
+)
 from foreword.budget.learned import AcceptanceModel, LogisticModel
 from foreword.types import Draft, Noise, SamplingParams, Sequence, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
-from foreword.verify.rejection import acceptance, chain_distributions, chain_verdict, ratios
+from foreword.verify.rejection import (
+    acceptance,
+    chain_distributions,
+    chain_verdict,
+    ratios,
+)
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
-from worlds import Guesses, Guessing, World, changed, chosen, chosen_tree, drawn, drawn_tree, repeat
+from worlds import (
+    Guesses,
+    Guessing,
+    World,
+    changed,
+    chosen,
+    chosen_tree,
+    drawn,
+    drawn_tree,
+    repeat,
+)
 
 EXACT = 1e-9
 VISIBLE = 0.005
 """Total variation that the suite must see."""
 TREES = [(2,), (3, 1), (2, 2)]
-TREE_RULES = [name for name in RULES if RULES[name].trees and not RULES[name].shares_noise]
+TREE_RULES = [
+    name for name in RULES if RULES[name].trees and not RULES[name].shares_noise
+]
 
 
 def trees(name: str, *branching: int) -> Guessing:
@@ -31,7 +56,9 @@ def trees(name: str, *branching: int) -> Guessing:
 
 
 def dropped(world: World) -> Guesses:
-    """Biased under all rules but match: a drawn token is thrown away because the drafter thinks little of it."""
+    """Biased under all rules but match: a drawn token is thrown away because the
+    drafter thinks little of it.
+    """
     draft, likely = drawn(world)
     assert draft.probs is not None
     confident = draft.probs.gather(2, draft.tokens[..., None])[..., 0] > 0.3
@@ -39,7 +66,9 @@ def dropped(world: World) -> Guesses:
 
 
 def last_dropped(guessing: Guessing) -> Guessing:
-    """Biased likewise: only the last node of a tree is thrown away, and only where the drafter thinks little of it."""
+    """Biased likewise: only the last node of a tree is thrown away, and only where the
+    drafter thinks little of it.
+    """
 
     def dropping(world: World) -> Guesses:
         draft, likely = guessing(world)
@@ -62,23 +91,33 @@ POLICIES = {
 
 
 def ended(policy: DraftBudget) -> Guessing:
-    """A chain ends where the policy says so, for the law that follows what was drawn."""
+    """A chain ends where the policy says so, for the law that follows what
+    was drawn.
+    """
     asker = Sequence(0, [0], 1, SamplingParams(), seed=0)
 
     def guessing(world: World) -> Guesses:
         draft, likely = drawn(world)
         assert draft.probs is not None
         on = [
-            [not policy.stops(asker, depth, distribution.log()) for depth, distribution in enumerate(distributions)]
+            [
+                not policy.stops(asker, depth, distribution.log())
+                for depth, distribution in enumerate(distributions)
+            ]
             for distributions in draft.probs
         ]
-        return Guesses(changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)), likely)
+        return Guesses(
+            changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)),
+            likely,
+        )
 
     return guessing
 
 
 def ended_by_its_guess(name: str) -> Guessing:
-    """Biased under all rules but match: the policy is told of the token that was drawn, which then is left out."""
+    """Biased under all rules but match: the policy is told of the token that was drawn,
+    which then is left out.
+    """
     policy = POLICIES[name]
 
     def guessing(world: World) -> Guesses:
@@ -87,36 +126,53 @@ def ended_by_its_guess(name: str) -> Guessing:
         own = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
         told = -own.log() if name in ("svip", "adaedl") else own
         on = [[not policy.doubts(value) for value in row] for row in told.tolist()]
-        return Guesses(changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)), likely)
+        return Guesses(
+            changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)),
+            likely,
+        )
 
     return guessing
 
 
 def scheduled_by_its_guesses(world: World) -> Guesses:
-    """Biased likewise: a schedule that takes one guess back in the round it was drawn in, not in the next."""
+    """Biased likewise: a schedule that takes one guess back in the round it was drawn
+    in, not in the next.
+    """
     return last_dropped(drawn)(world)
 
 
 def twins_dropped(world: World) -> Guesses:
-    """Biased under rules for independent lists: the second of two equal siblings says nothing new and is left out."""
+    """Biased under rules for independent lists: the second of two equal siblings says
+    nothing new and is left out.
+    """
     draft, likely = drawn_tree(2, distinct=False)(world)
     twins = draft.tokens[:, 0] == draft.tokens[:, 1]
     return Guesses(changed(draft, count=draft.count - twins.long()), likely)
 
 
 def chosen_as_if_drawn(*branching: int) -> Guessing:
-    """Biased under all rules but match: the likeliest tokens, judged by the soft law they were not drawn from."""
+    """Biased under all rules but match: the likeliest tokens, judged by the soft law
+    they were not drawn from.
+    """
 
     def guessing(world: World) -> Guesses:
         draft, likely = chosen_tree(*branching)(world)
         distributions = drawn_tree(*branching, distinct=False)(world).draft
-        return Guesses(repeat(distributions, (distributions.tokens == draft.tokens).all(dim=1).nonzero()[:, 0]), likely)
+        return Guesses(
+            repeat(
+                distributions,
+                (distributions.tokens == draft.tokens).all(dim=1).nonzero()[:, 0],
+            ),
+            likely,
+        )
 
     return guessing
 
 
 def rejection_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
-    """Biased: after a refusal the bonus is drawn from the target, not from what is left of it."""
+    """Biased: after a refusal the bonus is drawn from the target, not from what is left
+    of it.
+    """
     p, q = chain_distributions(weights, draft)
     kept = (noise.accept[:, :-1] < acceptance(p, q, draft)).cumprod(dim=1)
     return chain_verdict(kept.sum(dim=1), p, p, noise)
@@ -126,7 +182,9 @@ def block_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verd
     """Biased in the same way."""
     p, q = chain_distributions(weights, draft)
     reach = prefix_weight(ratios(p, q, draft))
-    passes = noise.accept[:, :-1] < prefix_acceptance(reach, (reach[..., None] * p - q).clamp(min=0), draft)
+    passes = noise.accept[:, :-1] < prefix_acceptance(
+        reach, (reach[..., None] * p - q).clamp(min=0), draft
+    )
     accepted = (torch.arange(1, draft.nodes + 1) * passes).amax(dim=1)
     return chain_verdict(accepted, p, p, noise)
 
@@ -136,24 +194,45 @@ def siblings_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> V
     return descend(weights, draft, noise, untried, lambda left, q: left)
 
 
-def siblings_not_renormalised(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
-    """Biased: a sibling that was refused is taken out of q, and q no longer sums to one."""
+def siblings_not_renormalised(
+    weights: torch.Tensor, draft: Draft, noise: Noise
+) -> Verdict:
+    """Biased: a sibling that was refused is taken out of q, and q no longer sums to
+    one.
+    """
     return descend(
-        weights, draft, noise, lambda distribution, tried, token: distribution.masked_fill(tried, 0.0), residual
+        weights,
+        draft,
+        noise,
+        lambda distribution, tried, token: distribution.masked_fill(tried, 0.0),
+        residual,
     )
 
 
-def siblings_as_if_independent(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
-    """Biased: siblings drawn without replacement are judged as if each had been drawn from the whole law."""
+def siblings_as_if_independent(
+    weights: torch.Tensor, draft: Draft, noise: Noise
+) -> Verdict:
+    """Biased: siblings drawn without replacement are judged as if each had been drawn
+    from the whole law.
+    """
     return RULES["specinfer"].verify(weights, draft, noise)
 
 
-def traversal_by_the_refused(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
-    """Biased: once x is refused the weight is S / (1 - q(x)), as one public implementation has it. For chains."""
+def traversal_by_the_refused(
+    weights: torch.Tensor, draft: Draft, noise: Noise
+) -> Verdict:
+    """Biased: once x is refused the weight is S / (1 - q(x)), as one public
+    implementation has it. For chains.
+    """
     assert draft.probs is not None
     probabilities = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
     refused = iter(probabilities.unbind(dim=1)[::-1])
-    return ascend(weights, draft, noise, lambda reach, left: (left / (1 - next(refused))).clamp(max=1))
+    return ascend(
+        weights,
+        draft,
+        noise,
+        lambda reach, left: (left / (1 - next(refused))).clamp(max=1),
+    )
 
 
 def traversal_unweighed(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
@@ -164,9 +243,13 @@ def traversal_unweighed(weights: torch.Tensor, draft: Draft, noise: Noise) -> Ve
 def match_longest(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased: keeps the last guess whether the target drew it or not."""
     verdict = RULES["match"].verify(weights, draft, noise)
-    accepted = torch.where(verdict.accepted == draft.nodes - 1, draft.nodes, verdict.accepted)
+    accepted = torch.where(
+        verdict.accepted == draft.nodes - 1, draft.nodes, verdict.accepted
+    )
     node = torch.arange(draft.nodes)
-    return Verdict.padded(node.where(node < accepted[:, None], -1), accepted, verdict.bonus)
+    return Verdict.padded(
+        node.where(node < accepted[:, None], -1), accepted, verdict.bonus
+    )
 
 
 LONG, SHORT = (World.random(0, vocab=3, depth=depth) for depth in (3, 2))
@@ -175,13 +258,33 @@ BIASED: dict[str, tuple[Verify, Guessing, World]] = {
     "rejection, residual is the target": (rejection_then_target, drawn, LONG),
     "block, residual is the target": (block_then_target, drawn, LONG),
     "match, last guess kept unseen": (match_longest, drawn, LONG),
-    "siblings, residual is the target": (siblings_then_target, drawn_tree(2, 2, distinct=True), SHORT),
-    "siblings, q not renormalised": (siblings_not_renormalised, drawn_tree(2, 2, distinct=True), SHORT),
-    "siblings, distinct as if independent": (siblings_as_if_independent, drawn_tree(2, 2, distinct=True), SHORT),
+    "siblings, residual is the target": (
+        siblings_then_target,
+        drawn_tree(2, 2, distinct=True),
+        SHORT,
+    ),
+    "siblings, q not renormalised": (
+        siblings_not_renormalised,
+        drawn_tree(2, 2, distinct=True),
+        SHORT,
+    ),
+    "siblings, distinct as if independent": (
+        siblings_as_if_independent,
+        drawn_tree(2, 2, distinct=True),
+        SHORT,
+    ),
     "traversal, weight by the refused": (traversal_by_the_refused, drawn, LONG),
-    "traversal, weight unchanged": (traversal_unweighed, drawn_tree(2, 2, distinct=True), SHORT),
+    "traversal, weight unchanged": (
+        traversal_unweighed,
+        drawn_tree(2, 2, distinct=True),
+        SHORT,
+    ),
     **{
-        f"{name}, soft law of chosen guesses": (RULES[name].verify, chosen_as_if_drawn(1, 1, 1), LONG)
+        f"{name}, soft law of chosen guesses": (
+            RULES[name].verify,
+            chosen_as_if_drawn(1, 1, 1),
+            LONG,
+        )
         for name in ("rejection", "block")
     },
     **{
@@ -190,22 +293,38 @@ BIASED: dict[str, tuple[Verify, Guessing, World]] = {
         if not RULES[name].shares_noise
     },
     **{
-        f"{name}, {policy} told of the guess": (RULES[name].verify, ended_by_its_guess(policy), LONG)
+        f"{name}, {policy} told of the guess": (
+            RULES[name].verify,
+            ended_by_its_guess(policy),
+            LONG,
+        )
         for name in RULES
         for policy in POLICIES
         if not RULES[name].shares_noise
     },
     **{
-        f"{name}, a schedule at once": (RULES[name].verify, scheduled_by_its_guesses, LONG)
+        f"{name}, a schedule at once": (
+            RULES[name].verify,
+            scheduled_by_its_guesses,
+            LONG,
+        )
         for name in RULES
         if not RULES[name].shares_noise
     },
     **{
-        f"{name}, soft law of chosen siblings": (RULES[name].verify, chosen_as_if_drawn(2, 2), SHORT)
+        f"{name}, soft law of chosen siblings": (
+            RULES[name].verify,
+            chosen_as_if_drawn(2, 2),
+            SHORT,
+        )
         for name in TREE_RULES
     },
     **{
-        f"{name}, an unlikely sibling dropped": (RULES[name].verify, last_dropped(trees(name, 2)), SINGLE)
+        f"{name}, an unlikely sibling dropped": (
+            RULES[name].verify,
+            last_dropped(trees(name, 2)),
+            SINGLE,
+        )
         for name in TREE_RULES
     },
     **{
@@ -219,7 +338,9 @@ every_rule = pytest.mark.parametrize("name", RULES)
 every_guess = pytest.mark.parametrize("guessing", [drawn, chosen])
 every_tree = pytest.mark.parametrize("branching", TREES, ids=str)
 every_tree_rule = pytest.mark.parametrize("name", TREE_RULES)
-every_bias = pytest.mark.parametrize(("verify", "guessing", "world"), BIASED.values(), ids=BIASED)
+every_bias = pytest.mark.parametrize(
+    ("verify", "guessing", "world"), BIASED.values(), ids=BIASED
+)
 
 
 @pytest.mark.sample(3)  # every rule with every draft, in one of the worlds
@@ -228,7 +349,15 @@ every_bias = pytest.mark.parametrize(("verify", "guessing", "world"), BIASED.val
 @pytest.mark.parametrize("seed", range(3))
 def test_chains_exactly(name: str, guessing: Guessing, seed: int) -> None:
     rule = RULES[name]
-    assert bias(rule.verify, guessing, World.random(seed, vocab=3, depth=3), rule.shares_noise) < EXACT
+    assert (
+        bias(
+            rule.verify,
+            guessing,
+            World.random(seed, vocab=3, depth=3),
+            rule.shares_noise,
+        )
+        < EXACT
+    )
 
 
 @pytest.mark.sample(2)
@@ -236,21 +365,27 @@ def test_chains_exactly(name: str, guessing: Guessing, seed: int) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_chains_that_end_for_the_law_after_them_exactly(name: str, policy: str) -> None:
     rule, guessing = RULES[name], ended(POLICIES[policy])
-    assert len(set(guessing(LONG).draft.count.tolist())) > 1, "some chains must end and some must not"
+    assert len(set(guessing(LONG).draft.count.tolist())) > 1, (
+        "some chains must end and some must not"
+    )
     assert bias(rule.verify, guessing, LONG, rule.shares_noise) < EXACT
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_match_is_exact_whatever_a_policy_is_told(policy: str) -> None:
     rule = RULES["match"]
-    assert bias(rule.verify, ended_by_its_guess(policy), LONG, rule.shares_noise) < EXACT
+    assert (
+        bias(rule.verify, ended_by_its_guess(policy), LONG, rule.shares_noise) < EXACT
+    )
 
 
 @every_tree_rule
 @every_tree
 def test_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
     world = World.random(sum(branching), vocab=3, depth=len(branching))
-    assert bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
+    assert (
+        bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
+    )
 
 
 @pytest.mark.slow
@@ -258,7 +393,9 @@ def test_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("branching", [(2, 1, 1), (3, 1, 1)], ids=str)
 def test_deep_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
     world = World.random(8, vocab=3, depth=3)
-    assert bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
+    assert (
+        bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
@@ -277,15 +414,29 @@ def test_chains_in_samples(name: str, guessing: Guessing) -> None:
 
 @every_tree_rule
 def test_trees_in_samples(name: str) -> None:
-    assert surprise(RULES[name].verify, trees(name, 2, 2), World.random(7, vocab=4, depth=2)) < 1
+    assert (
+        surprise(
+            RULES[name].verify, trees(name, 2, 2), World.random(7, vocab=4, depth=2)
+        )
+        < 1
+    )
 
 
 @pytest.mark.parametrize(
-    ("guessing", "depth"), [(dropped, 3), (chosen_as_if_drawn(1, 1, 1), 3), (chosen_as_if_drawn(2, 1), 2)]
+    ("guessing", "depth"),
+    [(dropped, 3), (chosen_as_if_drawn(1, 1, 1), 3), (chosen_as_if_drawn(2, 1), 2)],
 )
 def test_match_is_exact_however_it_was_guessed(guessing: Guessing, depth: int) -> None:
     rule = RULES["match"]
-    assert bias(rule.verify, guessing, World.random(0, vocab=3, depth=depth), rule.shares_noise) < EXACT
+    assert (
+        bias(
+            rule.verify,
+            guessing,
+            World.random(0, vocab=3, depth=depth),
+            rule.shares_noise,
+        )
+        < EXACT
+    )
     assert surprise(rule.verify, guessing, World.random(7, vocab=4, depth=depth)) < 1
 
 
@@ -296,22 +447,40 @@ def test_bias_is_seen_exactly(verify: Verify, guessing: Guessing, world: World) 
 
 @pytest.mark.sample(5)
 @every_bias
-def test_bias_is_seen_in_samples(verify: Verify, guessing: Guessing, world: World) -> None:
+def test_bias_is_seen_in_samples(
+    verify: Verify, guessing: Guessing, world: World
+) -> None:
     assert surprise(verify, guessing, world) > 1
 
 
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize(
     "change",
-    [lambda distribution: distribution.argmax(), lambda distribution: distribution.argmin()],
+    [
+        lambda distribution: distribution.argmax(),
+        lambda distribution: distribution.argmin(),
+    ],
     ids=["from-likeliest", "to-unlikeliest"],
 )
-def test_chi_square_sees_the_smallest_bias(change: Callable[[torch.Tensor], torch.Tensor], depth: int) -> None:
+def test_chi_square_sees_the_smallest_bias(
+    change: Callable[[torch.Tensor], torch.Tensor], depth: int
+) -> None:
     distribution = plain_law(World.random(7, vocab=4, depth=depth))
     shifted = distribution.clone()
     shifted[change(distribution)] += VISIBLE
     shifted[distribution.argsort()[len(distribution) // 2]] -= VISIBLE
     rng = torch.Generator().manual_seed(1)
     assert (shifted > 0).all()
-    assert chi_square(distribution.multinomial(200_000, replacement=True, generator=rng), distribution) < 1
-    assert chi_square(shifted.multinomial(200_000, replacement=True, generator=rng), distribution) > 1
+    assert (
+        chi_square(
+            distribution.multinomial(200_000, replacement=True, generator=rng),
+            distribution,
+        )
+        < 1
+    )
+    assert (
+        chi_square(
+            shifted.multinomial(200_000, replacement=True, generator=rng), distribution
+        )
+        > 1
+    )

@@ -1,4 +1,6 @@
-"""k-sequential selection: the factor that makes what is left a law, acceptance in theory, and drafts that agree."""
+"""k-sequential selection: the factor that makes what is left a law, acceptance in
+theory, and drafts that agree.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ from worlds import World, along, drawn_tree
 from .test_rules import assert_same, problem
 
 
-def pairs(rows: int = 200, vocab: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def pairs(
+    rows: int = 200, vocab: int = 6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Random laws p and q, and how many guesses are drawn."""
     rng = torch.Generator().manual_seed(0)
-    p, q = (2 * torch.randn(2, rows, vocab, generator=rng, dtype=torch.float64)).softmax(-1)
+    p, q = (
+        2 * torch.randn(2, rows, vocab, generator=rng, dtype=torch.float64)
+    ).softmax(-1)
     return p, q, torch.arange(rows) % 8 + 1
 
 
@@ -58,21 +64,28 @@ def test_acceptance_is_that_of_independent_tries(many: int) -> None:
 
 
 def test_drafts_that_begin_alike_are_judged_together() -> None:
-    """Two chains [0, 1] and [0, 2]: the first [0] stays, then the target refuses 1 and takes the 2 below the second."""
+    """Two chains [0, 1] and [0, 2]: the first [0] stays, then the target refuses 1 and
+    takes the 2 below the second.
+    """
     first, second = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.0, 0.9]])
     weights = torch.stack((first, second, second, first, first))[None].log()
     draft = Draft.padded(
         tokens=torch.tensor([[0, 0, 1, 2]]),
         parents=torch.tensor([[-1, -1, 0, 1]]),
         count=torch.tensor([4]),
-        probs=torch.tensor([[0.8, 0.1, 0.1], [0.8, 0.1, 0.1], [0.1, 0.4, 0.5], [0.1, 0.4, 0.5]])[None],
+        probs=torch.tensor(
+            [[0.8, 0.1, 0.1], [0.8, 0.1, 0.1], [0.1, 0.4, 0.5], [0.1, 0.4, 0.5]]
+        )[None],
         chain=False,
     )
-    accept = torch.tensor([[0.3, 0.99, 0.3, 0.3, 0.5]])  # the second [0] need not pass a test of its own
+    # the second [0] need not pass a test of its own
+    accept = torch.tensor([[0.3, 0.99, 0.3, 0.3, 0.5]])
     verdict = kseq(weights, draft, Noise(None, accept, torch.full((1, 5), 0.5)))
     assert verdict.path.tolist() == [[1, 3, -1, -1]]
     assert verdict.accepted.tolist() == [2]
 
 
 def test_a_small_chance_is_not_rounded_away() -> None:
-    assert any_of(torch.tensor([1e-9]), torch.tensor([4])).item() == pytest.approx(4e-9, rel=1e-5)
+    assert any_of(torch.tensor([1e-9]), torch.tensor([4])).item() == pytest.approx(
+        4e-9, rel=1e-5
+    )

@@ -1,4 +1,6 @@
-"""Sample and match: the walk through a tree, the shorter one through a chain, and what shared noise is worth."""
+"""Sample and match: the walk through a tree, the shorter one through a chain, and what
+shared noise is worth.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ VOCAB = 3
 
 def quiet(rows: int, columns: int) -> Noise:
     """No noise at all: the likeliest token."""
-    return Noise(None, torch.full((rows, columns), 0.5), torch.full((rows, columns), 0.5))
+    return Noise(
+        None, torch.full((rows, columns), 0.5), torch.full((rows, columns), 0.5)
+    )
 
 
 def saying(tokens: torch.Tensor) -> torch.Tensor:
@@ -26,11 +30,19 @@ def saying(tokens: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.one_hot(tokens, VOCAB).double()
 
 
-def walk(says: list[int], tokens: list[int], parents: list[int], count: int) -> tuple[list[int], int]:
-    """The definition: from the root on, follow the first child that holds what the target says."""
+def walk(
+    says: list[int], tokens: list[int], parents: list[int], count: int
+) -> tuple[list[int], int]:
+    """The definition: from the root on, follow the first child that holds what the
+    target says.
+    """
     path, here = [], -1
     while True:
-        children = [n for n in range(count) if parents[n] == here and tokens[n] == says[here + 1]]
+        children = [
+            n
+            for n in range(count)
+            if parents[n] == here and tokens[n] == says[here + 1]
+        ]
         if not children:
             return path, says[here + 1]
         here = children[0]
@@ -39,7 +51,9 @@ def walk(says: list[int], tokens: list[int], parents: list[int], count: int) -> 
 
 @st.composite
 def forests(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], int]]:
-    """Rows of (what the target says after each node, tokens, parents, count), padded to one width."""
+    """Rows of (what the target says after each node, tokens, parents, count), padded to
+    one width.
+    """
     width = draw(st.integers(0, 10))
     token = st.integers(0, VOCAB - 1)
     row = st.tuples(
@@ -52,12 +66,20 @@ def forests(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], int]
 
 
 def judge(rows: list[tuple[list[int], list[int], list[int], int]]) -> Verdict:
-    says, tokens, parents, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
-    return match(saying(says), Draft.padded(tokens, parents, count, chain=False), quiet(*says.shape))
+    says, tokens, parents, count = (
+        torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True)
+    )
+    return match(
+        saying(says),
+        Draft.padded(tokens, parents, count, chain=False),
+        quiet(*says.shape),
+    )
 
 
 @given(forests())
-def test_trees_are_walked_as_defined(rows: list[tuple[list[int], list[int], list[int], int]]) -> None:
+def test_trees_are_walked_as_defined(
+    rows: list[tuple[list[int], list[int], list[int], int]],
+) -> None:
     verdict = judge(rows)
     for index, row in enumerate(rows):
         path, bonus = walk(*row)
@@ -66,8 +88,12 @@ def test_trees_are_walked_as_defined(rows: list[tuple[list[int], list[int], list
 
 
 @given(forests())
-def test_a_chain_is_a_tree_with_one_branch(rows: list[tuple[list[int], list[int], list[int], int]]) -> None:
-    says, tokens, _, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
+def test_a_chain_is_a_tree_with_one_branch(
+    rows: list[tuple[list[int], list[int], list[int], int]],
+) -> None:
+    says, tokens, _, count = (
+        torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True)
+    )
     draft = changed(chain(tokens, None), count=count)
     fast = match(saying(says), draft, quiet(*says.shape))
     plain = match(saying(says), changed(draft, chain=False), quiet(*says.shape))
@@ -89,25 +115,40 @@ def test_the_last_node_of_a_full_path_is_followed_by_a_bonus() -> None:
 
 
 def test_shared_noise_is_worth_what_theory_says() -> None:
-    """Daliri, Musco, Suresh (arXiv 2408.07978): P(match) = sum_x 1 / sum_y max(p_y / p_x, q_y / q_x)."""
+    """Daliri, Musco, Suresh (arXiv 2408.07978): P(match) = sum_x 1 / sum_y max(p_y /
+    p_x, q_y / q_x).
+    """
     rng = torch.Generator().manual_seed(0)
     rows, vocab = 200_000, 6
     p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)
-    gumbel = -torch.empty(rows, 2, vocab, dtype=torch.float64).exponential_(generator=rng).log()
+    gumbel = (
+        -torch.empty(rows, 2, vocab, dtype=torch.float64)
+        .exponential_(generator=rng)
+        .log()
+    )
     draft_token = (q.log() + gumbel[:, 0]).argmax(dim=1, keepdim=True)
-    verdict = match(p.log().expand(rows, 2, -1), chain(draft_token, None), replace(quiet(rows, 2), gumbel=gumbel))
+    verdict = match(
+        p.log().expand(rows, 2, -1),
+        chain(draft_token, None),
+        replace(quiet(rows, 2), gumbel=gumbel),
+    )
     theory = (1 / torch.maximum(p / p[:, None], q / q[:, None]).sum(dim=1)).sum().item()
     overlap = torch.minimum(p, q).sum().item()
     assert overlap / (2 - overlap) <= theory <= overlap
     # Four standard errors of a share.
-    assert abs(verdict.accepted.double().mean().item() - theory) < 4 * (theory * (1 - theory) / rows) ** 0.5
+    assert (
+        abs(verdict.accepted.double().mean().item() - theory)
+        < 4 * (theory * (1 - theory) / rows) ** 0.5
+    )
 
 
 @given(forests())
 def test_few_draws_are_followed_one_by_one_as_many_are_together(
     rows: list[tuple[list[int], list[int], list[int], int]],
 ) -> None:
-    says, tokens, parents, count = (torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True))
+    says, tokens, parents, count = (
+        torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True)
+    )
     line = changed(chain(tokens, None), count=count)
     for draft, together in (
         (line, _follow_chain),

@@ -1,4 +1,6 @@
-"""A draw that never yields the impossible, and the path to the place where a rule stops."""
+"""A draw that never yields the impossible, and the path to the place where a rule
+stops.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,37 @@ def test_a_draw_inverts_the_cumulative_sum() -> None:
 def test_the_tail_of_a_large_vocabulary_is_drawn() -> None:
     distribution = torch.full((1, 200_000), 1e-9)
     distribution[0, 0] = 1.0
-    uniform = (1 + 1e-9 * (torch.tensor([1000], dtype=torch.float64) - 0.5)) / (1 + 1e-9 * 199_999)
+    uniform = (1 + 1e-9 * (torch.tensor([1000], dtype=torch.float64) - 0.5)) / (
+        1 + 1e-9 * 199_999
+    )
     assert abs(draw(distribution, uniform).item() - 1000) <= 1
 
 
-@given(st.integers(0, 8).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))), st.data())
-def test_the_path_climbs_from_the_end_to_the_root(parents: tuple[int, ...], data: st.DataObject) -> None:
+@given(
+    st.integers(0, 8).flatmap(
+        lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))
+    ),
+    st.data(),
+)
+def test_the_path_climbs_from_the_end_to_the_root(
+    parents: tuple[int, ...], data: st.DataObject
+) -> None:
     ends = [data.draw(st.integers(0, len(parents))) for _ in range(3)]
     row = torch.tensor(parents, dtype=torch.long).expand(3, -1)
-    noise = Noise(None, torch.full((3, len(parents) + 1), 0.5), torch.full((3, len(parents) + 1), 0.5))
-    draft = Draft.padded(torch.zeros_like(row), row, torch.full((3,), len(parents)), chain=False)
-    verdict = stop_at(torch.tensor(ends), torch.tensor([[0.0, 1.0]]).expand(3, -1), draft, noise)
-    for end, path, accepted in zip(ends, verdict.path.tolist(), verdict.accepted.tolist(), strict=True):
+    noise = Noise(
+        None,
+        torch.full((3, len(parents) + 1), 0.5),
+        torch.full((3, len(parents) + 1), 0.5),
+    )
+    draft = Draft.padded(
+        torch.zeros_like(row), row, torch.full((3,), len(parents)), chain=False
+    )
+    verdict = stop_at(
+        torch.tensor(ends), torch.tensor([[0.0, 1.0]]).expand(3, -1), draft, noise
+    )
+    for end, path, accepted in zip(
+        ends, verdict.path.tolist(), verdict.accepted.tolist(), strict=True
+    ):
         climbed = []
         while end:
             climbed.insert(0, end - 1)
@@ -53,7 +74,14 @@ def test_the_path_climbs_from_the_end_to_the_root(parents: tuple[int, ...], data
 
 
 def test_the_bonus_is_drawn_with_the_noise_of_its_column() -> None:
-    draft = Draft.padded(torch.zeros(2, 1, dtype=torch.long), torch.full((2, 1), -1), torch.ones(2, dtype=torch.long))
+    draft = Draft.padded(
+        torch.zeros(2, 1, dtype=torch.long),
+        torch.full((2, 1), -1),
+        torch.ones(2, dtype=torch.long),
+    )
     noise = Noise(None, torch.full((2, 2), 0.5), torch.tensor([[0.1, 0.9], [0.1, 0.9]]))
     distribution = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
-    assert stop_at(torch.tensor([0, 1]), distribution, draft, noise).bonus.tolist() == [0, 1]
+    assert stop_at(torch.tensor([0, 1]), distribution, draft, noise).bonus.tolist() == [
+        0,
+        1,
+    ]

@@ -1,4 +1,6 @@
-"""Speculative sampling: how often a guess stays, and what happens where floating point has no answer."""
+"""Speculative sampling: how often a guess stays, and what happens where floating point
+has no answer.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,45 @@ from worlds import chain
 
 
 def test_acceptance_is_the_overlap_of_the_laws() -> None:
-    """Leviathan et al. 2023, theorem 3.5: a drawn guess stays with probability sum min(p, q)."""
+    """Leviathan et al.
+
+    2023, theorem 3.5: a drawn guess stays with probability sum min(p, q).
+    """
     rng = torch.Generator().manual_seed(0)
     rows, vocab = 200_000, 6
     p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)
     draft_token = q.multinomial(rows, replacement=True, generator=rng)[:, None]
     weights = p.log().expand(rows, 2, -1)
-    verdict = rejection(weights, chain(draft_token, q.expand(rows, 1, -1)), random_noise(weights.shape, rng))
+    verdict = rejection(
+        weights,
+        chain(draft_token, q.expand(rows, 1, -1)),
+        random_noise(weights.shape, rng),
+    )
     theory = torch.minimum(p, q).sum().item()
     # Four standard errors of a share.
-    assert abs(verdict.accepted.double().mean().item() - theory) < 4 * (theory * (1 - theory) / rows) ** 0.5
+    assert (
+        abs(verdict.accepted.double().mean().item() - theory)
+        < 4 * (theory * (1 - theory) / rows) ** 0.5
+    )
 
 
 def test_where_nothing_is_left_the_target_is_drawn_from() -> None:
-    """Only rounding refuses a guess where p equals q; an acceptance draw of exactly 1 does the same."""
+    """Only rounding refuses a guess where p equals q; an acceptance draw of exactly 1
+    does the same.
+    """
     p = torch.tensor([0.25, 0.0, 0.75], dtype=torch.float64)
     weights = p.log().expand(2, 2, -1)
     noise = Noise(None, torch.ones(2, 2), torch.tensor([[0.2, 0.5], [0.3, 0.5]]))
-    verdict = rejection(weights, chain(torch.zeros(2, 1, dtype=torch.long), p.expand(2, 1, -1)), noise)
+    verdict = rejection(
+        weights, chain(torch.zeros(2, 1, dtype=torch.long), p.expand(2, 1, -1)), noise
+    )
     assert verdict.accepted.tolist() == [0, 0]
     assert verdict.bonus.tolist() == [0, 2]
 
 
-def test_a_guess_that_the_target_forbids_goes_and_one_that_only_the_drafter_forbids_stays() -> None:
+def test_a_guess_that_the_target_forbids_goes_and_one_that_only_the_drafter_forbids_stays() -> (
+    None
+):
     weights = torch.tensor([1.0, 0.0]).log().expand(2, 2, -1)
     probs = torch.tensor([[0.0, 1.0], [0.0, 1.0]])[:, None]
     noise = Noise(None, torch.full((2, 2), 1e-30), torch.full((2, 2), 0.5))

@@ -1,4 +1,6 @@
-"""What every rule owes: a name, and a verdict that depends on the guesses in use and on nothing else."""
+"""What every rule owes: a name, and a verdict that depends on the guesses in use and on
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,28 @@ from worlds import along, chain, changed, repeat
 ROWS, DEPTH, VOCAB = 300, 4, 5
 
 every_rule = pytest.mark.parametrize("name", RULES)
-every_tree_rule = pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
-every_probs = pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])
+every_tree_rule = pytest.mark.parametrize(
+    "name", [name for name in RULES if RULES[name].trees]
+)
+every_probs = pytest.mark.parametrize(
+    "with_probs", [True, False], ids=["drawn", "chosen"]
+)
 
 
 def problem(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     """Ragged drafts, from nothing to full width, that resemble what the target says."""
     rng = torch.Generator().manual_seed(seed)
     weights = 2 * torch.randn(ROWS, DEPTH + 1, VOCAB, generator=rng)
-    distributions = (weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)).softmax(-1)
-    tokens = distributions.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
-    draft = changed(chain(tokens, distributions if with_probs else None), count=torch.arange(ROWS) % (DEPTH + 1))
+    distributions = (
+        weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)
+    ).softmax(-1)
+    tokens = (
+        distributions.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
+    )
+    draft = changed(
+        chain(tokens, distributions if with_probs else None),
+        count=torch.arange(ROWS) % (DEPTH + 1),
+    )
     return weights, draft, random_noise(weights.shape, rng)
 
 
@@ -36,7 +49,11 @@ def forest(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     nodes = 6
     weights = 2 * torch.randn(ROWS, nodes + 1, VOCAB, generator=rng)
     parents = torch.stack(
-        [torch.randint(-1, max(node, 1) - (node > 0), (ROWS,), generator=rng) for node in range(nodes)], 1
+        [
+            torch.randint(-1, max(node, 1) - (node > 0), (ROWS,), generator=rng)
+            for node in range(nodes)
+        ],
+        1,
     )
     parents[:, 0] = -1
     tokens = torch.zeros(ROWS, nodes, dtype=torch.long)
@@ -44,13 +61,17 @@ def forest(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     group = (weights + torch.randn(weights.shape, generator=rng)).softmax(-1)
     for node in range(nodes):
         rank = (parents[:, :node] == parents[:, node, None]).sum(dim=1)
-        likeliest = weights.gather(1, (parents[:, node] + 1)[:, None, None].expand(-1, 1, VOCAB))[:, 0].argsort(
-            descending=True
-        )
+        likeliest = weights.gather(
+            1, (parents[:, node] + 1)[:, None, None].expand(-1, 1, VOCAB)
+        )[:, 0].argsort(descending=True)
         tokens[:, node] = likeliest.gather(1, rank.clamp(max=VOCAB - 1)[:, None])[:, 0]
         distributions[:, node] = group[torch.arange(ROWS), parents[:, node] + 1]
     draft = Draft.padded(
-        tokens, parents, torch.arange(ROWS) % (nodes + 1), distributions if with_probs else None, chain=False
+        tokens,
+        parents,
+        torch.arange(ROWS) % (nodes + 1),
+        distributions if with_probs else None,
+        chain=False,
     )
     return weights, draft, random_noise(weights.shape, rng)
 
@@ -66,12 +87,18 @@ def test_rules_are_found_by_name() -> None:
 
 
 def test_only_rules_that_share_noise_keep_the_text() -> None:
-    assert all((found.keeps == "same-text") == found.shares_noise for found in RULES.values())
+    assert all(
+        (found.keeps == "same-text") == found.shares_noise for found in RULES.values()
+    )
 
 
-def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists() -> None:
+def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists() -> (
+    None
+):
     assert all(found.trees == (found.lists != "one") for found in RULES.values())
-    assert all(found.lists != "independent" for found in RULES.values() if found.shares_noise)
+    assert all(
+        found.lists != "independent" for found in RULES.values() if found.shares_noise
+    )
 
 
 @pytest.mark.parametrize("draws", [False, True])
@@ -79,7 +106,8 @@ def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists()
 def test_a_guarantee_is_kept_by_the_rule_it_finds(draws: bool, trees: bool) -> None:
     assert rule("same-text", draws=draws, trees=trees) is RULES["match"]
     found = rule("same-distribution", draws=draws, trees=trees)
-    assert found.name == ("block" if draws and not trees else "match")  # match keeps the distribution as well
+    # match keeps the distribution as well
+    assert found.name == ("block" if draws and not trees else "match")
 
 
 def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
@@ -95,7 +123,9 @@ def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
 @every_probs
 def test_greedy_rules_agree_row_by_row(name: str, with_probs: bool) -> None:
     weights, draft, noise = problem(1, with_probs)
-    certain = torch.full_like(weights, -torch.inf).scatter_(2, weights.argmax(-1, keepdim=True), 0.0)
+    certain = torch.full_like(weights, -torch.inf).scatter_(
+        2, weights.argmax(-1, keepdim=True), 0.0
+    )
     expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
     assert expected.accepted.unique().tolist() == list(range(DEPTH + 1))
     assert_same(RULES[name].verify(certain, draft, noise), expected)
@@ -120,22 +150,32 @@ def test_padding_never_matters(name: str, with_probs: bool, garbage: str) -> Non
     weights, draft, noise = problem(3, with_probs)
     rng = torch.Generator().manual_seed(4)
     padded = torch.arange(DEPTH) >= draft.count[:, None]
-    junk = torch.randint(VOCAB, (ROWS, DEPTH), generator=rng) if garbage == "random" else torch.tensor(10**9)
+    junk = (
+        torch.randint(VOCAB, (ROWS, DEPTH), generator=rng)
+        if garbage == "random"
+        else torch.tensor(10**9)
+    )
     number = 9.0 if garbage == "random" else torch.nan
     after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
     dirty = changed(
         draft,
         tokens=torch.where(padded, junk, draft.tokens),
         parents=draft.parents.masked_fill(padded, -1),
-        probs=None if draft.probs is None else draft.probs.masked_fill(padded[..., None], number),
+        probs=None
+        if draft.probs is None
+        else draft.probs.masked_fill(padded[..., None], number),
     )
-    verdict = RULES[name].verify(weights.masked_fill(after[..., None], number), dirty, noise)
+    verdict = RULES[name].verify(
+        weights.masked_fill(after[..., None], number), dirty, noise
+    )
     assert_same(verdict, RULES[name].verify(weights, draft, noise))
 
 
 @every_rule
 @every_probs
-def test_a_row_does_not_depend_on_the_width_or_on_its_company(name: str, with_probs: bool) -> None:
+def test_a_row_does_not_depend_on_the_width_or_on_its_company(
+    name: str, with_probs: bool
+) -> None:
     weights, draft, noise = problem(5, with_probs)
     together = RULES[name].verify(weights, draft, noise)
     assert noise.gumbel is not None
@@ -149,16 +189,25 @@ def test_a_row_does_not_depend_on_the_width_or_on_its_company(name: str, with_pr
                 count=draft.count[one],
                 probs=None if draft.probs is None else draft.probs[one, :width],
             ),
-            Noise(noise.gumbel[one, : width + 1], noise.accept[one, : width + 1], noise.bonus[one, : width + 1]),
+            Noise(
+                noise.gumbel[one, : width + 1],
+                noise.accept[one, : width + 1],
+                noise.bonus[one, : width + 1],
+            ),
         )
-        assert (alone.accepted, alone.bonus) == (together.accepted[row], together.bonus[row])
+        assert (alone.accepted, alone.bonus) == (
+            together.accepted[row],
+            together.bonus[row],
+        )
 
 
 @every_tree_rule
 @every_probs
 def test_greedy_rules_follow_the_same_branch(name: str, with_probs: bool) -> None:
     weights, draft, noise = forest(8, with_probs)
-    certain = torch.full_like(weights, -torch.inf).scatter_(2, weights.argmax(-1, keepdim=True), 0.0)
+    certain = torch.full_like(weights, -torch.inf).scatter_(
+        2, weights.argmax(-1, keepdim=True), 0.0
+    )
     expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
     assert len(expected.accepted.unique()) > 2
     assert_same(RULES[name].verify(certain, draft, noise), expected)
@@ -166,7 +215,9 @@ def test_greedy_rules_follow_the_same_branch(name: str, with_probs: bool) -> Non
 
 @every_tree_rule
 @every_probs
-def test_a_path_leads_from_the_root_through_guesses_in_use(name: str, with_probs: bool) -> None:
+def test_a_path_leads_from_the_root_through_guesses_in_use(
+    name: str, with_probs: bool
+) -> None:
     weights, draft, noise = forest(9, with_probs)
     verdict = RULES[name].verify(weights, draft, noise)
     assert len(verdict.accepted.unique()) > 2
@@ -187,9 +238,13 @@ def test_padding_of_trees_never_matters(name: str, with_probs: bool) -> None:
         draft,
         tokens=draft.tokens.masked_fill(padded, 10**9),
         parents=draft.parents.masked_fill(padded, -1),
-        probs=None if draft.probs is None else draft.probs.masked_fill(padded[..., None], torch.nan),
+        probs=None
+        if draft.probs is None
+        else draft.probs.masked_fill(padded[..., None], torch.nan),
     )
-    verdict = RULES[name].verify(weights.masked_fill(after[..., None], torch.nan), dirty, noise)
+    verdict = RULES[name].verify(
+        weights.masked_fill(after[..., None], torch.nan), dirty, noise
+    )
     assert_same(verdict, RULES[name].verify(weights, draft, noise))
 
 
@@ -203,7 +258,12 @@ def test_a_tree_does_not_depend_on_its_company(name: str, with_probs: bool) -> N
         at = torch.tensor([row])
         own = Noise(noise.gumbel[at], noise.accept[at], noise.bonus[at])
         alone = RULES[name].verify(weights[at], repeat(draft, at), own)
-        assert_same(alone, Verdict.padded(together.path[at], together.accepted[at], together.bonus[at]))
+        assert_same(
+            alone,
+            Verdict.padded(
+                together.path[at], together.accepted[at], together.bonus[at]
+            ),
+        )
 
 
 @every_rule
@@ -211,7 +271,9 @@ def test_without_guesses_the_target_speaks(name: str) -> None:
     rng = torch.Generator().manual_seed(6)
     distribution = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
     rows = 20_000
-    nothing = Draft.padded(*torch.zeros(2, rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
+    nothing = Draft.padded(
+        *torch.zeros(2, rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
+    )
     weights = along((distribution,), nothing).log()
     verdict = RULES[name].verify(weights, nothing, random_noise(weights.shape, rng))
     seen = verdict.bonus.bincount(minlength=4) / rows

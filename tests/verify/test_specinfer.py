@@ -20,7 +20,9 @@ def test_a_chain_is_judged_token_by_token(with_probs: bool) -> None:
 
 @pytest.mark.parametrize("many", [2, 3])
 def test_acceptance_is_that_of_one_refusal_after_the_other(many: int) -> None:
-    """What is left after a refusal does not depend on which token was refused: 1 - prod (1 - sum min(t_k, q))."""
+    """What is left after a refusal does not depend on which token was refused: 1 - prod
+    (1 - sum min(t_k, q)).
+    """
     world = World.random(5, vocab=4, depth=1)
     draft, likely = drawn_tree(many, distinct=False)(world)
     decided = over_uniforms(specinfer, along(world.target, draft).log(), draft)

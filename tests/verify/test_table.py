@@ -1,4 +1,5 @@
-"""The tables of docs/rules.md are what the rules give: how often a list serves, and how much of a tree is kept.
+"""The tables of docs/rules.md are what the rules give: how often a list serves, and how
+much of a tree is kept.
 
 Laws are random and the draws are sampled, with fixed seeds.
 """
@@ -22,49 +23,89 @@ DRAFTERS = {"good": 0.7, "noisy": 1.5}
 
 
 def rows(title: str) -> list[tuple[str, list[float]]]:
-    """The rows of the table below a heading: the first cell, and the numbers of the others."""
-    section = PAGE.read_text(encoding="utf-8").split(f"### {title}\n")[1].split("\n#")[0]
-    cells = [re.findall(r"[^|]+", line) for line in section.splitlines() if line.startswith("|")]
+    """The rows of the table below a heading: the first cell, and the numbers of the
+    others.
+    """
+    section = (
+        PAGE.read_text(encoding="utf-8").split(f"### {title}\n")[1].split("\n#")[0]
+    )
+    cells = [
+        re.findall(r"[^|]+", line)
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
     assert len(cells) > 2, f"there is no table below {title}"
-    return [(row[0].strip(), [float(cell) for cell in row[1:] if cell.strip()]) for row in cells[2:]]
+    return [
+        (row[0].strip(), [float(cell) for cell in row[1:] if cell.strip()])
+        for row in cells[2:]
+    ]
 
 
 def distributions(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-weights of target and drafter after each token, [pair, vocab, vocab]: the laws depend on the last token."""
+    """Log-weights of target and drafter after each token, [pair, vocab, vocab]: the
+    laws depend on the last token.
+    """
     rng = torch.Generator().manual_seed(0)
     target = 2 * torch.randn(PAIRS, VOCAB, VOCAB, generator=rng)
-    return target / temperature, (target + noise * torch.randn(target.shape, generator=rng)) / temperature
+    return target / temperature, (
+        target + noise * torch.randn(target.shape, generator=rng)
+    ) / temperature
 
 
-def kept(rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, Tensor]) -> float:
-    """Guesses kept on average. `how`: one, distinct, independent, coupled (with the target's noise) or chosen."""
+def kept(
+    rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, Tensor]
+) -> float:
+    """Guesses kept on average.
+
+    `how`: one, distinct, independent, coupled (with the target's noise) or chosen.
+    """
     rng, (target, drafter) = torch.Generator().manual_seed(1), world
     parents, count = full_tree(branching), PAIRS * RUNS
     pair = torch.arange(PAIRS).repeat_interleave(RUNS)
-    gumbel = -torch.empty(count, len(branching) + 1, VOCAB).exponential_(generator=rng).log()
-    tokens, last = torch.zeros(count, len(parents), dtype=torch.long), torch.zeros(count, 1, dtype=torch.long)
+    gumbel = (
+        -torch.empty(count, len(branching) + 1, VOCAB).exponential_(generator=rng).log()
+    )
+    tokens, last = (
+        torch.zeros(count, len(parents), dtype=torch.long),
+        torch.zeros(count, 1, dtype=torch.long),
+    )
     depths = [0]
     for parent in parents:
         depths.append(depths[parent + 1] + 1)
     for parent in dict.fromkeys(parents):
         children = [node for node, other in enumerate(parents) if other == parent]
         distribution = drafter[pair, torch.cat((last, tokens), dim=1)[:, parent + 1]]
-        noise = -torch.empty(count, len(children), VOCAB).exponential_(generator=rng).log()
+        noise = (
+            -torch.empty(count, len(children), VOCAB).exponential_(generator=rng).log()
+        )
         if how == "independent":
             drawn = (distribution[:, None] + noise).argmax(dim=-1)
         else:
-            by = {"coupled": gumbel[:, depths[parent + 1]], "chosen": torch.zeros(())}.get(how, noise[:, 0])
+            by = {
+                "coupled": gumbel[:, depths[parent + 1]],
+                "chosen": torch.zeros(()),
+            }.get(how, noise[:, 0])
             drawn = (distribution + by).topk(len(children)).indices
         tokens[:, children] = drawn
     before = torch.cat((last, tokens), dim=1)
-    probs = drafter[pair[:, None], before[:, [parent + 1 for parent in parents]]].softmax(-1)
+    probs = drafter[
+        pair[:, None], before[:, [parent + 1 for parent in parents]]
+    ].softmax(-1)
     carried = None if how in ("coupled", "chosen") else probs
     as_chain = all(children == 1 for children in branching)
     draft = Draft.padded(
-        tokens, torch.tensor(parents).expand(count, -1), torch.full((count,), len(parents)), carried, chain=as_chain
+        tokens,
+        torch.tensor(parents).expand(count, -1),
+        torch.full((count,), len(parents)),
+        carried,
+        chain=as_chain,
     )
-    accept, bonus = torch.rand(2, count, len(parents) + 1, generator=rng, dtype=torch.float64)
-    verdict = RULES[rule].verify(target[pair[:, None], before], draft, Noise(gumbel[:, depths], accept, bonus))
+    accept, bonus = torch.rand(
+        2, count, len(parents) + 1, generator=rng, dtype=torch.float64
+    )
+    verdict = RULES[rule].verify(
+        target[pair[:, None], before], draft, Noise(gumbel[:, depths], accept, bonus)
+    )
     return verdict.accepted.double().mean().item()
 
 
@@ -85,23 +126,33 @@ WORLDS = [(drafter, temperature) for drafter in DRAFTERS for temperature in (0.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("title", "sizes"), [("One draft token", (1,)), ("One list", (2, 4))])
+@pytest.mark.parametrize(
+    ("title", "sizes"), [("One draft token", (1,)), ("One list", (2, 4))]
+)
 def test_how_often_a_list_holds_the_token(title: str, sizes: tuple[int, ...]) -> None:
     for name, printed in rows(title):
         rule, how = (CHAINS | TREES)[name]
         found = [
-            kept(rule, how, (many,), distributions(DRAFTERS[drafter], t)) for drafter, t in WORLDS for many in sizes
+            kept(rule, how, (many,), distributions(DRAFTERS[drafter], t))
+            for drafter, t in WORLDS
+            for many in sizes
         ]
         assert printed == pytest.approx(found, abs=0.015), name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("title", "tree"), [("Six draft tokens", (2, 1, 1)), ("Twelve draft tokens", (3, 1, 1, 1))])
+@pytest.mark.parametrize(
+    ("title", "tree"),
+    [("Six draft tokens", (2, 1, 1)), ("Twelve draft tokens", (3, 1, 1, 1))],
+)
 def test_tokens_for_each_pass(title: str, tree: tuple[int, ...]) -> None:
     table = rows(title)
     assert [name for name, _ in table] == [*CHAINS, *TREES]
     for name, printed in table:
         rule, how = (CHAINS | TREES)[name]
         branching = (1,) * len(full_tree(tree)) if name in CHAINS else tree
-        found = [1 + kept(rule, how, branching, distributions(DRAFTERS[drafter], t)) for drafter, t in WORLDS]
+        found = [
+            1 + kept(rule, how, branching, distributions(DRAFTERS[drafter], t))
+            for drafter, t in WORLDS
+        ]
         assert printed == pytest.approx(found, abs=0.03), name

@@ -1,4 +1,6 @@
-"""Traversal verification: block verification on chains, and more guesses kept than from the root down."""
+"""Traversal verification: block verification on chains, and more guesses kept than from
+the root down.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def expected_length(verify: Verify, world: World, *branching: int) -> float:
 @pytest.mark.parametrize("seed", range(2))
 def test_more_guesses_stay_than_from_the_root_down(seed: int) -> None:
     world = World.random(seed, vocab=3, depth=2)
-    assert expected_length(traversal, world, 2, 1) > expected_length(without_replacement, world, 2, 1) + 1e-3
+    assert (
+        expected_length(traversal, world, 2, 1)
+        > expected_length(without_replacement, world, 2, 1) + 1e-3
+    )
 
 
 def test_a_list_is_judged_as_from_the_root_down() -> None:
@@ -38,5 +43,7 @@ def test_a_list_is_judged_as_from_the_root_down() -> None:
     draft, _ = drawn_tree(2, distinct=True)(world)
     weights = along(world.target, draft).log()
     assert torch.allclose(
-        over_uniforms(traversal, weights, draft), over_uniforms(without_replacement, weights, draft), atol=1e-9
+        over_uniforms(traversal, weights, draft),
+        over_uniforms(without_replacement, weights, draft),
+        atol=1e-9,
     )

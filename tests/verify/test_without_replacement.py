@@ -1,4 +1,6 @@
-"""Siblings drawn without replacement: a chain is judged as before, and a list that holds everything always serves."""
+"""Siblings drawn without replacement: a chain is judged as before, and a list that
+holds everything always serves.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ EXACT = 1e-9
 @pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])
 def test_a_chain_is_judged_token_by_token(with_probs: bool) -> None:
     weights, draft, noise = problem(21, with_probs)
-    assert_same(without_replacement(weights, draft, noise), rejection(weights, draft, noise))
+    assert_same(
+        without_replacement(weights, draft, noise), rejection(weights, draft, noise)
+    )
 
 
 def test_a_list_of_the_whole_vocabulary_always_holds_the_token() -> None:
@@ -30,15 +34,23 @@ def test_a_list_of_the_whole_vocabulary_always_holds_the_token() -> None:
         assert without_replacement(weights, draft, noise).accepted.all()
 
 
-def test_chosen_siblings_stay_with_the_chance_that_the_target_says_one_of_them() -> None:
+def test_chosen_siblings_stay_with_the_chance_that_the_target_says_one_of_them() -> (
+    None
+):
     world = World.random(3, vocab=5, depth=1)
     draft, _ = chosen_tree(3)(world)
-    decided = over_uniforms(without_replacement, along(world.target, draft).log(), draft)
-    assert torch.allclose(decided[0, 1:].sum(dim=1), world.target[0][draft.tokens[0]], atol=EXACT)
+    decided = over_uniforms(
+        without_replacement, along(world.target, draft).log(), draft
+    )
+    assert torch.allclose(
+        decided[0, 1:].sum(dim=1), world.target[0][draft.tokens[0]], atol=EXACT
+    )
 
 
 def test_a_guess_for_which_nothing_of_the_law_is_left_is_taken_as_chosen() -> None:
-    """A law of float32 may be out of tokens before the list is full; whatever fills it up keeps the law."""
+    """A law of float32 may be out of tokens before the list is full; whatever fills it
+    up keeps the law.
+    """
     world = World.random(0, vocab=3, depth=1)
     certain = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
 
@@ -46,7 +58,10 @@ def test_a_guess_for_which_nothing_of_the_law_is_left_is_taken_as_chosen() -> No
         draft, likely = chosen_tree(2)(world)
         return Guesses(changed(draft, probs=certain.expand(1, 2, -1)), likely)
 
-    assert bias(without_replacement, filled, World(world.target, (certain,)), gumbel=False) < EXACT
+    assert (
+        bias(without_replacement, filled, World(world.target, (certain,)), gumbel=False)
+        < EXACT
+    )
 
 
 def test_the_law_of_the_next_sibling_leaves_out_what_was_tried() -> None:
@@ -57,5 +72,8 @@ def test_the_law_of_the_next_sibling_leaves_out_what_was_tried() -> None:
 
 
 def test_what_is_left_of_the_target_is_what_the_guess_did_not_cover() -> None:
-    left = residual(torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]]), torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.8, 0.0]]))
+    left = residual(
+        torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]]),
+        torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.8, 0.0]]),
+    )
     assert torch.allclose(left, torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.8, 0.0]]))

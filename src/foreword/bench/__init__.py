@@ -1,1 +1,3 @@
-"""Benchmarks: fixed prompts, plain decoding beside speculative decoding, and the cost of each."""
+"""Benchmarks: fixed prompts, plain decoding beside speculative decoding, and the cost
+of each.
+"""

@@ -1,4 +1,6 @@
-"""Batched benchmark: every method beside plain decoding, interleaved, by the number of sequences in a batch."""
+"""Batched benchmark: every method beside plain decoding, interleaved, by the number of
+sequences in a batch.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Row:
     temperature: float
     batch: int
     tokens_per_second: float
-    """Median of the turns, from the first prompt to the last token, prefill included."""
+    """Median of the turns, from the first prompt to the last token, prefill
+    included.
+    """
     over_plain: Interval
     """Median of the ratios to plain decoding in the same turn."""
     drafted: int
@@ -60,22 +64,40 @@ class Together:
     exclusions: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain numbers, strings, lists and dicts; an interval is [low, mid, high]."""
+        """Return plain numbers, strings, lists and dicts; an interval is [low, mid,
+        high].
+        """
         rows = [
-            asdict(row) | {"over_plain": [row.over_plain.low, row.over_plain.mid, row.over_plain.high]}
+            asdict(row)
+            | {
+                "over_plain": [
+                    row.over_plain.low,
+                    row.over_plain.mid,
+                    row.over_plain.high,
+                ]
+            }
             for row in self.rows
         ]
-        return {name: getattr(self, name) for name in ("machine", "versions", "target", "settings", "exclusions")} | {
-            "rows": rows
-        }
+        return {
+            name: getattr(self, name)
+            for name in ("machine", "versions", "target", "settings", "exclusions")
+        } | {"rows": rows}
 
     def table(self) -> Table:
         """Return a table for the terminal, with a column for each batch size."""
         batches = list(dict.fromkeys(row.batch for row in self.rows))
-        left = "".join(f"\nleft out: {name} ({why})" for name, why in self.exclusions.items())
+        left = "".join(
+            f"\nleft out: {name} ({why})" for name, why in self.exclusions.items()
+        )
         table = Table(
-            title=f"{self.target}, {self.settings['prompts']} prompts, × plain decoding at the same batch size",
-            caption=escape("plain: tokens/s. Others: median of the turns' ratios, and its 95 % interval" + left),
+            title=(
+                f"{self.target}, {self.settings['prompts']} prompts, × plain decoding "
+                "at the same batch size"
+            ),
+            caption=escape(
+                "plain: tokens/s. Others: median of the turns' ratios, and its 95 % "
+                "interval" + left
+            ),
             box=SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,
@@ -90,33 +112,62 @@ class Together:
         return table
 
 
-def together(options: Options, batches: List[int], progress: Callable[[str], None] = lambda _: None) -> Together:
+def together(
+    options: Options,
+    batches: List[int],
+    progress: Callable[[str], None] = lambda _: None,
+) -> Together:
     """Answer all prompts at every batch size by every entry in turn; the order rotates.
 
-    Entries that answer one request at a time are excluded. Raises InvalidRequest, UnknownMethod or ModelError before
-    any measuring.
+    Entries that answer one request at a time are excluded. Raises InvalidRequest,
+    UnknownMethod or ModelError before any measuring.
     """
     check(options)
     if not batches or min(batches) < 1:
         raise InvalidRequest(
-            f"cannot measure batches of {list(batches)}: each needs at least one sequence. Give 1,4,16,32"
+            f"cannot measure batches of {list(batches)}: each needs at least one "
+            "sequence. Give 1,4,16,32"
         )
     names = row_names(options.methods, options.quick, options.peers)
-    source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
-    source = replace(source, sources=sources(options.sources, names), form=options.weights)
+    source = weights(
+        options.target,
+        options.draft,
+        options.dtype,
+        options.inflate,
+        trusted=options.trust_remote_code,
+    )
+    source = replace(
+        source, sources=sources(options.sources, names), form=options.weights
+    )
     out = Exclusions(progress, needed=PLAIN_ROW)
-    for name in (*(name for name in names if name in OUTSIDE), *((ORACLE,) if ORACLE in names else ())):
+    for name in (
+        *(name for name in names if name in OUTSIDE),
+        *((ORACLE,) if ORACLE in names else ()),
+    ):
         with out.unless(name):
             raise DraftError("it answers one request at a time here")
     progress(f"loading {source.name}")
-    entrants = lineup(source, [name for name in names if name not in out], out, progress, policy(options.budget))
+    entrants = lineup(
+        source,
+        [name for name in names if name not in out],
+        out,
+        progress,
+        policy(options.budget),
+    )
     ours = [one for one in entrants.entries if isinstance(one, EngineEntry)]
     prompts = spread(load(options.prompts), options.limit)
-    texts = [rendered(prompt, entrants.tokenizer, entrants.context, options) for prompt in prompts]
-    turns, results = max(options.times, TURNS), dict[tuple[float, int, str], list[Served]]()
+    texts = [
+        rendered(prompt, entrants.tokenizer, entrants.context, options)
+        for prompt in prompts
+    ]
+    turns = max(options.times, TURNS)
+    results = dict[tuple[float, int, str], list[Served]]()
     for turn in range(-1, turns):  # the first is a warm-up and is not counted
         for heat in options.temperatures:
-            seeds = range(options.seed + (turn + 1) * len(texts), options.seed + (turn + 2) * len(texts))
+            seeds = range(
+                options.seed + (turn + 1) * len(texts),
+                options.seed + (turn + 2) * len(texts),
+            )
             requests = [
                 Request(prompt.id, tokens, heat, seed, options.tokens)
                 for prompt, tokens, seed in zip(prompts, texts, seeds, strict=True)
@@ -129,21 +180,42 @@ def together(options: Options, batches: List[int], progress: Callable[[str], Non
                     with out.unless(one.name):
                         served = one.serve(requests, batch)
                         if turn >= 0:
-                            results.setdefault((heat, batch, one.name), []).append(served)
-                progress(f"turn {turn + 1} of {turns}: temperature {heat:g}, batch of {batch}")
-    settings = asdict(options) | {"max_tokens": options.tokens, "repeats": turns, "batches": list(batches)}
+                            results.setdefault((heat, batch, one.name), []).append(
+                                served
+                            )
+                progress(
+                    f"turn {turn + 1} of {turns}: temperature {heat:g}, batch of "
+                    f"{batch}"
+                )
+    settings = asdict(options) | {
+        "max_tokens": options.tokens,
+        "repeats": turns,
+        "batches": list(batches),
+    }
     settings |= {"prompts": len(texts), "kind": options.prompts}
+    measured = [one for one in ours if one.name not in out]
     rows = [
         _row(one.name, heat, batch, results)
         for heat in options.temperatures
-        for one in ours
-        if one.name not in out
+        for one in measured
         for batch in batches
     ]
-    return Together(dict(machine()), dict(versions()), source.name, settings, tuple(rows), out.reasons)
+    return Together(
+        dict(machine()),
+        dict(versions()),
+        source.name,
+        settings,
+        tuple(rows),
+        out.reasons,
+    )
 
 
-def _row(name: str, heat: float, batch: int, results: dict[tuple[float, int, str], list[Served]]) -> Row:
+def _row(
+    name: str,
+    heat: float,
+    batch: int,
+    results: dict[tuple[float, int, str], list[Served]],
+) -> Row:
     mine, plain = results[heat, batch, name], results[heat, batch, PLAIN_ROW]
     pairs = list(zip(mine, plain, strict=True))
     return Row(

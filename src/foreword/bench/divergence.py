@@ -1,4 +1,6 @@
-"""How far a quantized model is from the same model in bfloat16: KL divergence by domain, on the fixed prompts."""
+"""How far a quantized model is from the same model in bfloat16: KL divergence by
+domain, on the fixed prompts.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,18 @@ CONTEXT = 2048
 
 
 def divergence(
-    whole: Model, other: Model, tokenize: Callable[[List[Mapping[str, str]]], List[int]], *, long: bool = False
+    whole: Model,
+    other: Model,
+    tokenize: Callable[[List[Mapping[str, str]]], List[int]],
+    *,
+    long: bool = False,
 ) -> dict[str, float]:
-    """Return the mean KL divergence, in nats a token, of `other` from `whole` after every token of the prompts.
+    """Return the mean KL divergence, in nats a token, of `other` from `whole` after
+    every token of the prompts.
 
-    One number for each kind of prompts and each category of the first kind. `tokenize` renders a conversation. With
-    `long` another one for each kind, over the second half of a long text: all its prompts, joined.
+    One number for each kind of prompts and each category of the first kind. `tokenize`
+    renders a conversation. With `long` another one for each kind, over the second half
+    of a long text: all its prompts, joined.
     """
     sums: dict[str, list[float]] = {}
     for kind in SETS:
@@ -37,16 +45,24 @@ def divergence(
         for prompt in load(kind):
             tokens = list(tokenize(prompt.messages))
             joined += tokens
-            each = _divergences(whole, other, tokens[: min(LONGEST, whole.context - 1)]).tolist()
+            each = _divergences(
+                whole, other, tokens[: min(LONGEST, whole.context - 1)]
+            ).tolist()
             for name in (kind, f"{kind}: {prompt.category}"):
                 sums.setdefault(name, []).extend(each)
         if long:
-            each = _divergences(whole, other, joined[: min(CONTEXT, whole.context - 1)]).tolist()
-            sums[f"{kind}, after {len(each) // 2:,} to {len(each):,} tokens"] = each[len(each) // 2 :]
+            each = _divergences(
+                whole, other, joined[: min(CONTEXT, whole.context - 1)]
+            ).tolist()
+            sums[f"{kind}, after {len(each) // 2:,} to {len(each):,} tokens"] = each[
+                len(each) // 2 :
+            ]
     return {name: sum(each) / len(each) for name, each in sums.items()}
 
 
-def _divergences(whole: Model, other: Model, tokens: List[int]) -> Float[Tensor, "tokens"]:
+def _divergences(
+    whole: Model, other: Model, tokens: List[int]
+) -> Float[Tensor, "tokens"]:
     for model in (whole, other):
         model.open(SEQUENCE, len(tokens))
     parts = []
@@ -54,7 +70,9 @@ def _divergences(whole: Model, other: Model, tokens: List[int]) -> Float[Tensor,
         for past in range(0, len(tokens), ROWS):
             part = list(tokens[past : past + ROWS])
             mine, theirs = (
-                model.read([Read(SEQUENCE, past, part, keep=len(part))]).double().log_softmax(-1)
+                model.read([Read(SEQUENCE, past, part, keep=len(part))])
+                .double()
+                .log_softmax(-1)
                 for model in (whole, other)
             )
             parts.append((mine.exp() * (mine - theirs)).sum(-1))

@@ -1,4 +1,6 @@
-"""Diagnosis of a drafter: its acceptance as configured, with shifted hidden states, and common causes of failure."""
+"""Diagnosis of a drafter: its acceptance as configured, with shifted hidden states, and
+common causes of failure.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,17 @@ from foreword.types.stats import Stats
 from foreword.verify import rule
 
 RARE, GOOD = 0.1, 0.4
-"""Share of first draft tokens accepted: below RARE something is wrong, from GOOD on a drafter is well trained."""
+"""Share of first draft tokens accepted: below RARE something is wrong, from GOOD on a
+drafter is well trained.
+"""
 BETTER, SURE = 0.1, 3.0
-"""Other hidden states are right if their acceptance is higher by BETTER and by SURE standard errors."""
-CHAT = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."})
+"""Other hidden states are right if their acceptance is higher by BETTER and by SURE
+standard errors.
+"""
+CHAT = (
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hello."},
+)
 
 Level = Literal["good", "note", "bad"]
 
@@ -47,7 +56,9 @@ class DoctorOptions:
     tokens: int = 48
     """Maximum number of new tokens in each answer."""
     texts: tuple[str, ...] = ()
-    """Prompts; empty = the benchmark's, in-domain for the bundled target and else out-of-domain."""
+    """Prompts; empty = the benchmark's, in-domain for the bundled target and else
+    out-of-domain.
+    """
     dtype: str = "auto"
     device: str = "auto"
     trust_remote_code: bool = False
@@ -81,7 +92,9 @@ class DrafterResult:
     @property
     def error(self) -> float:
         """Standard error of `first`."""
-        return math.sqrt(self.first * (1 - self.first) / self.tried) if self.tried else 1.0
+        return (
+            math.sqrt(self.first * (1 - self.first) / self.tried) if self.tried else 1.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,32 +115,53 @@ class Diagnosis:
         return {**asdict(self), "healthy": self.healthy}
 
 
-def examine(options: DoctorOptions, note: Callable[[str], None] = lambda _: None) -> Diagnosis:
+def examine(
+    options: DoctorOptions, note: Callable[[str], None] = lambda _: None
+) -> Diagnosis:
     """Load a drafter with its target and diagnose it.
 
     Raises ModelError or InvalidRequest, with the reason, if it cannot be loaded.
     """
-    draft = options.draft or (str(bundled.draft()) if options.target is None and options.method is None else None)
+    draft = options.draft or (
+        str(bundled.draft())
+        if options.target is None and options.method is None
+        else None
+    )
     method = options.method or usual_method(draft)
     llm = _load(options, draft, method)
-    findings = [Finding("good", f"it loads with {llm.target.name}, for the method {method}")]
+    findings = [
+        Finding("good", f"it loads with {llm.target.name}, for the method {method}")
+    ]
     if draft and find_method(method).takes == MODEL:
         findings += _language(llm, draft)
     prompts = _prompts(llm, options)
     work: dict[str, DrafterResult] = {}
     for temperature in (0.0, 1.0):
         note(f"{len(prompts)} prompts at temperature {temperature:g}")
-        work[f"{temperature:g}"] = _run_drafter(llm, prompts, temperature, options.tokens)
-    findings += [_acceptance(work), *_layers(llm, prompts, work["0"], options.tokens, note), _price(work["0"])]
+        work[f"{temperature:g}"] = _run_drafter(
+            llm, prompts, temperature, options.tokens
+        )
+    findings += [
+        _acceptance(work),
+        *_layers(llm, prompts, work["0"], options.tokens, note),
+        _price(work["0"]),
+    ]
     return Diagnosis(method, work, tuple(findings))
 
 
 def _load(options: DoctorOptions, draft: str | None, method: str) -> LLM:
-    """Return the target with this drafter, which must load: LLM itself falls back to plain decoding."""
+    """Return the target with this drafter, which must load: LLM itself falls back to
+    plain decoding.
+    """
     kind = find_method(method)
     if kind.needs and draft is None:
-        raise InvalidRequest(f"cannot run method {method!r}: it needs {kind.takes}. Name one")
-    how = {name: getattr(options, name) for name in ("dtype", "device", "trust_remote_code")}
+        raise InvalidRequest(
+            f"cannot run method {method!r}: it needs {kind.takes}. Name one"
+        )
+    how = {
+        name: getattr(options, name)
+        for name in ("dtype", "device", "trust_remote_code")
+    }
     llm = LLM(options.target, method=PLAIN, **how)
     check_decoder_only(llm.target, "diagnose drafting")
     load = partial(load_with_fallback, kind) if options.method is None else kind.load
@@ -146,16 +180,27 @@ def _prompts(llm: LLM, options: DoctorOptions) -> list[list[int]]:
     return [llm.tokenizer(chat.messages[-1]["content"])["input_ids"] for chat in chats]
 
 
-def _run_drafter(llm: LLM, prompts: List[list[int]], temperature: float, tokens: int) -> DrafterResult:
+def _run_drafter(
+    llm: LLM, prompts: List[list[int]], temperature: float, tokens: int
+) -> DrafterResult:
     params = [
-        SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True)
+        SamplingParams(
+            temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True
+        )
         for seed in range(len(prompts))
     ]
     llm.engine.usual.budget = FixedBudget(1)
-    first: list[Stats] = [llm.generate([prompt], [one])[0].stats for prompt, one in zip(prompts, params, strict=True)]
+    first: list[Stats] = [
+        llm.generate([prompt], [one])[0].stats
+        for prompt, one in zip(prompts, params, strict=True)
+    ]
     llm.engine.usual.budget = FixedBudget(8)
-    eight = [llm.generate([prompt], [one])[0].stats for prompt, one in zip(prompts, params, strict=True)]
-    rounds, alone = max(1, sum(one.rounds for one in eight)), max(1, sum(one.rounds for one in first))
+    eight = [
+        llm.generate([prompt], [one])[0].stats
+        for prompt, one in zip(prompts, params, strict=True)
+    ]
+    rounds = max(1, sum(one.rounds for one in eight))
+    alone = max(1, sum(one.rounds for one in first))
     tried = sum(sum(one.drafted_at[:1]) for one in first)
     return DrafterResult(
         sum(sum(one.accepted_at[:1]) for one in first) / tried if tried else 0.0,
@@ -173,39 +218,65 @@ def _language(llm: LLM, draft: str | Path) -> list[Finding]:
         check_same(llm.tokenizer, theirs)
     except VocabularyMismatch as error:
         return [
-            Finding("note", f"another tokenizer: {error}", "draft tokens are translated; a draft of the same is faster")
+            Finding(
+                "note",
+                f"another tokenizer: {error}",
+                "draft tokens are translated; a draft of the same is faster",
+            )
         ]
     findings = [Finding("good", "every token has the same id in both")]
     if llm.tokenizer.chat_template and theirs.chat_template:
-        rendered = [one.apply_chat_template([*CHAT], tokenize=False) for one in (llm.tokenizer, theirs)]
+        rendered = [
+            one.apply_chat_template([*CHAT], tokenize=False)
+            for one in (llm.tokenizer, theirs)
+        ]
         if rendered[0] != rendered[1]:
-            advice = "prompts use the target's; train it on that (foreword data regenerate, foreword train lm)"
-            findings.append(Finding("note", "its chat template is not the target's", advice))
+            advice = (
+                "prompts use the target's; train it on that (foreword data regenerate, "
+                "foreword train lm)"
+            )
+            findings.append(
+                Finding("note", "its chat template is not the target's", advice)
+            )
     return findings
 
 
 def _acceptance(work: dict[str, DrafterResult]) -> Finding:
-    shares = ", ".join(f"{one.first:.0%} at temperature {heat}" for heat, one in work.items())
+    shares = ", ".join(
+        f"{one.first:.0%} at temperature {heat}" for heat, one in work.items()
+    )
     best = max(one.first for one in work.values())
     if best < RARE:
         advice = (
-            "it was trained for other weights of this target, on other texts, or with another chat template: train it "
+            "it was trained for other weights of this target, on other texts, or with "
+            "another chat template: train it "
             "on the target's own answers (foreword data regenerate, foreword train)"
         )
-        return Finding("bad", f"hardly any first draft token is accepted: {shares}", advice)
+        return Finding(
+            "bad", f"hardly any first draft token is accepted: {shares}", advice
+        )
     if best < GOOD:
         return Finding(
-            "note", f"few first draft tokens are accepted: {shares}", "train it on more of the target's own answers"
+            "note",
+            f"few first draft tokens are accepted: {shares}",
+            "train it on more of the target's own answers",
         )
     return Finding("good", f"first draft tokens accepted: {shares}")
 
 
 def _layers(
-    llm: LLM, prompts: List[list[int]], configured: DrafterResult, tokens: int, note: Callable[[str], None]
+    llm: LLM,
+    prompts: List[list[int]],
+    configured: DrafterResult,
+    tokens: int,
+    note: Callable[[str], None],
 ) -> list[Finding]:
-    """Check the hidden states that a head reads against both neighbours: some configs count from 1."""
+    """Check the hidden states that a head reads against both neighbours: some configs
+    count from 1.
+    """
     drafter = llm.engine.drafter
-    hidden_layers, last = drafter.hidden_layers, llm.target.hf.config.get_text_config().num_hidden_layers
+    hidden_layers = drafter.hidden_layers
+    last = llm.target.hf.config.get_text_config().num_hidden_layers
     if not hidden_layers:
         return []
     for shift in (-1, 1):
@@ -216,16 +287,38 @@ def _layers(
         drafter.hidden_layers = states
         shifted = _run_drafter(llm, prompts, 0.0, tokens)
         drafter.hidden_layers = hidden_layers
-        if shifted.first - configured.first > max(BETTER, SURE * math.hypot(shifted.error, configured.error)):
-            what = f"with hidden states {list(states)} {shifted.first:.0%} of its first draft tokens are accepted"
-            advice = f"its config names {list(hidden_layers)}; write {list(states)} there, as transformers numbers them"
+        if shifted.first - configured.first > max(
+            BETTER, SURE * math.hypot(shifted.error, configured.error)
+        ):
+            what = (
+                f"with hidden states {list(states)} {shifted.first:.0%} of its first "
+                "draft tokens are accepted"
+            )
+            advice = (
+                f"its config names {list(hidden_layers)}; write {list(states)} there, "
+                "as transformers numbers them"
+            )
             return [Finding("bad", what, advice)]
-    return [Finding("good", f"hidden states {list(hidden_layers)} are the right ones: their neighbours are no better")]
+    return [
+        Finding(
+            "good",
+            f"hidden states {list(hidden_layers)} are the right ones: their "
+            "neighbours are no better",
+        )
+    ]
 
 
 def _price(work: DrafterResult) -> Finding:
     share = work.propose / work.score if work.score else 0.0
-    cost = f"a draft token takes {1000 * work.propose:.2f} ms, {share:.0%} of a forward of the target"
+    cost = (
+        f"a draft token takes {1000 * work.propose:.2f} ms, {share:.0%} of a forward "
+        "of the target"
+    )
     if share > work.first:
-        return Finding("bad", cost, "it costs more than it saves: use a smaller drafter, or a method without one")
+        return Finding(
+            "bad",
+            cost,
+            "it costs more than it saves: use a smaller drafter, or a method without "
+            "one",
+        )
     return Finding("good", cost)

@@ -1,4 +1,6 @@
-"""The engine as a benchmark entry: runs it round by round and measures the time of each model's forwards."""
+"""The engine as a benchmark entry: runs it round by round and measures the time of each
+model's forwards.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
@@ -43,7 +46,10 @@ class Served:
 
 
 class TimedBackend:
-    """A backend that sums the seconds of another one's forwards. On a CPU a forward has ended when it returns."""
+    """A backend that sums the seconds of another one's forwards.
+
+    On a CPU a forward has ended when it returns.
+    """
 
     def __init__(self, inner: Backend) -> None:
         self.mode, self.copies = inner.mode, inner.copies
@@ -51,8 +57,17 @@ class TimedBackend:
         self.reads = 0
         self._inner = inner
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
-        """Begin a sequence, without the pages of earlier ones: every run of a prompt reads all of it."""
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
+        """Begin a sequence, without the pages of earlier ones: every run of a prompt
+        reads all of it.
+        """
         return self._inner.open(id, capacity)
 
     def close(self, id: int) -> None:
@@ -73,11 +88,17 @@ class TimedBackend:
         return self._inner.pool
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the inner backend; `read_hidden` runs a forward and is timed too."""
+        """Return any other attribute of the inner backend; `read_hidden` runs a forward
+        and is timed too.
+        """
         attribute = getattr(self._inner, name)
-        return partial(self._timed_read, attribute) if name == "read_hidden" else attribute
+        return (
+            partial(self._timed_read, attribute) if name == "read_hidden" else attribute
+        )
 
-    def _timed_read(self, read_hidden: Callable[..., tuple[Tensor, Tensor]], *args: object) -> tuple[Tensor, Tensor]:
+    def _timed_read(
+        self, read_hidden: Callable[..., tuple[Tensor, Tensor]], *args: object
+    ) -> tuple[Tensor, Tensor]:
         before = perf_counter()
         result = read_hidden(*args)
         self.seconds += perf_counter() - before
@@ -91,7 +112,9 @@ class _TreeBackend(Backend, GrowsTrees, Protocol):
 
 
 class TimedTreeBackend(TimedBackend):
-    """The same for a backend that grows trees; a separate class, since runtime protocols check for method names."""
+    """The same for a backend that grows trees; a separate class, since runtime
+    protocols check for method names.
+    """
 
     def __init__(self, inner: _TreeBackend) -> None:
         super().__init__(inner)
@@ -106,44 +129,64 @@ class TimedTreeBackend(TimedBackend):
 
 
 def timed(model: Model) -> TimedBackend:
-    """Replace the model's backend by a timed one and return it; a second call returns the same."""
+    """Replace the model's backend by a timed one and return it; a second call returns
+    the same.
+    """
     backend = model.backend
     if not isinstance(backend, TimedBackend):
         model.backend = backend = (
-            TimedTreeBackend(backend) if isinstance(backend, GrowsTrees) else TimedBackend(backend)
+            TimedTreeBackend(backend)
+            if isinstance(backend, GrowsTrees)
+            else TimedBackend(backend)
         )
     return backend
 
 
 def _disk() -> int | None:
-    """Return the bytes that this process has read from disk; None where the system does not tell."""
+    """Return the bytes that this process has read from disk; None where the system does
+    not tell.
+    """
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes")), None)
+    return next(
+        (int(line.split()[1]) for line in lines if line.startswith("read_bytes")), None
+    )
 
 
 def _models(drafter: Drafter) -> list[Model]:
     """Return the models that a drafter and its members run, each once."""
     values = list({id(value): value for value in vars(drafter).values()}.values())
-    members = [one for value in values if isinstance(value, list | tuple) for one in value if isinstance(one, Drafter)]
-    members += [value for value in values if isinstance(value, Drafter)]
-    return [value for value in values if isinstance(value, Model)] + [m for member in members for m in _models(member)]
+    collections = [value for value in values if isinstance(value, list | tuple)]
+    candidates = [*chain.from_iterable(collections), *values]
+    members = [one for one in candidates if isinstance(one, Drafter)]
+    return [value for value in values if isinstance(value, Model)] + [
+        m for member in members for m in _models(member)
+    ]
 
 
 class EngineEntry:
-    """A benchmark entry that runs one engine; as in a user's stream, tokens are also detokenized."""
+    """A benchmark entry that runs one engine; as in a user's stream, tokens are also
+    detokenized.
+    """
 
-    def __init__(self, name: str, engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, name: str, engine: Engine, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
         self.name = name
         self._engine, self._requests = engine, Requests(engine.target, tokenizer)
         self._target = timed(engine.target)
         self._drafts = [timed(model) for model in _models(engine.drafter)]
 
     def run(self, request: Request) -> Trial:
-        """Answer one request. Raises DraftError if the drafter failed, since the engine then decodes plainly."""
-        reads, disk, started = self._target.reads, _disk(), perf_counter()
+        """Answer one request.
+
+        Raises DraftError if the drafter failed, since the engine then decodes plainly.
+        """
+        reads = self._target.reads
+        disk = _disk()
+        started = perf_counter()
         sequence = self._sequence(request)
         self._engine.add(sequence)
         rounds = []
@@ -151,17 +194,31 @@ class EngineEntry:
             while sequence.finish_reason is None:
                 rounds.append(self._round(sequence))
         finally:
-            if sequence.finish_reason is None:  # a round failed; other entries use this target too
+            # a round failed; other entries use this target too
+            if sequence.finish_reason is None:
                 self._engine.abort(sequence)
         seconds = perf_counter() - started
         if self._engine.failed:
-            raise DraftError(f"cannot measure {self.name}: it failed on {request.name}: {self._engine.failed}")
+            raise DraftError(
+                f"cannot measure {self.name}: it failed on {request.name}: "
+                f"{self._engine.failed}"
+            )
         tokens, passes = sequence.tokens[sequence.prompt :], self._target.reads - reads
-        return Trial(tokens, seconds, passes, tuple(rounds), None if disk is None else (_disk() or 0) - disk)
+        return Trial(
+            tokens,
+            seconds,
+            passes,
+            tuple(rounds),
+            None if disk is None else (_disk() or 0) - disk,
+        )
 
     def serve(self, requests: List[Request], slots: int) -> Served:
-        """Answer all requests, at most `slots` at a time. Raises DraftError as `run`."""
-        scheduler, sequences = self._engine.scheduler, [self._sequence(request) for request in requests]
+        """Answer all requests, at most `slots` at a time.
+
+        Raises DraftError as `run`.
+        """
+        scheduler = self._engine.scheduler
+        sequences = [self._sequence(request) for request in requests]
         before, scheduler.slots = scheduler.slots, slots
         started = perf_counter()
         try:
@@ -176,18 +233,34 @@ class EngineEntry:
                     self._engine.abort(sequence)
         seconds = perf_counter() - started
         if self._engine.failed:
-            raise DraftError(f"cannot measure {self.name}: it failed: {self._engine.failed}")
-        stats, texts = [sequence.stats for sequence in sequences], [one.tokens[one.prompt :] for one in sequences]
-        return Served(texts, seconds, sum(one.drafted for one in stats), sum(one.accepted for one in stats))
+            raise DraftError(
+                f"cannot measure {self.name}: it failed: {self._engine.failed}"
+            )
+        stats = [sequence.stats for sequence in sequences]
+        texts = [one.tokens[one.prompt :] for one in sequences]
+        return Served(
+            texts,
+            seconds,
+            sum(one.drafted for one in stats),
+            sum(one.accepted for one in stats),
+        )
 
     def _sequence(self, request: Request) -> Sequence:
-        params = SamplingParams(temperature=request.temperature, seed=request.seed, max_tokens=request.max_tokens)
+        params = SamplingParams(
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+        )
         return self._requests.sequences(request.prompt, params)[0]
 
     def _round(self, sequence: Sequence) -> Round:
-        stats, written, reading = sequence.stats, sequence.produced, len(sequence.pending) > 1
+        stats = sequence.stats
+        written = sequence.produced
+        reading = len(sequence.pending) > 1
         drafted, accepted = stats.drafted, stats.accepted
-        target, draft, started = self._target.seconds, self._draft_seconds, perf_counter()
+        target = self._target.seconds
+        draft = self._draft_seconds
+        started = perf_counter()
         self._engine.step()
         return Round(
             tokens=sequence.produced - written,

@@ -1,4 +1,6 @@
-"""Excluded entries and their reasons, so that one failing entry does not stop the measurement of the others."""
+"""Excluded entries and their reasons, so that one failing entry does not stop the
+measurement of the others.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ class Exclusions:
     """The entries that failed, by name, each with its reason, in order of failure."""
 
     def __init__(self, progress: Callable[[str], None], needed: str) -> None:
-        """`progress` gets a line for each. An error of `needed`, the reference of all ratios, is not caught."""
+        """`progress` gets a line for each.
+
+        An error of `needed`, the reference of all ratios, is not caught.
+        """
         self.reasons: dict[str, str] = {}
         self._progress, self._needed = progress, needed
 
@@ -32,5 +37,7 @@ class Exclusions:
 
 
 def _reason(error: Exception) -> str:
-    """Return one line: the message, with the type for errors that are not Foreword's."""
+    """Return one line: the message, with the type for errors that are not
+    Foreword's.
+    """
     return words(error) if isinstance(error, ForewordError) else named(error)

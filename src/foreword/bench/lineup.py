@@ -1,4 +1,6 @@
-"""The entries of a benchmark: loads the weights once, enlarges them if requested, and builds every entry on them."""
+"""The entries of a benchmark: loads the weights once, enlarges them if requested, and
+builds every entry on them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from foreword import bundled
 from foreword.bench.engine_entry import EngineEntry
@@ -27,7 +34,17 @@ from foreword.bench.peers.convert import Source
 from foreword.bench.peers.convert import source as convertible
 from foreword.bench.records import Entry
 from foreword.budget import DraftBudget, FixedBudget, Measure
-from foreword.draft import HEAD, METHODS, MODEL, PLAIN, WITH_DRAFT, WITHOUT_DRAFT, Drafter, MethodSpec, method
+from foreword.draft import (
+    HEAD,
+    METHODS,
+    MODEL,
+    PLAIN,
+    WITH_DRAFT,
+    WITHOUT_DRAFT,
+    Drafter,
+    MethodSpec,
+    method,
+)
 from foreword.draft.ensemble.recipe import shipped
 from foreword.draft.online.learner import taught
 from foreword.engine import Engine
@@ -49,7 +66,9 @@ DEFAULT_METHODS = (WITHOUT_DRAFT, WITH_DRAFT)
 """Methods measured by default."""
 ALL = "all"
 OUTSIDE = (*hf.NAMES, *registry.NAMES)
-"""Baselines of other engines: their rounds are not visible, and their sampled text differs from ours."""
+"""Baselines of other engines: their rounds are not visible, and their sampled text
+differs from ours.
+"""
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Names in a config of the ids of special tokens."""
 ENTRIES = (PLAIN_ROW, *SPECULATIVE, ORACLE, *OUTSIDE)
@@ -66,13 +85,19 @@ class Weights:
     shape: str | None
     """A name in SHAPES or T5_SHAPES; None leaves the target as it is."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Row name -> what it drafts with instead of the draft model: a datastore, a file of past answers …"""
+    """Row name -> what it drafts with instead of the draft model: a datastore, a file
+    of past answers …
+    """
     trusted: bool = False
     """Whether code in the models' own folders may run."""
     form: str | None = None
-    """Form of the target's linear weights, as of `foreword.LLM(weights=)`; None = as they are."""
+    """Form of the target's linear weights, as of `foreword.LLM(weights=)`; None = as
+    they are.
+    """
     offload: str | None = None
-    """Folder for packed weights, as of `foreword.LLM(offload_folder=)`; None = all are in memory."""
+    """Folder for packed weights, as of `foreword.LLM(offload_folder=)`; None = all are
+    in memory.
+    """
 
     @property
     def name(self) -> str:
@@ -88,37 +113,62 @@ class Weights:
 
     @property
     def file(self) -> Path | None:
-        """GGUF file of the target; None for any other target, and for an enlarged one."""
+        """GGUF file of the target; None for any other target, and for an
+        enlarged one.
+        """
         return None if self.shape else hub.gguf(self.target)
 
     @property
     def peer_form(self) -> str | None:
-        """Form in which other engines hold the target: that of ours, or by the bits of its GGUF file."""
-        return gguf.form_of(self.file) if self.form is None and self.file is not None else self.form
+        """Form in which other engines hold the target: that of ours, or by the bits of
+        its GGUF file.
+        """
+        return (
+            gguf.form_of(self.file)
+            if self.form is None and self.file is not None
+            else self.form
+        )
 
     def held(self, names: List[str]) -> dict[str, str]:
-        """Return engine -> how it holds the target's matrices in a run of these rows, and their draft models'."""
+        """Return engine -> how it holds the target's matrices in a run of these rows,
+        and their draft models'.
+        """
         dtype, file = str(self.dtype).removeprefix("torch."), self.file
-        theirs = {"transformers": None} if any(name.startswith("transformers") for name in names) else {}
+        theirs = (
+            {"transformers": None}
+            if any(name.startswith("transformers") for name in names)
+            else {}
+        )
         theirs |= registry.held(names, self.peer_form, file)
         found = {"foreword": self.form or (file.name if file else dtype)}
         for engine, how in theirs.items():
             read = file is None or how == file.name
-            found[engine] = (how or dtype) + ("" if read else ", of dequantized weights")
-        return found if self.draft is None else found | {"draft models of other engines": dtype}
+            found[engine] = (how or dtype) + (
+                "" if read else ", of dequantized weights"
+            )
+        return (
+            found
+            if self.draft is None
+            else found | {"draft models of other engines": dtype}
+        )
 
     def default_source(self, name: str) -> str | Path | None:
-        """Return what a method drafts with by default: the draft model, or for the bundled target its bundled head."""
+        """Return what a method drafts with by default: the draft model, or for the
+        bundled target its bundled head.
+        """
         spec = method(name)
         if spec.takes == MODEL:
             return self.draft
         return shipped(spec, name) if self.target == bundled.target() else None
 
-    def load(self, device: torch.device | None = None, context: int = 0) -> PreTrainedModel:
-        """Return the target as a transformers model on `device`, by default the CPU; enlarged there if requested.
+    def load(
+        self, device: torch.device | None = None, context: int = 0
+    ) -> PreTrainedModel:
+        """Return the target as a transformers model on `device`, by default the CPU;
+        enlarged there if requested.
 
-        An enlarged Llama has a context of at least `context` tokens. Raises ModelError where the shape is not one of
-        the target's kind.
+        An enlarged Llama has a context of at least `context` tokens. Raises ModelError
+        where the shape is not one of the target's kind.
         """
         model = self.read(self.target)
         nn.Module.to(model, device)
@@ -127,16 +177,26 @@ class Weights:
         if self.shape in T5_SHAPES:
             return inflate_t5(model, T5_SHAPES[self.shape])
         if not isinstance(model, LlamaForCausalLM):
-            raise ModelError(f"cannot enlarge {self.target}: it is a {type(model).__name__}. Choose a Llama")
+            raise ModelError(
+                f"cannot enlarge {self.target}: it is a {type(model).__name__}. Choose "
+                "a Llama"
+            )
         return inflate(model, SHAPES[self.shape], context=context)
 
     def read(self, source: str | Path) -> PreTrainedModel:
         """Return one of the two models as a transformers model, on the CPU."""
         config = read_config(source, trust_remote_code=self.trusted, seq2seq=True)
-        return load_weights(source, config, self.dtype, trust_remote_code=self.trusted).eval()
+        return load_weights(
+            source, config, self.dtype, trust_remote_code=self.trusted
+        ).eval()
 
-    def convertible(self, target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Source:
-        """Return the loaded target for other engines, in as many bits as ours. Raises ModelError unless a Llama."""
+    def convertible(
+        self, target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> Source:
+        """Return the loaded target for other engines, in as many bits as ours.
+
+        Raises ModelError unless a Llama.
+        """
         return convertible(self.name, target, tokenizer, self.peer_form, self.file)
 
     def tokenizer(self, source: str | Path) -> PreTrainedTokenizerBase:
@@ -155,35 +215,69 @@ class Lineup:
     """Tokens. Context length of the target."""
 
 
-def weights(target: str | None, draft: str | None, dtype: str, shape: str | None, *, trusted: bool = False) -> Weights:
-    """Return the pair to measure, by default the bundled models. Raises InvalidRequest or ModelError for bad names."""
+def weights(
+    target: str | None,
+    draft: str | None,
+    dtype: str,
+    shape: str | None,
+    *,
+    trusted: bool = False,
+) -> Weights:
+    """Return the pair to measure, by default the bundled models.
+
+    Raises InvalidRequest or ModelError for bad names.
+    """
     if shape is not None and shape not in (shapes := (*SHAPES, *T5_SHAPES)):
-        raise InvalidRequest(f"cannot inflate to {shape!r}: no such shape. Choose one of {', '.join(shapes)}")
+        raise InvalidRequest(
+            f"cannot inflate to {shape!r}: no such shape. Choose one of "
+            f"{', '.join(shapes)}"
+        )
     if dtype != "auto" and dtype not in DTYPES:
-        raise ModelError(f"cannot use dtype={dtype!r}: unknown dtype. Choose 'auto' or one of {', '.join(DTYPES)}")
-    kind = DTYPES[dtype] if dtype != "auto" else usual(_architectures(target or bundled.target(), trusted))[0]
+        raise ModelError(
+            f"cannot use dtype={dtype!r}: unknown dtype. Choose 'auto' or one of "
+            f"{', '.join(DTYPES)}"
+        )
+    kind = (
+        DTYPES[dtype]
+        if dtype != "auto"
+        else usual(_architectures(target or bundled.target(), trusted))[0]
+    )
     if target is None:
-        return Weights(bundled.target(), draft or bundled.draft(), kind, shape, trusted=trusted)
+        return Weights(
+            bundled.target(), draft or bundled.draft(), kind, shape, trusted=trusted
+        )
     return Weights(target, draft, kind, shape, trusted=trusted)
 
 
-def row_names(methods: List[str] | None, quick: bool, others: List[str] = ()) -> tuple[str, ...]:
-    """Return the names of the rows: the default ones, or `methods` and the baselines; ALL stands for every method.
+def row_names(
+    methods: List[str] | None, quick: bool, others: List[str] = ()
+) -> tuple[str, ...]:
+    """Return the names of the rows: the default ones, or `methods` and the baselines;
+    ALL stands for every method.
 
-    `others` are engines measured as well. Ensembles are written like calls, "name(one, two)". Raises
-    UnknownMethod for other names, and InvalidRequest for engines that do not exist or are not installed.
+    `others` are engines measured as well. Ensembles are written like calls, "name(one,
+    two)". Raises UnknownMethod for other names, and InvalidRequest for engines that do
+    not exist or are not installed.
     """
     beside = registry.entry_names(others)
     if methods is None:
         defaults = (*DEFAULT_METHODS, ORACLE, *hf.NAMES, *beside)
-        return (PLAIN_ROW, *(name for name in defaults if not (quick and name == hf.LOOKUP)))
+        return (
+            PLAIN_ROW,
+            *(name for name in defaults if not (quick and name == hf.LOOKUP)),
+        )
     registry.check(methods)
     names = [PLAIN_ROW if name == PLAIN else name for name in methods]
-    names = [name for given in names for name in (SPECULATIVE if given == ALL else (given,))]
+    names = [
+        name for given in names for name in (SPECULATIVE if given == ALL else (given,))
+    ]
     made_here = [name for name in dict.fromkeys(names) if name not in ENTRIES]
     for name in made_here:
         if not isinstance(method(name), MethodSpec):
-            raise UnknownMethod(f"cannot measure {name!r}: no such entry. Choose from {', '.join(ENTRIES)}")
+            raise UnknownMethod(
+                f"cannot measure {name!r}: no such entry. Choose from "
+                f"{', '.join(ENTRIES)}"
+            )
     first = [name for name in ENTRIES if name in (*names, *BASELINES, *beside)]
     return (*first[:1], *made_here, *first[1:])
 
@@ -195,9 +289,11 @@ def lineup(
     note: Callable[[str], None],
     make_budget: Callable[[Measure], DraftBudget],
 ) -> Lineup:
-    """Build the entries of these names, except those that cannot run with these weights.
+    """Build the entries of these names, except those that cannot run with these
+    weights.
 
-    `note` gets a line before slow steps; `make_budget` builds the draft budget of our methods.
+    `note` gets a line before slow steps; `make_budget` builds the draft budget of our
+    methods.
     """
     tokenizer = source.tokenizer(source.target)
     untouched, target = _targets(source)
@@ -210,15 +306,21 @@ def lineup(
                     raise InvalidRequest("it would hold all weights in memory")
                 continue
             pair = registry.Pair(
-                partial(source.convertible, untouched, tokenizer), partial(convertible_draft, source), note
+                partial(source.convertible, untouched, tokenizer),
+                partial(convertible_draft, source),
+                note,
             )
             in_transformers = name in hf.NAMES
             makers[name] = (
-                partial(_baseline, name, untouched, source) if in_transformers else partial(registry.make, name, pair)
+                partial(_baseline, name, untouched, source)
+                if in_transformers
+                else partial(registry.make, name, pair)
             )
             continue
         with out.unless(name):
-            drafter = oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
+            drafter = (
+                oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
+            )
             budget = (
                 FixedBudget(NODES)
                 if name == ORACLE
@@ -229,14 +331,17 @@ def lineup(
             engine = Engine(target, drafter, rule("match"), budget, Scheduler(slots=1))
             makers[name] = partial(EngineEntry, name, engine, tokenizer)
     entries: list[Entry] = []
-    for name, make in makers.items():  # after all drafters: the timed backend of an entry hides a model's own
+    # after all drafters: the timed backend of an entry hides a model's own
+    for name, make in makers.items():
         with out.unless(name):
             entries.append(make())
     return Lineup(tuple(entries), oracle, tokenizer, target.context)
 
 
 def _targets(source: Weights) -> tuple[PreTrainedModel | None, Model]:
-    """Return the target for other engines, None where it may not fit in memory, and for ours."""
+    """Return the target for other engines, None where it may not fit in memory, and for
+    ours.
+    """
     if source.offload is not None:
         how = {"weights": source.form, "trust_remote_code": source.trusted}
         return None, Model.load(source.target, offload_folder=source.offload, **how)
@@ -248,14 +353,24 @@ def _targets(source: Weights) -> tuple[PreTrainedModel | None, Model]:
     return untouched, target
 
 
-def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights) -> Drafter:
-    """Return a row's drafter, without an optional draft model. Raises InvalidRequest if a needed one is missing."""
+def _drafter(
+    name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights
+) -> Drafter:
+    """Return a row's drafter, without an optional draft model.
+
+    Raises InvalidRequest if a needed one is missing.
+    """
     spec = method(PLAIN if name == PLAIN_ROW else name)
     if target.seq2seq is not None and not spec.seq2seq:
         raise InvalidRequest(f"{target.name} is an encoder-decoder")
-    given = source.sources.get(name, source.default_source(name) if spec.needs else None)
+    given = source.sources.get(
+        name, source.default_source(name) if spec.needs else None
+    )
     if spec.needs and given is None:
-        raise InvalidRequest(f"it needs {spec.takes}, and none was given; name one with --source {name}=PATH")
+        raise InvalidRequest(
+            f"it needs {spec.takes}, and none was given; name one with --source "
+            f"{name}=PATH"
+        )
     if source.shape is None or given is None or spec.takes != HEAD:
         return taught(spec.load(given, target, tokenizer), target, None)
     with TemporaryDirectory() as folder:
@@ -263,7 +378,9 @@ def _drafter(name: str, target: Model, tokenizer: PreTrainedTokenizerBase, sourc
         return spec.load(folder, target, tokenizer)
 
 
-def _baseline(name: str, target: PreTrainedModel, source: Weights) -> hf.TransformersEntry:
+def _baseline(
+    name: str, target: PreTrainedModel, source: Weights
+) -> hf.TransformersEntry:
     if name == hf.ASSISTED:
         if source.draft is None:
             raise InvalidRequest("it needs a draft model; name one")
@@ -274,13 +391,15 @@ def _baseline(name: str, target: PreTrainedModel, source: Weights) -> hf.Transfo
 def convertible_draft(source: Weights) -> Source:
     """Return the draft model for conversion. Raises InvalidRequest if none was named.
 
-    It gets the target's tokenizer, which is the same, and its special ids: OpenVINO compares them as written.
+    It gets the target's tokenizer, which is the same, and its special ids: OpenVINO
+    compares them as written.
     """
     if source.draft is None:
         raise InvalidRequest("it needs a draft model; name one")
     tokenizer = source.tokenizer(source.target)
     check_same(tokenizer, source.tokenizer(source.draft))
-    model, target = source.read(source.draft), read_config(source.target, trust_remote_code=source.trusted)
+    model = source.read(source.draft)
+    target = read_config(source.target, trust_remote_code=source.trusted)
     for name in SPECIAL:
         setattr(model.config, name, getattr(target, name))
     return convertible(f"the draft model of {source.name}", model, tokenizer)

@@ -13,7 +13,9 @@ from foreword.native.cpu import fast_bfloat16, processor
 
 
 def machine() -> dict[str, str | int | float | bool]:
-    """Return the processor, usable cores, torch's threads, memory in GiB, and whether bfloat16 runs in hardware."""
+    """Return the processor, usable cores, torch's threads, memory in GiB, and whether
+    bfloat16 runs in hardware.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "cpu": processor(),

@@ -1,4 +1,5 @@
-"""A drafter that has the answer and drafts each token correctly with a set probability, at no cost.
+"""A drafter that has the answer and drafts each token correctly with a set probability,
+at no cost.
 
 It measures the engine apart from any drafter.
 """
@@ -18,25 +19,41 @@ ACCEPTANCE = 0.8
 
 
 class Oracle(Drafter):
-    """Drafts token i of a recorded answer correctly with probability `acceptance`, independently for each position.
+    """Drafts token i of a recorded answer correctly with probability `acceptance`,
+    independently for each position.
 
-    Correctness is keyed by (seed, position), so the drafts of an answer are always the same. For a request without
-    a recorded answer nothing is drafted.
+    Correctness is keyed by (seed, position), so the drafts of an answer are always the
+    same. For a request without a recorded answer nothing is drafted.
     """
 
-    summary = "drafts the target's own answer with a set acceptance probability; for measuring only"
+    summary = (
+        "drafts the target's own answer with a set acceptance probability; for "
+        "measuring only"
+    )
 
     def __init__(self, vocab: int, acceptance: float = ACCEPTANCE) -> None:
-        """Raises InvalidRequest unless 0 <= acceptance <= 1 and the vocabulary has two tokens or more."""
+        """Raises InvalidRequest unless 0 <= acceptance <= 1 and the vocabulary has two
+        tokens or more.
+        """
         if not 0 <= acceptance <= 1:
-            raise InvalidRequest(f"cannot build an oracle: 'acceptance' must be in [0, 1], got {acceptance}")
+            raise InvalidRequest(
+                "cannot build an oracle: 'acceptance' must be in [0, 1], got "
+                f"{acceptance}"
+            )
         if vocab < 2:
-            raise InvalidRequest(f"cannot build an oracle: it needs a vocabulary of at least 2 tokens, got {vocab}")
+            raise InvalidRequest(
+                "cannot build an oracle: it needs a vocabulary of at least 2 tokens, "
+                f"got {vocab}"
+            )
         self._vocab, self._acceptance = vocab, acceptance
         self._draft_tokens: dict[tuple[int, float, tuple[int, ...]], list[int]] = {}
 
-    def record_answer(self, prompt: List[int], temperature: float, seed: int, text: List[int]) -> None:
-        """Record the target's answer to a prompt and draw the positions whose draft token is wrong."""
+    def record_answer(
+        self, prompt: List[int], temperature: float, seed: int, text: List[int]
+    ) -> None:
+        """Record the target's answer to a prompt and draw the positions whose draft
+        token is wrong.
+        """
         if not text:
             return
         positions = range(len(prompt), len(prompt) + len(text))
@@ -48,9 +65,16 @@ class Oracle(Drafter):
         self._draft_tokens[seed, temperature, tuple(prompt)] = draft_tokens
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return chosen([self._propose(sequence, count) for sequence, count in zip(batch.sequences, nodes, strict=True)])
+        return chosen(
+            [
+                self._propose(sequence, count)
+                for sequence, count in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
     def _propose(self, sequence: Sequence, count: int) -> list[int]:
         prompt = sequence.source or tuple(sequence.tokens[: sequence.prompt])
-        drafted = self._draft_tokens.get((sequence.seed, sequence.params.temperature, prompt), [])
+        drafted = self._draft_tokens.get(
+            (sequence.seed, sequence.params.temperature, prompt), []
+        )
         return drafted[sequence.produced : sequence.produced + count]

@@ -1,4 +1,6 @@
-"""Data types of a measurement: the request, the rounds and result of one run, and the interface of an entry."""
+"""Data types of a measurement: the request, the rounds and result of one run, and the
+interface of an entry.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Round:
     draft: float
     """Inside forwards of a draft model."""
     reading: bool
-    """Whether the prompt was read in this round; such rounds are no sample of steady decoding."""
+    """Whether the prompt was read in this round; such rounds are no sample of steady
+    decoding.
+    """
 
     @property
     def verified(self) -> int:
@@ -59,7 +63,9 @@ class Trial:
     rounds: tuple[Round, ...] = ()
     """Empty for baselines, whose rounds are not visible."""
     disk: int | None = None
-    """Bytes that were read from disk; None where the system does not tell, or the entry does not ask."""
+    """Bytes that were read from disk; None where the system does not tell, or the entry
+    does not ask.
+    """
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from itertools import takewhile
+from itertools import chain, takewhile
 from statistics import fmean
 from typing import Any
 
@@ -35,7 +35,9 @@ class Decoding:
     """Share of their time outside the forwards of target and draft model."""
     tokens_per_second: float
     prediction: float
-    """Tokens per second if only the target's forwards took time: the limit for these draft tokens on this machine."""
+    """Tokens per second if only the target's forwards took time: the limit for these
+    draft tokens on this machine.
+    """
     share_of_allowed: float
     """tokens_per_second / prediction."""
     step_seconds: Mapping[str, float]
@@ -50,7 +52,10 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry at one temperature. None where a figure does not apply or is not visible from outside."""
+    """One entry at one temperature.
+
+    None where a figure does not apply or is not visible from outside.
+    """
 
     name: str
     temperature: float
@@ -59,27 +64,37 @@ class Row:
     tokens_per_pass: float | None
     """Tokens per forward of the target, prefill included."""
     acceptance: float | None
-    """Accepted / verified draft tokens; a draft token after a rejected one is not verified.
+    """Accepted / verified draft tokens; a draft token after a rejected one is not
+    verified.
 
-    `acceptance` of foreword.types.Stats is accepted / scored draft tokens, which is never larger."""
+    `acceptance` of foreword.types.Stats is accepted / scored draft tokens, which is
+    never larger."""
     drafted_per_accepted: float | None
     """Scored draft tokens per accepted one."""
     speedup_over_plain: Interval
     speedup_over_generate: Interval | None
     """None if transformers' generate was excluded."""
     decode_speedup_over_plain: Interval | None
-    """Over the rounds after the prompt was read, for prompts where both sides have such rounds."""
+    """Over the rounds after the prompt was read, for prompts where both sides have such
+    rounds.
+    """
     same_text: bool | None
-    """Whether every answer equals plain decoding's, token for token; None if it samples with another noise."""
+    """Whether every answer equals plain decoding's, token for token; None if it samples
+    with another noise.
+    """
     same_text_share: float | None
     """Share of the answers that equal plain decoding's."""
     same_tokens_share: float | None
-    """Share of plain decoding's tokens before the first difference; later ones are not comparable."""
+    """Share of plain decoding's tokens before the first difference; later ones are not
+    comparable.
+    """
     prompts: int
     tokens: int
     """Emitted tokens of all answers."""
     disk_bytes_per_token: float | None
-    """Bytes read from disk per emitted token; None where weights are in memory, or the system does not tell."""
+    """Bytes read from disk per emitted token; None where weights are in memory, or the
+    system does not tell.
+    """
     decoding: Decoding | None
 
 
@@ -97,15 +112,19 @@ class Report:
     """Entries that failed -> reason; they have no rows."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain numbers, strings, lists and dicts; an interval is [low, mid, high].
+        """Return plain numbers, strings, lists and dicts; an interval is [low, mid,
+        high].
 
-        One prompt gives no interval, but [null, mid, null].
-        In a row, `acceptance` is accepted / verified draft tokens (see Row), and each `decode_…` figure leaves out
-        the rounds that read the prompt.
+        One prompt gives no interval, but [null, mid, null]. In a row, `acceptance` is
+        accepted / verified draft tokens (see Row), and each `decode_…` figure leaves
+        out the rounds that read the prompt.
         """
         names = ("machine", "versions", "target", "seed", "settings", "exclusions")
         whole = {name: getattr(self, name) for name in names}
-        return {**whole, "rows": [_plain(asdict(row), single=self.single) for row in self.rows]}
+        return {
+            **whole,
+            "rows": [_plain(asdict(row), single=self.single) for row in self.rows],
+        }
 
     @property
     def single(self) -> bool:
@@ -122,7 +141,16 @@ class Report:
             pad_edge=False,
         )
         table.add_column("method", no_wrap=True)
-        for head in ("T", "tokens/s", "per pass", "accepted¹", "outside²", "× plain", "× generate", "same text³"):
+        for head in (
+            "T",
+            "tokens/s",
+            "per pass",
+            "accepted¹",
+            "outside²",
+            "× plain",
+            "× generate",
+            "same text³",
+        ):
             table.add_column(head, justify="right")
         last = None
         for row in self.rows:
@@ -144,10 +172,17 @@ class Report:
 
 
 def rows(results: Results) -> tuple[Row, ...]:
-    """Return one row for each entry and temperature; `results` must hold plain decoding at every temperature."""
+    """Return one row for each entry and temperature; `results` must hold plain decoding
+    at every temperature.
+    """
     names = [name for name in ENTRIES if any(name == key[0] for key in results)]
     made_here = [name for name, _ in results if name not in names]
-    order = {name: place for place, name in enumerate(dict.fromkeys((*names[:1], *made_here, *names[1:])))}
+    order = {
+        name: place
+        for place, name in enumerate(
+            dict.fromkeys((*names[:1], *made_here, *names[1:]))
+        )
+    }
     keys = sorted(results, key=lambda key: (key[1], order[key[0]]))
     return tuple(_row(name, temperature, results) for name, temperature in keys)
 
@@ -157,22 +192,33 @@ def _row(name: str, temperature: float, results: Results) -> Row:
     generate = results.get((GENERATE, temperature))
     costs = _costs(mine)
     trials = [trial for repeats in mine.values() for trial in repeats]
-    pairs = [(trial.tokens, plain[prompt][0].tokens) for prompt, many in mine.items() for trial in many]
+    pairs = [
+        (trial.tokens, plain[prompt][0].tokens)
+        for prompt, many in mine.items()
+        for trial in many
+    ]
     comparable = name not in OUTSIDE or temperature == 0
     rounds = [one for trial in trials for one in trial.rounds]
-    verified, accepted = sum(one.verified for one in rounds), sum(one.accepted for one in rounds)
+    verified = sum(one.verified for one in rounds)
+    accepted = sum(one.accepted for one in rounds)
     return Row(
         name=name,
         temperature=temperature,
         tokens_per_second=speed(costs),
         tokens_per_pass=_per_pass(trials),
         acceptance=accepted / verified if verified else None,
-        drafted_per_accepted=sum(one.drafted for one in rounds) / accepted if accepted else None,
+        drafted_per_accepted=sum(one.drafted for one in rounds) / accepted
+        if accepted
+        else None,
         speedup_over_plain=speedup(costs, _costs(plain)),
-        speedup_over_generate=None if generate is None else speedup(costs, _costs(generate)),
+        speedup_over_generate=None
+        if generate is None
+        else speedup(costs, _costs(generate)),
         decode_speedup_over_plain=_decode_speedup(mine, plain),
         same_text=all(answer == text for answer, text in pairs) if comparable else None,
-        same_text_share=fmean(answer == text for answer, text in pairs) if comparable else None,
+        same_text_share=fmean(answer == text for answer, text in pairs)
+        if comparable
+        else None,
         same_tokens_share=_shared(pairs) if comparable else None,
         prompts=len(mine),
         tokens=sum(len(trial.tokens) for trial in trials),
@@ -183,32 +229,46 @@ def _row(name: str, temperature: float, results: Results) -> Row:
 
 def _per_pass(trials: list[Trial]) -> float | None:
     passes = [trial.passes for trial in trials if trial.passes is not None]
-    return sum(len(trial.tokens) for trial in trials) / sum(passes) if len(passes) == len(trials) else None
+    return (
+        sum(len(trial.tokens) for trial in trials) / sum(passes)
+        if len(passes) == len(trials)
+        else None
+    )
 
 
 def _disk(trials: list[Trial]) -> float | None:
-    """Return the bytes read from disk per token; None for the few that a system reads anyhow."""
-    read = sum(trial.disk or 0 for trial in trials) / sum(len(trial.tokens) for trial in trials)
+    """Return the bytes read from disk per token; None for the few that a system reads
+    anyhow.
+    """
+    read = sum(trial.disk or 0 for trial in trials) / sum(
+        len(trial.tokens) for trial in trials
+    )
     return read if read > LITTLE else None
 
 
 def _shared(pairs: list[tuple[list[int], list[int]]]) -> float:
     """Return the share of the second texts' tokens before the first difference."""
-    alike = [list(takewhile(bool, (one == other for one, other in zip(*pair, strict=False)))) for pair in pairs]
+    alike = [
+        list(takewhile(bool, (one == other for one, other in zip(*pair, strict=False))))
+        for pair in pairs
+    ]
     return sum(map(len, alike)) / sum(len(text) for _, text in pairs)
 
 
 def _decoding(rounds: list[Round]) -> Decoding | None:
     if not rounds:
         return None
-    tokens, seconds = sum(one.tokens for one in rounds), sum(one.seconds for one in rounds)
+    tokens = sum(one.tokens for one in rounds)
+    seconds = sum(one.seconds for one in rounds)
     target, draft = sum(one.target for one in rounds), sum(one.draft for one in rounds)
     return Decoding(
         outside_forward_share=1 - (target + draft) / seconds,
         tokens_per_second=tokens / seconds,
         prediction=tokens / target,
         share_of_allowed=target / seconds,
-        step_seconds={step: fmean(getattr(one.clock, step) for one in rounds) for step in STEPS},
+        step_seconds={
+            step: fmean(getattr(one.clock, step) for one in rounds) for step in STEPS
+        },
         round_seconds=seconds / len(rounds),
         target_forward_seconds=target / len(rounds),
         draft_forward_seconds=draft / len(rounds),
@@ -216,12 +276,19 @@ def _decoding(rounds: list[Round]) -> Decoding | None:
 
 
 def _costs(trials: dict[str, list[Trial]]) -> Costs:
-    """Return tokens and seconds per prompt, in the same order for every entry, so that ratios are paired."""
-    sums = [(sum(len(t.tokens) for t in trials[p]), sum(t.seconds for t in trials[p])) for p in sorted(trials)]
+    """Return tokens and seconds per prompt, in the same order for every entry, so that
+    ratios are paired.
+    """
+    sums = [
+        (sum(len(t.tokens) for t in trials[p]), sum(t.seconds for t in trials[p]))
+        for p in sorted(trials)
+    ]
     return np.array(sums, dtype=np.float64)
 
 
-def _decode_speedup(mine: dict[str, list[Trial]], plain: dict[str, list[Trial]]) -> Interval | None:
+def _decode_speedup(
+    mine: dict[str, list[Trial]], plain: dict[str, list[Trial]]
+) -> Interval | None:
     """Return None if rounds are not visible or no answer has a round after prefill."""
     ours, theirs = _decode_costs(mine), _decode_costs(plain)
     both = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
@@ -229,43 +296,69 @@ def _decode_speedup(mine: dict[str, list[Trial]], plain: dict[str, list[Trial]])
 
 
 def _decode_costs(trials: dict[str, list[Trial]]) -> Costs:
-    rounds = [[one for t in trials[p] for one in t.rounds if not one.reading] for p in sorted(trials)]
-    sums = [(sum(one.tokens for one in some), sum(one.seconds for one in some)) for some in rounds]
+    rounds = [
+        [one for one in chain(*(t.rounds for t in trials[p])) if not one.reading]
+        for p in sorted(trials)
+    ]
+    sums = [
+        (sum(one.tokens for one in some), sum(one.seconds for one in some))
+        for some in rounds
+    ]
     return np.array(sums, dtype=np.float64)
 
 
 def _plain(row: dict[str, Any], *, single: bool) -> dict[str, Any]:
     """Flatten a row, so that every figure is a top-level key of its JSON object."""
-    for name in ("speedup_over_plain", "speedup_over_generate", "decode_speedup_over_plain"):
+    for name in (
+        "speedup_over_plain",
+        "speedup_over_generate",
+        "decode_speedup_over_plain",
+    ):
         row[name] = row[name] and [
-            None if single and end != "mid" else row[name][end] for end in ("low", "mid", "high")
+            None if single and end != "mid" else row[name][end]
+            for end in ("low", "mid", "high")
         ]
-    decoding = row.pop("decoding") or dict.fromkeys(field.name for field in fields(Decoding))
+    decoding = row.pop("decoding") or dict.fromkeys(
+        field.name for field in fields(Decoding)
+    )
     decoding["decode_tokens_per_second"] = decoding.pop("tokens_per_second")
     return {**row, **decoding}
 
 
 def _words(settings: Mapping[str, Any]) -> str:
-    return f"{len(settings['prompt_ids'])} {settings['prompts']} prompts, at most {settings['max_tokens']} tokens"
+    return (
+        f"{len(settings['prompt_ids'])} {settings['prompts']} prompts, at most "
+        f"{settings['max_tokens']} tokens"
+    )
 
 
 def _caption(report: Report) -> str:
     machine, versions = report.machine, report.versions
+    intervals = "95 % intervals over prompts"
+    if report.single:
+        intervals = "one prompt, so no intervals"
     return (
         f"{machine['cpu']}, threads: {machine['threads']}; torch {versions['torch']}, "
         f"transformers {versions['transformers']}; "
-        f"{'one prompt, so no intervals' if report.single else '95 % intervals over prompts'}\n"
-        "¹ accepted / verified draft tokens; one after a rejected one is not verified, but is counted in the share\n"
+        f"{intervals}\n"
+        "¹ accepted / verified draft tokens; one after a rejected one is not verified, "
+        "but is counted in the share\n"
         "of all draft tokens that `foreword generate` prints\n"
         "² share of a decoding round outside the forwards of target and draft model\n"
-        "³ share of the answers that equal plain decoding's (and of its tokens, those before the first that differs)"
+        "³ share of the answers that equal plain decoding's (and of its tokens, those "
+        "before the first that differs)"
         + escape(held_line(report.settings["held"]))
         + "".join(
-            f"\n{row.name} at T = {row.temperature:g} reads {row.disk_bytes_per_token / 1e9:.2f} GB from disk per token"
+            f"\n{row.name} at T = {row.temperature:g} reads "
+            f"{row.disk_bytes_per_token / 1e9:.2f} GB from disk per token"
             for row in report.rows
             if row.disk_bytes_per_token is not None
         )
-        + escape("".join(f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()))
+        + escape(
+            "".join(
+                f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()
+            )
+        )
     )
 
 
@@ -273,7 +366,11 @@ def held_line(held: Mapping[str, str]) -> str:
     """Return a line on the weights of each engine, unless all hold the same."""
     if len(set(held.values())) == 1:
         return ""
-    return "\nweights: " + "; ".join(f"{engine} {how}" for engine, how in held.items()) + ". Other weights, other texts"
+    return (
+        "\nweights: "
+        + "; ".join(f"{engine} {how}" for engine, how in held.items())
+        + ". Other weights, other texts"
+    )
 
 
 def _share(value: float | None) -> str:
@@ -285,10 +382,18 @@ def _interval(value: Interval | None, *, single: bool) -> str:
         return ""
     if value.low == value.high == 1:
         return "1"
-    return f"{value.mid:.2f}" if single else f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
+    return (
+        f"{value.mid:.2f}"
+        if single
+        else f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
+    )
 
 
 def _same(row: Row) -> str:
     if row.same_text_share is None or row.same_tokens_share is None:
         return "other draw"
-    return "yes" if row.same_text else f"{row.same_text_share:.0%} ({row.same_tokens_share:.0%})"
+    return (
+        "yes"
+        if row.same_text
+        else f"{row.same_text_share:.0%} ({row.same_tokens_share:.0%})"
+    )

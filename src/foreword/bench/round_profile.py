@@ -1,4 +1,6 @@
-"""Time profile of a decoding round: by step, and by forwards of the target, of the draft model and the remainder."""
+"""Time profile of a decoding round: by step, and by forwards of the target, of the
+draft model and the remainder.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,31 @@ BY_STEP, BY_MODEL = (*STEPS, "between"), ("target", "draft", "outside")
 
 
 def parts(decoding: Decoding) -> dict[str, float]:
-    """Return the mean seconds of a round, split twice: the keys of BY_STEP sum to it, and so do those of BY_MODEL."""
+    """Return the mean seconds of a round, split twice: the keys of BY_STEP sum to it,
+    and so do those of BY_MODEL.
+    """
     whole, steps = decoding.round_seconds, decoding.step_seconds
     target, draft = decoding.target_forward_seconds, decoding.draft_forward_seconds
     between = whole - sum(steps.values())
-    return {**steps, "between": between, "target": target, "draft": draft, "outside": whole - target - draft}
+    return {
+        **steps,
+        "between": between,
+        "target": target,
+        "draft": draft,
+        "outside": whole - target - draft,
+    }
 
 
 def table(report: Report) -> Table:
-    """Return a table of milliseconds and shares of a round, for every entry with visible rounds."""
+    """Return a table of milliseconds and shares of a round, for every entry with
+    visible rounds.
+    """
     table = Table(
         title=f"{report.target}: time of a decoding round (ms, and share of the round)",
-        caption="rounds that read a prompt are left out; between: time outside the four steps\n"
-        "¹ the same time split by forwards: of the target, of a draft model, and outside both",
+        caption="rounds that read a prompt are left out; "
+        "between: time outside the four steps\n"
+        "¹ the same time split by forwards: of the target, of a draft model, and "
+        "outside both",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -36,6 +50,9 @@ def table(report: Report) -> Table:
             continue
         whole = row.decoding.round_seconds
         seconds = parts(row.decoding)
-        shown = (f"{1e3 * seconds[part]:.2f} {seconds[part] / whole:4.0%}" for part in (*BY_STEP, *BY_MODEL))
+        shown = (
+            f"{1e3 * seconds[part]:.2f} {seconds[part] / whole:4.0%}"
+            for part in (*BY_STEP, *BY_MODEL)
+        )
         table.add_row(row.name, f"{row.temperature:g}", f"{1e3 * whole:.2f}", *shown)
     return table

@@ -1,6 +1,8 @@
-"""Comparison of verification rules with one draft model: tokens per pass of the target, at equal draft budgets.
+"""Comparison of verification rules with one draft model: tokens per pass of the target,
+at equal draft budgets.
 
-No clock is read: the target's passes are counted, so the result is the same on any machine.
+No clock is read: the target's passes are counted, so the result is the same on any
+machine.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Row:
 
 
 def entrants() -> dict[str, Rule]:
-    """Return every rule; same-text rules also limited to chains, for comparison with rules that support only chains."""
+    """Return every rule; same-text rules also limited to chains, for comparison with
+    rules that support only chains.
+    """
     by_name: dict[str, Rule] = {}
     for name, one in RULES.items():
         by_name[name] = one
@@ -53,7 +57,11 @@ def entrants() -> dict[str, Rule]:
     return by_name
 
 
-def compare(options: Options, budgets: List[int], progress: Callable[[str], None] = lambda _: None) -> list[Row]:
+def compare(
+    options: Options,
+    budgets: List[int],
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
     """Answer every prompt under every rule, at every temperature and draft budget.
 
     Raises InvalidRequest or ModelError before any answer.
@@ -61,35 +69,57 @@ def compare(options: Options, budgets: List[int], progress: Callable[[str], None
     check(options)
     ignored = [
         name
-        for name in ("inflate", "methods", "peers", "plot", "repeats", "budget", "sources")
+        for name in (
+            "inflate",
+            "methods",
+            "peers",
+            "plot",
+            "repeats",
+            "budget",
+            "sources",
+        )
         if getattr(options, name) != getattr(Options(), name)
     ]
     if ignored:
         raise InvalidRequest(
-            f"cannot compare rules: {' and '.join(ignored)} would have no effect, since no clock is read. Leave it out"
+            f"cannot compare rules: {' and '.join(ignored)} would have no effect, "
+            "since no clock is read. Leave it out"
         )
     if not budgets or not all(1 <= budget <= NODES for budget in budgets):
-        raise InvalidRequest(f"cannot compare rules: 'budgets' must be from 1 to {NODES}, got {list(budgets)}")
+        raise InvalidRequest(
+            f"cannot compare rules: 'budgets' must be from 1 to {NODES}, got "
+            f"{list(budgets)}"
+        )
     source = options.target or bundled.target()
     draft = options.draft or (None if options.target else bundled.draft())
     if draft is None:
-        raise InvalidRequest("cannot compare rules: no draft model. Give draft='folder or hub id'")
+        raise InvalidRequest(
+            "cannot compare rules: no draft model. Give draft='folder or hub id'"
+        )
     trusted = options.trust_remote_code
     tokenizer = load_tokenizer(source, trust_remote_code=trusted)
     target = Model.load(source, dtype=options.dtype, trust_remote_code=trusted)
     check_decoder_only(target, "compare rules")
     check_same(tokenizer, load_tokenizer(draft, trust_remote_code=trusted))
-    model, drafter = Model.load(draft, dtype=target.dtype, trust_remote_code=trusted), method(WITH_DRAFT)
+    model = Model.load(draft, dtype=target.dtype, trust_remote_code=trusted)
+    drafter = method(WITH_DRAFT)
     prompts = spread(load(options.prompts), options.limit)
     texts = [rendered(prompt, tokenizer, target.context, options) for prompt in prompts]
     rows = []
     for temperature in options.temperatures:
         for name, rule in entrants().items():
             for budget in budgets:
-                fresh = drafter.load(model, target, tokenizer)  # a new one: a drafter adapts to what was accepted
-                engine = Engine(target, fresh, rule, FixedBudget(budget), Scheduler(slots=SLOTS))
+                # a new one: a drafter adapts to what was accepted
+                fresh = drafter.load(model, target, tokenizer)
+                engine = Engine(
+                    target, fresh, rule, FixedBudget(budget), Scheduler(slots=SLOTS)
+                )
                 counts = _counts(engine, texts, options, temperature)
-                rows.append(Row(name, temperature, budget, speedup(counts, np.ones_like(counts))))
+                rows.append(
+                    Row(
+                        name, temperature, budget, speedup(counts, np.ones_like(counts))
+                    )
+                )
             progress(f"temperature {temperature:g}: {name}")
     return rows
 
@@ -97,42 +127,66 @@ def compare(options: Options, budgets: List[int], progress: Callable[[str], None
 def as_json(rows: List[Row], options: Options) -> dict[str, Any]:
     """Return plain numbers; an interval is [low, mid, high]."""
     plain = [
-        asdict(row) | {"tokens_per_pass": [getattr(row.tokens_per_pass, end) for end in ("low", "mid", "high")]}
+        asdict(row)
+        | {
+            "tokens_per_pass": [
+                getattr(row.tokens_per_pass, end) for end in ("low", "mid", "high")
+            ]
+        }
         for row in rows
     ]
     return {"settings": asdict(options), "rows": plain}
 
 
 def table(rows: List[Row]) -> Table:
-    """Return a terminal table: a line per rule and temperature, a column per budget, the best of each in bold."""
+    """Return a terminal table: a line per rule and temperature, a column per budget,
+    the best of each in bold.
+    """
     budgets = sorted({row.budget for row in rows})
-    shown = Table(title="tokens per pass of the target, by draft budget", box=SIMPLE_HEAD, pad_edge=False)
+    shown = Table(
+        title="tokens per pass of the target, by draft budget",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     shown.add_column("rule", no_wrap=True)
     for head in ("T", *map(str, budgets)):
         shown.add_column(head, justify="right")
     for temperature in dict.fromkeys(row.temperature for row in rows):
         here = [row for row in rows if row.temperature == temperature]
-        best = {b: max(row.tokens_per_pass.mid for row in here if row.budget == b) for b in budgets}
+        best = {
+            b: max(row.tokens_per_pass.mid for row in here if row.budget == b)
+            for b in budgets
+        }
         for name in dict.fromkeys(row.name for row in here):
-            by_budget = {row.budget: row.tokens_per_pass for row in here if row.name == name}
-            cells = [_cell(by_budget[b], bold=by_budget[b].mid == best[b]) for b in budgets]
+            by_budget = {
+                row.budget: row.tokens_per_pass for row in here if row.name == name
+            }
+            cells = [
+                _cell(by_budget[b], bold=by_budget[b].mid == best[b]) for b in budgets
+            ]
             shown.add_row(name, f"{temperature:g}", *cells)
         shown.add_section()
     return shown
 
 
-def _counts(engine: Engine, texts: List[List[int]], options: Options, temperature: float) -> np.ndarray:
+def _counts(
+    engine: Engine, texts: List[List[int]], options: Options, temperature: float
+) -> np.ndarray:
     """Return emitted tokens and rounds that emitted any, for each prompt."""
     ids, eos = count(1), engine.target.eos
     sequences = []
     for place, text in enumerate(texts):
         seed = options.seed + place
-        params = SamplingParams(temperature=temperature, seed=seed, max_tokens=options.tokens)
+        params = SamplingParams(
+            temperature=temperature, seed=seed, max_tokens=options.tokens
+        )
         sequences.append(Sequence(next(ids), list(text), len(text), params, seed, eos))
         engine.add(sequences[-1])
     while not engine.idle:
         engine.step()
-    return np.array([[one.stats.tokens, one.stats.rounds] for one in sequences], dtype=np.float64)
+    return np.array(
+        [[one.stats.tokens, one.stats.rounds] for one in sequences], dtype=np.float64
+    )
 
 
 def _cell(interval: Interval, *, bold: bool) -> str:

@@ -1,4 +1,6 @@
-"""The benchmark behind `foreword bench`: the same prompts for every entry, interleaved, and a report."""
+"""The benchmark behind `foreword bench`: the same prompts for every entry, interleaved,
+and a report.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ QUICK_PROMPTS, QUICK_TOKENS = 6, 48
 DEFAULT_TEMPERATURES = (0.0, 1.0)
 """Temperatures measured by default."""
 QUICK_SECONDS = 35.0
-"""Seconds. A quick run starts no prompt after this, so that it ends within a minute on a busy machine too."""
+"""Seconds.
+
+A quick run starts no prompt after this, so that it ends within a minute on a busy
+machine too.
+"""
 WARM_TOKENS = 16
 """Tokens generated per entry and temperature before measuring."""
 
@@ -38,18 +44,31 @@ class Options:
     """Options of a benchmark."""
 
     quick: bool = False
-    """Six prompts of different sources, 48 tokens each: less than a minute on two cores."""
+    """Six prompts of different sources, 48 tokens each: less than a minute on two
+    cores.
+    """
     inflate: str | None = None
-    """Enlarge the target to this shape, a name in SHAPES or T5_SHAPES of foreword.bench.inflate."""
+    """Enlarge the target to this shape, a name in SHAPES or T5_SHAPES of
+    foreword.bench.inflate.
+    """
     weights: str | None = None
-    """Form of the target's linear weights, as of `foreword.LLM`; other engines but transformers get as few bits."""
+    """Form of the target's linear weights, as of `foreword.LLM`; other engines but
+    transformers get as few bits.
+    """
     temperatures: tuple[float, ...] = DEFAULT_TEMPERATURES
     methods: tuple[str, ...] | None = None
-    """Names of rows; None = the default ones. Plain decoding and transformers' generate are always measured."""
+    """Names of rows; None = the default ones.
+
+    Plain decoding and transformers' generate are always measured.
+    """
     budget: str | None = None
-    """Draft budget of our methods, a name in foreword.budget.BUDGETS; None = the default."""
+    """Draft budget of our methods, a name in foreword.budget.BUDGETS; None = the
+    default.
+    """
     peers: tuple[str, ...] = ()
-    """Other engines to measure as baselines, names in foreword.bench.peers.registry.ENGINES or its ALL."""
+    """Other engines to measure as baselines, names in
+    foreword.bench.peers.registry.ENGINES or its ALL.
+    """
     prompts: str = "in-domain"
     """Name of a set, or a file; see foreword.bench.prompts."""
     limit_prompts: int | None = None
@@ -65,7 +84,9 @@ class Options:
     trust_remote_code: bool = False
     """Let code of the models' own folders run."""
     offload_folder: str | None = None
-    """Folder for the target's packed weights, as of `foreword.LLM`; other engines are not measured then."""
+    """Folder for the target's packed weights, as of `foreword.LLM`; other engines are
+    not measured then.
+    """
     sources: tuple[str, ...] = ()
     """NAME=PATH: what the row NAME drafts with instead of the draft model."""
     plot: str | None = None
@@ -84,22 +105,37 @@ class Options:
     @property
     def limit(self) -> int | None:
         """Maximum number of prompts; None = all."""
-        return QUICK_PROMPTS if self.quick and self.limit_prompts is None else self.limit_prompts
+        return (
+            QUICK_PROMPTS
+            if self.quick and self.limit_prompts is None
+            else self.limit_prompts
+        )
 
 
 def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> Report:
     """Measure every entry on every prompt, interleaved, after a warm-up.
 
-    `progress` gets status lines, also one for each entry that fails and is excluded. Raises InvalidRequest,
-    UnknownMethod or ModelError before any measuring.
+    `progress` gets status lines, also one for each entry that fails and is excluded.
+    Raises InvalidRequest, UnknownMethod or ModelError before any measuring.
     """
     check(options)
     started = perf_counter()
     names = row_names(options.methods, options.quick, options.peers)
     used = versions() | registry.versions(names)
-    source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
+    source = weights(
+        options.target,
+        options.draft,
+        options.dtype,
+        options.inflate,
+        trusted=options.trust_remote_code,
+    )
     folder = options.offload_folder
-    source = replace(source, sources=sources(options.sources, names), form=options.weights, offload=folder)
+    source = replace(
+        source,
+        sources=sources(options.sources, names),
+        form=options.weights,
+        offload=folder,
+    )
     chosen = spread(load(options.prompts), options.limit)
     progress(f"loading {source.name}")
     out = Exclusions(progress, needed=PLAIN_ROW)
@@ -108,98 +144,156 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     race = Race(entrants, out)
     progress("warming up")
     for request in requests[chosen[0].id]:
-        # A seed that no request has: a drafter must not have seen an answer before it is measured.
-        race.run(replace(request, seed=options.seed + len(chosen), max_tokens=WARM_TOKENS), 0, counts=False)
+        # A seed that no request has: a drafter must not have seen an answer before it
+        # is measured.
+        race.run(
+            replace(request, seed=options.seed + len(chosen), max_tokens=WARM_TOKENS),
+            0,
+            counts=False,
+        )
     measured: list[str] = []
-    for turn, (repeat, prompt) in enumerate((repeat, prompt) for repeat in range(options.times) for prompt in chosen):
+    for turn, (repeat, prompt) in enumerate(
+        (repeat, prompt) for repeat in range(options.times) for prompt in chosen
+    ):
         if options.quick and measured and perf_counter() - started > QUICK_SECONDS:
-            progress(f"machine busy or slow: quick run stopped after {turn} of {len(chosen)} prompts")
+            progress(
+                f"machine busy or slow: quick run stopped after {turn} of "
+                f"{len(chosen)} prompts"
+            )
             break
         for request in requests[prompt.id]:
-            # + repeat: over the repeats too, each entry should take every position in the order.
+            # + repeat: over the repeats too, each entry should take every position in
+            # the order.
             race.run(request, turn + repeat)
         measured.append(prompt.id)
         progress(f"{turn + 1} of {options.times * len(chosen)}: {prompt.id}")
     settings = {**_settings(options, names, measured), "held": source.held(names)}
-    report = Report(machine(), used, source.name, options.seed, rows(race.results), settings, out.reasons)
+    report = Report(
+        machine(),
+        used,
+        source.name,
+        options.seed,
+        rows(race.results),
+        settings,
+        out.reasons,
+    )
     if options.plot:
-        from foreword.bench.plot import draw  # needs matplotlib, which few installations have
+        # needs matplotlib, which few installations have
+        from foreword.bench.plot import draw
 
         draw(report, Path(options.plot))
     return report
 
 
 def sources(given: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
-    """Return row name -> path from NAME=PATH strings. Raises InvalidRequest if a string names no row."""
+    """Return row name -> path from NAME=PATH strings.
+
+    Raises InvalidRequest if a string names no row.
+    """
     by_row: dict[str, str] = {}
     for one in given:
         name, _, path = one.partition("=")
         if name not in names or not path:
-            raise InvalidRequest(f"cannot use source {one!r}: it must be NAME=PATH, where NAME is a measured row")
+            raise InvalidRequest(
+                f"cannot use source {one!r}: it must be NAME=PATH, where NAME is a "
+                "measured row"
+            )
         by_row[name] = path
     return by_row
 
 
 def spread(prompts: list[Prompt], limit: int | None) -> list[Prompt]:
-    """Return at most `limit` prompts, evenly spaced in the list, which is ordered by source."""
+    """Return at most `limit` prompts, evenly spaced in the list, which is ordered by
+    source.
+    """
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[place * len(prompts) // limit] for place in range(limit)]
 
 
-def _requests(entrants: Lineup, prompts: list[Prompt], options: Options) -> dict[str, list[Request]]:
+def _requests(
+    entrants: Lineup, prompts: list[Prompt], options: Options
+) -> dict[str, list[Request]]:
     """Return prompt id -> one request at every temperature, with a seed per prompt."""
     requests: dict[str, list[Request]] = {}
     for place, prompt in enumerate(prompts):
-        tokens, seed = rendered(prompt, entrants.tokenizer, entrants.context, options), options.seed + place
-        requests[prompt.id] = [Request(prompt.id, tokens, heat, seed, options.tokens) for heat in options.temperatures]
+        tokens = rendered(prompt, entrants.tokenizer, entrants.context, options)
+        seed = options.seed + place
+        requests[prompt.id] = [
+            Request(prompt.id, tokens, heat, seed, options.tokens)
+            for heat in options.temperatures
+        ]
     return requests
 
 
-def rendered(prompt: Prompt, tokenizer: Tokenizer, context: int, options: Options) -> tuple[int, ...]:
-    """Return the token ids of a prompt. Raises InvalidRequest if prompt and answer exceed the target's context."""
+def rendered(
+    prompt: Prompt, tokenizer: Tokenizer, context: int, options: Options
+) -> tuple[int, ...]:
+    """Return the token ids of a prompt.
+
+    Raises InvalidRequest if prompt and answer exceed the target's context.
+    """
     tokens = render(tokenizer, prompt)
     if len(tokens) + options.tokens > context:
         raise InvalidRequest(
-            f"cannot run {prompt.id}: {len(tokens)} tokens and max_tokens={options.tokens} exceed the target's context "
+            f"cannot run {prompt.id}: {len(tokens)} tokens and "
+            f"max_tokens={options.tokens} exceed the target's context "
             f"of {context}. Lower max_tokens"
         )
     return tokens
 
 
 def render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
-    """Return token ids of the conversation in the target's chat template; without one, turns become paragraphs."""
+    """Return token ids of the conversation in the target's chat template; without one,
+    turns become paragraphs.
+    """
     turns = [dict(message) for message in prompt.messages]
     if tokenizer.chat_template:
-        ids = cast(BatchEncoding, tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True))
+        ids = cast(
+            BatchEncoding,
+            tokenizer.apply_chat_template(
+                turns, add_generation_prompt=True, return_dict=True
+            ),
+        )
     else:
         ids = tokenizer("\n\n".join(turn["content"] for turn in turns))
     return tuple(cast(list[int], ids["input_ids"]))
 
 
 def check(options: Options) -> None:
-    """Raise InvalidRequest for invalid options, UnknownMethod for an unknown draft budget."""
+    """Raise InvalidRequest for invalid options, UnknownMethod for an unknown draft
+    budget.
+    """
     policy(options.budget)
     if options.offload_folder is not None and options.inflate is not None:
         raise InvalidRequest(
-            "cannot offload an enlarged target: it is made in memory. Give the folder of one of recipes/inflate.py"
+            "cannot offload an enlarged target: it is made in memory. Give the folder "
+            "of one of recipes/inflate.py"
         )
     for name in ("max_tokens", "repeats", "limit_prompts"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            raise InvalidRequest(f"cannot run the benchmark: '{name}' must be at least 1, got {value}")
+            raise InvalidRequest(
+                f"cannot run the benchmark: '{name}' must be at least 1, got {value}"
+            )
     if not options.temperatures or min(options.temperatures) < 0:
         raise InvalidRequest(
-            f"cannot run the benchmark: 'temperatures' must be one or more numbers >= 0, got {options.temperatures}"
+            "cannot run the benchmark: 'temperatures' must be one or more numbers >= "
+            f"0, got {options.temperatures}"
         )
     if options.plot is None:
         return
     if find_spec("matplotlib") is None:
-        raise InvalidRequest("cannot plot: matplotlib is not installed. Run: pip install 'foreword[bench]'")
+        raise InvalidRequest(
+            "cannot plot: matplotlib is not installed. Run: pip install "
+            "'foreword[bench]'"
+        )
     check_writable(Path(options.plot))
 
 
-def _settings(options: Options, names: tuple[str, ...], measured: list[str]) -> dict[str, Any]:
+def _settings(
+    options: Options, names: tuple[str, ...], measured: list[str]
+) -> dict[str, Any]:
     """Return the settings needed to repeat the run."""
     used = {**asdict(options), "max_tokens": options.tokens, "repeats": options.times}
     used["prompt_ids"] = list(dict.fromkeys(measured))

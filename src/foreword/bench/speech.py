@@ -1,4 +1,6 @@
-"""Speech benchmark: the sounds of a folder, transcribed by every method and by other programs, in turn."""
+"""Speech benchmark: the sounds of a folder, transcribed by every method and by other
+programs, in turn.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,16 @@ from foreword.types import SamplingParams
 
 SOUNDS = (".wav", ".flac")
 """Names of sound files end so."""
-SETTINGS = ("temperatures", "budget", "peers", "repeats", "seed", "dtype", "draft", "sources")
+SETTINGS = (
+    "temperatures",
+    "budget",
+    "peers",
+    "repeats",
+    "seed",
+    "dtype",
+    "draft",
+    "sources",
+)
 """Options that apply to sounds, and are written into the report."""
 DEFAULT_METHODS = (WITHOUT_DRAFT, "suffix")
 """Methods measured by default; with a draft model that of draft models too."""
@@ -52,7 +63,10 @@ Results = dict[tuple[float, str], dict[str, list[Trial]]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row at one temperature. None where a figure does not apply or is not visible from outside."""
+    """One row at one temperature.
+
+    None where a figure does not apply or is not visible from outside.
+    """
 
     name: str
     temperature: float
@@ -64,7 +78,9 @@ class Row:
     """Accepted / scored draft tokens."""
     tokens_per_pass: float | None
     same_text: bool | None
-    """Whether every text equals plain decoding's; None if it samples with another noise."""
+    """Whether every text equals plain decoding's; None if it samples with another
+    noise.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +102,28 @@ class SpeechReport:
 
     def table(self) -> Table:
         """Return a table for the terminal."""
-        left = "".join(f"\nleft out: {name} ({why})" for name, why in self.exclusions.items())
+        left = "".join(
+            f"\nleft out: {name} ({why})" for name, why in self.exclusions.items()
+        )
         seconds = f"{len(self.sounds)} sounds of {sum(self.sounds.values()):.1f} s"
         table = Table(
             title=f"{self.target}, {seconds}",
-            caption=escape("real-time factor: seconds of computing per second of sound" + left),
+            caption=escape(
+                "real-time factor: seconds of computing per second of sound" + left
+            ),
             box=SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,
         )
         table.add_column("method", no_wrap=True)
-        for head in ("T", "real-time factor", "× plain", "acceptance", "tokens/pass", "same text"):
+        for head in (
+            "T",
+            "real-time factor",
+            "× plain",
+            "acceptance",
+            "tokens/pass",
+            "same text",
+        ):
             table.add_column(head, justify="right")
         for row in self.rows:
             table.add_row(
@@ -119,19 +146,30 @@ def transcribing(
 ) -> SpeechReport:
     """Transcribe every sound of a folder by every row in turn; the order rotates.
 
-    Raises InvalidRequest, UnknownMethod or ModelError before any measuring. A row that fails is excluded.
+    Raises InvalidRequest, UnknownMethod or ModelError before any measuring. A row that
+    fails is excluded.
     """
     check(options)
     if options.target is None:
         raise InvalidRequest(
-            "cannot measure speech: the bundled model reads no sound. Give --model openai/whisper-tiny"
+            "cannot measure speech: the bundled model reads no sound. Give --model "
+            "openai/whisper-tiny"
         )
     if wrong := [name for name in options.peers if name not in (FASTER_WHISPER, ALL)]:
-        raise InvalidRequest(f"cannot measure {wrong[0]!r}: it transcribes no sound. Choose {FASTER_WHISPER}")
+        raise InvalidRequest(
+            f"cannot measure {wrong[0]!r}: it transcribes no sound. Choose "
+            f"{FASTER_WHISPER}"
+        )
     files = sound_files(folder)
     by_default = (*DEFAULT_METHODS, WITH_DRAFT) if options.draft else DEFAULT_METHODS
     names = tuple(dict.fromkeys((PLAIN, *(options.methods or by_default))))
-    source = weights(options.target, options.draft, options.dtype, None, trusted=options.trust_remote_code)
+    source = weights(
+        options.target,
+        options.draft,
+        options.dtype,
+        None,
+        trusted=options.trust_remote_code,
+    )
     source = replace(source, sources=sources(options.sources, names))
     progress(f"loading {source.name}")
     llm, out = _load(source, options), Exclusions(progress, needed=PLAIN)
@@ -147,25 +185,47 @@ def transcribing(
     }
     results = _measure(entries, asks, options.repeats, out, progress)
     seconds = {name: len(sound) / rate for name, sound in sounds.items()}
-    used = {name: getattr(options, name) for name in SETTINGS} | {"max_tokens": max_tokens, "methods": names}
-    return SpeechReport(machine(), versions(), source.name, used, seconds, _rows(results, seconds), out.reasons)
+    used = {name: getattr(options, name) for name in SETTINGS} | {
+        "max_tokens": max_tokens,
+        "methods": names,
+    }
+    return SpeechReport(
+        machine(),
+        versions(),
+        source.name,
+        used,
+        seconds,
+        _rows(results, seconds),
+        out.reasons,
+    )
 
 
 def sound_files(folder: Path) -> list[Path]:
-    """Return the sound files of a folder, sorted. Raises InvalidRequest if there are none."""
+    """Return the sound files of a folder, sorted.
+
+    Raises InvalidRequest if there are none.
+    """
     kinds = " or ".join(SOUNDS)
     if not folder.is_dir():
-        raise InvalidRequest(f"cannot read {folder}: there is no such folder. Give one with {kinds} files")
+        raise InvalidRequest(
+            f"cannot read {folder}: there is no such folder. Give one with {kinds} "
+            "files"
+        )
     files = sorted(folder.iterdir())
     found = [file for file in files if file.suffix.lower() in SOUNDS and file.is_file()]
     if not found:
         why = f"none of its {len(files)} files is {kinds}" if files else "it is empty"
-        raise InvalidRequest(f"cannot measure the sounds of {folder}: {why}. Put {kinds} files there")
+        raise InvalidRequest(
+            f"cannot measure the sounds of {folder}: {why}. Put {kinds} files there"
+        )
     return found
 
 
 def _load(source: Weights, options: Options) -> LLM:
-    """Return the target, whose requests name their methods. Raises InvalidRequest if it reads no sound."""
+    """Return the target, whose requests name their methods.
+
+    Raises InvalidRequest if it reads no sound.
+    """
     drafts = ({WITH_DRAFT: source.draft} if source.draft else {}) | dict(source.sources)
     llm = LLM(
         source.target,
@@ -178,7 +238,10 @@ def _load(source: Weights, options: Options) -> LLM:
         trust_remote_code=source.trusted,
     )
     if llm.target.seq2seq is None or not llm.target.seq2seq.sound:
-        raise InvalidRequest(f"cannot measure {source.name}: it reads no sound. Give --model a speech model as Whisper")
+        raise InvalidRequest(
+            f"cannot measure {source.name}: it reads no sound. Give --model a speech "
+            "model as Whisper"
+        )
     return llm
 
 
@@ -187,21 +250,26 @@ def _own(llm: LLM, names: tuple[str, ...], out: Exclusions) -> dict[str, Runs]:
     entries: dict[str, Runs] = {}
     for name in names:
         with out.unless(name), catch_warnings():
-            filterwarnings("error", "cannot load the drafter")  # its row would be plain decoding once more
+            # its row would be plain decoding once more
+            filterwarnings("error", "cannot load the drafter")
             llm.speculator(SamplingParams(method=name))
             entries[name] = partial(_ours, llm, name)
     return entries
 
 
 def _others(source: Weights, options: Options, out: Exclusions) -> dict[str, Runs]:
-    """Return the rows of transformers, which share one copy of the weights, and of the peers that were named."""
+    """Return the rows of transformers, which share one copy of the weights, and of the
+    peers that were named.
+    """
     entries: dict[str, Runs] = {}
     with out.unless(hf.GENERATE):
         target = Transformers(source)
         entries[hf.GENERATE] = target.run
         if source.draft is not None:
             with out.unless(hf.ASSISTED):
-                entries[hf.ASSISTED] = partial(target.run, draft=assistant(source.read(source.draft)))
+                entries[hf.ASSISTED] = partial(
+                    target.run, draft=assistant(source.read(source.draft))
+                )
     if options.peers:
         with out.unless(FASTER_WHISPER):
             entries[FASTER_WHISPER] = partial(faster_whisper, converted(source))
@@ -220,7 +288,11 @@ def _measure(
     for heat, own in asks.items():
         shortest = min(own, key=lambda ask: len(ask.samples))
         warm = replace(shortest, seed=shortest.seed + len(own), tenant="warm")
-        turns = [replace(ask, tenant=f"{heat:g} {repeat}") for repeat in range(repeats) for ask in own]
+        turns = [
+            replace(ask, tenant=f"{heat:g} {repeat}")
+            for repeat in range(repeats)
+            for ask in own
+        ]
         for turn, ask in enumerate([warm, *turns]):
             for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
                 if name in out:
@@ -229,25 +301,39 @@ def _measure(
                 with out.unless(name):
                     trial = entries[name](ask)
                     if turn:  # the first is a warm-up
-                        results.setdefault((heat, name), {}).setdefault(ask.name, []).append(trial)
+                        results.setdefault((heat, name), {}).setdefault(
+                            ask.name, []
+                        ).append(trial)
             if turn:
                 progress(f"temperature {heat:g}, {turn} of {len(turns)}: {ask.name}")
-    return {(heat, name): results[heat, name] for heat in asks for name in names if name not in out}
+    kept = [name for name in names if name not in out]
+    return {(heat, name): results[heat, name] for heat in asks for name in kept}
 
 
 def _rows(results: Results, sounds: dict[str, float]) -> tuple[Row, ...]:
     return tuple(
-        _row(heat, name, trials, results[heat, PLAIN], sum(sounds.values())) for (heat, name), trials in results.items()
+        _row(heat, name, trials, results[heat, PLAIN], sum(sounds.values()))
+        for (heat, name), trials in results.items()
     )
 
 
-def _row(heat: float, name: str, own: dict[str, list[Trial]], plain: dict[str, list[Trial]], sound: float) -> Row:
+def _row(
+    heat: float,
+    name: str,
+    own: dict[str, list[Trial]],
+    plain: dict[str, list[Trial]],
+    sound: float,
+) -> Row:
     pairs = [(trial, plain[file][0]) for file in own for trial in own[file]]
     same = all(trial.same(reference) for trial, reference in pairs)
     # Equal texts are equally many tokens, also where they cannot be counted.
-    emitted = sum(trial.emitted or (reference.emitted if same else 0) for trial, reference in pairs)
+    emitted = sum(
+        trial.emitted or (reference.emitted if same else 0)
+        for trial, reference in pairs
+    )
     passes, drafted, accepted = (
-        sum(getattr(trial, count) for trial, _ in pairs) for count in ("passes", "drafted", "accepted")
+        sum(getattr(trial, count) for trial, _ in pairs)
+        for count in ("passes", "drafted", "accepted")
     )
     return Row(
         name,
@@ -278,4 +364,12 @@ def _ours(llm: LLM, method: str, ask: Ask) -> Trial:
     if found.undrafted is not None:
         raise DraftError(found.undrafted)
     stats = found.stats
-    return Trial(found.text, tuple(found.tokens), seconds, stats.tokens, stats.rounds, stats.drafted, stats.accepted)
+    return Trial(
+        found.text,
+        tuple(found.tokens),
+        seconds,
+        stats.tokens,
+        stats.rounds,
+        stats.drafted,
+        stats.accepted,
+    )

@@ -28,21 +28,28 @@ Costs: TypeAlias = Float[np.ndarray, "prompt 2"]
 
 
 def speed(costs: Costs) -> float:
-    """Return tokens per second over all prompts: the sum of tokens over the sum of seconds."""
+    """Return tokens per second over all prompts: the sum of tokens over the sum of
+    seconds.
+    """
     tokens, seconds = costs.sum(axis=0)
     return float(tokens / seconds)
 
 
-def speedup(ours: Costs, theirs: Costs, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def speedup(
+    ours: Costs, theirs: Costs, *, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
     """Return the ratio of tokens per second of `ours` to `theirs` on the same prompts.
 
-    Prompts are drawn with replacement, the same for both sides, because a prompt that is slow for one is slow for the
-    other (percentile bootstrap: Efron and Tibshirani 1993, chapters 8 and 13). With few prompts the interval is
-    somewhat too narrow. Raises InvalidRequest unless both sides have the same number of prompts, at least one.
+    Prompts are drawn with replacement, the same for both sides, because a prompt that
+    is slow for one is slow for the other (percentile bootstrap: Efron and Tibshirani
+    1993, chapters 8 and 13). With few prompts the interval is somewhat too narrow.
+    Raises InvalidRequest unless both sides have the same number of prompts, at least
+    one.
     """
     if ours.shape != theirs.shape or not len(ours):
         raise InvalidRequest(
-            f"cannot compare speeds: need the same prompts on both sides, got {len(ours)} and {len(theirs)}"
+            "cannot compare speeds: need the same prompts on both sides, got "
+            f"{len(ours)} and {len(theirs)}"
         )
     drawn = np.random.default_rng(seed).integers(len(ours), size=(resamples, len(ours)))
     mine, other = ours[drawn].sum(axis=1), theirs[drawn].sum(axis=1)

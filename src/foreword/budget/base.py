@@ -1,4 +1,6 @@
-"""The interface of budget policies, which set the number of draft tokens per round, and the fixed budget."""
+"""The interface of budget policies, which set the number of draft tokens per round, and
+the fixed budget.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,40 @@ Measure = Callable[[], Mapping[int, float]]
 
 
 class DraftBudget(ABC):
-    """Policy for the number of draft tokens of each sequence, which learns from the outcome of each round.
+    """Policy for the number of draft tokens of each sequence, which learns from the
+    outcome of each round.
 
-    It never sees a sampled draft token: whether one is scored must not depend on its value (docs/guarantees.md). Its
-    inputs are fixed before sampling: past rounds, and the distribution that follows a prefix.
+    It never sees a sampled draft token: whether one is scored must not depend on its
+    value (docs/guarantees.md). Its inputs are fixed before sampling: past rounds, and
+    the distribution that follows a prefix.
     """
 
     summary: ClassVar[str] = ""
     """One line of help."""
     chains: ClassVar[bool] = False
-    """It decides after every draft token whether to add another (`stops`), so drafts are chains, not trees."""
+    """It decides after every draft token whether to add another (`stops`), so drafts
+    are chains, not trees.
+    """
 
     @classmethod
     def made(cls, measure: Measure) -> DraftBudget:
-        """Make the policy for a target whose forwards `measure` measures. The default ignores it."""
+        """Make the policy for a target whose forwards `measure` measures.
+
+        The default ignores it.
+        """
         del measure
         return cls()
 
     @classmethod
     def told(cls, source: str) -> Callable[[Measure], DraftBudget]:
-        """Return a factory from the text after the name and a colon. Raises InvalidRequest if it is invalid."""
+        """Return a factory from the text after the name and a colon.
+
+        Raises InvalidRequest if it is invalid.
+        """
         if source:
             raise InvalidRequest(
-                f"cannot use the budget option {source!r}: this budget takes nothing after its name. Leave it out"
+                f"cannot use the budget option {source!r}: this budget takes nothing "
+                "after its name. Leave it out"
             )
         return cls.made
 
@@ -61,31 +74,42 @@ class DraftBudget(ABC):
 
     @abstractmethod
     def nodes(self, sequence: Sequence, others: int) -> int:
-        """Return the most draft tokens for the next round of a sequence in a batch with `others` other sequences."""
+        """Return the most draft tokens for the next round of a sequence in a batch with
+        `others` other sequences.
+        """
 
-    def stops(self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]) -> bool:
-        """Return whether to stop after `depth` draft tokens, which `distribution` (log-weights) follows.
+    def stops(
+        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+    ) -> bool:
+        """Return whether to stop after `depth` draft tokens, which `distribution`
+        (log-weights) follows.
 
-        Called before the next token is sampled, and only if `chains` is set. The decision depends on the prefix alone,
-        so it is exact under every rule.
+        Called before the next token is sampled, and only if `chains` is set. The
+        decision depends on the prefix alone, so it is exact under every rule.
         """
         del sequence, depth, distribution
         return False
 
     def trim(self, draft: Draft) -> Draft:
-        """Return the draft without tokens that do not pay for their scoring. Never called for sampled drafts."""
+        """Return the draft without tokens that do not pay for their scoring.
+
+        Never called for sampled drafts.
+        """
         return draft
 
     def on_timing(  # noqa: B027 - a hook, empty by default
         self, rows: int, clock: Clock, reading: int = 0
     ) -> None:
-        """Receive the cost of the last round: a forward over `rows`, one per writing sequence and per draft token.
+        """Receive the cost of the last round: a forward over `rows`, one per writing
+        sequence and per draft token.
 
         `reading` prompt tokens were read in the same forward.
         """
 
     def learn(self, sequence: Sequence, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
-        """Receive the outcome of that round for a sequence; of rounds in which no draft tokens were requested, none."""
+        """Receive the outcome of that round for a sequence; of rounds in which no draft
+        tokens were requested, none.
+        """
 
     def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a sequence that has ended."""

@@ -1,4 +1,6 @@
-"""The gain of drafting where several sequences share a round: its duration without draft tokens, and what they add."""
+"""The gain of drafting where several sequences share a round: its duration without
+draft tokens, and what they add.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class PredictedGain:
     """Draft tokens by bin of probability."""
 
     def add(self, probabilities: List[float], decay: float) -> None:
-        """Add the probabilities of one sequence's draft in one round; none if its drafter proposed nothing."""
+        """Add the probabilities of one sequence's draft in one round; none if its
+        drafter proposed nothing.
+        """
         self.rounds = decay * self.rounds + 1
         self.tokens = decay * self.tokens + sum(probabilities)
         self.counts = [decay * count for count in self.counts]
@@ -33,9 +37,15 @@ class PredictedGain:
             self.counts[min(int(LEVELS * probability), LEVELS - 1)] += 1
 
     def relative_to(self, overall: PredictedGain) -> float:
-        """Return the ratio of this sequence's expected accepted tokens to the overall mean, shrunk toward 1."""
+        """Return the ratio of this sequence's expected accepted tokens to the overall
+        mean, shrunk toward 1.
+        """
         expected = overall.tokens / max(overall.rounds, 1e-9)
-        return (self.tokens + 2 * expected) / ((self.rounds + 2) * expected) if expected else 1.0
+        return (
+            (self.tokens + 2 * expected) / ((self.rounds + 2) * expected)
+            if expected
+            else 1.0
+        )
 
 
 @dataclass(slots=True)
@@ -52,7 +62,9 @@ class BatchGain:
     """Seconds of the round without draft tokens."""
 
     def __post_init__(self) -> None:
-        self.plain_seconds = self.costs.seconds(self.sequences) + self.sequences * self.plain_overhead
+        self.plain_seconds = (
+            self.costs.seconds(self.sequences) + self.sequences * self.plain_overhead
+        )
 
     @property
     def alone_seconds(self) -> float:
@@ -61,35 +73,56 @@ class BatchGain:
 
     @property
     def token_seconds(self) -> float:
-        """Seconds that a token takes without draft tokens, which an accepted one saves."""
+        """Seconds that a token takes without draft tokens, which an accepted
+        one saves.
+        """
         return self.plain_seconds / self.sequences
 
     def added(self, drafting: DraftingCost, scored: float, requested: float) -> float:
-        """Return the extra seconds of the round per sequence, if each requests `requested` tokens and scores `scored`.
+        """Return the extra seconds of the round per sequence, if each requests
+        `requested` tokens and scores `scored`.
 
         Both are averages; the forward has whole rows.
         """
-        more = self.costs.seconds(self.sequences + round(self.sequences * scored)) - self.costs.seconds(self.sequences)
+        more = self.costs.seconds(
+            self.sequences + round(self.sequences * scored)
+        ) - self.costs.seconds(self.sequences)
         drafted = drafting.seconds(self.sequences * requested)
-        return max(more, 0.0) / self.sequences + self.overhead - self.plain_overhead + drafted / self.sequences
+        return (
+            max(more, 0.0) / self.sequences
+            + self.overhead
+            - self.plain_overhead
+            + drafted / self.sequences
+        )
 
     def never_pays(self, drafting: DraftingCost) -> bool:
-        """Return whether draft tokens could not pay even if all were accepted, by the measured cost of drafting."""
+        """Return whether draft tokens could not pay even if all were accepted, by the
+        measured cost of drafting.
+        """
         if not drafting.measured:
             return False
         now, token_seconds = self.costs.seconds(self.sequences), self.token_seconds
         for count in TRIES:
             scoring = max(self.costs.seconds(self.sequences + count) - now, 0.0)
-            if count * token_seconds > scoring + drafting.seconds(count, 1.0 / self.sequences):
+            if count * token_seconds > scoring + drafting.seconds(
+                count, 1.0 / self.sequences
+            ):
                 return False
         return True
 
-    def best(self, drafting: DraftingCost, overall: PredictedGain, share: float, most: float) -> tuple[float, float]:
-        """Return tokens earned and extra seconds per sequence for the most profitable selection of draft tokens.
+    def best(
+        self, drafting: DraftingCost, overall: PredictedGain, share: float, most: float
+    ) -> tuple[float, float]:
+        """Return tokens earned and extra seconds per sequence for the most profitable
+        selection of draft tokens.
 
-        The likeliest are taken first, as in `trim`; `share` calibrates stated probabilities.
+        The likeliest are taken first, as in `trim`; `share` calibrates stated
+        probabilities.
         """
-        plain_seconds, earned, scored, fastest = self.plain_seconds, 0.0, 0.0, 0.0
+        plain_seconds = self.plain_seconds
+        earned = 0.0
+        scored = 0.0
+        fastest = 0.0
         result = (0.0, self.added(drafting, 0.0, most))
         for level in range(LEVELS - 1, -1, -1):
             count = overall.counts[level] / overall.rounds

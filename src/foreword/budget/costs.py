@@ -1,4 +1,6 @@
-"""Seconds of a forward by its number of rows: measured beforehand, and corrected in use."""
+"""Seconds of a forward by its number of rows: measured beforehand, and corrected in
+use.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from collections.abc import Mapping
 from foreword.estimators import OUTLIER, steadied
 
 FAR = 0.02
-"""Long-run weight of one forward in the correction of all row counts, however far from its own."""
+"""Long-run weight of one forward in the correction of all row counts, however far from
+its own.
+"""
 LEAST = 1e-7
 """Seconds. Lower bound of any forward; a coarse clock may show 0."""
 
@@ -21,12 +25,16 @@ class Costs:
         self._rows = sorted(measured)
         self._base = [measured[rows] for rows in self._rows]
         self._far = 0.3
-        """Weight of one forward for other row counts: large at first, since the table may be outdated."""
+        """Weight of one forward for other row counts: large at first, since the table
+        may be outdated.
+        """
         self._near: dict[int, list[float]] = {}
         """Rows of a forward -> its extra weight for each measured row count."""
 
     def seconds(self, rows: int) -> float:
-        """Return the expected seconds, interpolated between measured row counts and extrapolated beyond."""
+        """Return the expected seconds, interpolated between measured row counts and
+        extrapolated beyond.
+        """
         at = bisect_left(self._rows, rows)
         if len(self._rows) == 1 or (at < len(self._rows) and self._rows[at] == rows):
             return self._base[min(at, len(self._base) - 1)]
@@ -42,15 +50,22 @@ class Costs:
     def correct(self, rows: int, seconds: float) -> None:
         """Learn from a forward; one slow outlier has little effect.
 
-        It weighs most for similar row counts: few rows are bound by memory and many by the processor, and other
-        programs may slow down only one of the two.
+        It weighs most for similar row counts: few rows are bound by memory and many by
+        the processor, and other programs may slow down only one of the two.
         """
         expected = self.seconds(rows)
         off = max(steadied(seconds, expected) / expected, 1 / OUTLIER)
         near = self._near.get(rows)
         if near is None:
-            near = self._near[rows] = [0.2 * math.exp(-abs(math.log2(measured / rows))) for measured in self._rows]
-        # On a log scale: otherwise a noisy clock would raise unused row counts without end.
-        moved = (base * off ** (self._far + weight) for base, weight in zip(self._base, near, strict=True))
+            near = self._near[rows] = [
+                0.2 * math.exp(-abs(math.log2(measured / rows)))
+                for measured in self._rows
+            ]
+        # On a log scale: otherwise a noisy clock would raise unused row counts without
+        # end.
+        moved = (
+            base * off ** (self._far + weight)
+            for base, weight in zip(self._base, near, strict=True)
+        )
         self._base = [max(base, LEAST) for base in moved]
         self._far = max(0.5 * self._far, FAR)

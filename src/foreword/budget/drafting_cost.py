@@ -1,4 +1,6 @@
-"""The cost of drafting: seconds per draft token of a round, and per token that the drafter has yet to read."""
+"""The cost of drafting: seconds per draft token of a round, and per token that the
+drafter has yet to read.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,16 @@ from foreword.estimators import DECAY, LinearCost
 
 
 class DraftingCost:
-    """Two linear fits: seconds by requested draft tokens, and the remaining seconds by unread tokens."""
+    """Two linear fits: seconds by requested draft tokens, and the remaining seconds by
+    unread tokens.
+    """
 
     def __init__(self) -> None:
         self._line = LinearCost()
         self._square = self._both = 0.0
-        """Sums of the second fit, which goes through zero: rounds weigh by the tokens they read."""
+        """Sums of the second fit, which goes through zero: rounds weigh by the tokens
+        they read.
+        """
 
     @property
     def measured(self) -> bool:
@@ -24,7 +30,9 @@ class DraftingCost:
         return self._square > 0
 
     def seconds(self, count: float, share: float = 1.0) -> float:
-        """Return the seconds of drafting `count` tokens; `share` is the part of the fixed cost to include."""
+        """Return the seconds of drafting `count` tokens; `share` is the part of the
+        fixed cost to include.
+        """
         return share * self._line.start + self._line.each * count
 
     def catch_up(self, unread: int) -> float:
@@ -32,7 +40,9 @@ class DraftingCost:
         return unread * self._both / self._square if self._square else 0.0
 
     def learn(self, count: int, unread: int, seconds: float) -> None:
-        """Record a round that requested `count` draft tokens, for sequences with `unread` tokens in total."""
+        """Record a round that requested `count` draft tokens, for sequences with
+        `unread` tokens in total.
+        """
         if unread and not self.measured:
             return  # reading and drafting cannot be told apart yet
         if unread:

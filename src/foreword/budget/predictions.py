@@ -1,4 +1,6 @@
-"""Statistics on drafters that state probabilities: how many draft tokens to request, and their calibration."""
+"""Statistics on drafters that state probabilities: how many draft tokens to request,
+and their calibration.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,20 @@ from foreword.types.params import NODES
 MOST = 48
 """Draft tokens. Largest tree tried, unless more rows are cheap."""
 CHEAP = 2.0
-"""Times the seconds of one row. A tree may be larger than MOST if its forward takes no longer: it waits for a disk."""
+"""Times the seconds of one row.
+
+A tree may be larger than MOST if its forward takes no longer: it waits for a disk.
+"""
 STEPS = 12
-"""Rounds in which the number of draft tokens can grow from nothing to the largest tree."""
+"""Rounds in which the number of draft tokens can grow from nothing to the
+largest tree.
+"""
 
 
 def largest(cost: Mapping[int, float]) -> int:
-    """Return the draft tokens of the largest tree to try, at most NODES, by the seconds of a forward by rows."""
+    """Return the draft tokens of the largest tree to try, at most NODES, by the seconds
+    of a forward by rows.
+    """
     cheap = max(rows for rows in cost if cost[rows] <= CHEAP * cost[min(cost)])
     return max(MOST, min(cheap - 1, NODES))
 
@@ -40,21 +49,31 @@ class DraftProbabilities:
     calibration: CalibrationRatio = field(default_factory=CalibrationRatio)
 
     def settle(self, kept: list[int], expected: float) -> None:
-        """Update `most` from the draft tokens kept per sequence; `expected` is the sum of their probabilities."""
+        """Update `most` from the draft tokens kept per sequence; `expected` is the sum
+        of their probabilities.
+        """
         self.available = True
-        self.most = min(max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), self.limit)
+        self.most = min(
+            max(max(kept, default=0) + 2, (15 * self.most) // 16, 4), self.limit
+        )
         if kept and max(kept) >= self.most - 2:
             self.most = min(self.most + self.limit // STEPS, self.limit)
         self.calibration.promise(expected)
 
-    def paying(self, probabilities: List[float], rows: int, costs: Costs, overhead: float) -> int:
-        """Return how many draft tokens of these probabilities, likeliest first, maximize tokens per second.
+    def paying(
+        self, probabilities: List[float], rows: int, costs: Costs, overhead: float
+    ) -> int:
+        """Return how many draft tokens of these probabilities, likeliest first,
+        maximize tokens per second.
 
-        `rows`: sequences that drafted; `overhead`: seconds of verify and commit for each of them.
+        `rows`: sequences that drafted; `overhead`: seconds of verify and commit for
+        each of them.
         """
         # All are drafted already, so their drafting time is spent either way.
         spent = rows * overhead + self.cost.start + self.cost.each * len(probabilities)
-        best, fastest, earned = 0, rows / (costs.seconds(rows) + spent), float(rows)
+        best = 0
+        fastest = rows / (costs.seconds(rows) + spent)
+        earned = float(rows)
         for count, probability in enumerate(probabilities, 1):
             earned += self.calibration.share * probability
             rate = earned / (costs.seconds(rows + count) + spent)

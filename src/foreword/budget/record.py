@@ -19,7 +19,10 @@ ANEW = 8
 LONGEST = 256
 """Rounds. Longest pause in drafting, and the cap on recorded losses."""
 LOSS_BUDGET = 8
-"""Rounds of plain decoding of one sequence. Time that speculation may lose while it is tried out."""
+"""Rounds of plain decoding of one sequence.
+
+Time that speculation may lose while it is tried out.
+"""
 SHARE = 0.01
 """Share of plain decoding time that later tries may lose."""
 
@@ -42,10 +45,17 @@ class AcceptanceRecord:
     pause: int = 0
     """Rounds to go without drafting."""
     backoff: int = BACKOFF
-    """Rounds of the next pause at least; doubles each time drafting still loses, until a try wins."""
+    """Rounds of the next pause at least; doubles each time drafting still loses, until
+    a try wins.
+    """
 
-    def add(self, outcome: RoundResult, probabilities: list[float] | None, *, weighed: bool) -> None:
-        """Learn from a round. If drafts are weighed (state probabilities), acceptance by depth is not needed."""
+    def add(
+        self, outcome: RoundResult, probabilities: list[float] | None, *, weighed: bool
+    ) -> None:
+        """Learn from a round.
+
+        If drafts are weighed (state probabilities), acceptance by depth is not needed.
+        """
         if probabilities is not None:
             self.predicted.add(probabilities, DECAY)
         for depth in range(0 if weighed else LIMIT):
@@ -56,7 +66,9 @@ class AcceptanceRecord:
                 self.kept[depth] += depth < outcome.accepted
 
     def unread(self, sequence: Sequence) -> int:
-        """Return the tokens to catch up on, or 0 for the few that a round or two add."""
+        """Return the tokens to catch up on, or 0 for the few that a round or
+        two add.
+        """
         count = len(sequence.tokens) - self.read
         return count if count > ANEW else 0
 
@@ -68,7 +80,9 @@ class AcceptanceRecord:
 
 @dataclass(slots=True)
 class Balance:
-    """What drafting won and lost for one kind of sequences in batches of similar size."""
+    """What drafting won and lost for one kind of sequences in batches of
+    similar size.
+    """
 
     written: float = 0.0
     """Tokens of rounds with draft tokens."""

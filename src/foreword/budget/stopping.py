@@ -1,4 +1,5 @@
-"""Budgets that extend the chain while the drafter is confident, and the schedule of transformers.
+"""Budgets that extend the chain while the drafter is confident, and the schedule of
+transformers.
 
 They read the distribution that follows a prefix, never a sample from it.
 """
@@ -21,10 +22,12 @@ MOST = 40
 
 
 class ConfidenceBudget(DraftBudget):
-    """Stop rule: the chain ends where no token has a probability above the threshold; it has at least one draft token.
+    """Stop rule: the chain ends where no token has a probability above the threshold;
+    it has at least one draft token.
 
-    transformers and Draft & Verify (Zhang et al. 2024) test the probability of the sampled token. Dropping that token
-    would be biased under every rule but `match`; the maximum of its distribution is as informative, and fixed before.
+    transformers and Draft & Verify (Zhang et al. 2024) test the probability of the
+    sampled token. Dropping that token would be biased under every rule but `match`; the
+    maximum of its distribution is as informative, and fixed before.
     """
 
     summary = "extend the chain while the likeliest next token is likely"
@@ -36,7 +39,9 @@ class ConfidenceBudget(DraftBudget):
     def nodes(self, sequence: Sequence, others: int) -> int:
         return self.most
 
-    def stops(self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]) -> bool:
+    def stops(
+        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+    ) -> bool:
         return depth > 0 and self.doubts(float(probs(distribution[None]).max()))
 
     def doubts(self, probability: float) -> bool:
@@ -45,7 +50,10 @@ class ConfidenceBudget(DraftBudget):
 
 
 SHARE = 0.15
-"""c: assumed ratio of the distance to the target to the drafter's entropy. As in the public code."""
+"""c: assumed ratio of the distance to the target to the drafter's entropy.
+
+As in the public code.
+"""
 THRESHOLD = 0.3
 """h, likewise."""
 MOST = 40
@@ -53,21 +61,29 @@ MOST = 40
 
 
 class SvipBudget(DraftBudget):
-    """Stop rule: the chain ends where sqrt(c H(q)) > h, a bound on the distance of q from p; at least one draft token.
+    """Stop rule: the chain ends where sqrt(c H(q)) > h, a bound on the distance of q
+    from p; at least one draft token.
 
-    The public code tests after a token was sampled, and still scores it. This policy tests before: H(q) is fixed then.
+    The public code tests after a token was sampled, and still scores it. This policy
+    tests before: H(q) is fixed then.
     """
 
     summary = "SVIP: extend the chain until the drafter's entropy is too large"
     chains = True
 
-    def __init__(self, threshold: float = THRESHOLD, share: float = SHARE, most: int = MOST) -> None:
-        self.threshold, self.share, self.most = threshold, share, most
+    def __init__(
+        self, threshold: float = THRESHOLD, share: float = SHARE, most: int = MOST
+    ) -> None:
+        self.threshold = threshold
+        self.share = share
+        self.most = most
 
     def nodes(self, sequence: Sequence, others: int) -> int:
         return self.most
 
-    def stops(self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]) -> bool:
+    def stops(
+        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+    ) -> bool:
         return depth > 0 and self.doubts(float(entropy(distribution[None])))
 
     def doubts(self, nats: float) -> bool:
@@ -81,31 +97,42 @@ THRESHOLD = 0.4
 """lambda at the start."""
 TARGET = 0.9
 """Acceptance rate that the threshold steers toward."""
-STEP, INERTIA, MEMORY = 0.01, 0.9, 0.5
-"""Step of the threshold, its smoothing, and the weight of the past in the measured acceptance rate."""
+STEP = 0.01
+INERTIA = 0.9
+MEMORY = 0.5
+"""Step of the threshold, its smoothing, and the weight of the past in the measured
+acceptance rate.
+"""
 MOST = 40
 """Longest chain."""
 
 
 class AdaEdlBudget(DraftBudget):
-    """Stop rule: the chain ends where 1 - sqrt(gamma H(q)) < lambda; it has at least one draft token.
+    """Stop rule: the chain ends where 1 - sqrt(gamma H(q)) < lambda; it has at least
+    one draft token.
 
-    lambda rises while acceptance is below TARGET and falls otherwise, as in Draft & Verify (Zhang et al. 2024, section
-    3.3), whose constants these are; a chain of full length does not move it. It moves between rounds, so it is exact
-    under every rule.
+    lambda rises while acceptance is below TARGET and falls otherwise, as in Draft &
+    Verify (Zhang et al. 2024, section 3.3), whose constants these are; a chain of full
+    length does not move it. It moves between rounds, so it is exact under every rule.
     """
 
     summary = "AdaEDL: as svip, with a threshold that follows the measured acceptance"
     chains = True
 
-    def __init__(self, threshold: float = THRESHOLD, share: float = SHARE, most: int = MOST) -> None:
-        self.threshold, self.share, self.most = threshold, share, most
+    def __init__(
+        self, threshold: float = THRESHOLD, share: float = SHARE, most: int = MOST
+    ) -> None:
+        self.threshold = threshold
+        self.share = share
+        self.most = most
         self._kept = TARGET
 
     def nodes(self, sequence: Sequence, others: int) -> int:
         return self.most
 
-    def stops(self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]) -> bool:
+    def stops(
+        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+    ) -> bool:
         return depth > 0 and self.doubts(float(entropy(distribution[None])))
 
     def doubts(self, nats: float) -> bool:
@@ -115,11 +142,16 @@ class AdaEdlBudget(DraftBudget):
     def learn(self, sequence: Sequence, outcome: RoundResult) -> None:
         if not outcome.drafted:
             return
-        self._kept = MEMORY * self._kept + (1 - MEMORY) * outcome.accepted / outcome.drafted
+        self._kept = (
+            MEMORY * self._kept + (1 - MEMORY) * outcome.accepted / outcome.drafted
+        )
         if outcome.drafted < self.most:
             moved = self.threshold + (STEP if self._kept < TARGET else -STEP)
-            # Clamped to probabilities: from beyond, it would take as long to come back as it took to go there.
-            self.threshold = min(max(INERTIA * self.threshold + (1 - INERTIA) * moved, 0.0), 1.0)
+            # Clamped to probabilities: from beyond, it would take as long to come back
+            # as it took to go there.
+            self.threshold = min(
+                max(INERTIA * self.threshold + (1 - INERTIA) * moved, 0.0), 1.0
+            )
 
 
 START = 5
@@ -129,12 +161,15 @@ MORE, FEWER = 2, 1
 
 
 class HeuristicBudget(DraftBudget):
-    """`num_assistant_tokens_schedule="heuristic_transient"` of transformers: a count for each sequence, at least 1.
+    """`num_assistant_tokens_schedule="heuristic_transient"` of transformers: a count
+    for each sequence, at least 1.
 
     A tree counts as fully accepted if its longest branch is.
     """
 
-    summary = "transformers' schedule: two more after a fully accepted round, else one fewer"
+    summary = (
+        "transformers' schedule: two more after a fully accepted round, else one fewer"
+    )
 
     def __init__(self, start: int = START) -> None:
         self._start = start

@@ -1,6 +1,7 @@
 """Paths of the bundled models and heads.
 
-CARD.md beside this file describes and measures them; ATTRIBUTION.md names their training data.
+CARD.md beside this file describes and measures them; ATTRIBUTION.md names their
+training data.
 """
 
 from importlib.resources import files
@@ -10,7 +11,8 @@ from foreword.errors import ModelError
 
 
 def target() -> Path:
-    """Return the folder of the target: a Llama of 26.2M parameters in bf16, with tokenizer and chat template.
+    """Return the folder of the target: a Llama of 26.2M parameters in bf16, with
+    tokenizer and chat template.
 
     Raises ModelError when the package lies inside an archive.
     """
@@ -18,7 +20,8 @@ def target() -> Path:
 
 
 def draft() -> Path:
-    """Return the folder of the draft: a Llama of 4.7M parameters in bf16 with the target's tokenizer.
+    """Return the folder of the draft: a Llama of 4.7M parameters in bf16 with the
+    target's tokenizer.
 
     Raises ModelError when the package lies inside an archive.
     """
@@ -26,7 +29,8 @@ def draft() -> Path:
 
 
 def head(method: str) -> Path | None:
-    """Return the folder of the target's head for this method; None where none is bundled.
+    """Return the folder of the target's head for this method; None where none is
+    bundled.
 
     Raises ModelError when the package lies inside an archive.
     """
@@ -38,6 +42,7 @@ def _folder(name: str) -> Path:
     folder = files("foreword.bundled") / name
     if not isinstance(folder, Path):
         raise ModelError(
-            "cannot read the bundled models: they lie inside an archive. Install foreword as plain files (pip install)"
+            "cannot read the bundled models: they lie inside an archive. Install "
+            "foreword as plain files (pip install)"
         )
     return folder

@@ -5,7 +5,15 @@ from foreword.chats.images import image_of, image_reader, is_image
 from foreword.chats.instruction import instructed, instruction
 from foreword.chats.messages import Message, conversation, images_of
 from foreword.chats.sanitize import check_sanitizing, marked
-from foreword.chats.templates import Options, check_options, check_roles, in_parts, knows_tools, readings, template_of
+from foreword.chats.templates import (
+    Options,
+    check_options,
+    check_roles,
+    in_parts,
+    knows_tools,
+    readings,
+    template_of,
+)
 from foreword.chats.tools import Function, Tool, functions_of
 
 __all__ = [

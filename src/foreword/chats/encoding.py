@@ -1,4 +1,6 @@
-"""Provides the step from a rendered chat to token ids, with control tokens that are marked as plain text or without."""
+"""Provides the step from a rendered chat to token ids, with control tokens that are
+marked as plain text or without.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +9,51 @@ from collections.abc import Sequence as List
 from typing import Any
 
 PLAIN = {"sanitize_control_tokens": True}
-"""What tells tokenizers and processors of transformers that control tokens are marked (foreword.chats.sanitize)."""
+"""What tells tokenizers and processors of transformers that control tokens are marked
+(foreword.chats.sanitize).
+"""
 
 
 def encoded(
-    tokenizer: Any, turns: List[Any], *, like_processor: bool, plain: bool = False, **options: Any
+    tokenizer: Any,
+    turns: List[Any],
+    *,
+    like_processor: bool,
+    plain: bool = False,
+    **options: Any,
 ) -> list[int]:
     """Return the token ids of a chat without images.
 
-    `like_processor`: whether the model reads images; its processor begins a text with special tokens that the template
-    leaves out.  `plain`: whether control tokens are marked as plain text.
+    `like_processor`: whether the model reads images; its processor begins a text with
+    special tokens that the template leaves out. `plain`: whether control tokens are
+    marked as plain text.
     """
     if not (plain or like_processor):
-        return list(tokenizer.apply_chat_template(turns, return_dict=True, **options)["input_ids"])
+        return list(
+            tokenizer.apply_chat_template(turns, return_dict=True, **options)[
+                "input_ids"
+            ]
+        )
     text = tokenizer.apply_chat_template(turns, tokenize=False, **options)
     begun = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
     add = like_processor and not begun
-    return list(tokenizer(text, add_special_tokens=add, **(PLAIN if plain else {}))["input_ids"])
+    return list(
+        tokenizer(text, add_special_tokens=add, **(PLAIN if plain else {}))["input_ids"]
+    )
 
 
 def encoded_images(
-    encode: Callable[..., list[int]], turns: List[Any], *, plain: bool = False, **options: Any
+    encode: Callable[..., list[int]],
+    turns: List[Any],
+    *,
+    plain: bool = False,
+    **options: Any,
 ) -> list[int]:
-    """Return the token ids of a chat with images, by the `encode` of their processor; `plain` as for `encoded`.
+    """Return the token ids of a chat with images, by the `encode` of their processor;
+    `plain` as for `encoded`.
 
     Processors add to the options that they are given.
     """
-    return encode(turns, **options, **({"processor_kwargs": dict(PLAIN)} if plain else {}))
+    return encode(
+        turns, **options, **({"processor_kwargs": dict(PLAIN)} if plain else {})
+    )

@@ -1,4 +1,6 @@
-"""Images of a chat: from a part of a message, in any form that clients send, to a picture in memory."""
+"""Images of a chat: from a part of a message, in any form that clients send, to a
+picture in memory.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,23 @@ from foreword.errors import InvalidRequest, words
 from foreword.wanted import check_wanted
 
 KINDS = ("image", "image_url", "input_image")
-"""Types of message parts that hold an image: of transformers and Anthropic, of OpenAI's chats, of its responses."""
+"""Types of message parts that hold an image: of transformers and Anthropic, of OpenAI's
+chats, of its responses.
+"""
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 MOST_PIXELS = 64 * 2**20
 """Pixels of one image. A small file can hold an image that does not fit in memory."""
 MOST_PROMPT_PIXELS = 2 * MOST_PIXELS
-"""Pixels of all images of one prompt: 64 screenshots of 1920 × 1080, or 11 photos of 12 million pixels."""
+"""Pixels of all images of one prompt: 64 screenshots of 1920 × 1080, or 11 photos of 12
+million pixels.
+"""
 LONGEST_SIDE = 2**15
 """Pixels. Longest side of an image."""
 LONGEST_RATIO = 100
-"""Longest side over shortest. A processor that scales the shortest side to a size multiplies the other one by it."""
+"""Longest side over shortest.
+
+A processor that scales the shortest side to a size multiplies the other one by it.
+"""
 MOST_BYTES = 64 * 2**20
 """Bytes of an encoded image."""
 MOST_IMAGES = 64
@@ -43,7 +52,8 @@ def is_image(part: object) -> bool:
 def image_reader(*, files: bool = True) -> Callable[[object], Any]:
     """Return `image_of` for the images of one prompt.
 
-    There may be `MOST_IMAGES`, with `MOST_PROMPT_PIXELS` in all; no pixel is decoded to find that out.
+    There may be `MOST_IMAGES`, with `MOST_PROMPT_PIXELS` in all; no pixel is decoded to
+    find that out.
     """
     count = pixels = 0
 
@@ -51,12 +61,15 @@ def image_reader(*, files: bool = True) -> Callable[[object], Any]:
         nonlocal count, pixels
         check_wanted()
         if count == MOST_IMAGES:
-            raise InvalidRequest(f"cannot read more than {MOST_IMAGES} images in one prompt. Give fewer")
+            raise InvalidRequest(
+                f"cannot read more than {MOST_IMAGES} images in one prompt. Give fewer"
+            )
         picture = image_of(part, files=files)
         count, pixels = count + 1, pixels + picture.width * picture.height
         if pixels > MOST_PROMPT_PIXELS:
             raise InvalidRequest(
-                f"cannot read the images of this prompt: the first {count} have {pixels} pixels, and the limit for "
+                f"cannot read the images of this prompt: the first {count} have "
+                f"{pixels} pixels, and the limit for "
                 f"all is {MOST_PROMPT_PIXELS}. Give fewer, or make them smaller"
             )
         return picture
@@ -65,11 +78,13 @@ def image_reader(*, files: bool = True) -> Callable[[object], Any]:
 
 
 def image_of(part: object, *, files: bool = True) -> Any:
-    """Return the image of a part as an RGB picture of PIL, turned upright, that is decoded when it is used.
+    """Return the image of a part as an RGB picture of PIL, turned upright, that is
+    decoded when it is used.
 
-    `part` is a message part of one of `KINDS`, or the image itself: a path, a picture of PIL, bytes, base64 text or a
-    data: URL. Without `files`, as for requests from elsewhere, paths are refused. Raises InvalidRequest for anything
-    that is no image, or is too large; a damaged one raises it when it is decoded.
+    `part` is a message part of one of `KINDS`, or the image itself: a path, a picture
+    of PIL, bytes, base64 text or a data: URL. Without `files`, as for requests from
+    elsewhere, paths are refused. Raises InvalidRequest for anything that is no image,
+    or is too large; a damaged one raises it when it is decoded.
     """
     source: Any = _source(part) if isinstance(part, Mapping) else part
     if hasattr(source, "convert") and hasattr(source, "size"):
@@ -79,7 +94,9 @@ def image_of(part: object, *, files: bool = True) -> Any:
 
 
 def _source(part: Mapping[str, Any]) -> object:
-    """Return what a message part says of its image: a path, a picture, bytes, or text in base64."""
+    """Return what a message part says of its image: a path, a picture, bytes, or text
+    in base64.
+    """
     inner = part.get("source")  # Anthropic's
     if isinstance(inner, Mapping):
         kind = inner.get("type")
@@ -87,14 +104,25 @@ def _source(part: Mapping[str, Any]) -> object:
             return f"data:{inner.get('media_type', 'image')};base64,{inner['data']}"
         if kind == "url":
             return inner.get("url")
-        raise InvalidRequest(f"cannot read an image: a source of type {kind!r} is not served. Give base64 data")
+        raise InvalidRequest(
+            f"cannot read an image: a source of type {kind!r} is not served. Give "
+            "base64 data"
+        )
     url = part.get("image_url")  # OpenAI's
     if url is not None:
         return url.get("url") if isinstance(url, Mapping) else url
-    found = next((part[name] for name in ("image", "url", "path", "base64") if part.get(name) is not None), None)
+    found = next(
+        (
+            part[name]
+            for name in ("image", "url", "path", "base64")
+            if part.get(name) is not None
+        ),
+        None,
+    )
     if found is None:
         raise InvalidRequest(
-            'cannot read an image: its part holds none. Give {"type": "image", "image": a path, a picture or data}'
+            'cannot read an image: its part holds none. Give {"type": "image", '
+            '"image": a path, a picture or data}'
         )
     return found
 
@@ -105,19 +133,24 @@ def _content(source: object, *, files: bool) -> bytes:
         return bytes(source)
     if isinstance(source, str) and re.match(r"https?:", source, re.IGNORECASE):
         raise InvalidRequest(
-            f"cannot read the image {reprlib.repr(source)}: nothing is loaded from the network. Give the image as a "
+            f"cannot read the image {reprlib.repr(source)}: nothing is loaded from the "
+            "network. Give the image as a "
             "data: URL"
         )
     if isinstance(source, str) and source[:5].lower() == "data:":
         head, comma, data = source.partition(",")
         if not comma or not head.endswith(";base64"):
-            raise InvalidRequest("cannot read an image: its data: URL is not in base64. Give data:image/png;base64,…")
+            raise InvalidRequest(
+                "cannot read an image: its data: URL is not in base64. Give "
+                "data:image/png;base64,…"
+            )
         return _bytes(data)
     if isinstance(source, str) and (not files or BASE64.fullmatch(source)):
         return _bytes(source)
     if not files or not isinstance(source, str | Path):
         raise InvalidRequest(
-            f"cannot read an image: it is given as {reprlib.repr(source)}. Give a path, a picture of PIL, bytes or a "
+            f"cannot read an image: it is given as {reprlib.repr(source)}. Give a "
+            "path, a picture of PIL, bytes or a "
             "data: URL"
         )
     path = Path(source).expanduser()
@@ -126,16 +159,25 @@ def _content(source: object, *, files: bool) -> bytes:
             raise InvalidRequest(_too_large(path.stat().st_size))
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        why = "there is no such file" if isinstance(error, FileNotFoundError) else words(error)
-        raise InvalidRequest(f"cannot read the image {str(path)!r}: {why}. Give the path of an image") from error
+        why = (
+            "there is no such file"
+            if isinstance(error, FileNotFoundError)
+            else words(error)
+        )
+        raise InvalidRequest(
+            f"cannot read the image {str(path)!r}: {why}. Give the path of an image"
+        ) from error
 
 
 def _bytes(text: str) -> bytes:
     try:
-        return base64.b64decode("".join(text.split()).replace("-", "+").replace("_", "/"), validate=True)
+        return base64.b64decode(
+            "".join(text.split()).replace("-", "+").replace("_", "/"), validate=True
+        )
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(
-            f"cannot read an image: its data is not base64: {words(error)}. Give a data: URL, data:image/png;base64,…"
+            f"cannot read an image: its data is not base64: {words(error)}. Give a "
+            "data: URL, data:image/png;base64,…"
         ) from error
 
 
@@ -155,20 +197,26 @@ def _opened(content: bytes) -> Any:
         raise InvalidRequest(_too_large(len(content)))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes, which are checked here, and of odd metadata
+            # of sizes, which are checked here, and of odd metadata
+            warnings.simplefilter("ignore")
             return pictures.open(io.BytesIO(content), formats=FORMATS)
     except pictures.DecompressionBombError as error:
-        raise InvalidRequest(f"cannot read an image: {words(error)}. Give a smaller one") from error
+        raise InvalidRequest(
+            f"cannot read an image: {words(error)}. Give a smaller one"
+        ) from error
     except pictures.UnidentifiedImageError as error:
         raise InvalidRequest(
-            f"cannot read an image: its {len(content)} bytes are no image. Give one of {', '.join(FORMATS)}"
+            f"cannot read an image: its {len(content)} bytes are no image. Give one of "
+            f"{', '.join(FORMATS)}"
         ) from error
     except Exception as error:
         raise _damaged(error) from error
 
 
 def _decoded(content: bytes) -> Any:
-    """Return the picture that these bytes encode, in RGB and turned as its metadata say."""
+    """Return the picture that these bytes encode, in RGB and turned as its metadata
+    say.
+    """
     picture = _opened(content)
     from PIL import ImageOps
 
@@ -176,14 +224,17 @@ def _decoded(content: bytes) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             picture.load()
-        ImageOps.exif_transpose(picture, in_place=True)  # a copy would double the memory
+        # a copy would double the memory
+        ImageOps.exif_transpose(picture, in_place=True)
         return picture if picture.mode == "RGB" else picture.convert("RGB")
     except Exception as error:
         raise _damaged(error) from error
 
 
 def _upright(picture: Any) -> Any:
-    """Return a picture in RGB, turned as its metadata say; the caller's own is left as it is."""
+    """Return a picture in RGB, turned as its metadata say; the caller's own is left as
+    it is.
+    """
     from PIL import ImageOps
 
     try:
@@ -197,26 +248,39 @@ def _check_size(size: tuple[int, int]) -> None:
     short, long = sorted(size)
     shown = f"cannot read an image: it has {size[0]} × {size[1]} pixels"
     if short * long > MOST_PIXELS:
-        raise InvalidRequest(f"{shown}, and the limit is {MOST_PIXELS}. Make it smaller")
+        raise InvalidRequest(
+            f"{shown}, and the limit is {MOST_PIXELS}. Make it smaller"
+        )
     if long > LONGEST_SIDE:
-        raise InvalidRequest(f"{shown}, and the limit of a side is {LONGEST_SIDE}. Make it smaller")
+        raise InvalidRequest(
+            f"{shown}, and the limit of a side is {LONGEST_SIDE}. Make it smaller"
+        )
     if long > LONGEST_RATIO * short:
         raise InvalidRequest(
-            f"{shown}, and one side may be {LONGEST_RATIO} times as long as the other. Cut it into pieces"
+            f"{shown}, and one side may be {LONGEST_RATIO} times as long as the other. "
+            "Cut it into pieces"
         )
 
 
 def _damaged(error: Exception) -> InvalidRequest:
-    return InvalidRequest(f"cannot read an image: it is damaged: {words(error)}. Give the whole file")
+    return InvalidRequest(
+        f"cannot read an image: it is damaged: {words(error)}. Give the whole file"
+    )
 
 
 def _too_large(size: int) -> str:
-    return f"cannot read an image: it has {size} bytes, and the limit is {MOST_BYTES}. Make it smaller"
+    return (
+        f"cannot read an image: it has {size} bytes, and the limit is {MOST_BYTES}. "
+        "Make it smaller"
+    )
 
 
 def _pictures() -> Any:
     try:
         import PIL.Image
     except ModuleNotFoundError as error:
-        raise InvalidRequest("cannot read images: pillow is not installed. pip install 'foreword[vision]'") from error
+        raise InvalidRequest(
+            "cannot read images: pillow is not installed. pip install "
+            "'foreword[vision]'"
+        ) from error
     return PIL.Image

@@ -1,4 +1,6 @@
-"""Tools for models whose chat template knows none: described in the system message, called in JSON."""
+"""Tools for models whose chat template knows none: described in the system message,
+called in JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,33 @@ The results are in the message after it. If no function is needed, answer in pla
 
 def instruction(functions: List[Function]) -> str:
     """Return the system text that tells a model its tools and the format of calls."""
-    shown = ({"name": one.name, "description": one.description, "parameters": one.parameters} for one in functions)
-    return ABOUT.format(functions="\n".join(json.dumps(one, ensure_ascii=False) for one in shown))
+    shown = (
+        {"name": one.name, "description": one.description, "parameters": one.parameters}
+        for one in functions
+    )
+    return ABOUT.format(
+        functions="\n".join(json.dumps(one, ensure_ascii=False) for one in shown)
+    )
 
 
 def instructed(turns: List[Turn], functions: List[Function]) -> list[Turn]:
-    """Return a conversation in plain messages: the tools in the system message, calls and results as text."""
+    """Return a conversation in plain messages: the tools in the system message, calls
+    and results as text.
+    """
     plain: list[Turn] = []
     for last, turn in pairwise([{"role": ""}, *turns]):
         if turn["role"] != "tool":
-            plain.append({"role": turn["role"], "content": _called(turn)} if turn.get("tool_calls") else turn)
-        elif last["role"] == "tool":  # one message for results in a row: some templates want roles to alternate
-            plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{_result(turn)}"}
+            plain.append(
+                {"role": turn["role"], "content": _called(turn)}
+                if turn.get("tool_calls")
+                else turn
+            )
+        # one message for results in a row: some templates want roles to alternate
+        elif last["role"] == "tool":
+            plain[-1] = {
+                "role": "user",
+                "content": f"{plain[-1]['content']}\n{_result(turn)}",
+            }
         else:
             plain.append({"role": "user", "content": _result(turn)})
     return system_first(plain, [instruction(functions)]) if functions else plain
@@ -45,5 +62,7 @@ def _called(turn: Turn) -> str:
 
 
 def _result(turn: Turn) -> str:
-    about: Mapping[str, object] = {"result of": turn["name"]} if turn.get("name") else {}
+    about: Mapping[str, object] = (
+        {"result of": turn["name"]} if turn.get("name") else {}
+    )
     return json.dumps({**about, "result": turn["content"]}, ensure_ascii=False)

@@ -1,4 +1,6 @@
-"""Provides the check that refuses a text by its characters, before a tokenizer reads all of it."""
+"""Provides the check that refuses a text by its characters, before a tokenizer reads
+all of it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,19 @@ from functools import cached_property
 from foreword.errors import ContextExceeded
 
 LEAST_LONGEST = 32
-"""Characters. A tokenizer may read a longer word as one unknown token, so a shorter longest token bounds nothing."""
+"""Characters.
+
+A tokenizer may read a longer word as one unknown token, so a shorter longest token
+bounds nothing.
+"""
 SAMPLED = 8
-"""Characters for each token of the context that are tokenized alone, of a text of twice as many."""
+"""Characters for each token of the context that are tokenized alone, of a text of twice
+as many.
+"""
 MARGIN = 1.125
-"""Tokens of the sample over the context, from which on the text is refused: its end may join with what follows."""
+"""Tokens of the sample over the context, from which on the text is refused: its end may
+join with what follows.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,8 @@ class TextLimit:
 
     def _too_long(self, text: str, size: str) -> ContextExceeded:
         return ContextExceeded(
-            f"cannot run this request: the prompt has {size} in {len(text)} characters, "
+            f"cannot run this request: the prompt has {size} in {len(text)} "
+            "characters, "
             f"and the context holds {self.context}. Shorten it"
         )
 

@@ -1,4 +1,6 @@
-"""Messages of a conversation, checked, and in the one shape that chat templates share."""
+"""Messages of a conversation, checked, and in the one shape that chat
+templates share.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 import reprlib
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
+from itertools import chain
 from typing import Any, cast
 
 from foreword.chats.images import is_image
@@ -13,9 +16,13 @@ from foreword.errors import InvalidRequest
 from foreword.prompts import check_texts, is_list
 
 Message = Mapping[str, object]
-"""{"role": "user", "content": "…"}, as OpenAI's chat API has it; content may be a list of parts."""
+"""{"role": "user", "content": "…"}, as OpenAI's chat API has it; content may be a list
+of parts.
+"""
 Turn = dict[str, Any]
-"""A checked message: content is a string, or a list of parts if it has images; arguments of calls are dicts."""
+"""A checked message: content is a string, or a list of parts if it has images;
+arguments of calls are dicts.
+"""
 SYSTEM = ("system", "developer")
 
 
@@ -24,51 +31,81 @@ ImageReader = Callable[[object], object]
 
 
 def conversation(messages: object, image: ImageReader | None = None) -> list[Turn]:
-    """Return a copy of a conversation's messages, checked. Raises InvalidRequest with the number of a wrong one.
+    """Return a copy of a conversation's messages, checked. Raises InvalidRequest with
+    the number of a wrong one.
 
-    With `image`, users' messages may hold images: their content is then a list of parts.
+    With `image`, users' messages may hold images: their content is then a list of
+    parts.
     """
-    if not is_list(messages) or not messages or not all(isinstance(message, Mapping) for message in messages):
+    if (
+        not is_list(messages)
+        or not messages
+        or not all(isinstance(message, Mapping) for message in messages)
+    ):
         shown = reprlib.repr(messages)
         raise InvalidRequest(
-            f'cannot read this chat: a chat is a list of messages {{"role": "user", "content": "…"}}, not {shown}'
+            f'cannot read this chat: a chat is a list of messages {{"role": "user", '
+            f'"content": "…"}}, not {shown}'
         )
     turns: list[Turn] = []
     names: dict[object, str] = {}
     for number, message in enumerate(cast("List[Message]", messages), 1):
         turn: Turn = {**message, "content": _content(number, message, image)}
         if not isinstance(message.get("role"), str):
-            raise InvalidRequest(f"cannot render message {number}: role must be a string, such as 'user'")
+            raise InvalidRequest(
+                f"cannot render message {number}: role must be a string, such as 'user'"
+            )
         check_texts("a message", message)
         if not isinstance(message.get("tool_call_id", ""), str):
-            raise InvalidRequest(f"cannot render message {number}: tool_call_id must be a string")
+            raise InvalidRequest(
+                f"cannot render message {number}: tool_call_id must be a string"
+            )
         calls = message.get("tool_calls")
         if calls:
             turn["tool_calls"] = _calls(number, calls)
-            names |= {call.get("id"): call["function"]["name"] for call in turn["tool_calls"]}
+            names |= {
+                call.get("id"): call["function"]["name"] for call in turn["tool_calls"]
+            }
         else:
             turn.pop("tool_calls", None)
-        if turn["role"] == "tool" and "name" not in turn and turn.get("tool_call_id") in names:
-            turn["name"] = names[turn["tool_call_id"]]  # some templates name the function of a result
+        if (
+            turn["role"] == "tool"
+            and "name" not in turn
+            and turn.get("tool_call_id") in names
+        ):
+            # some templates name the function of a result
+            turn["name"] = names[turn["tool_call_id"]]
         turns.append(turn)
     return turns
 
 
 def system_first(turns: List[Turn], more: List[str] = ()) -> list[Turn]:
-    """Return the turns with all system messages, and `more` texts, as one message at the beginning."""
+    """Return the turns with all system messages, and `more` texts, as one message at
+    the beginning.
+    """
     texts = [turn["content"] for turn in turns if turn["role"] in SYSTEM] + [*more]
     rest = [turn for turn in turns if turn["role"] not in SYSTEM]
-    return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *rest] if texts else rest
+    return (
+        [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *rest]
+        if texts
+        else rest
+    )
 
 
 def images_of(turns: List[Turn]) -> int:
     """Return the number of images in a conversation."""
-    parts = [part for turn in turns if isinstance(turn["content"], list) for part in turn["content"]]
-    return sum(part["type"] == "image" for part in parts)
+    contents = [turn["content"] for turn in turns]
+    lists = [content for content in contents if isinstance(content, list)]
+    return sum(part["type"] == "image" for part in chain.from_iterable(lists))
 
 
-def _content(number: int, message: Message, image: ImageReader | None) -> str | list[dict[str, object]]:
-    """Return the text of a message. An assistant's may have none: it called a tool, refused, or was cut off."""
+def _content(
+    number: int, message: Message, image: ImageReader | None
+) -> str | list[dict[str, object]]:
+    """Return the text of a message.
+
+    An assistant's may have none: it called a tool, refused, or was cut off.
+    """
     content = message.get("content")
     if content is None and message.get("role") == "assistant":
         content = message.get("refusal") or ""
@@ -76,30 +113,42 @@ def _content(number: int, message: Message, image: ImageReader | None) -> str | 
         return content
     if not is_list(content):
         raise InvalidRequest(
-            f"cannot render message {number}: content must be a string, not {reprlib.repr(content)}. "
+            f"cannot render message {number}: content must be a string, not "
+            f"{reprlib.repr(content)}. "
             "A list of text parts is allowed too"
         )
     if image is None or not any(map(is_image, content)):
         return "\n".join(_part(number, part) for part in content)
     if message.get("role") != "user":
         raise InvalidRequest(
-            f"cannot render message {number}: a message of the role {message.get('role')!r} holds no images here. Put "
+            f"cannot render message {number}: a message of the role "
+            f"{message.get('role')!r} holds no images here. Put "
             "them into a user's message"
         )
     return [
-        {"type": "image", "image": image(part)} if is_image(part) else {"type": "text", "text": _part(number, part)}
+        {"type": "image", "image": image(part)}
+        if is_image(part)
+        else {"type": "text", "text": _part(number, part)}
         for part in content
     ]
 
 
 def _part(number: int, part: object) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+    text = (
+        part.get("refusal" if kind == "refusal" else "text")
+        if isinstance(part, Mapping)
+        else None
+    )
     if kind not in (None, "text", "refusal"):
-        raise InvalidRequest(f"cannot render message {number}: a part of type {kind!r} is not served. Give text parts")
+        raise InvalidRequest(
+            f"cannot render message {number}: a part of type {kind!r} is not served. "
+            "Give text parts"
+        )
     if kind is None or not isinstance(text, str):
         raise InvalidRequest(
-            f'cannot render message {number}: a part of content must be {{"type": "text", "text": "…"}}, '
+            f'cannot render message {number}: a part of content must be {{"type": '
+            f'"text", "text": "…"}}, '
             f"not {reprlib.repr(part)}"
         )
     return text
@@ -108,26 +157,49 @@ def _part(number: int, part: object) -> str:
 def _calls(number: int, calls: object) -> list[dict[str, Any]]:
     """Return the calls of a message, their arguments as dicts."""
     if not is_list(calls):
-        raise InvalidRequest(f"cannot render message {number}: tool_calls must be a list, not {reprlib.repr(calls)}")
+        raise InvalidRequest(
+            f"cannot render message {number}: tool_calls must be a list, not "
+            f"{reprlib.repr(calls)}"
+        )
     return [_call(number, call) for call in calls]
 
 
 def _call(number: int, call: object) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):
-        wanted = '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
-        raise InvalidRequest(f"cannot render message {number}: a tool call is {wanted}, not {reprlib.repr(call)}")
+    if (
+        not isinstance(call, Mapping)
+        or not isinstance(function, Mapping)
+        or not isinstance(name, str)
+    ):
+        wanted = (
+            '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
+        )
+        raise InvalidRequest(
+            f"cannot render message {number}: a tool call is {wanted}, not "
+            f"{reprlib.repr(call)}"
+        )
     if not isinstance(call.get("id", ""), str):
-        raise InvalidRequest(f"cannot render message {number}: the id of a tool call must be a string")
+        raise InvalidRequest(
+            f"cannot render message {number}: the id of a tool call must be a string"
+        )
     given = function.get("arguments")
     try:
-        arguments = json.loads(given or "{}") if isinstance(given, str) or given is None else given
+        arguments = (
+            json.loads(given or "{}")
+            if isinstance(given, str) or given is None
+            else given
+        )
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, Mapping):
         raise InvalidRequest(
-            f"cannot render message {number}: arguments of {name!r} must be the JSON text of an object, "
+            f"cannot render message {number}: arguments of {name!r} must be the JSON "
+            "text of an object, "
             f"not {reprlib.repr(given)}"
         )
-    return {**call, "type": "function", "function": {**function, "arguments": dict(arguments)}}
+    return {
+        **call,
+        "type": "function",
+        "function": {**function, "arguments": dict(arguments)},
+    }

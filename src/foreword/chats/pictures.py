@@ -9,21 +9,31 @@ import PIL.Image
 
 
 class UnreadPicture(PIL.Image.Image):
-    """An RGB picture that, as any picture of PIL, loads itself at the first use of its pixels.
+    """An RGB picture that, as any picture of PIL, loads itself at the first use of its
+    pixels.
 
     Until then its size is that of its header, before it is turned upright.
     """
 
-    def __init__(self, size: tuple[int, int], decode: Callable[[], PIL.Image.Image]) -> None:
+    def __init__(
+        self, size: tuple[int, int], decode: Callable[[], PIL.Image.Image]
+    ) -> None:
         super().__init__()
-        self._size, self._mode, self._decode = size, "RGB", decode
+        self._size = size
+        self._mode = "RGB"
+        self._decode = decode
 
     def decoded(self) -> PIL.Image.Image:
-        """Return the picture in memory, and keep none of it. Raises InvalidRequest where it is damaged."""
+        """Return the picture in memory, and keep none of it.
+
+        Raises InvalidRequest where it is damaged.
+        """
         return self._decode()
 
     def load(self) -> Any:
-        """Decode the picture and keep it: for code that uses its pixels as those of any other picture."""
+        """Decode the picture and keep it: for code that uses its pixels as those of any
+        other picture.
+        """
         if self._im is None:
             picture = self._decode()
             self.im, self._size = picture.im, picture.size

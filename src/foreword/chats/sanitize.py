@@ -1,7 +1,9 @@
-"""Provides the marks of transformers around control tokens in what users and tools wrote, which make them plain text.
+"""Provides the marks of transformers around control tokens in what users and tools
+wrote, which make them plain text.
 
-The mechanism is that of `apply_chat_template(sanitize_control_tokens=True)`, which marks the messages of all roles:
-an assistant's own tags, such as those of its reasoning, would then be other tokens than those that it generated.
+The mechanism is that of `apply_chat_template(sanitize_control_tokens=True)`, which
+marks the messages of all roles: an assistant's own tags, such as those of its
+reasoning, would then be other tokens than those that it generated.
 """
 
 from __future__ import annotations
@@ -19,22 +21,34 @@ MARK = "_mark_chat_inputs"
 
 
 def check_sanitizing(tokenizer: object) -> None:
-    """Raise InvalidRequest for a tokenizer of a version of transformers that marks no control tokens."""
+    """Raise InvalidRequest for a tokenizer of a version of transformers that marks no
+    control tokens.
+    """
     if not hasattr(tokenizer, MARK):
         raise InvalidRequest(
-            "cannot make control tokens plain text: this version of transformers does not. Run: pip install -U "
+            "cannot make control tokens plain text: this version of transformers does "
+            "not. Run: pip install -U "
             "transformers, or leave '--sanitize' out"
         )
 
 
 def marked(turns: List[Turn], tokenizer: Any, template: str) -> list[Turn]:
-    """Return the turns with marks around the control tokens in the contents of users and tools.
+    """Return the turns with marks around the control tokens in the contents of users
+    and tools.
 
-    Turns without control tokens are returned as they are, so their prompt has the same tokens as without this.
+    Turns without control tokens are returned as they are, so their prompt has the same
+    tokens as without this.
     """
-    place_of = [place for place, turn in enumerate(turns) if turn["role"] not in TRUSTED]
+    place_of = [
+        place for place, turn in enumerate(turns) if turn["role"] not in TRUSTED
+    ]
     contents = [turns[place]["content"] for place in place_of]
     mark = getattr(tokenizer, MARK)
-    [found], *_ = mark(template, [contents], None, None, {}, tokenize=True, assistant_mask=False)
+    [found], *_ = mark(
+        template, [contents], None, None, {}, tokenize=True, assistant_mask=False
+    )
     shown = dict(zip(place_of, found, strict=True))
-    return [{**turn, "content": shown.get(place, turn["content"])} for place, turn in enumerate(turns)]
+    return [
+        {**turn, "content": shown.get(place, turn["content"])}
+        for place, turn in enumerate(turns)
+    ]

@@ -1,4 +1,6 @@
-"""What a chat template can take, read from its source, and the messages in the forms that it may ask for."""
+"""What a chat template can take, read from its source, and the messages in the forms
+that it may ask for.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,34 @@ SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
 Options = Mapping[str, object]
 """Options of a chat template by name, such as {"enable_thinking": False}."""
 OURS = {
-    "chat_template", "conversation", "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict",
-    "return_tensors", "sanitize_control_tokens", "tokenize", "tokenizer_kwargs", "tools", "truncation",
-}  # fmt: skip
+    "chat_template",
+    "conversation",
+    "max_length",
+    "messages",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "sanitize_control_tokens",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+}
 """Options that would change what rendering is, not what it shows."""
 
 
 def template_of(template: object, *, tools: bool) -> str:
-    """Return the source of a tokenizer's chat template: of several, the one that would render the chat."""
+    """Return the source of a tokenizer's chat template: of several, the one that would
+    render the chat.
+    """
     if not isinstance(template, Mapping):
         return str(template)
-    return str(template.get("tool_use") if tools and "tool_use" in template else template.get("default", ""))
+    return str(
+        template.get("tool_use")
+        if tools and "tool_use" in template
+        else template.get("default", "")
+    )
 
 
 def knows_tools(template: str | None) -> bool:
@@ -42,23 +61,33 @@ def knows_tools(template: str | None) -> bool:
 
 
 def check_options(options: Options | None) -> dict[str, Any]:
-    """Return template options with their defaults. Raises InvalidRequest for one that is not the template's."""
-    if not isinstance(options, Mapping | None) or not all(isinstance(name, str) for name in options or ()):
-        raise InvalidRequest(f"cannot read template options: they are a mapping of names to values, not {options!r}")
+    """Return template options with their defaults.
+
+    Raises InvalidRequest for one that is not the template's.
+    """
+    if not isinstance(options, Mapping | None) or not all(
+        isinstance(name, str) for name in options or ()
+    ):
+        raise InvalidRequest(
+            "cannot read template options: they are a mapping of names to values, not "
+            f"{options!r}"
+        )
     wrong = sorted(OURS & {*(options or ())})
     if wrong:
         raise InvalidRequest(
-            f"cannot give the chat template the option {wrong[0]!r}: it is set by Foreword. Leave it out"
+            f"cannot give the chat template the option {wrong[0]!r}: it is set by "
+            "Foreword. Leave it out"
         )
     given = dict(options or {})
     return {"add_generation_prompt": not given.get("continue_final_message"), **given}
 
 
 def readings(turns: List[Turn], template: str) -> Iterator[list[Turn]]:
-    """Yield a conversation in the forms that a template may ask for, the plainest first; for none is text changed.
+    """Yield a conversation in the forms that a template may ask for, the plainest
+    first; for none is text changed.
 
-    Roles and ids are those of the template. Then come: all system messages joined at the beginning; arguments of calls
-    as JSON text; both; messages of one call each.
+    Roles and ids are those of the template. Then come: all system messages joined at
+    the beginning; arguments of calls as JSON text; both; messages of one call each.
     """
     turns = [_known_role(turn, template) for turn in turns]
     if SHORT_IDS.search(template):
@@ -72,16 +101,24 @@ def readings(turns: List[Turn], template: str) -> Iterator[list[Turn]]:
 
 
 def named_roles(template: str) -> set[str]:
-    """Return the roles that a template's source compares with, and those that every template supports."""
-    named = re.findall(r"""role(?:['"]\]|\b)\s*(?:==|!=|in)\s*[\[(]?\s*((?:['"]\w+['"][\s,]*)+)""", template)
+    """Return the roles that a template's source compares with, and those that every
+    template supports.
+    """
+    named = re.findall(
+        r"""role(?:['"]\]|\b)\s*(?:==|!=|in)\s*[\[(]?\s*((?:['"]\w+['"][\s,]*)+)""",
+        template,
+    )
     return {*ROLES, *(role for some in named for role in re.findall(r"\w+", some))}
 
 
-def check_roles(turns: List[Turn], template: str, render: Callable[..., object]) -> None:
-    """Check the roles against the chat template. Raises InvalidRequest for a role that it leaves out.
+def check_roles(
+    turns: List[Turn], template: str, render: Callable[..., object]
+) -> None:
+    """Check the roles against the chat template. Raises InvalidRequest for a role that
+    it leaves out.
 
-    `template` is its source, `render` is `apply_chat_template`. Warns about a role that it renders but does not name
-    in a comparison.
+    `template` is its source, `render` is `apply_chat_template`. Warns about a role that
+    it renders but does not name in a comparison.
     """
     role_names = named_roles(template)
     for role in sorted({turn["role"] for turn in turns} - role_names):
@@ -92,12 +129,19 @@ def check_roles(turns: List[Turn], template: str, render: Callable[..., object])
         except Exception:  # noqa: BLE001 - the template raises again when the chat is rendered
             continue
         if not rendered:
-            raise InvalidRequest(f"the chat template leaves out messages of the role {role!r}; it knows {names}")
-        warnings.warn(f"the chat template does not name the role {role!r}; it knows {names}", stacklevel=4)
+            raise InvalidRequest(
+                f"the chat template leaves out messages of the role {role!r}; it knows "
+                f"{names}"
+            )
+        warnings.warn(
+            f"the chat template does not name the role {role!r}; it knows {names}",
+            stacklevel=4,
+        )
 
 
 def in_parts(turns: List[Turn], render: Callable[..., object]) -> list[Turn]:
-    """Return the turns as a template takes them: it may leave out a text that is not in a list of parts.
+    """Return the turns as a template takes them: it may leave out a text that is not in
+    a list of parts.
 
     `render` is `apply_chat_template`.
     """
@@ -107,11 +151,16 @@ def in_parts(turns: List[Turn], render: Callable[..., object]) -> list[Turn]:
     except Exception:  # noqa: BLE001 - a template can raise anything
         return [*turns]
     texts = ({"content": [{"type": "text", "text": turn["content"]}]} for turn in turns)
-    return [turn if isinstance(turn["content"], list) else turn | text for turn, text in zip(turns, texts, strict=True)]
+    return [
+        turn if isinstance(turn["content"], list) else turn | text
+        for turn, text in zip(turns, texts, strict=True)
+    ]
 
 
 def _known_role(turn: Turn, template: str) -> Turn:
-    """Return the turn; a developer's is the system's where the template does not name developers."""
+    """Return the turn; a developer's is the system's where the template does not name
+    developers.
+    """
     if turn["role"] == "developer" and "developer" not in named_roles(template):
         return {**turn, "role": "system"}
     return turn
@@ -122,35 +171,59 @@ def _texts(turns: List[Turn]) -> list[Turn]:
 
     def text(call: Mapping[str, Any]) -> dict[str, object]:
         function = call["function"]
-        return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+        return {
+            **call,
+            "function": {
+                **function,
+                "arguments": json.dumps(function["arguments"], ensure_ascii=False),
+            },
+        }
 
     return [
-        {**turn, "tool_calls": [text(call) for call in turn["tool_calls"]]} if turn.get("tool_calls") else turn
+        {**turn, "tool_calls": [text(call) for call in turn["tool_calls"]]}
+        if turn.get("tool_calls")
+        else turn
         for turn in turns
     ]
 
 
 def _singly(turns: List[Turn]) -> list[Turn]:
     """Return the turns with one call in each message, followed by its result."""
-    results = {turn["tool_call_id"]: turn for turn in turns if turn["role"] == "tool" and "tool_call_id" in turn}
+    results = {
+        turn["tool_call_id"]: turn
+        for turn in turns
+        if turn["role"] == "tool" and "tool_call_id" in turn
+    }
     single: list[Turn] = []
     for turn in turns:
         calls = turn.get("tool_calls") or []
         if len(calls) < 2 and not any(turn is done for done in single):
             single.append(turn)
         for call in calls if len(calls) > 1 else ():
-            single.append({**turn, "content": "" if call is not calls[0] else turn["content"], "tool_calls": [call]})
+            single.append(
+                {
+                    **turn,
+                    "content": "" if call is not calls[0] else turn["content"],
+                    "tool_calls": [call],
+                }
+            )
             if call.get("id") in results:
                 single.append(results[call["id"]])
     return single
 
 
 def _short_ids(turn: Turn) -> Turn:
-    """Return the turn with ids of calls of 9 letters and digits, equal where they were equal."""
+    """Return the turn with ids of calls of 9 letters and digits, equal where they were
+    equal.
+    """
     if turn.get("tool_calls"):
         calls = [{**call, "id": _short(call.get("id"))} for call in turn["tool_calls"]]
         return {**turn, "tool_calls": calls}
-    return {**turn, "tool_call_id": _short(turn["tool_call_id"])} if "tool_call_id" in turn else turn
+    return (
+        {**turn, "tool_call_id": _short(turn["tool_call_id"])}
+        if "tool_call_id" in turn
+        else turn
+    )
 
 
 def _short(id: object) -> str:

@@ -1,6 +1,7 @@
 """The command line. Every command imports the library only when it runs.
 
-Exit codes: 0 done, 1 failed, 2 invalid request, 130 stopped with Ctrl-C (output already written stays).
+Exit codes: 0 done, 1 failed, 2 invalid request, 130 stopped with Ctrl-C (output already
+written stays).
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from foreword.cli.transcribe import transcribe
 from foreword.cli.tune import tune
 from foreword.cli.view import view
 
-GENERATE, INSPECT, MEASURE, PREPARE = "Generate", "Inspect", "Measure", "Train and prepare"
+GENERATE = "Generate"
+INSPECT = "Inspect"
+MEASURE = "Measure"
+PREPARE = "Train and prepare"
 
 app = typer.Typer(
     name="foreword",
@@ -51,11 +55,23 @@ app = typer.Typer(
 @app.callback()
 def root(
     _version: Annotated[
-        bool, typer.Option("--version", "-V", is_eager=True, callback=runtime.version, help="Version, then exit.")
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            is_eager=True,
+            callback=runtime.version,
+            help="Version, then exit.",
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Traceback of an error. Also FOREWORD_DEBUG=1.")] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Traceback of an error. Also FOREWORD_DEBUG=1."),
+    ] = False,
 ) -> None:
-    """Speculative decoding: the same text as the language model alone, several times faster."""
+    """Speculative decoding: the same text as the language model alone, several times
+    faster.
+    """
     runtime.prepare(debug=debug)
 
 
@@ -63,7 +79,10 @@ for panel, command, example in (
     (
         GENERATE,
         generate,
-        ('foreword generate "Shell command: list files" -t 0', "cat letter.txt | foreword generate - --raw"),
+        (
+            'foreword generate "Shell command: list files" -t 0',
+            "cat letter.txt | foreword generate - --raw",
+        ),
     ),
     (
         GENERATE,
@@ -79,7 +98,11 @@ for panel, command, example in (
         transcribe,
         (
             "foreword transcribe talk.wav -m path/or/hub-id --timestamps",
-            "foreword transcribe *.wav -m path/or/hub-id -d path/or/hub-id --language en --json",
+            (
+                "foreword transcribe *.wav -m path/or/hub-id -d path/or/hub-id "
+                "--language "
+                "en --json"
+            ),
         ),
     ),
     (
@@ -87,14 +110,20 @@ for panel, command, example in (
         serve,
         (
             "foreword serve",
-            "foreword serve path/or/hub-id --draft path/or/hub-id --port 8080 --api-key-file keys.txt",
+            (
+                "foreword serve path/or/hub-id --draft path/or/hub-id --port 8080 "
+                "--api-key-file keys.txt"
+            ),
             "foreword serve model.Q4_K_M.gguf",
         ),
     ),
     (
         PREPARE,
         index,
-        ("foreword index chats.jsonl --out store", "foreword index docs/ src/ -m path/or/hub-id -o store --json"),
+        (
+            "foreword index chats.jsonl --out store",
+            "foreword index docs/ src/ -m path/or/hub-id -o store --json",
+        ),
     ),
     (
         PREPARE,
@@ -112,12 +141,41 @@ for panel, command, example in (
             "foreword export head --for sglang -o out -m path/or/hub-id --json",
         ),
     ),
-    (INSPECT, view, ("foreword view answer.json --rounds", "foreword view answer.json --html answer.html")),
+    (
+        INSPECT,
+        view,
+        (
+            "foreword view answer.json --rounds",
+            "foreword view answer.json --html answer.html",
+        ),
+    ),
     (INSPECT, methods, ("foreword methods", "foreword methods --json")),
-    (INSPECT, inspect, ("foreword inspect path/or/hub-id", "foreword inspect path/or/hub-id --draft path/or/hub-id")),
-    (INSPECT, doctor, ("foreword doctor path/of/draft", "foreword doctor path/of/head --model path/or/hub-id --json")),
+    (
+        INSPECT,
+        inspect,
+        (
+            "foreword inspect path/or/hub-id",
+            "foreword inspect path/or/hub-id --draft path/or/hub-id",
+        ),
+    ),
+    (
+        INSPECT,
+        doctor,
+        (
+            "foreword doctor path/of/draft",
+            "foreword doctor path/of/head --model path/or/hub-id --json",
+        ),
+    ),
     (INSPECT, env, ("foreword env", "foreword env --json > environment.json")),
-    (MEASURE, demo, ("foreword demo", "foreword demo --temperature 0.8 --seed 7", "foreword demo --html demo.html")),
+    (
+        MEASURE,
+        demo,
+        (
+            "foreword demo",
+            "foreword demo --temperature 0.8 --seed 7",
+            "foreword demo --html demo.html",
+        ),
+    ),
     (
         MEASURE,
         bench,
@@ -133,7 +191,8 @@ for panel, command, example in (
 train.command(
     epilog=examples(
         "foreword train acceptance --data answers.jsonl --out accept",
-        "foreword train acceptance --target path/or/hub-id --draft path/or/hub-id --data answers.jsonl --out accept",
+        "foreword train acceptance --target path/or/hub-id --draft path/or/hub-id "
+        "--data answers.jsonl --out accept",
         'foreword generate "…" --budget acceptance:accept',
     )
 )(acceptance)
@@ -141,7 +200,15 @@ train.command(
 for group, example in (
     (train, ("foreword train lm --data answers.jsonl --out draft",)),
     (data, ("foreword data regenerate --data chats.jsonl --out answers.jsonl",)),
-    (tune, ("foreword tune layers --model path/or/hub-id --data chats.jsonl --out mask.json",)),
+    (
+        tune,
+        (
+            (
+                "foreword tune layers --model path/or/hub-id --data chats.jsonl --out "
+                "mask.json"
+            ),
+        ),
+    ),
 ):
     app.add_typer(group, rich_help_panel=PREPARE, epilog=examples(*example))
 

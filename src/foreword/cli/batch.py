@@ -1,4 +1,6 @@
-"""`foreword generate --batch`: answer a file of prompts concurrently, as JSON lines; continue an interrupted run."""
+"""`foreword generate --batch`: answer a file of prompts concurrently, as JSON lines;
+continue an interrupted run.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ if TYPE_CHECKING:
     from foreword.types import Delta
 
 RECORD_FIELDS, TEXTS = ("prompt", "messages", "id"), ".txt"
-LINE_PARAMETERS = tuple(name for name in PARAMETER_NAMES if name not in ("processors", "trace"))
+LINE_PARAMETERS = tuple(
+    name for name in PARAMETER_NAMES if name not in ("processors", "trace")
+)
 """Sampling parameters that a line may set for itself."""
 AHEAD = 2
-"""Prompts in flight per slot, so that no slot is empty while the loop serves the others."""
+"""Prompts in flight per slot, so that no slot is empty while the loop serves the
+others.
+"""
 Prompt = str | list[dict[str, str]]
 """A text or the messages of a conversation."""
 
@@ -34,7 +40,9 @@ class Job:
     """One requested answer, or the error that prevents it."""
 
     identity: dict[str, Any]
-    """First fields of its output line: index of the input line, its id, and the number of the answer if several."""
+    """First fields of its output line: index of the input line, its id, and the number
+    of the answer if several.
+    """
     fingerprint: str
     """Hash of everything that the answer depends on."""
     prompt: Prompt = ""
@@ -50,22 +58,38 @@ class Job:
 
 
 def jobs(
-    text: str, name: str, params: SamplingParams, seeds: Callable[[int | None], List[int]], context: object
+    text: str,
+    name: str,
+    params: SamplingParams,
+    seeds: Callable[[int | None], List[int]],
+    context: object,
 ) -> list[Job]:
-    """Return the jobs of a file's non-empty lines. `context` is what else the answers depend on.
+    """Return the jobs of a file's non-empty lines. `context` is what else the answers
+    depend on.
 
-    A line that cannot be served becomes a job with an error. Raises InvalidRequest if there are no lines.
+    A line that cannot be served becomes a job with an error. Raises InvalidRequest if
+    there are no lines.
     """
     requests: list[Job] = []
     lines = [line for line in text.split("\n") if line.strip()]
     for index, line in enumerate(lines):
         identity: dict[str, Any] = {"index": index}
         inputs = repr((line, context, replace(params, processors=())))
-        fingerprint = blake2b(inputs.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        fingerprint = blake2b(
+            inputs.encode("utf-8", "backslashreplace"), digest_size=8
+        ).hexdigest()
         try:
-            record = {"prompt": line.removesuffix("\r")} if name.endswith(TEXTS) else _record(line)
+            record = (
+                {"prompt": line.removesuffix("\r")}
+                if name.endswith(TEXTS)
+                else _record(line)
+            )
             identity |= {"id": record["id"]} if "id" in record else {}
-            own = {key: _plain(key, value) for key, value in record.items() if key in LINE_PARAMETERS}
+            own = {
+                key: _plain(key, value)
+                for key, value in record.items()
+                if key in LINE_PARAMETERS
+            }
             line_params = replace(params, **own)
         except InvalidRequest as error:
             requests.append(Job(identity, fingerprint, error=str(error)))
@@ -83,7 +107,8 @@ def jobs(
         ]
     if not requests:
         raise InvalidRequest(
-            f"cannot answer {name}: it has no prompts. Give a JSON object per line, or lines of text in a .txt file"
+            f"cannot answer {name}: it has no prompts. Give a JSON object per line, or "
+            "lines of text in a .txt file"
         )
     return requests
 
@@ -92,32 +117,47 @@ def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise InvalidRequest(f"cannot read the line: it is not JSON: {error}. Give a JSON object") from error
+        raise InvalidRequest(
+            f"cannot read the line: it is not JSON: {error}. Give a JSON object"
+        ) from error
     if not isinstance(record, dict) or ("prompt" in record) == ("messages" in record):
         raise InvalidRequest(
-            'cannot read the line: it needs either a prompt or messages. Give {"prompt": "…"} or {"messages": […]}'
+            "cannot read the line: it needs either a prompt or messages. Give "
+            '{"prompt": "…"} or {"messages": […]}'
         )
     for name in record:
         if name not in (*RECORD_FIELDS, *LINE_PARAMETERS):
             near = get_close_matches(name, (*RECORD_FIELDS, *LINE_PARAMETERS), 1)
             hint = f"Did you mean {near[0]!r}?" if near else "Leave it out"
-            raise InvalidRequest(f"cannot use parameter {name!r}: it does not exist. {hint}")
-    if not isinstance(record.get("prompt", ""), str) or not isinstance(record.get("messages", []), list):
-        raise InvalidRequest("cannot read the line: types are wrong. Give a prompt as a string, or messages as a list")
+            raise InvalidRequest(
+                f"cannot use parameter {name!r}: it does not exist. {hint}"
+            )
+    if not isinstance(record.get("prompt", ""), str) or not isinstance(
+        record.get("messages", []), list
+    ):
+        raise InvalidRequest(
+            "cannot read the line: types are wrong. Give a prompt as a string, or "
+            "messages as a list"
+        )
     if not record.get("prompt", "x").strip():
-        raise InvalidRequest("cannot answer the line: the prompt is empty. Give some text")
+        raise InvalidRequest(
+            "cannot answer the line: the prompt is empty. Give some text"
+        )
     return record
 
 
 def _plain(name: str, value: Any) -> Any:
     """Return the value with integer keys where JSON only has strings."""
     if name == "logit_bias" and isinstance(value, dict):
-        return {int(key) if key.isdecimal() else key: bias for key, bias in value.items()}
+        return {
+            int(key) if key.isdecimal() else key: bias for key, bias in value.items()
+        }
     return value
 
 
 def done(out: Path, requests: List[Job]) -> set[tuple[int, int]]:
-    """Return the jobs that a file has answers to; remove its lines with errors and an incomplete last line.
+    """Return the jobs that a file has answers to; remove its lines with errors and an
+    incomplete last line.
 
     Raises InvalidRequest if it holds anything else, or answers to other prompts.
     """
@@ -132,11 +172,13 @@ def done(out: Path, requests: List[Job]) -> set[tuple[int, int]]:
             fingerprint, failed = record["asked"], "error" in record
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequest(
-                f"cannot continue {out}: it holds something else than answers. Give another file"
+                f"cannot continue {out}: it holds something else than answers. Give "
+                "another file"
             ) from None
         if expected.get(key) != fingerprint:
             raise InvalidRequest(
-                f"cannot continue {out}: it holds answers to other prompts or settings. Give another file"
+                f"cannot continue {out}: it holds answers to other prompts or "
+                "settings. Give another file"
             )
         if not failed:
             kept.append(line + "\n")
@@ -159,15 +201,27 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Concurrent execution of jobs. `read` tokenizes a prompt; `fitted` limits the length to the context."""
+    """Concurrent execution of jobs.
+
+    `read` tokenizes a prompt; `fitted` limits the length to the context.
+    """
 
     llm: LLM
     read: Callable[[Prompt], list[int]]
     fitted: Callable[[SamplingParams, list[int]], SamplingParams]
 
-    def run(self, requests: List[Job], write: Callable[[Mapping[str, Any]], None], slots: int) -> Tally:
-        """Answer all requests, `slots` at a time, and write each answer when it is complete."""
-        tally, waiting, active = Tally(), deque(requests), deque[tuple[Job, Generator[dict[str, Any] | None]]]()
+    def run(
+        self,
+        requests: List[Job],
+        write: Callable[[Mapping[str, Any]], None],
+        slots: int,
+    ) -> Tally:
+        """Answer all requests, `slots` at a time, and write each answer when it is
+        complete.
+        """
+        tally = Tally()
+        waiting = deque(requests)
+        active = deque[tuple[Job, Generator[dict[str, Any] | None]]]()
         try:
             while waiting or active:
                 while waiting and len(active) < AHEAD * slots:
@@ -187,7 +241,9 @@ class Runner:
         return tally
 
     def _answer(self, job: Job) -> Generator[dict[str, Any] | None]:
-        """Yield None while the answer is generated, and its output fields in the end."""
+        """Yield None while the answer is generated, and its output fields in
+        the end.
+        """
         from foreword.cli.common.session import Answer, stop_reason
 
         if job.error:
@@ -205,7 +261,9 @@ class Runner:
         fields = {
             "text": answer.text,
             "finish_reason": answer.finish_reason,
-            "stop_reason": stop_reason(self.llm, params, answer.tokens, answer.finish_reason),
+            "stop_reason": stop_reason(
+                self.llm, params, answer.tokens, answer.finish_reason
+            ),
             "seed": answer.seed,
             "prompt_tokens": len(ids),
             "tokens": answer.tokens,
@@ -213,7 +271,11 @@ class Runner:
             "drafted": answer.figures.drafted,
             "accepted": answer.figures.accepted,
         }
-        yield fields | ({"logprobs": [asdict(one) for one in answer.logprobs]} if answer.logprobs else {})
+        yield fields | (
+            {"logprobs": [asdict(one) for one in answer.logprobs]}
+            if answer.logprobs
+            else {}
+        )
 
 
 def _next(steps: Generator[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -227,7 +289,9 @@ def _next(steps: Generator[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def writer(out: Path | None) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that appends JSON lines to a file or stdout, and flushes each."""
+    """Return a function that appends JSON lines to a file or stdout, and
+    flushes each.
+    """
 
     def write(record: Mapping[str, Any]) -> None:
         line = json.dumps(record, ensure_ascii=False) + "\n"

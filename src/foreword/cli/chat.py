@@ -36,17 +36,22 @@ COMMANDS = {
     "/exit": "leaves",
 }
 HELP = " · ".join(f"{name} {effect}" for name, effect in COMMANDS.items())
-LINES = 'A line that ends in \\ continues on the next one; lines between two """ form one message.'
+LINES = (
+    'A line that ends in \\ continues on the next one; lines between two """ form one '
+    "message."
+)
 QUOTES = '"' * 3
 """Delimiter of a message of several lines."""
 
 Load = Annotated[
     Path | None,
     typer.Option(
-        "--load", help="File of a conversation saved with /save.", metavar="FILE",
+        "--load",
+        help="File of a conversation saved with /save.",
+        metavar="FILE",
         callback=options.checked(lambda file: file and early.data([file])),
     ),
-]  # fmt: skip
+]
 
 
 @bundled
@@ -65,8 +70,8 @@ def chat(
 ) -> None:
     """Chat with a model in the terminal.
 
-    Ctrl-C stops an answer and keeps the text so far; at the prompt it exits. /help lists the commands. A line that ends
-    in a backslash continues on the next one.
+    Ctrl-C stops an answer and keeps the text so far; at the prompt it exits. /help
+    lists the commands. A line that ends in a backslash continues on the next one.
     """
     runtime.stdin()
     history = loaded(load) if load else []
@@ -77,27 +82,45 @@ def chat(
     with render.loading():
         from foreword import LLM
 
-        llm = LLM(model, **loading.keywords, **drafting.keywords, learn=learn is not None)
+        llm = LLM(
+            model, **loading.keywords, **drafting.keywords, learn=learn is not None
+        )
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(
-            f"cannot chat with {llm.target.name}: it has no chat template. Use `foreword generate --raw`"
+            f"cannot chat with {llm.target.name}: it has no chat template. Use "
+            "`foreword generate --raw`"
         )
-    conversation = Conversation(llm, sampling, sampling.params(), system, render.use_colour(color), stats, history)
+    conversation = Conversation(
+        llm,
+        sampling,
+        sampling.params(),
+        system,
+        render.use_colour(color),
+        stats,
+        history,
+    )
     conversation.images = image or []
     conversation.run()
     if learn is not None:
         llm.save_draft(learn)
-        runtime.note(f"saved the trained draft model to {learn}; use it with --draft {learn}")
+        runtime.note(
+            f"saved the trained draft model to {learn}; use it with --draft {learn}"
+        )
 
 
 def loaded(file: Path) -> list[dict[str, str]]:
-    """Return the messages that `/save` wrote. Raises InvalidRequest for any other file."""
+    """Return the messages that `/save` wrote.
+
+    Raises InvalidRequest for any other file.
+    """
     from foreword.chats import conversation
 
     try:
         return conversation(json.loads(file.read_text(encoding="utf-8"))["messages"])
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidRequest(f"cannot load {file}: {words(error)}. Give a file that /save wrote") from error
+        raise InvalidRequest(
+            f"cannot load {file}: {words(error)}. Give a file that /save wrote"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -136,12 +159,22 @@ class Conversation:
     @property
     def messages(self) -> list[dict[str, str]]:
         """Return the history, after the system message if there is one."""
-        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.history]
+        return [
+            *([{"role": "system", "content": self.system}] if self.system else []),
+            *self.history,
+        ]
 
     @property
     def shown(self) -> list[Mapping[str, object]]:
         """Return the messages, with the images before the first question."""
-        first = next((place for place, turn in enumerate(self.messages) if turn["role"] == "user"), None)
+        first = next(
+            (
+                place
+                for place, turn in enumerate(self.messages)
+                if turn["role"] == "user"
+            ),
+            None,
+        )
         return [
             early.message(turn["content"], self.images) if place == first else turn
             for place, turn in enumerate(self.messages)
@@ -151,7 +184,9 @@ class Conversation:
         if command not in COMMANDS:
             near = get_close_matches(command, COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else HELP
-            runtime.print_error(f"cannot run {command}: there is no such command. {hint}")
+            runtime.print_error(
+                f"cannot run {command}: there is no such command. {hint}"
+            )
             return
         {
             "/regen": self._regenerate,
@@ -176,10 +211,21 @@ class Conversation:
         runtime.note(render.summary(self.last) if self.last else "no answer yet")
 
     def _pop_question(self) -> str | None:
-        """Remove the last question with its answer, and return the question; None if there is none."""
-        last = max((place for place, turn in enumerate(self.history) if turn["role"] == "user"), default=None)
+        """Remove the last question with its answer, and return the question; None if
+        there is none.
+        """
+        last = max(
+            (
+                place
+                for place, turn in enumerate(self.history)
+                if turn["role"] == "user"
+            ),
+            default=None,
+        )
         if last is None:
-            runtime.print_error("cannot go back: there is no question yet. Ask one first")
+            runtime.print_error(
+                "cannot go back: there is no question yet. Ask one first"
+            )
             return None
         text = self.history[last]["content"]
         del self.history[last:]
@@ -201,9 +247,20 @@ class Conversation:
         file = Path(name).expanduser()
         try:
             if file.name.endswith(".md"):
-                content = "\n\n".join(f"**{turn['role']}**\n\n{turn['content']}" for turn in self.messages) + "\n"
+                content = (
+                    "\n\n".join(
+                        f"**{turn['role']}**\n\n{turn['content']}"
+                        for turn in self.messages
+                    )
+                    + "\n"
+                )
             else:
-                content = json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1) + "\n"
+                content = (
+                    json.dumps(
+                        {"messages": self.messages}, ensure_ascii=False, indent=1
+                    )
+                    + "\n"
+                )
             check_writable(file)
             file.write_text(content, encoding="utf-8")
         except (OSError, InvalidRequest) as error:
@@ -221,10 +278,15 @@ class Conversation:
                 else "cannot set the seed: it is not an integer. Write /seed 7"
             )
         else:
-            runtime.note(f"seed {argument}" if argument else "a new seed for each answer")
+            runtime.note(
+                f"seed {argument}" if argument else "a new seed for each answer"
+            )
 
     def _answer(self, text: str) -> bool:
-        """Answer a message and return whether that succeeded. After Ctrl-C the text so far is the answer."""
+        """Answer a message and return whether that succeeded.
+
+        After Ctrl-C the text so far is the answer.
+        """
         from foreword.cli.common.session import follow
 
         self.history.append({"role": "user", "content": text})
@@ -233,7 +295,8 @@ class Conversation:
             params = self.sampling.fitting(self.llm, self.params, ids)
             writer = render.Writer(self.colour)
             answer = follow(self.llm, ids, params, writer)
-        except InvalidRequest as error:  # a conversation beyond the context must not end the program
+        # a conversation beyond the context must not end the program
+        except InvalidRequest as error:
             self.history.pop()
             runtime.print_error(f"{error}. /reset starts a new conversation")
             return False
@@ -252,7 +315,10 @@ def _read_message() -> str | None:
         return None
     if line.strip().startswith(QUOTES):
         lines = [line.strip().removeprefix(QUOTES)]
-        while not lines[-1].rstrip().endswith(QUOTES) and (line := _read_line("… ")) is not None:
+        while (
+            not lines[-1].rstrip().endswith(QUOTES)
+            and (line := _read_line("… ")) is not None
+        ):
             lines.append(line.rstrip("\r\n"))
         return "\n".join(lines).rstrip().removesuffix(QUOTES)
     lines = [line.rstrip("\r\n")]
@@ -265,7 +331,9 @@ def _read_message() -> str | None:
 
 
 def _read_line(prompt: str) -> str | None:
-    """Read one line, with editing and history on a terminal; None at the end of input."""
+    """Read one line, with editing and history on a terminal; None at the end
+    of input.
+    """
     try:
         if not sys.stdin.isatty():
             return sys.stdin.readline() or None
@@ -275,4 +343,7 @@ def _read_line(prompt: str) -> str | None:
     except EOFError:
         return None
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"cannot read standard input: it is not UTF-8 text: {error.reason}. Give UTF-8") from error
+        raise InvalidRequest(
+            f"cannot read standard input: it is not UTF-8 text: {error.reason}. Give "
+            "UTF-8"
+        ) from error

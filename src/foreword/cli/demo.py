@@ -1,4 +1,6 @@
-"""`foreword demo`: answers of the bundled models in colour, with and without drafting, then a table of results."""
+"""`foreword demo`: answers of the bundled models in colour, with and without drafting,
+then a table of results.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from foreword.recording import Recording
 
 PROMPTS = ("sgd_call/10", "wiki_split/119", "open_trivia/133", "tldr/184")
-"""Held out from training, from four categories, and easy enough for such a small model."""
+"""Held out from training, from four categories, and easy enough for such a
+small model.
+"""
 REPEATS = 3
 MAX_TOKENS = 96
 SHAPE = "llama-350m"
@@ -26,24 +30,37 @@ SHAPE = "llama-350m"
 
 def demo(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Two prompts, measured once.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two prompts, measured once.")
+    ] = False,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N"),
+    ] = 0,
     html: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="HTML file of the answers as replays.", callback=options.checked(early.file)),
+        typer.Option(
+            dir_okay=False,
+            help="HTML file of the answers as replays.",
+            callback=options.checked(early.file),
+        ),
     ] = None,
     svg: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="SVG file of the answers and the table.", callback=options.checked(early.file)
+            dir_okay=False,
+            help="SVG file of the answers and the table.",
+            callback=options.checked(early.file),
         ),
     ] = None,
 ) -> None:
-    """Show the bundled models answer with and without drafting, and how much faster drafting is.
+    """Show the bundled models answer with and without drafting, and how much faster
+    drafting is.
 
-    Accepted draft tokens are green, tokens of the target bold. The text is the same every time. The results are medians
-    after a warm-up, on the same prompts and weights, with transformers' own `generate` for comparison.
+    Accepted draft tokens are green, tokens of the target bold. The text is the same
+    every time. The results are medians after a warm-up, on the same prompts and
+    weights, with transformers' own `generate` for comparison.
     """
     from foreword import LLM, SamplingParams
     from foreword.bench.prompts import load
@@ -60,32 +77,54 @@ def demo(
     scenes, recordings = [], []
     for prompt in prompts:
         scene = Scene(prompt.category, prompt.messages[-1]["content"])
-        with Live(scene, console=out, auto_refresh=False, vertical_overflow="visible") as live:
-            played = [_play(llm, prompt, (temperature, seed), scene, live) for llm in llms]
+        with Live(
+            scene, console=out, auto_refresh=False, vertical_overflow="visible"
+        ) as live:
+            played = [
+                _play(llm, prompt, (temperature, seed), scene, live) for llm in llms
+            ]
         scenes.append(scene)
         recordings.append((prompt.messages[-1]["content"], played[-1], played[0]))
         out.print()
     if html is not None:
         from foreword.page.files import Shown, write_self_contained
 
-        pages = [Shown(title, drafted.as_json(), plain.as_json()) for title, drafted, plain in recordings]
+        pages = [
+            Shown(title, drafted.as_json(), plain.as_json())
+            for title, drafted, plain in recordings
+        ]
         write_self_contained(html, pages, "Foreword: the same words, sooner")
         runtime.note(f"saved the replays to {html}")
     with render.stderr().status("measuring"):
-        figures = table(_measure(llms[0], prompts, (temperature, seed), 1 if quick else REPEATS))
+        figures = table(
+            _measure(llms[0], prompts, (temperature, seed), 1 if quick else REPEATS)
+        )
     out.print(figures)
-    runtime.note(f"The bundled target is small; measure a larger one with: foreword bench --inflate {SHAPE}")
+    runtime.note(
+        "The bundled target is small; measure a larger one with: foreword bench "
+        f"--inflate {SHAPE}"
+    )
     if svg is not None:
         svg.write_text(picture(scenes, figures), encoding="utf-8")
         runtime.note(f"saved the picture to {svg}")
 
 
-def _play(llm: LLM, prompt: Prompt, distribution: tuple[float, int], scene: Scene, live: Live) -> Recording:
-    """Stream one answer into the scene, and return its recording. Ctrl-C ends the demo."""
+def _play(
+    llm: LLM, prompt: Prompt, distribution: tuple[float, int], scene: Scene, live: Live
+) -> Recording:
+    """Stream one answer into the scene, and return its recording.
+
+    Ctrl-C ends the demo.
+    """
     from foreword import Recording, SamplingParams
     from foreword.cli.common.session import Answer
 
-    params = SamplingParams(temperature=distribution[0], seed=distribution[1], max_tokens=MAX_TOKENS, trace=True)
+    params = SamplingParams(
+        temperature=distribution[0],
+        seed=distribution[1],
+        max_tokens=MAX_TOKENS,
+        trace=True,
+    )
     line = scene.line(_row_name(llm.method))
     answer = Answer(distribution[1], llm.render(prompt.messages))
     for delta in llm.stream(answer.prompt_tokens, params):
@@ -102,8 +141,12 @@ def _row_name(method: str) -> str:
     return PLAIN_ROW if method == PLAIN else method
 
 
-def _measure(llm: LLM, prompts: list[Prompt], distribution: tuple[float, int], repeats: int) -> tuple[Row, ...]:
-    """Run every entry on every prompt, in rotating order, after one uncounted turn; return medians over the turns."""
+def _measure(
+    llm: LLM, prompts: list[Prompt], distribution: tuple[float, int], repeats: int
+) -> tuple[Row, ...]:
+    """Run every entry on every prompt, in rotating order, after one uncounted turn;
+    return medians over the turns.
+    """
     from foreword.bench.exclusions import Exclusions
     from foreword.bench.lineup import PLAIN_ROW, lineup, weights
     from foreword.bench.peers import hf
@@ -114,9 +157,17 @@ def _measure(llm: LLM, prompts: list[Prompt], distribution: tuple[float, int], r
 
     names = (PLAIN_ROW, WITHOUT_DRAFT, WITH_DRAFT, hf.GENERATE)
     out = Exclusions(runtime.note, needed=PLAIN_ROW)
-    lined_up = lineup(weights(None, None, "auto", None), names, out, runtime.note, policy())
-    requests = [Request(p.id, tuple(llm.render(p.messages)), *distribution, MAX_TOKENS) for p in prompts]
-    trials = {(one.name, distribution[0]): {request.name: [] for request in requests} for one in lined_up.entries}
+    lined_up = lineup(
+        weights(None, None, "auto", None), names, out, runtime.note, policy()
+    )
+    requests = [
+        Request(p.id, tuple(llm.render(p.messages)), *distribution, MAX_TOKENS)
+        for p in prompts
+    ]
+    trials = {
+        (one.name, distribution[0]): {request.name: [] for request in requests}
+        for one in lined_up.entries
+    }
     for turn in range(repeats + 1):
         for index, request in enumerate(requests):
             first = (turn + index) % len(lined_up.entries)
@@ -126,7 +177,10 @@ def _measure(llm: LLM, prompts: list[Prompt], distribution: tuple[float, int], r
                     trials[entry.name, distribution[0]][request.name].append(trial)
     return rows(
         {
-            entry: {name: [sorted(many, key=lambda trial: trial.seconds)[len(many) // 2]] for name, many in by.items()}
+            entry: {
+                name: [sorted(many, key=lambda trial: trial.seconds)[len(many) // 2]]
+                for name, many in by.items()
+            }
             for entry, by in trials.items()
         }
     )

@@ -1,4 +1,6 @@
-"""`foreword doctor`: options and output of the drafter diagnosis in foreword.bench.doctor."""
+"""`foreword doctor`: options and output of the drafter diagnosis in
+foreword.bench.doctor.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,39 @@ SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"
 def doctor(
     draft: Annotated[
         str | None,
-        typer.Argument(help="Draft model or head: folder or hub id.", callback=options.checked(early.model)),
+        typer.Argument(
+            help="Draft model or head: folder or hub id.",
+            callback=options.checked(early.model),
+        ),
     ] = None,
     *,
     model: options.ModelName = None,
     method: options.MethodName = None,
-    prompts: Annotated[int, typer.Option(help="Number of prompts.", min=1, metavar="N")] = 12,
-    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N")] = 48,
+    prompts: Annotated[
+        int, typer.Option(help="Number of prompts.", min=1, metavar="N")
+    ] = 12,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Maximum number of new tokens per answer.", min=1, metavar="N"
+        ),
+    ] = 48,
     loading: TrustedLoading,
     as_json: options.AsJson = False,
 ) -> None:
-    """Diagnose a drafter: vocabulary, layers, training, cost. The exit code is 1 if anything is wrong."""
+    """Diagnose a drafter: vocabulary, layers, training, cost.
+
+    The exit code is 1 if anything is wrong.
+    """
     from foreword.bench.doctor import DoctorOptions, examine
 
     request = DoctorOptions(
-        target=model, draft=draft, method=method, prompts=prompts, tokens=max_tokens, **loading.keywords
+        target=model,
+        draft=draft,
+        method=method,
+        prompts=prompts,
+        tokens=max_tokens,
+        **loading.keywords,
     )
     report = examine(request, runtime.note)
     if as_json:
@@ -46,6 +66,9 @@ def doctor(
             if finding.advice:
                 console.print(f"  [dim]{escape(finding.advice)}[/]")
         for temperature, work in report.work.items():
-            console.print(f"temperature {temperature}: {work.tokens_per_pass:.2f} tokens per pass with 8 draft tokens")
+            console.print(
+                f"temperature {temperature}: {work.tokens_per_pass:.2f} tokens per "
+                "pass with 8 draft tokens"
+            )
     if not report.healthy:
         raise typer.Exit(1)

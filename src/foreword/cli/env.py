@@ -55,8 +55,15 @@ def _facts() -> dict[str, object]:
         "avx512_bf16": "avx512_bf16" in flags,
         "avx512": "avx512bw" in flags,
         "avx2": "avx2" in flags,
-        "cuda_devices": [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())],
-        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES)},
+        "cuda_devices": [
+            torch.cuda.get_device_name(place)
+            for place in range(torch.cuda.device_count())
+        ],
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(PREFIXES)
+        },
     }
 
 
@@ -68,7 +75,9 @@ def _native() -> str:
     if reason:
         return reason
     command, library = compiler.compiler(), forward.library()
-    status = f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
+    status = (
+        f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
+    )
     if isinstance(library, str):
         return f"{status}; sampling only: {library}"
     return f"{status}; matrix products use AMX" if forward.amx() else status
@@ -85,4 +94,8 @@ def _flags() -> set[str]:
     """Return the CPU flags of /proc/cpuinfo; empty on systems without /proc."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return set(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())
+    return set(
+        next(
+            (line.partition(":")[2] for line in lines if line.startswith("flags")), ""
+        ).split()
+    )

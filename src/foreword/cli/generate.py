@@ -1,4 +1,6 @@
-"""`foreword generate`: options, input and output of completions for one prompt or a file of prompts."""
+"""`foreword generate`: options, input and output of completions for one prompt or a
+file of prompts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from foreword.types.params import SamplingParams
 
 PromptFile = Annotated[
-    Path | None, typer.Option("--prompt-file", "-f", exists=True, dir_okay=False, help="File with the prompt.")
+    Path | None,
+    typer.Option(
+        "--prompt-file", "-f", exists=True, dir_okay=False, help="File with the prompt."
+    ),
 ]
 Chat = Annotated[
     bool | None,
@@ -33,7 +38,14 @@ Chat = Annotated[
     ),
 ]
 Count = Annotated[
-    int, typer.Option("--n", "-n", help="Answers per prompt, with consecutive seeds.", min=1, metavar="N")
+    int,
+    typer.Option(
+        "--n",
+        "-n",
+        help="Answers per prompt, with consecutive seeds.",
+        min=1,
+        metavar="N",
+    ),
 ]
 Batch = Annotated[
     Path | None,
@@ -47,32 +59,47 @@ Batch = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", "-o", help="With --batch: file to append answers to. Default: stdout.",
-        metavar="FILE", callback=options.checked(early.file),
+        "--out",
+        "-o",
+        help="With --batch: file to append answers to. Default: stdout.",
+        metavar="FILE",
+        callback=options.checked(early.file),
     ),
-]  # fmt: skip
-Slots = Annotated[int | None, typer.Option("--slots", help="With --batch: concurrent prompts. Default: 8.", min=1)]
+]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        "--slots", help="With --batch: concurrent prompts. Default: 8.", min=1
+    ),
+]
 Logprobs = Annotated[
     int | None,
     typer.Option(
-        "--logprobs", help="With --json: log-probabilities, N alternatives per token.", metavar="N",
+        "--logprobs",
+        help="With --json: log-probabilities, N alternatives per token.",
+        metavar="N",
         rich_help_panel=options.OUTPUT,
     ),
-]  # fmt: skip
+]
 Record = Annotated[
     Path | None,
     typer.Option(
-        "--record", help="File for the recording of every round.", metavar="FILE", callback=options.checked(early.file),
+        "--record",
+        help="File for the recording of every round.",
+        metavar="FILE",
+        callback=options.checked(early.file),
         rich_help_panel=options.OUTPUT,
     ),
-]  # fmt: skip
+]
 Prediction = Annotated[
     str,
     typer.Option(
-        "--prediction", help="Text the answer is likely to contain.", metavar="TEXT|@FILE",
+        "--prediction",
+        help="Text the answer is likely to contain.",
+        metavar="TEXT|@FILE",
         rich_help_panel=options.DRAFTING,
     ),
-]  # fmt: skip
+]
 
 
 SLOTS = 8
@@ -99,7 +126,9 @@ class Text:
 
 @bundled
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="Prompt text, or - for standard input.")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="Prompt text, or - for standard input.")
+    ] = None,
     prompt_file: PromptFile = None,
     *,
     batch: Batch = None,
@@ -123,28 +152,56 @@ def generate(
 ) -> None:
     """Generate the answer to a prompt, or to every prompt of a file.
 
-    The text streams to stdout; notes and statistics go to stderr. With the chat template, the final line end of a file
-    or of standard input is left out.
+    The text streams to stdout; notes and statistics go to stderr. With the chat
+    template, the final line end of a file or of standard input is left out.
 
-    A line of a --batch file is {"prompt": "…"} or {"messages": […]}, with an optional id and sampling parameters; in a
-    .txt file every line is a prompt. JSON lines are written as answers finish. The exit code is 1 if any failed.
+    A line of a --batch file is {"prompt": "…"} or {"messages": […]}, with an optional
+    id and sampling parameters; in a .txt file every line is a prompt. JSON lines are
+    written as answers finish. The exit code is 1 if any failed.
     """
     params = sampling.params()
-    params = replace(params, logprobs=logprobs, prediction=prediction_text(prediction), trace=record is not None)
+    params = replace(
+        params,
+        logprobs=logprobs,
+        prediction=prediction_text(prediction),
+        trace=record is not None,
+    )
     if (system is not None or image) and chat is False:
-        raise InvalidRequest("cannot use '--system' or '--image' with '--raw': both need the chat template")
+        raise InvalidRequest(
+            "cannot use '--system' or '--image' with '--raw': both need the chat "
+            "template"
+        )
     if logprobs is not None and not (as_json or batch):
-        raise InvalidRequest("cannot show '--logprobs': they are part of the JSON output. Add '--json'")
+        raise InvalidRequest(
+            "cannot show '--logprobs': they are part of the JSON output. Add '--json'"
+        )
     if record is not None and (batch is not None or n > 1):
-        raise InvalidRequest("cannot record several answers: '--record' writes one. Leave out '--batch' and '-n'")
+        raise InvalidRequest(
+            "cannot record several answers: '--record' writes one. Leave out '--batch' "
+            "and '-n'"
+        )
     if batch is not None:
         if prompt is not None or prompt_file is not None or image:
-            raise InvalidRequest("cannot read two inputs: '--batch' is given with a prompt or an image. Give only one")
-        many = Many(batch, model, out, slots or SLOTS, n, quiet=as_json or quiet or not stats)
-        _batch(many, sampling, params, (chat, system), partial(_load, model, loading, drafting))
+            raise InvalidRequest(
+                "cannot read two inputs: '--batch' is given with a prompt or an image. "
+                "Give only one"
+            )
+        many = Many(
+            batch, model, out, slots or SLOTS, n, quiet=as_json or quiet or not stats
+        )
+        _batch(
+            many,
+            sampling,
+            params,
+            (chat, system),
+            partial(_load, model, loading, drafting),
+        )
         return
     if out is not None or slots is not None:
-        raise InvalidRequest("cannot use '--out' or '--slots' here: they go with '--batch'. Leave them out")
+        raise InvalidRequest(
+            "cannot use '--out' or '--slots' here: they go with '--batch'. Leave them "
+            "out"
+        )
     text = _prompt(prompt, prompt_file)
     if not text.whole.strip():
         raise InvalidRequest("cannot answer: the prompt is empty. Give some text")
@@ -157,7 +214,9 @@ def generate(
         _write(llm, ids, replace(params, seed=seed), output)
 
 
-def _load(model: str | None, loading: BackendLoading, drafting: Drafting, **more: Any) -> LLM:
+def _load(
+    model: str | None, loading: BackendLoading, drafting: Drafting, **more: Any
+) -> LLM:
     with render.loading():
         from foreword import LLM
 
@@ -183,11 +242,20 @@ def _batch(
     template: tuple[bool | None, str | None],
     load: Callable[..., LLM],
 ) -> None:
-    """Answer every line of a file. Raises Exit(1) if one failed, Exit(130) after Ctrl-C; written answers stay."""
+    """Answer every line of a file.
+
+    Raises Exit(1) if one failed, Exit(130) after Ctrl-C; written answers stay.
+    """
     from foreword.cli.batch import Prompt, Runner, done, jobs, writer
 
     text = _decoded(many.batch.read_bytes(), str(many.batch))
-    requests = jobs(text, many.batch.name, params, partial(seeds, count=many.n), (many.model, template))
+    requests = jobs(
+        text,
+        many.batch.name,
+        params,
+        partial(seeds, count=many.n),
+        (many.model, template),
+    )
     finished = done(many.out, requests) if many.out else set()
     pending = [job for job in requests if job.key not in finished]
     llm = load(slots=many.slots)
@@ -195,7 +263,11 @@ def _batch(
     def ids(prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return read(llm, Text(prompt, prompt), *template)
-        opening = [{"role": "system", "content": template[1]}] if template[1] is not None else []
+        opening = (
+            [{"role": "system", "content": template[1]}]
+            if template[1] is not None
+            else []
+        )
         return llm.render([*opening, *prompt])
 
     started = perf_counter()
@@ -207,10 +279,15 @@ def _batch(
             write(record)
             shown.update(task, advance=1)
 
-        tally = Runner(llm, ids, partial(sampling.fitting, llm)).run(pending, write_and_count, many.slots)
+        tally = Runner(llm, ids, partial(sampling.fitting, llm)).run(
+            pending, write_and_count, many.slots
+        )
     if not many.quiet:
         rate = tally.tokens / (perf_counter() - started)
-        runtime.note(f"{tally.answers} answers, {tally.failed} failed · {tally.tokens} tokens · {rate:.0f} tok/s")
+        runtime.note(
+            f"{tally.answers} answers, {tally.failed} failed · {tally.tokens} tokens · "
+            f"{rate:.0f} tok/s"
+        )
     if tally.failed:
         raise typer.Exit(1)
 
@@ -224,15 +301,24 @@ def prediction_text(given: str) -> str:
 
 
 def seeds(first: int | None, count: int) -> list[int]:
-    """Return the seed of each answer: consecutive from the first, which is random if None."""
-    start = secrets.randbits(32) if first is None else first  # short enough to type again
+    """Return the seed of each answer: consecutive from the first, which is random if
+    None.
+    """
+    # short enough to type again
+    start = secrets.randbits(32) if first is None else first
     return [(start + number) % 2**63 for number in range(count)]
 
 
 def _prompt(argument: str | None, file: Path | None) -> Text:
-    """Return the prompt. Raises InvalidRequest if there is none, if there are two, or if it is not UTF-8."""
+    """Return the prompt.
+
+    Raises InvalidRequest if there is none, if there are two, or if it is not UTF-8.
+    """
     if argument is not None and file is not None:
-        raise InvalidRequest("cannot read two prompts: an argument and '--prompt-file' are given. Give one, not both")
+        raise InvalidRequest(
+            "cannot read two prompts: an argument and '--prompt-file' are given. Give "
+            "one, not both"
+        )
     if argument is not None and argument != "-":
         return Text(argument, argument)
     if file is not None:
@@ -241,7 +327,8 @@ def _prompt(argument: str | None, file: Path | None) -> Text:
         stdin = runtime.stdin()
         if argument is None and stdin.isatty():
             raise InvalidRequest(
-                'cannot generate: there is no prompt. Give one: foreword generate "…", or - for standard input'
+                'cannot generate: there is no prompt. Give one: foreword generate "…", '
+                "or - for standard input"
             )
         try:
             text = stdin.read()
@@ -260,11 +347,18 @@ def _decoded(content: bytes, what: str) -> str:
 
 def _not_text(what: str, error: UnicodeDecodeError) -> InvalidRequest:
     return InvalidRequest(
-        f"cannot read {what}: it is not UTF-8 text: {error.reason} at byte {error.start}. Give UTF-8 text"
+        f"cannot read {what}: it is not UTF-8 text: {error.reason} at byte "
+        f"{error.start}. Give UTF-8 text"
     )
 
 
-def read(llm: LLM, text: Text, chat: bool | None, system: str | None, images: list[Path] | None = None) -> list[int]:
+def read(
+    llm: LLM,
+    text: Text,
+    chat: bool | None,
+    system: str | None,
+    images: list[Path] | None = None,
+) -> list[int]:
     """Return the token ids of the prompt, in the chat template or unchanged."""
     if chat is None:
         chat = system is not None or bool(images or llm.tokenizer.chat_template)
@@ -279,8 +373,14 @@ def _write(llm: LLM, ids: list[int], params: SamplingParams, output: Output) -> 
 
     if output.as_json:
         answer = follow(llm, ids, params, lambda _: None)
-        details = {"model": llm.target.name, "method": llm.method, "prompt_tokens": len(ids)}
-        sys.stdout.write(json.dumps(answer.as_json() | details, ensure_ascii=False) + "\n")
+        details = {
+            "model": llm.target.name,
+            "method": llm.method,
+            "prompt_tokens": len(ids),
+        }
+        sys.stdout.write(
+            json.dumps(answer.as_json() | details, ensure_ascii=False) + "\n"
+        )
     else:
         writer = render.Writer(output.colour)
         answer = follow(llm, ids, params, writer)

@@ -1,4 +1,6 @@
-"""`foreword index`: input files and output of a datastore, for methods that draft from your own texts."""
+"""`foreword index`: input files and output of a datastore, for methods that draft from
+your own texts.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,17 @@ PIECE = 2**20
 """Characters. Plain files are cut into texts of about this size, at line ends."""
 FORMATS = '{"messages": […]}, {"text": "…"} or {"prompt": …, "completion": …}'
 
-Files = Annotated[list[Path], typer.Argument(help="JSONL, text or source files (.gz too); folders.")]
+Files = Annotated[
+    list[Path], typer.Argument(help="JSONL, text or source files (.gz too); folders.")
+]
 Out = Annotated[
     Path,
     typer.Option(
-        "--out", "-o", help="New folder for the datastore.", metavar="DIR", callback=options.checked(early.new)
+        "--out",
+        "-o",
+        help="New folder for the datastore.",
+        metavar="DIR",
+        callback=options.checked(early.new),
     ),
 ]
 
@@ -46,8 +54,9 @@ def index(
 ) -> None:
     """Build a datastore from your own texts, for drafting by retrieval.
 
-    A line of JSONL holds a text or a chat (messages, or prompt and completion), which is put into the model's chat
-    template. The datastore is for the tokenizer of that model only. The folder appears when it is complete.
+    A line of JSONL holds a text or a chat (messages, or prompt and completion), which
+    is put into the model's chat template. The datastore is for the tokenizer of that
+    model only. The folder appears when it is complete.
     """
     paths, skipped = collected(files)
     from foreword import bundled
@@ -58,30 +67,44 @@ def index(
     tokenizer = load_tokenizer(model or bundled.target(), **trusted)
     template = tokenizer.apply_chat_template if tokenizer.chat_template else None
     with _progress(quiet=as_json) as shown:
-        reading = shown.add_task("reading", total=sum(path.stat().st_size for path in paths))
+        reading = shown.add_task(
+            "reading", total=sum(path.stat().st_size for path in paths)
+        )
         sorting = shown.add_task("sorting", total=1.0)
-        corpus = Corpus(paths, template, lambda read: shown.update(reading, advance=read))
-        meta = build(corpus, tokenizer, out, progress=lambda share: shown.update(sorting, completed=share))
+        corpus = Corpus(
+            paths, template, lambda read: shown.update(reading, advance=read)
+        )
+        meta = build(
+            corpus,
+            tokenizer,
+            out,
+            progress=lambda share: shown.update(sorting, completed=share),
+        )
     for path in skipped:
         runtime.note(f"skipped {path}: it is not text")
     _write(out, meta, skipped, as_json)
 
 
 def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the text files, those of folders sorted by name, and the files of folders that are not text.
+    """Return the text files, those of folders sorted by name, and the files of folders
+    that are not text.
 
-    Hidden files in folders are ignored. Raises InvalidRequest if a named file does not exist or is not text, or if no
-    file is left; OSError if one cannot be read.
+    Hidden files in folders are ignored. Raises InvalidRequest if a named file does not
+    exist or is not text, or if no file is left; OSError if one cannot be read.
     """
     texts: list[Path] = []
     skipped: list[Path] = []
     for path in files:
         if not path.exists():
-            raise InvalidRequest(f"cannot read {path}: there is no such file or folder. Give one that exists")
+            raise InvalidRequest(
+                f"cannot read {path}: there is no such file or folder. Give one that "
+                "exists"
+            )
         if not path.is_dir():
             if not _is_text(path):
                 raise InvalidRequest(
-                    f"cannot read {path}: it is not UTF-8 text. Give JSONL, plain text or source files"
+                    f"cannot read {path}: it is not UTF-8 text. Give JSONL, plain text "
+                    "or source files"
                 )
             texts.append(path)
             continue
@@ -90,7 +113,10 @@ def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
             if not any(part.startswith(".") for part in one.relative_to(path).parts):
                 (texts if _is_text(one) else skipped).append(one)
     if not texts:
-        raise InvalidRequest(f"cannot build a datastore: no text files in {', '.join(map(str, files))}. Give others")
+        raise InvalidRequest(
+            f"cannot build a datastore: no text files in {', '.join(map(str, files))}. "
+            "Give others"
+        )
     return texts, skipped
 
 
@@ -98,8 +124,8 @@ def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
 class Corpus:
     """Lazily read (source, text) pairs of files.
 
-    `template` renders a chat, with the signature of `apply_chat_template`; None if the model has none. `on_read`
-    receives the number of bytes read since its last call.
+    `template` renders a chat, with the signature of `apply_chat_template`; None if the
+    model has none. `on_read` receives the number of bytes read since its last call.
     """
 
     files: list[Path]
@@ -126,7 +152,8 @@ class Corpus:
                     yield self._record(line, f"{path}, line {number}")
         except UnicodeDecodeError as error:
             raise InvalidRequest(
-                f"cannot read {path}: it is not UTF-8 text: {error.reason} at byte {error.start}. Give UTF-8"
+                f"cannot read {path}: it is not UTF-8 text: {error.reason} at byte "
+                f"{error.start}. Give UTF-8"
             ) from error
 
     def _record(self, line: str, where: str) -> str:
@@ -134,7 +161,9 @@ class Corpus:
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise InvalidRequest(f"cannot read {where}: it is not JSON: {error}. Give {FORMATS}") from error
+            raise InvalidRequest(
+                f"cannot read {where}: it is not JSON: {error}. Give {FORMATS}"
+            ) from error
         match record:
             case {"messages": list(messages)}:
                 return self._chat(messages, where)
@@ -142,48 +171,81 @@ class Corpus:
                 return text
             case {"prompt": list(prompt), "completion": list(completion)}:
                 return self._chat(prompt + completion, where)
-            case {"prompt": str(prompt), "completion": str(completion)} if self.template is None:
+            case {"prompt": str(prompt), "completion": str(completion)} if (
+                self.template is None
+            ):
                 return prompt + completion
             case {"prompt": str(prompt), "completion": str(completion)}:
                 return self._chat(
-                    [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}], where
+                    [
+                        {"role": "user", "content": prompt},
+                        {"role": "assistant", "content": completion},
+                    ],
+                    where,
                 )
         raise InvalidRequest(f"cannot read {where}: unknown fields. Give {FORMATS}")
 
     def _chat(self, messages: list[Any], where: str) -> str:
         if self.template is None:
             raise InvalidRequest(
-                f"cannot read {where}: it is a chat, and the model has no chat template. Give records with text"
+                f"cannot read {where}: it is a chat, and the model has no chat "
+                "template. Give records with text"
             )
         try:
             return self.template(messages, tokenize=False)
-        except Exception as error:  # a template is code of the model and may raise anything
+        # a template is code of the model and may raise anything
+        except Exception as error:
             raise InvalidRequest(
-                f"cannot read {where}: it does not fit the model's chat template: {error}. Give other messages"
+                f"cannot read {where}: it does not fit the model's chat template: "
+                f"{error}. Give other messages"
             ) from error
 
 
 def _decoded(raw: io.BufferedReader, path: Path) -> io.TextIOWrapper:
-    return io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if path.name.lower().endswith(PACKED) else raw, encoding="utf-8")
+    return io.TextIOWrapper(
+        gzip.GzipFile(fileobj=raw) if path.name.lower().endswith(PACKED) else raw,
+        encoding="utf-8",
+    )
 
 
 def _is_text(path: Path) -> bool:
     """Return whether the first 8,192 bytes of a file are UTF-8 text."""
     with path.open("rb") as raw:
         try:
-            start = (gzip.GzipFile(fileobj=raw) if path.name.lower().endswith(PACKED) else raw).read(8192)
-            codecs.getincrementaldecoder("utf-8")().decode(start)  # a character may be cut off at the end
+            start = (
+                gzip.GzipFile(fileobj=raw)
+                if path.name.lower().endswith(PACKED)
+                else raw
+            ).read(8192)
+            # a character may be cut off at the end
+            codecs.getincrementaldecoder("utf-8")().decode(start)
         except (UnicodeDecodeError, gzip.BadGzipFile, EOFError):
             return False
     return b"\0" not in start
 
 
 def _progress(*, quiet: bool) -> Progress:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     console = render.stderr()
-    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
 
 
 def _write(out: Path, meta: Meta, skipped: list[Path], as_json: bool) -> None:

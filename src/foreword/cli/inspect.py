@@ -1,4 +1,6 @@
-"""`foreword inspect`: the backend of a model, the reason for it, and the cost of forwards."""
+"""`foreword inspect`: the backend of a model, the reason for it, and the cost of
+forwards.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,37 @@ def inspect(
     loading: BackendLoading,
     as_json: options.AsJson = False,
 ) -> None:
-    """Load a model and show its backend, the reason for it, and the cost of draft tokens."""
+    """Load a model and show its backend, the reason for it, and the cost of draft
+    tokens.
+    """
     from foreword import LLM
     from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
     from foreword.model.loading.options import options as check_options
 
     given = loading.keywords
     forms = {name: given.get(name) for name in ("weights", "kv")}
-    check_options(dtype=given["dtype"], device=given["device"], backend=given.get("backend"), **forms)
+    check_options(
+        dtype=given["dtype"],
+        device=given["device"],
+        backend=given.get("backend"),
+        **forms,
+    )
     if "offload_folder" in given:
         forms.clear()  # the weights in bfloat16, to compare with, may not fit in memory
-    llm = LLM(model, method=PLAIN, **{name: option for name, option in given.items() if name not in forms})
+    llm = LLM(
+        model,
+        method=PLAIN,
+        **{name: option for name, option in given.items() if name not in forms},
+    )
     apart = _quantized(llm, **forms) if any(forms.values()) else {}
     drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": drafted}
     if draft is not None:
         same, why = _vocabulary(llm, draft, trusted=loading.trust_remote_code)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
-        facts["default method"] = drafted if same else f"{SHARED} or {RETOLD}, chosen by the first request"
+        facts["default method"] = (
+            drafted if same else f"{SHARED} or {RETOLD}, chosen by the first request"
+        )
     cost = llm.target.cost
     if as_json:
         plain = {name.replace(" ", "_"): value for name, value in facts.items()}
@@ -68,7 +83,11 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
         "dtype": str(target.dtype).removeprefix("torch."),
         **target.forms,
         "device": str(target.device),
-        "context": target.context if target.context < NO_LIMIT else None if as_json else "no limit",
+        "context": target.context
+        if target.context < NO_LIMIT
+        else None
+        if as_json
+        else "no limit",
         "vocabulary size": target.vocab,
         "chat template": bool(llm.tokenizer.chat_template),
         "mode": target.mode.value,
@@ -77,8 +96,12 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
     }
 
 
-def _quantized(llm: LLM, weights: str | None, kv: str | None) -> dict[str, dict[str, float]]:
-    """Quantize the target; return its KL divergence from what it was, by domain, and with `kv` in long texts too."""
+def _quantized(
+    llm: LLM, weights: str | None, kv: str | None
+) -> dict[str, dict[str, float]]:
+    """Quantize the target; return its KL divergence from what it was, by domain, and
+    with `kv` in long texts too.
+    """
     from foreword.bench.divergence import divergence
     from foreword.model.probe.probe import NATIVE
     from foreword.model.view import view
@@ -102,18 +125,29 @@ def _tokens(llm: LLM, messages: Sequence[Mapping[str, str]]) -> list[int]:
 
 
 def _milliseconds(cost: Cost) -> dict[str, object]:
-    """Return the milliseconds of a pass by tokens read, and per token of context; None if not measured."""
+    """Return the milliseconds of a pass by tokens read, and per token of context; None
+    if not measured.
+    """
     measured = _context_measured(cost)
     return {
-        "milliseconds": {str(rows): 1000 * seconds for rows, seconds in cost.seconds.items()},
+        "milliseconds": {
+            str(rows): 1000 * seconds for rows, seconds in cost.seconds.items()
+        },
         "milliseconds_after": cost.context,
-        "milliseconds_per_token_of_context": 1000 * cost.per_token if measured else None,
-        "milliseconds_per_token_of_context_and_token_read": 1000 * cost.per_token_and_row if measured else None,
+        "milliseconds_per_token_of_context": 1000 * cost.per_token
+        if measured
+        else None,
+        "milliseconds_per_token_of_context_and_token_read": 1000
+        * cost.per_token_and_row
+        if measured
+        else None,
     }
 
 
 def _context_measured(cost: Cost) -> bool:
-    """Return whether the cost of context was measured; a short context or a model without rollback prevents it."""
+    """Return whether the cost of context was measured; a short context or a model
+    without rollback prevents it.
+    """
     return bool(cost.per_token or cost.per_token_and_row)
 
 
@@ -123,7 +157,9 @@ def _table(cost: Cost, context: int) -> Table:
     long = min(cost.context + 1000, context - max(cost.seconds))
     table = Table(box=None, padding=(0, 2, 0, 0))
     heads = ["tokens read", "ms", "vs. one token"]
-    for column in [*heads, f"ms after {long:,} tokens"] if _context_measured(cost) else heads:
+    for column in (
+        [*heads, f"ms after {long:,} tokens"] if _context_measured(cost) else heads
+    ):
         table.add_column(column, justify="right")
     for rows, seconds in cost.seconds.items():
         row = [str(rows), f"{1000 * seconds:.2f}", f"{seconds / cost(0):.2f}×"]
@@ -138,7 +174,10 @@ def _vocabulary(llm: LLM, draft: str, *, trusted: bool) -> tuple[bool, str]:
     from foreword.model import check_same, load_tokenizer
 
     try:
-        check_same(llm.tokenizer, load_tokenizer(draft, **({"trust_remote_code": True} if trusted else {})))
+        check_same(
+            llm.tokenizer,
+            load_tokenizer(draft, **({"trust_remote_code": True} if trusted else {})),
+        )
     except VocabularyMismatch as error:
         return False, str(error)
     return True, "every token has the same id in both"

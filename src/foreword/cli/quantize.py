@@ -1,4 +1,6 @@
-"""`foreword quantize`: a checkpoint in few bits, as a folder of safetensors or as a GGUF file."""
+"""`foreword quantize`: a checkpoint in few bits, as a folder of safetensors or as a
+GGUF file.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,30 @@ def quantize(
     *,
     to: Annotated[
         Form,
-        typer.Option("--to", help="int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF file (Llama)."),
+        typer.Option(
+            "--to",
+            help=(
+                "int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF "
+                "file (Llama)."
+            ),
+        ),
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="New folder or file.", metavar="PATH", callback=options.checked(early.new)),
+        typer.Option(
+            "--out",
+            "-o",
+            help="New folder or file.",
+            metavar="PATH",
+            callback=options.checked(early.new),
+        ),
     ],
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a model with weights of 4 to 8 bits, which `foreword` and other engines load."""
+    """Write a model with weights of 4 to 8 bits, which `foreword` and other engines
+    load.
+    """
     if to not in FOLDERS:
         early.file(out)  # a folder is created with its parents, a file is not
     from foreword import bundled
@@ -39,14 +55,23 @@ def quantize(
 
     source = model or str(bundled.target())
     if to in FOLDERS:
-        done = write(source, out, to, trust_remote_code=trust_remote_code, note=runtime.note)
-        facts: dict[str, Any] = {"matrices": done.matrices, "bytes_before": done.before, "bytes": done.after}
+        done = write(
+            source, out, to, trust_remote_code=trust_remote_code, note=runtime.note
+        )
+        facts: dict[str, Any] = {
+            "matrices": done.matrices,
+            "bytes_before": done.before,
+            "bytes": done.after,
+        }
     else:
         facts = _gguf(source, out, to, trusted=trust_remote_code)
     if as_json:
         sys.stdout.write(json.dumps({"path": str(out), "form": to, **facts}) + "\n")
         return
-    runtime.note(f"{out}: {facts['bytes'] / 1e6:,.1f} MB, of {facts['bytes_before'] / 1e6:,.1f} MB in bfloat16")
+    runtime.note(
+        f"{out}: {facts['bytes'] / 1e6:,.1f} MB, of {facts['bytes_before'] / 1e6:,.1f} "
+        "MB in bfloat16"
+    )
     sys.stdout.write(f"foreword generate -m {shlex.quote(str(out))} …\n")
 
 
@@ -64,5 +89,9 @@ def _gguf(source: str, out: Path, kind: str, *, trusted: bool) -> dict[str, Any]
     hf = load_weights(source, config, torch.bfloat16, trust_remote_code=trusted)
     before = sum(parameter.nbytes for parameter in hf.parameters())
     runtime.note(f"writing {out}")
-    write(convertible(source, hf, load_tokenizer(source, trust_remote_code=trusted)), out, kind)
+    write(
+        convertible(source, hf, load_tokenizer(source, trust_remote_code=trusted)),
+        out,
+        kind,
+    )
     return {"bytes_before": before, "bytes": out.stat().st_size}

@@ -23,40 +23,104 @@ KEYS = "FOREWORD_API_KEYS"
 
 
 def _option(*names: str, help: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=SERVER, **more)
+    return typer.Option(
+        *names, help=help, metavar=metavar, rich_help_panel=SERVER, **more
+    )
 
 
-Host = Annotated[str, _option("--host", help="Address to bind; beyond loopback an API key is needed.")]
-Port = Annotated[int, _option("--port", help="Port; 0 takes a free one.", min=0, max=65_535)]
-Name = Annotated[str | None, _option("--served-model-name", help="Model name of clients. Default: its folder.")]
+Host = Annotated[
+    str,
+    _option("--host", help="Address to bind; beyond loopback an API key is needed."),
+]
+Port = Annotated[
+    int, _option("--port", help="Port; 0 takes a free one.", min=0, max=65_535)
+]
+Name = Annotated[
+    str | None,
+    _option("--served-model-name", help="Model name of clients. Default: its folder."),
+]
 KeyFile = Annotated[
-    Path | None, _option("--api-key-file", help=f"File of API keys, one a line. Also {KEYS}.", exists=True)
+    Path | None,
+    _option(
+        "--api-key-file",
+        help=f"File of API keys, one a line. Also {KEYS}.",
+        exists=True,
+    ),
 ]
 Slots = Annotated[int, _option("--slots", help="Answers generated at a time.", min=1)]
-Chunk = Annotated[int, _option("--chunk", help="Prompt tokens read in one round.", min=1)]
+Chunk = Annotated[
+    int, _option("--chunk", help="Prompt tokens read in one round.", min=1)
+]
 CacheTokens = Annotated[
     int | None,
-    _option("--cache-tokens", help="Tokens of keys and values held. Default: by free memory.", min=64),
+    _option(
+        "--cache-tokens",
+        help="Tokens of keys and values held. Default: by free memory.",
+        min=64,
+    ),
 ]
-Queue = Annotated[int, _option("--queue", help="Answers that run or wait; more get status 429.", min=1)]
-Context = Annotated[int | None, _option("--max-model-len", help="Tokens of prompt and answer. Default: all.", min=2)]
-MaxBody = Annotated[float, _option("--max-body", help="Largest request body, in MiB.", min=0.001)]
-MaxAudio = Annotated[float, _option("--max-audio", help="Longest sound to transcribe, in seconds.", min=1)]
-PerKey = Annotated[int | None, _option("--max-per-key", help="Answers of one API key at a time.", min=1)]
-Rate = Annotated[float | None, _option("--rate", help="Requests a minute of one API key.", min=0.1)]
-ToolFormat = Annotated[str | None, _option("--tool-format", help="Format of tool calls. Default: by chat template.")]
+Queue = Annotated[
+    int,
+    _option("--queue", help="Answers that run or wait; more get status 429.", min=1),
+]
+Context = Annotated[
+    int | None,
+    _option(
+        "--max-model-len", help="Tokens of prompt and answer. Default: all.", min=2
+    ),
+]
+MaxBody = Annotated[
+    float, _option("--max-body", help="Largest request body, in MiB.", min=0.001)
+]
+MaxAudio = Annotated[
+    float,
+    _option("--max-audio", help="Longest sound to transcribe, in seconds.", min=1),
+]
+PerKey = Annotated[
+    int | None,
+    _option("--max-per-key", help="Answers of one API key at a time.", min=1),
+]
+Rate = Annotated[
+    float | None, _option("--rate", help="Requests a minute of one API key.", min=0.1)
+]
+ToolFormat = Annotated[
+    str | None,
+    _option("--tool-format", help="Format of tool calls. Default: by chat template."),
+]
 ReasoningTags = Annotated[
-    str | None, _option("--reasoning-tags", help="Tags of reasoning, xml or mistral. Default: by chat template.")
+    str | None,
+    _option(
+        "--reasoning-tags",
+        help="Tags of reasoning, xml or mistral. Default: by chat template.",
+    ),
 ]
-Sanitize = Annotated[bool, _option("--sanitize", help="Control tokens of users and tools as plain text.")]
-Origin = Annotated[list[str] | None, _option("--cors-origin", help="Web origin that may send requests. Repeatable.")]
+Sanitize = Annotated[
+    bool, _option("--sanitize", help="Control tokens of users and tools as plain text.")
+]
+Origin = Annotated[
+    list[str] | None,
+    _option("--cors-origin", help="Web origin that may send requests. Repeatable."),
+]
 AllowedHost = Annotated[
-    list[str] | None, _option("--allowed-host", help="Host name accepted on loopback, as of a tunnel. Repeatable.")
+    list[str] | None,
+    _option(
+        "--allowed-host",
+        help="Host name accepted on loopback, as of a tunnel. Repeatable.",
+    ),
 ]
-Drain = Annotated[float, _option("--drain", help="Seconds for running answers to finish after SIGTERM.", min=1)]
-PrivateMetrics = Annotated[bool, _option("--private-metrics", help="Ask for an API key at /metrics too.")]
+Drain = Annotated[
+    float,
+    _option(
+        "--drain", help="Seconds for running answers to finish after SIGTERM.", min=1
+    ),
+]
+PrivateMetrics = Annotated[
+    bool, _option("--private-metrics", help="Ask for an API key at /metrics too.")
+]
 LogJson = Annotated[bool, _option("--log-json", help="Log lines as JSON.")]
-LogPrompts = Annotated[bool, _option("--log-prompts", help="Prompts and answers in the log.")]
+LogPrompts = Annotated[
+    bool, _option("--log-prompts", help="Prompts and answers in the log.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +148,10 @@ class Serving:
     log_prompts: LogPrompts = False
 
     def settings(self) -> Settings:
-        """Return the settings. Raises InvalidRequest for options that contradict each other."""
+        """Return the settings.
+
+        Raises InvalidRequest for options that contradict each other.
+        """
         from foreword.server.settings import MEBIBYTE, Settings, hashed
 
         return Settings(
@@ -124,22 +191,35 @@ def serve(
 ) -> None:
     """Serve a model to OpenAI's and Anthropic's clients.
 
-    Requests share rounds, each with its own drafting method if it names one; the text of a request depends on its
-    seed alone. Without a key the server answers this machine only. Ctrl-C or SIGTERM lets running answers finish.
+    Requests share rounds, each with its own drafting method if it names one; the text
+    of a request depends on its seed alone. Without a key the server answers this
+    machine only. Ctrl-C or SIGTERM lets running answers finish.
     """
     early.extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
-    keywords = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens, **loading.keywords, **drafting.keywords)
+    keywords = dict(
+        slots=slots,
+        chunk=chunk,
+        cache_tokens=cache_tokens,
+        **loading.keywords,
+        **drafting.keywords,
+    )
     _serve(model, serving.settings(), keywords, quiet=quiet)
 
 
-def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, quiet: bool) -> None:
+def _serve(
+    model: str | None, settings: Settings, keywords: dict[str, Any], *, quiet: bool
+) -> None:
     from foreword.server.run import bound, serve
 
-    listener = bound(settings)  # before the model loads: a port in use should not cost seconds
+    # before the model loads: a port in use should not cost seconds
+    listener = bound(settings)
     with render.loading():
         from foreword.server.output import named_format, named_reasoning
 
-        for check, name in ((named_format, settings.tool_format), (named_reasoning, settings.reasoning)):
+        for check, name in (
+            (named_format, settings.tool_format),
+            (named_reasoning, settings.reasoning),
+        ):
             if name is not None:
                 check(name)
         from foreword.llm import LLM
@@ -151,7 +231,10 @@ def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, q
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def ready() -> None:
-        runtime.note(f"{service.name} at {address}/v1, drafting with {llm.method}; the page: {address}/")
+        runtime.note(
+            f"{service.name} at {address}/v1, drafting with {llm.method}; the page: "
+            f"{address}/"
+        )
 
     serve(service, listener, ready, quiet=quiet)
 
@@ -159,22 +242,36 @@ def _serve(model: str | None, settings: Settings, keywords: dict[str, Any], *, q
 def _number(option: str, value: float) -> float:
     """Return a number. Raises InvalidRequest for infinity and NaN."""
     if not isfinite(value):
-        raise InvalidRequest(f"cannot use {option} {value}: it must be a number. Give another")
+        raise InvalidRequest(
+            f"cannot use {option} {value}: it must be a number. Give another"
+        )
     return value
 
 
 def _keys(file: Path | None) -> list[str]:
-    """Return the API keys of the file and of the environment. Raises InvalidRequest for an empty file."""
+    """Return the API keys of the file and of the environment.
+
+    Raises InvalidRequest for an empty file.
+    """
     keys = [key.strip() for key in os.environ.get(KEYS, "").split(",") if key.strip()]
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else words(error)
-            raise InvalidRequest(f"cannot read keys from {file}: {reason}. Give a text file, one key a line") from error
+            reason = (
+                "it is not UTF-8"
+                if isinstance(error, UnicodeDecodeError)
+                else words(error)
+            )
+            raise InvalidRequest(
+                f"cannot read keys from {file}: {reason}. Give a text file, one key a "
+                "line"
+            ) from error
         lines = (line.strip() for line in text.splitlines())
         found = [line for line in lines if line and not line.startswith("#")]
         if not found:
-            raise InvalidRequest(f"cannot read keys from {file}: it is empty. Write one key a line")
+            raise InvalidRequest(
+                f"cannot read keys from {file}: it is empty. Write one key a line"
+            )
         keys += found
     return keys

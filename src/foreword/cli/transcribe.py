@@ -1,4 +1,6 @@
-"""`foreword transcribe`: what is said in sound files, as text, as segments with times, or as JSON."""
+"""`foreword transcribe`: what is said in sound files, as text, as segments with times,
+or as JSON.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,22 @@ if TYPE_CHECKING:
 SPEECH = "Speech"
 FALLBACK = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Temperatures of --fallback: those of Whisper."""
-THRESHOLDS = {"compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6}
-"""Those that transformers documents for Whisper: the first looks at token ids, not at text."""
+THRESHOLDS = {
+    "compression_ratio_threshold": 1.35,
+    "logprob_threshold": -1.0,
+    "no_speech_threshold": 0.6,
+}
+"""Those that transformers documents for Whisper: the first looks at token ids, not at
+text.
+"""
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Sound files: WAV; others with the extra audio.", exists=True, dir_okay=False),
+    typer.Argument(
+        help="Sound files: WAV; others with the extra audio.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
 Model = Annotated[
     str | None,
@@ -41,24 +53,49 @@ Model = Annotated[
 ]
 Language = Annotated[
     str | None,
-    typer.Option("--language", "-l", help="Language of the speech. Default: detected.", rich_help_panel=SPEECH),
+    typer.Option(
+        "--language",
+        "-l",
+        help="Language of the speech. Default: detected.",
+        rich_help_panel=SPEECH,
+    ),
 ]
 Task = Annotated[
     Literal["transcribe", "translate"] | None,
-    typer.Option("--task", help="Text in that language, or in English.", rich_help_panel=SPEECH),
+    typer.Option(
+        "--task", help="Text in that language, or in English.", rich_help_panel=SPEECH
+    ),
 ]
 Timestamps = Annotated[
-    bool, typer.Option("--timestamps", help="Start and end of each segment.", rich_help_panel=SPEECH)
+    bool,
+    typer.Option(
+        "--timestamps", help="Start and end of each segment.", rich_help_panel=SPEECH
+    ),
 ]
 Prompt = Annotated[
-    str, typer.Option("--prompt", help="Text before the first window: names, style.", rich_help_panel=SPEECH)
+    str,
+    typer.Option(
+        "--prompt",
+        help="Text before the first window: names, style.",
+        rich_help_panel=SPEECH,
+    ),
 ]
 Fallback = Annotated[
     bool,
-    typer.Option("--fallback", help="Higher temperatures for poor text; silence left out.", rich_help_panel=SPEECH),
+    typer.Option(
+        "--fallback",
+        help="Higher temperatures for poor text; silence left out.",
+        rich_help_panel=SPEECH,
+    ),
 ]
 Temperature = Annotated[
-    float, typer.Option("--temperature", "-t", help="Sampling temperature.", rich_help_panel=options.SAMPLING)
+    float,
+    typer.Option(
+        "--temperature",
+        "-t",
+        help="Sampling temperature.",
+        rich_help_panel=options.SAMPLING,
+    ),
 ]
 
 
@@ -83,20 +120,26 @@ def transcribe(
 ) -> None:
     """Transcribe sound files with a speech model as Whisper.
 
-    The text of each file is one line on stdout; with --timestamps each segment is one. With --json each file is one
-    line of JSON. Sound longer than 30 seconds is transcribed window by window.
+    The text of each file is one line on stdout; with --timestamps each segment is one.
+    With --json each file is one line of JSON. Sound longer than 30 seconds is
+    transcribed window by window.
     """
     from foreword.types.params import SamplingParams
 
     if model is None:
-        raise InvalidRequest("cannot transcribe: the bundled model reads no sound. Give --model openai/whisper-tiny")
+        raise InvalidRequest(
+            "cannot transcribe: the bundled model reads no sound. Give --model "
+            "openai/whisper-tiny"
+        )
     limit = {} if max_tokens is None else {"max_tokens": max_tokens}
     params = SamplingParams(temperature=temperature, seed=seed, **limit)  # type: ignore[arg-type]
     with render.loading():
         from foreword import LLM
 
         llm = LLM(model, **loading.keywords, **drafting.keywords)
-    how: dict[str, Any] = dict(language=language, task=task, timestamps=timestamps, prompt=prompt)
+    how: dict[str, Any] = dict(
+        language=language, task=task, timestamps=timestamps, prompt=prompt
+    )
     if fallback:
         how |= dict(fallback=FALLBACK, **THRESHOLDS)
     with render.bar(quiet=quiet or len(files) == 1) as shown:
@@ -112,17 +155,24 @@ def transcribe(
 
 def _write(file: Path, found: Transcript, *, timestamps: bool, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({"file": str(file), **asdict(found)}, ensure_ascii=False) + "\n")
+        sys.stdout.write(
+            json.dumps({"file": str(file), **asdict(found)}, ensure_ascii=False) + "\n"
+        )
     elif timestamps:
         for segment in found.segments:
-            sys.stdout.write(f"[{_clock(segment.start)} --> {_clock(segment.end)}] {segment.text.strip()}\n")
+            sys.stdout.write(
+                f"[{_clock(segment.start)} --> {_clock(segment.end)}] "
+                f"{segment.text.strip()}\n"
+            )
     else:
         sys.stdout.write(found.text.strip() + "\n")
     sys.stdout.flush()
 
 
 def _clock(seconds: float) -> str:
-    return f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{seconds % 60:05.2f}"
+    return (
+        f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{seconds % 60:05.2f}"
+    )
 
 
 def _summary(file: Path, found: Transcript, seconds: float) -> str:
@@ -133,7 +183,9 @@ def _summary(file: Path, found: Transcript, seconds: float) -> str:
         f"language {found.language}" if found.language else "",
         f"{stats.tokens} tokens",
         f"{stats.tokens_per_pass:.2f} tokens per pass",
-        f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted" if stats.drafted else "no draft tokens",
+        f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted"
+        if stats.drafted
+        else "no draft tokens",
         "ended by length" if found.finish_reason == "length" else "",
     ]
     return " · ".join(filter(None, parts))

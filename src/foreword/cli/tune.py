@@ -28,7 +28,10 @@ Data = Annotated[
     list[Path] | None,
     typer.Option(
         "--data",
-        help="Prompts as JSON lines (.gz too). Repeatable. Default: the benchmark's prompts.",
+        help=(
+            "Prompts as JSON lines (.gz too). Repeatable. Default: the benchmark's "
+            "prompts."
+        ),
         metavar="FILE",
         callback=options.checked(early.data),
     ),
@@ -38,8 +41,10 @@ Data = Annotated[
 @tune.command(
     epilog=examples(
         "foreword tune layers --out mask.json",
-        "foreword tune layers --model path/or/hub-id --data chats.jsonl --trials 300 --out mask.json",
-        "foreword tune layers --model path/or/hub-id --data chats.jsonl --trials 600 --out mask.json --resume",
+        "foreword tune layers --model path/or/hub-id --data chats.jsonl --trials 300 "
+        "--out mask.json",
+        "foreword tune layers --model path/or/hub-id --data chats.jsonl --trials 600 "
+        "--out mask.json --resume",
         "foreword generate - --model path/or/hub-id --method layers --draft mask.json",
     )
 )
@@ -51,33 +56,65 @@ def layers(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="File of the mask, for --draft.", metavar="FILE", callback=options.checked(early.file)
+            "--out",
+            "-o",
+            help="File of the mask, for --draft.",
+            metavar="FILE",
+            callback=options.checked(early.file),
         ),
     ],
     trials: Annotated[
-        int, typer.Option(help="Number of masks tried, earlier runs included.", min=1, metavar="N")
+        int,
+        typer.Option(
+            help="Number of masks tried, earlier runs included.", min=1, metavar="N"
+        ),
     ] = 200,
-    prompts: Annotated[int, typer.Option(help="Prompts for the search, and for each timing.", min=1, metavar="N")] = 12,
-    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.", min=2, metavar="N")] = 64,
+    prompts: Annotated[
+        int,
+        typer.Option(
+            help="Prompts for the search, and for each timing.", min=1, metavar="N"
+        ),
+    ] = 12,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Maximum number of new tokens per answer.", min=2, metavar="N"
+        ),
+    ] = 64,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the answers and the search.", min=0, metavar="N")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Continuation from the trials beside --out.")] = False,
+    seed: Annotated[
+        int,
+        typer.Option(help="Seed of the answers and the search.", min=0, metavar="N"),
+    ] = 0,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continuation from the trials beside --out."),
+    ] = False,
     loading: TrustedLoading,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the layers that a model can skip while it drafts for itself (--method layers).
+    """Find the layers that a model can skip while it drafts for itself (--method
+    layers).
 
-    Bayesian optimisation over masks of attentions and MLPs, by accepted draft tokens and measured cost. The best masks
-    are then timed against plain decoding. The best mask is written even if it is not faster; the output says which.
-    Ctrl-C ends the search and keeps the best mask so far.
+    Bayesian optimisation over masks of attentions and MLPs, by accepted draft tokens
+    and measured cost. The best masks are then timed against plain decoding. The best
+    mask is written even if it is not faster; the output says which. Ctrl-C ends the
+    search and keeps the best mask so far.
     """
     from foreword.tune.run import SPLITS, TuneOptions, check
     from foreword.tune.run import tune as search
 
     request = TuneOptions(
-        out=out, target=model, trials=trials, prompts=prompts, tokens=max_tokens, temperature=temperature, seed=seed,
-        resume=resume, **loading.keywords,
-    )  # fmt: skip
+        out=out,
+        target=model,
+        trials=trials,
+        prompts=prompts,
+        tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        resume=resume,
+        **loading.keywords,
+    )
     check(request)
     texts = _prompts(model, data, SPLITS * prompts, trusted=loading.trust_remote_code)
     with SearchProgress(trials, quiet=as_json) as progress:
@@ -87,8 +124,12 @@ def layers(
         raise typer.Exit(130)
 
 
-def _prompts(model: str | None, data: list[Path] | None, most: int, *, trusted: bool) -> list[Any]:
-    """Return the token ids of the prompts: the part of each record before the first answer, `most` at most."""
+def _prompts(
+    model: str | None, data: list[Path] | None, most: int, *, trusted: bool
+) -> list[Any]:
+    """Return the token ids of the prompts: the part of each record before the first
+    answer, `most` at most.
+    """
     from foreword import bundled
     from foreword.model import load_tokenizer
     from foreword.train.data.packing import Encoder
@@ -96,27 +137,47 @@ def _prompts(model: str | None, data: list[Path] | None, most: int, *, trusted: 
     from foreword.train.report.measure import spread
     from foreword.tune.run import default_prompts
 
-    records = read(data, answered=False) if data else []  # first, since it is the cheapest step that can fail
+    # first, since it is the cheapest step that can fail
+    records = read(data, answered=False) if data else []
     tokenizer = load_tokenizer(model or bundled.target(), trust_remote_code=trusted)
     if not data:
         return default_prompts(tokenizer, model)
     encode = Encoder(tokenizer, frozenset())
-    chosen = spread([(record.source, [place]) for place, record in enumerate(records)], most)
+    chosen = spread(
+        [(record.source, [place]) for place, record in enumerate(records)], most
+    )
     return [ids for _, (place,) in chosen if (ids := encode.prompt(records[place]))]
 
 
 class SearchProgress:
-    """Progress of a search on stderr: a bar on a terminal, one line per EVERY trials in a pipe."""
+    """Progress of a search on stderr: a bar on a terminal, one line per EVERY trials in
+    a pipe.
+    """
 
     EVERY = 50
     """Trials between two lines."""
 
     def __init__(self, trials: int, *, quiet: bool = False) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        columns = (
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+        )
         self._console = render.notes()
-        self._bar = Progress(*columns, console=self._console, disable=quiet or not self._console.is_terminal)
+        self._bar = Progress(
+            *columns,
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
+        )
         self._task = self._bar.add_task("", total=trials)
 
     def __enter__(self) -> SearchProgress:
@@ -140,7 +201,10 @@ def _write(tuned: Tuned, out: Path, as_json: bool) -> None:
         return
     values = tuned.as_json()
     facts: dict[str, object] = {
-        "skipped": f"attention of {values['attention'] or 'none'}, MLP of {values['mlp'] or 'none'}",
+        "skipped": (
+            f"attention of {values['attention'] or 'none'}, MLP of "
+            f"{values['mlp'] or 'none'}"
+        ),
         "trials": f"{tuned.trials}, of which {tuned.given_up} were stopped early",
         "cost of a draft token": f"{values['propose']:.2f} of a forward",
         "expected": f"{tuned.expected:.2f}x plain decoding",
@@ -163,6 +227,16 @@ def _summary(tuned: Tuned, out: Path) -> str:
         return f"{out} holds the best mask so far, not timed; continue with --resume"
     over = tuned.runoff.over_plain
     if tuned.pays:
-        return f"{out} holds the mask; use it with --method layers --draft {out} --budget {tuned.runoff.budget}"
-    reason = "plain decoding is faster" if over.high < 1 else "the difference to plain decoding is within the noise"
-    return f"no mask gives a speedup: {reason} ({over.mid:.2f}x). {out} holds the best mask; another method is better"
+        return (
+            f"{out} holds the mask; use it with --method layers --draft {out} --budget "
+            f"{tuned.runoff.budget}"
+        )
+    reason = (
+        "plain decoding is faster"
+        if over.high < 1
+        else "the difference to plain decoding is within the noise"
+    )
+    return (
+        f"no mask gives a speedup: {reason} ({over.mid:.2f}x). {out} holds the best "
+        "mask; another method is better"
+    )

@@ -1,4 +1,7 @@
-"""`foreword view`: a recorded answer in colour, its rounds, and their totals. Loads neither torch nor a model."""
+"""`foreword view`: a recorded answer in colour, its rounds, and their totals.
+
+Loads neither torch nor a model.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,23 @@ def view(
             callback=options.checked(lambda file: early.there(file)),
         ),
     ],
-    rounds: Annotated[bool, typer.Option("--rounds", help="One line per round.")] = False,
+    rounds: Annotated[
+        bool, typer.Option("--rounds", help="One line per round.")
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="HTML file of a replay; needs no server.", callback=options.checked(early.file)
+            dir_okay=False,
+            help="HTML file of a replay; needs no server.",
+            callback=options.checked(early.file),
         ),
     ] = None,
 ) -> None:
-    """Show a recorded answer: accepted draft tokens green, tokens of the target bold, then totals.
+    """Show a recorded answer: accepted draft tokens green, tokens of the target bold,
+    then totals.
 
-    With `--html` the answer is written as one page instead: every round with its draft tree, and a time slider.
+    With `--html` the answer is written as one page instead: every round with its draft
+    tree, and a time slider.
     """
     from foreword.cli.common.demo_view import Scene
     from foreword.recording import Recording
@@ -45,7 +54,11 @@ def view(
     if html is not None:
         from foreword.page.files import Shown, write_self_contained
 
-        write_self_contained(html, [Shown(recording.prompt, recording.as_json())], f"{recording.model}: a replay")
+        write_self_contained(
+            html,
+            [Shown(recording.prompt, recording.as_json())],
+            f"{recording.model}: a replay",
+        )
         runtime.note(f"saved the replay to {html}")
         return
     scene = Scene(recording.model, recording.prompt)
@@ -62,11 +75,14 @@ def view(
 def _pieces(one: Round) -> list[tuple[str, Origin]]:
     """Return the text of each emitted token, and its origin."""
     origins: list[Origin] = [*("accepted" for _ in one.accepted), "bonus"]
-    return list(zip(one.pieces, origins, strict=False))  # the answer may end inside the accepted path
+    # the answer may end inside the accepted path
+    return list(zip(one.pieces, origins, strict=False))
 
 
 def _rounds(recording: Recording) -> Table:
-    """Return one row per round: what was drafted, what was emitted, or why nothing was drafted."""
+    """Return one row per round: what was drafted, what was emitted, or why nothing was
+    drafted.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -85,12 +101,16 @@ def _rounds(recording: Recording) -> Table:
 def _emitted(one: Round) -> Text:
     """Return the tokens of a round in their colours, white space made visible."""
     texts = [*(one.draft[node].text for node in one.accepted), one.added.text]
-    return render.coloured((repr(text)[1:-1], origin) for text, (_, origin) in zip(texts, _pieces(one), strict=False))
+    return render.coloured(
+        (repr(text)[1:-1], origin)
+        for text, (_, origin) in zip(texts, _pieces(one), strict=False)
+    )
 
 
 def _totals(recording: Recording) -> dict[str, object]:
     totals = recording.totals
-    plain, pace = totals.plain_tokens_per_second, totals.tokens / totals.seconds if totals.seconds else 0.0
+    plain = totals.plain_tokens_per_second
+    pace = totals.tokens / totals.seconds if totals.seconds else 0.0
     return {
         "rule": recording.rule,
         "budget": recording.budget,
@@ -101,7 +121,8 @@ def _totals(recording: Recording) -> dict[str, object]:
         "draft tokens": totals.drafted,
         "accepted": f"{totals.accepted} ({totals.acceptance:.0%})",
         "seconds": f"{totals.seconds:.3f}",
-        "tokens per second": f"{pace:.0f}" + (f" (plain decoding: about {plain:.0f})" if plain else ""),
+        "tokens per second": f"{pace:.0f}"
+        + (f" (plain decoding: about {plain:.0f})" if plain else ""),
         "rounds without a draft": totals.undrafted,
         "ended by": recording.finish_reason,
         "machine": f"{recording.machine.cpu}, {recording.machine.threads} threads",

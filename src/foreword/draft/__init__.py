@@ -1,4 +1,7 @@
-"""PROPOSE: one file per method. This registry is the only place outside a method's own file that names it."""
+"""PROPOSE: one file per method.
+
+This registry is the only place outside a method's own file that names it.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,12 @@ TRAINED: dict[str, str] = {
 }
 """Kind of a trained head, from its config -> its method."""
 
-WITHOUT_DRAFT, WITH_DRAFT, PLAIN = "ngram", "lm", "none"
-"""Default methods without and with a draft model, and the method without draft tokens."""
+WITHOUT_DRAFT = "ngram"
+WITH_DRAFT = "lm"
+PLAIN = "none"
+"""Default methods without and with a draft model, and the method without
+draft tokens.
+"""
 JOINED = ("suffix", WITH_DRAFT)
 """Default members of an ensemble."""
 SHARED, RETOLD = "tli", "slem"
@@ -61,17 +68,22 @@ SHARED, RETOLD = "tli", "slem"
 
 
 def method(name: str) -> type[Drafter] | MethodSpec:
-    """Return the class of a method, or the spec of an ensemble, written like a call: `fuse(suffix, lm)`.
+    """Return the class of a method, or the spec of an ensemble, written like a call:
+    `fuse(suffix, lm)`.
 
-    Raises UnknownMethod with the nearest names, or InvalidRequest for a name that cannot be read.
+    Raises UnknownMethod with the nearest names, or InvalidRequest for a name that
+    cannot be read.
     """
     if not isinstance(name, str) or not name.strip():
-        raise InvalidRequest(f"cannot use method={name!r}: it is no name. Methods: {', '.join(names())}")
+        raise InvalidRequest(
+            f"cannot use method={name!r}: it is no name. Methods: {', '.join(names())}"
+        )
     name = spelled(name)
     match = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", name)
     if match is None:
         raise InvalidRequest(
-            f"cannot read the method {name!r}: it is no name. Write one, or an ensemble: name(one, two)"
+            f"cannot read the method {name!r}: it is no name. Write one, or an "
+            "ensemble: name(one, two)"
         )
     head, inside = match[1], match[2]
     kind = _class(head)
@@ -79,16 +91,28 @@ def method(name: str) -> type[Drafter] | MethodSpec:
         members = _arguments(inside) if inside is not None else list(JOINED)
         twice = [member for at, member in enumerate(members) if member in members[:at]]
         if twice:
-            raise InvalidRequest(f"cannot join {twice[0]} twice: both would draft the same tokens. Name it once")
+            raise InvalidRequest(
+                f"cannot join {twice[0]} twice: both would draft the same tokens. Name "
+                "it once"
+            )
         return MethodSpec(kind, tuple((member, method(member)) for member in members))
     if inside is not None:
-        raise InvalidRequest(f"cannot use the method {name!r}: {head} joins no other methods. Leave out ({inside})")
+        raise InvalidRequest(
+            f"cannot use the method {name!r}: {head} joins no other methods. Leave out "
+            f"({inside})"
+        )
     return kind
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Return the methods of other packages by name, without those of ours; of two with one name, the first."""
-    return {one.name: one for one in reversed(tuple(entry_points(group=GROUP))) if one.name not in METHODS}
+    """Return the methods of other packages by name, without those of ours; of two with
+    one name, the first.
+    """
+    return {
+        one.name: one
+        for one in reversed(tuple(entry_points(group=GROUP)))
+        if one.name not in METHODS
+    }
 
 
 def names() -> list[str]:
@@ -102,14 +126,21 @@ def package(entry: EntryPoint) -> str:
 
 
 def check_seq2seq(name: str, target: str) -> None:
-    """Raise InvalidRequest for a method that cannot draft for the encoder-decoder called `target`."""
+    """Raise InvalidRequest for a method that cannot draft for the encoder-decoder
+    called `target`.
+    """
     if not method(name).seq2seq:
         usable = ", ".join(one for one in METHODS if method(one).seq2seq)
-        raise InvalidRequest(f"cannot use method {name!r}: {target} is an encoder-decoder. Use one of {usable}")
+        raise InvalidRequest(
+            f"cannot use method {name!r}: {target} is an encoder-decoder. Use one of "
+            f"{usable}"
+        )
 
 
 def usual(source: object) -> str:
-    """Return the default method for a source: the config of a trained head names its own."""
+    """Return the default method for a source: the config of a trained head names its
+    own.
+    """
     if source is None:
         return WITHOUT_DRAFT
     declared = kinds(source) if isinstance(source, str | Path) else ()
@@ -124,15 +155,23 @@ def _class(name: str) -> type[Drafter]:
     if entry is None:
         near = difflib.get_close_matches(name, names(), 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownMethod(f"cannot draft: there is no method {name!r}.{hint} Methods: {', '.join(names())}")
+        raise UnknownMethod(
+            f"cannot draft: there is no method {name!r}.{hint} Methods: "
+            f"{', '.join(names())}"
+        )
     try:
         kind = entry.load()
-        reason = "" if isinstance(kind, type) and issubclass(kind, Drafter) else f"{entry.value} is no Drafter"
+        reason = (
+            ""
+            if isinstance(kind, type) and issubclass(kind, Drafter)
+            else f"{entry.value} is no Drafter"
+        )
     except Exception as error:  # noqa: BLE001 - code of another package
         kind, reason = Drafter, named(error)
     if reason:
         raise InvalidRequest(
-            f"cannot use the method {name!r} of {package(entry)}: {reason}. Update or remove that package"
+            f"cannot use the method {name!r} of {package(entry)}: {reason}. Update or "
+            "remove that package"
         )
     return kind
 
@@ -149,4 +188,15 @@ def _arguments(inside: str) -> list[str]:
     return [argument.strip() for argument in arguments]
 
 
-__all__ = ["HEAD", "METHODS", "MODEL", "Drafter", "MethodSpec", "installed", "method", "names", "package", "spelled"]
+__all__ = [
+    "HEAD",
+    "METHODS",
+    "MODEL",
+    "Drafter",
+    "MethodSpec",
+    "installed",
+    "method",
+    "names",
+    "package",
+    "spelled",
+]

@@ -1,4 +1,5 @@
-"""PROPOSE: the interface of every drafter, and drafts of chosen tokens (tree/sampled.py makes sampled ones).
+"""PROPOSE: the interface of every drafter, and drafts of chosen tokens (tree/sampled.py
+makes sampled ones).
 
 Knows batches and distributions; knows nothing about the target, the rule or the engine.
 """
@@ -21,11 +22,16 @@ MODEL, HEAD = "a draft model", "a trained head"
 """What `draft=` may be."""
 
 Source = str | Path | HFModel | Model | None
-"""Source of a drafter: a folder or hub id, a model in memory (with or without a backend), or nothing."""
+"""Source of a drafter: a folder or hub id, a model in memory (with or without a
+backend), or nothing.
+"""
 
 
 class Drafter(ABC):
-    """Proposer of draft tokens for every sequence in a batch. May keep state by sequence id."""
+    """Proposer of draft tokens for every sequence in a batch.
+
+    May keep state by sequence id.
+    """
 
     summary: ClassVar[str] = ""
     """One line for `foreword methods`."""
@@ -36,50 +42,75 @@ class Drafter(ABC):
     proposes: ClassVar[bool] = True
     """It has draft tokens to propose; only plain decoding has none."""
     draws: ClassVar[bool] = False
-    """Draft tokens are sampled and come with their distribution q, if the rule compares distributions."""
+    """Draft tokens are sampled and come with their distribution q, if the rule compares
+    distributions.
+    """
 
     learns: ClassVar[bool] = False
-    """It drafts with a model of its own, whose weights may change between rounds; see `trainable`."""
+    """It drafts with a model of its own, whose weights may change between rounds; see
+    `trainable`.
+    """
 
     seq2seq: ClassVar[bool] = False
     """It can draft for an encoder-decoder."""
 
     missing: str | None = None
-    """Why it stands in for a drafter that could not be loaded; `Sequence.undrafted` of every request."""
+    """Why it stands in for a drafter that could not be loaded; `Sequence.undrafted` of
+    every request.
+    """
 
     hidden_layers: tuple[int, ...] = ()
-    """The target's hidden states that it reads, numbered as in transformers: 0 = the embeddings, i = after i layers,
-    the last one after the final norm. See `on_hidden_states`."""
+    """The target's hidden states that it reads, numbered as in transformers: 0 = the
+    embeddings, i = after i layers, the last one after the final norm. See
+    `on_hidden_states`."""
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
-        """Make a drafter for a target. The default takes no source and needs nothing."""
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> Drafter:
+        """Make a drafter for a target.
+
+        The default takes no source and needs nothing.
+        """
         del target, tokenizer  # for subclasses that need them
         if source is not None:
-            raise InvalidRequest(f"cannot load {cls.__name__}: it drafts without a draft model. Leave draft=None")
+            raise InvalidRequest(
+                f"cannot load {cls.__name__}: it drafts without a draft model. Leave "
+                "draft=None"
+            )
         return cls()
 
     @abstractmethod
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        """Return at most nodes[i] draft tokens for sequence i. An empty tree means that it has none."""
+        """Return at most nodes[i] draft tokens for sequence i.
+
+        An empty tree means that it has none.
+        """
 
     def observe(  # noqa: B027 - a hook, empty by default
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
-        """Learn from a round after its verification, before the commit. `draft` is the one that was scored."""
+        """Learn from a round after its verification, before the commit.
+
+        `draft` is the one that was scored.
+        """
 
     def on_hidden_states(  # noqa: B027 - a hook, empty by default
         self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
-        """Receive the target's hidden states at a sequence's tokens from `start` on: `hidden_layers`, concatenated.
+        """Receive the target's hidden states at a sequence's tokens from `start` on:
+        `hidden_layers`, concatenated.
 
-        Called after every forward, with each token that stays, once and in order; prompts come in chunks.
+        Called after every forward, with each token that stays, once and in order;
+        prompts come in chunks.
         """
 
     def rest(self, took: float) -> None:  # noqa: B027 - a hook, empty by default
-        """Work between rounds, when nothing is being drafted or verified. `took`: seconds of the last round.
+        """Work between rounds, when nothing is being drafted or verified. `took`:
+        seconds of the last round.
 
-        Only here may later distributions of the drafter change; requests wait meanwhile.
+        Only here may later distributions of the drafter change; requests wait
+        meanwhile.
         """
 
     @property
@@ -92,10 +123,19 @@ class Drafter(ABC):
 
 
 def chosen(draft_tokens: List[List[int]]) -> Draft:
-    """Return a chain of chosen tokens per sequence; chosen = not sampled from a distribution that a rule must know."""
-    return Draft([DraftTree(list(tokens), list(range(-1, len(tokens) - 1))) for tokens in draft_tokens])
+    """Return a chain of chosen tokens per sequence; chosen = not sampled from a
+    distribution that a rule must know.
+    """
+    return Draft(
+        [
+            DraftTree(list(tokens), list(range(-1, len(tokens) - 1)))
+            for tokens in draft_tokens
+        ]
+    )
 
 
 def first_chain(draft: Draft) -> Draft:
-    """Return the chain of first children of each tree, for a target or a rule that verifies chains only."""
+    """Return the chain of first children of each tree, for a target or a rule that
+    verifies chains only.
+    """
     return draft.pruned([tree.first_chain() for tree in draft.trees])

@@ -1,6 +1,8 @@
-"""Drafts of requests that follow a grammar: no token that it refuses, and the text that it forces.
+"""Drafts of requests that follow a grammar: no token that it refuses, and the text that
+it forces.
 
-Knows drafts and `Sequence.grammar`; knows nothing about methods, rules or how a grammar works.
+Knows drafts and `Sequence.grammar`; knows nothing about methods, rules or how a grammar
+works.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from foreword.types import Batch, Draft, DraftTree, Sequence
 from foreword.types.params import NODES
 
 SPAN = 16
-"""Tokens. Longest forced text drafted at once; it costs a row of the forward for each."""
+"""Tokens.
+
+Longest forced text drafted at once; it costs a row of the forward for each.
+"""
 
 
 def followed(sequences: List[Sequence]) -> bool:
@@ -22,27 +27,34 @@ def followed(sequences: List[Sequence]) -> bool:
 def accepted(draft: Draft, sequences: List[Sequence]) -> Draft:
     """Return the draft without the nodes that a grammar refuses.
 
-    Only for chosen draft tokens: dropping a sampled one for its value is biased. Sampled ones come from distributions
-    that have the grammar's mask already.
+    Only for chosen draft tokens: dropping a sampled one for its value is biased.
+    Sampled ones come from distributions that have the grammar's mask already.
     """
     if draft.probs is not None or not draft.nodes or not followed(sequences):
         return draft
     rows = zip(sequences, draft.trees, strict=True)
     return draft.pruned(
         [
-            list(range(len(tree))) if one.grammar is None else one.grammar.accepted(one.tokens, tree)
+            list(range(len(tree)))
+            if one.grammar is None
+            else one.grammar.accepted(one.tokens, tree)
             for one, tree in rows
         ]
     )
 
 
 def extended(draft: Draft, batch: Batch) -> Draft:
-    """Return the draft with the text that each grammar forces after the first chain of the draft.
+    """Return the draft with the text that each grammar forces after the first chain of
+    the draft.
 
-    Exact under every rule, for sampled drafts too: the added tokens depend only on the tokens before them, and come
-    with the distribution they were chosen from, which has one token.
+    Exact under every rule, for sampled drafts too: the added tokens depend only on the
+    tokens before them, and come with the distribution they were chosen from, which has
+    one token.
     """
-    trees = [_extended(sequence, tree, batch) for sequence, tree in zip(batch.sequences, draft.trees, strict=True)]
+    trees = [
+        _extended(sequence, tree, batch)
+        for sequence, tree in zip(batch.sequences, draft.trees, strict=True)
+    ]
     if all(map(DraftTree.__eq__, trees, draft.trees)):
         return draft
     if draft.probs is None:
@@ -62,7 +74,13 @@ def _extended(sequence: Sequence, tree: DraftTree, batch: Batch) -> DraftTree:
         return tree
     chain = tree.first_chain()
     room = min(SPAN, NODES - len(tree), batch.reach(sequence) - len(chain))
-    span = sequence.grammar.forced(sequence.tokens, [tree.tokens[node] for node in chain], room) if room > 0 else []
+    span = (
+        sequence.grammar.forced(
+            sequence.tokens, [tree.tokens[node] for node in chain], room
+        )
+        if room > 0
+        else []
+    )
     if not span:
         return tree
     weighed, last = len(tree.probabilities) == len(tree), chain[-1] if chain else -1

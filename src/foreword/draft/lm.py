@@ -1,6 +1,8 @@
-"""A smaller language model with the target's tokenizer as drafter (Leviathan et al. 2023; Chen et al. 2023).
+"""A smaller language model with the target's tokenizer as drafter (Leviathan et al.
+2023; Chen et al. 2023).
 
-It tracks which part of its KV cache is committed text; tree/drafter.py grows the draft tokens.
+It tracks which part of its KV cache is committed text; tree/drafter.py grows the draft
+tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from torch import Tensor
 from foreword.draft.base import MODEL, Source
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_same, load_draft, load_tokenizer
+from foreword.model import (
+    Model,
+    Read,
+    Tokenizer,
+    check_same,
+    load_draft,
+    load_tokenizer,
+)
 from foreword.types import Batch, DraftTree, Sequence
 
 CHUNK = 512
@@ -28,18 +37,28 @@ ROOM = 256
 
 @dataclass(slots=True)
 class _Memory:
-    """What the draft model has read of one sequence: `length` committed tokens, then draft tokens."""
+    """What the draft model has read of one sequence: `length` committed tokens, then
+    draft tokens.
+    """
 
     length: int = 0
     draft_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(index of the parent, token) -> index among the draft tokens read; parent -1 = the last committed token."""
+    """(index of the parent, token) -> index among the draft tokens read; parent -1 =
+    the last committed token.
+    """
 
     def remember(self, tree: DraftTree) -> None:
-        """Record that these draft tokens were read after the committed text, in this order."""
-        self.draft_tokens = {pair: place for place, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+        """Record that these draft tokens were read after the committed text, in this
+        order.
+        """
+        self.draft_tokens = {
+            pair: place
+            for place, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))
+        }
 
     def settle(self, tokens: list[int]) -> list[int]:
-        """Count accepted draft tokens as read, and return their indices, counted from the end of the text before.
+        """Count accepted draft tokens as read, and return their indices, counted from
+        the end of the text before.
 
         The last token is always left unread: its logits predict the next one.
         """
@@ -60,27 +79,42 @@ class LanguageModelDrafter(ModelDrafter):
     """Drafter with any causal model that shares the target's tokenizer."""
 
     summary = "a smaller model with the same tokenizer"
-    takes, needs, learns, seq2seq = MODEL, True, True, True
+    takes = MODEL
+    needs = True
+    learns = True
+    seq2seq = True
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
-        """Use `vocab` of the target if larger: models of one family pad their embeddings to different sizes."""
+        """Use `vocab` of the target if larger: models of one family pad their
+        embeddings to different sizes.
+        """
         super().__init__(model)
         self.model = model
         self._missing = (vocab or model.vocab) - model.vocab
         self._memories: dict[int, _Memory] = {}
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> LanguageModelDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> LanguageModelDrafter:
         if source is None:
-            raise InvalidRequest("cannot load this method: it needs a draft model. Give draft='folder or hub id'")
+            raise InvalidRequest(
+                "cannot load this method: it needs a draft model. Give draft='folder "
+                "or hub id'"
+            )
         if isinstance(source, str | Path) and tokenizer is not None:
-            check_same(tokenizer, load_tokenizer(source, trust_remote_code=target.trust_remote_code))
+            check_same(
+                tokenizer,
+                load_tokenizer(source, trust_remote_code=target.trust_remote_code),
+            )
         model = load_draft(source, target)
         model.cache_tokens = target.cache_tokens
         if model.vocab > target.vocab:
             raise VocabularyMismatch(
-                f"cannot draft with this model: it has {model.vocab} tokens and the target only {target.vocab}. "
-                "Give one with the target's tokenizer, or use a method that needs no model"
+                f"cannot draft with this model: it has {model.vocab} tokens and the "
+                f"target only {target.vocab}. "
+                "Give one with the target's tokenizer, or use a method that needs no "
+                "model"
             )
         return cls(model, target.vocab)
 
@@ -93,8 +127,13 @@ class LanguageModelDrafter(ModelDrafter):
         self._memories.pop(sequence.id, None)
 
     def reach(self, batch: Batch, sequence: Sequence) -> int:
-        """Return the most useful depth of a draft: none after a source that the draft model cannot read."""
-        fits = not self._reads_source(sequence) or len(sequence.source) <= self.model.context
+        """Return the most useful depth of a draft: none after a source that the draft
+        model cannot read.
+        """
+        fits = (
+            not self._reads_source(sequence)
+            or len(sequence.source) <= self.model.context
+        )
         return super().reach(batch, sequence) if fits else 0
 
     def remember(self, sequence: Sequence, tree: DraftTree) -> None:
@@ -104,11 +143,15 @@ class LanguageModelDrafter(ModelDrafter):
         return F.pad(self.model.read(reads), (0, self._missing), value=-math.inf)
 
     def prefill(self, sequence: Sequence) -> Read:
-        """Read what was committed since the last draft, except the end, which the returned Read holds."""
+        """Read what was committed since the last draft, except the end, which the
+        returned Read holds.
+        """
         memory = self._memories.get(sequence.id)
         if memory is None:
             room = sequence.prompt + sequence.params.max_tokens + ROOM
-            held = self.model.open(sequence.id, room, sequence.tokens, sequence.params.tenant)
+            held = self.model.open(
+                sequence.id, room, sequence.tokens, sequence.params.tenant
+            )
             if self._reads_source(sequence):
                 self.model.encode(sequence.id, sequence.encoder_input)
             memory = self._memories[sequence.id] = _Memory(held)
@@ -118,11 +161,15 @@ class LanguageModelDrafter(ModelDrafter):
             self.model.move(sequence.id, [start + place for place in path], start)
         past = memory.length
         while len(sequence.tokens) - past > CHUNK:
-            self.model.read([Read(sequence.id, past, sequence.tokens[past : past + CHUNK], keep=0)])
+            self.model.read(
+                [Read(sequence.id, past, sequence.tokens[past : past + CHUNK], keep=0)]
+            )
             past += CHUNK
         memory.length = len(sequence.tokens)
         return Read(sequence.id, past, sequence.tokens[past:])
 
     def _reads_source(self, sequence: Sequence) -> bool:
-        """Return whether the draft model has an encoder for the source; one without reads the answer only."""
+        """Return whether the draft model has an encoder for the source; one without
+        reads the answer only.
+        """
         return bool(sequence.encoder_input) and self.model.seq2seq is not None

@@ -9,13 +9,17 @@ from foreword.types import Batch, Draft
 
 
 class NoDrafter(Drafter):
-    """Drafter without draft tokens: every round emits the one token that the target adds."""
+    """Drafter without draft tokens: every round emits the one token that the target
+    adds.
+    """
 
     summary = "no draft tokens: plain decoding"
     proposes, seq2seq = False, True
 
     def __init__(self, missing: str | None = None) -> None:
-        """`missing`: why another drafter, for which this one stands in, could not be loaded."""
+        """`missing`: why another drafter, for which this one stands in, could not be
+        loaded.
+        """
         self.missing = missing
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:

@@ -1,6 +1,8 @@
-"""Adapters from a row of a transformers batch to one of our sequences: processors, stop rules, recorded scores.
+"""Adapters from a row of a transformers batch to one of our sequences: processors, stop
+rules, recorded scores.
 
-Processors and criteria of transformers expect padding; our sequences have none, so the adapters restore it.
+Processors and criteria of transformers expect padding; our sequences have none, so the
+adapters restore it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _WARPERS: tuple[tuple[type, str, str], ...] = (
     (hf.MinPLogitsWarper, "min_p", "min_p"),
     (hf.TypicalLogitsWarper, "typical_p", "mass"),
 )
-"""(type, our parameter, its attribute), in the order in which both transformers and Foreword apply them."""
+"""(type, our parameter, its attribute), in the order in which both transformers and
+Foreword apply them.
+"""
 _BY_ROW = (
     *(kind for kind, _, _ in _WARPERS),
     hf.EpsilonLogitsWarper,
@@ -53,20 +57,27 @@ _BY_ROW = (
 
 
 def split(processors: List[Any]) -> tuple[list[Any], dict[str, float]]:
-    """Remove the plain warpers at the end of a list. Returns the rest, and the removed ones as sampling parameters.
+    """Remove the plain warpers at the end of a list. Returns the rest, and the removed
+    ones as sampling parameters.
 
     Processors that suppress tokens are replaced by ours.
     """
-    rest, filters, last = [_faster(one) for one in processors], {}, len(_WARPERS)
+    rest = [_faster(one) for one in processors]
+    filters = {}
+    last = len(_WARPERS)
     while rest:
-        index = next((i for i, (kind, _, _) in enumerate(_WARPERS) if type(rest[-1]) is kind), last)
+        index = next(
+            (i for i, (kind, _, _) in enumerate(_WARPERS) if type(rest[-1]) is kind),
+            last,
+        )
         if index >= last or not _plain(rest[-1]):
             break
         _, parameter, attribute = _WARPERS[index]
         value = getattr(rest[-1], attribute)
         try:
             SamplingParams(**{parameter: value})
-        except InvalidRequest:  # transformers allows more values; this one stays a processor
+        # transformers allows more values; this one stays a processor
+        except InvalidRequest:
             break
         filters[parameter], last = value, index
         rest.pop()
@@ -75,20 +86,25 @@ def split(processors: List[Any]) -> tuple[list[Any], dict[str, float]]:
 
 def _faster(processor: Any) -> Any:
     if type(processor) is hf.SuppressTokensAtBeginLogitsProcessor:
-        return Suppressed(processor.begin_suppress_tokens.tolist(), processor.begin_index)
+        return Suppressed(
+            processor.begin_suppress_tokens.tolist(), processor.begin_index
+        )
     if type(processor) is hf.SuppressTokensLogitsProcessor:
         return Suppressed(processor.suppress_tokens.tolist())
     return processor
 
 
 def _plain(warper: Any) -> bool:
-    minimum, fill = getattr(warper, "min_tokens_to_keep", 1), getattr(warper, "filter_value", -math.inf)
+    minimum = getattr(warper, "min_tokens_to_keep", 1)
+    fill = getattr(warper, "filter_value", -math.inf)
     return minimum == 1 and fill == -math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedProcessor:
-    """A processor, called for one row as transformers calls it for the batch: with the padding, at the row's index."""
+    """A processor, called for one row as transformers calls it for the batch: with the
+    padding, at the row's index.
+    """
 
     processor: Any
     padding: Ids
@@ -98,18 +114,23 @@ class PaddedProcessor:
     def __call__(self, tokens: Ids, scores: Scores) -> Scores:
         ids = torch.cat([self.padding, tokens.to(self.padding.device)], dim=1)
         single = self.batch == 1 or type(self.processor) in _BY_ROW
-        # A processor that may depend on the row index gets a whole batch of copies of this row.
+        # A processor that may depend on the row index gets a whole batch of copies of
+        # this row.
         copies = 1 if single else self.batch
         before = scores.expand(copies, -1)
         call: Any = self.processor
-        result = checked(call, call(ids.expand(copies, -1).clone(), before.clone()), before)
+        result = checked(
+            call, call(ids.expand(copies, -1).clone(), before.clone()), before
+        )
         return result if single else result[self.row : self.row + 1]
 
 
 class Recorder:
-    """Logits and processed scores of the target for every committed position, without rejected draft tokens.
+    """Logits and processed scores of the target for every committed position, without
+    rejected draft tokens.
 
-    The drafter's scores pass through the same processors, but always before the target's for the same prefix.
+    The drafter's scores pass through the same processors, but always before the
+    target's for the same prefix.
     """
 
     def __init__(self, params: SamplingParams, prompt: int) -> None:
@@ -120,15 +141,23 @@ class Recorder:
         self._pending: dict[tuple[int, ...], list[Scores]] = {}
 
     def wrap(self, params: SamplingParams) -> SamplingParams:
-        """Return the parameters with this recorder before and after their processors."""
-        return replace(params, processors=(self._before, *params.processors, self._after))
+        """Return the parameters with this recorder before and after their
+        processors.
+        """
+        return replace(
+            params, processors=(self._before, *params.processors, self._after)
+        )
 
     def settle(self, path: tuple[int, ...]) -> None:
         """Record the scores at `path`, whose next token is committed."""
         logits, scores = self._pending[path]
         self.logits.append(logits)
         self.scores.append(weights(scores, self._filters))
-        self._pending = {other: scores for other, scores in self._pending.items() if len(other) > len(path)}
+        self._pending = {
+            other: scores
+            for other, scores in self._pending.items()
+            if len(other) > len(path)
+        }
 
     def _before(self, tokens: Ids, scores: Scores) -> Scores:
         self._pending[tuple(tokens[0, self._prompt :].tolist())] = [scores.clone()]
@@ -140,10 +169,17 @@ class Recorder:
 
 
 class StopRules:
-    """Stop rules of one row, checked after every token, also inside an accepted block."""
+    """Stop rules of one row, checked after every token, also inside an
+    accepted block.
+    """
 
     def __init__(
-        self, prompt: Ids, limit: int, eos: frozenset[int], criteria: List[Criterion], recorder: Recorder | None = None
+        self,
+        prompt: Ids,
+        limit: int,
+        eos: frozenset[int],
+        criteria: List[Criterion],
+        recorder: Recorder | None = None,
     ) -> None:
         self._ids = torch.cat([prompt, prompt.new_zeros(1, limit)], dim=1)
         self._start = self._length = prompt.shape[1]
@@ -153,7 +189,9 @@ class StopRules:
     def push(self, token: int) -> tuple[str, bool]:
         """Append one token. Returns no text, and whether the row ends with it."""
         if self.recorder:
-            self.recorder.settle(tuple(self._ids[0, self._start : self._length].tolist()))
+            self.recorder.settle(
+                tuple(self._ids[0, self._start : self._length].tolist())
+            )
         self._ids[0, self._length] = token
         self._length += 1
         return "", token in self._eos or self._met()
@@ -165,12 +203,27 @@ class StopRules:
     def _met(self) -> bool:
         ids = self._ids[:, : self._length]
         scores = tuple(self.recorder.scores) if self.recorder else None
-        return any(bool(torch.as_tensor(criterion(ids, scores)).all()) for criterion in self._criteria)
+        return any(
+            bool(torch.as_tensor(criterion(ids, scores)).all())
+            for criterion in self._criteria
+        )
 
 
 def distribution(
-    processors: List[LogitsProcessor], filters: dict[str, float], *, sample: bool, limit: int
+    processors: List[LogitsProcessor],
+    filters: dict[str, float],
+    *,
+    sample: bool,
+    limit: int,
 ) -> SamplingParams:
-    """Return the sampling parameters of a row. Raises InvalidRequest if a value is out of range."""
+    """Return the sampling parameters of a row.
+
+    Raises InvalidRequest if a value is out of range.
+    """
     temperature = filters.pop("temperature", 1.0) if sample else 0.0
-    return SamplingParams(temperature=temperature, max_tokens=limit, processors=tuple(processors), **filters)  # type: ignore[arg-type]
+    return SamplingParams(
+        temperature=temperature,
+        max_tokens=limit,
+        processors=tuple(processors),
+        **filters,  # type: ignore[arg-type]
+    )

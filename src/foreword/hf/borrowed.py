@@ -1,7 +1,9 @@
-"""A caller's model, borrowed for one call, and facts about it that are kept until the next call.
+"""A caller's model, borrowed for one call, and facts about it that are kept until the
+next call.
 
-Records hold facts (the backend, the cost of a forward), never weights. Packing weights again costs about four one-token
-forwards, and a stale copy would give wrong output (`weight.data += …` leaves no trace to check).
+Records hold facts (the backend, the cost of a forward), never weights. Packing weights
+again costs about four one-token forwards, and a stale copy would give wrong output
+(`weight.data += …` leaves no trace to check).
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class ModelRecord:
-    """Cached facts about a model. Refers neither to it nor to its weights, so that both can be freed."""
+    """Cached facts about a model.
+
+    Refers neither to it nor to its weights, so that both can be freed.
+    """
 
     lock: Any = field(default_factory=RLock)
     """Held during a call: a borrowed model cannot be used by others."""
@@ -39,18 +44,26 @@ class ModelRecord:
     """Draft models loaded for it, by folder or hub id."""
     refused: str | None = None
     """Why no backend can run it; None if one can or if it was not tried."""
-    _translation: tuple[tuple[object, ...], tuple[Vocabulary, Vocabulary, TokenMap] | None] | None = None
+    _translation: (
+        tuple[tuple[object, ...], tuple[Vocabulary, Vocabulary, TokenMap] | None] | None
+    ) = None
     _cost: dict[int, float] | None = None
-    _budgets: WeakKeyDictionary[PreTrainedModel, dict[Key, DraftBudget]] = field(default_factory=WeakKeyDictionary)
+    _budgets: WeakKeyDictionary[PreTrainedModel, dict[Key, DraftBudget]] = field(
+        default_factory=WeakKeyDictionary
+    )
     """By the draft model in memory, or by this model if there is none."""
 
     def refresh(self, hf: PreTrainedModel) -> None:
-        """Clear the record if layers, dtype, device or configuration of the model changed."""
+        """Clear the record if layers, dtype, device or configuration of the model
+        changed.
+        """
         weight = next(hf.parameters())
         layers = tuple((name, type(module)) for name, module in hf.named_modules())
         shape = (layers, weight.dtype, weight.device, hf.config.to_json_string())
         if shape != self.shape:
-            self.shape, self.capability, self._cost = shape, None, None
+            self.shape = shape
+            self.capability = None
+            self._cost = None
             self.refused = self._translation = None
             self.sees = False
             self.drafts.clear()
@@ -59,15 +72,20 @@ class ModelRecord:
     def translation(
         self, target: tuple[Tokenizer, int], draft: tuple[Tokenizer, int]
     ) -> tuple[Vocabulary, Vocabulary, TokenMap] | None:
-        """Compare two tokenizers, each with the size of its model's vocabulary; None if all tokens are equal.
+        """Compare two tokenizers, each with the size of its model's vocabulary; None if
+        all tokens are equal.
 
-        The last comparison is kept, since it reads whole vocabularies. Raises VocabularyMismatch if no token is shared.
+        The last comparison is kept, since it reads whole vocabularies. Raises
+        VocabularyMismatch if no token is shared.
         """
         key = (*target, *draft)
         if self._translation is None or self._translation[0] != key:
             vocabularies = Vocabulary(*target), Vocabulary(*draft)
             same = target[0].get_vocab() == draft[0].get_vocab()
-            self._translation = key, None if same else (*vocabularies, TokenMap.between(*vocabularies))
+            self._translation = (
+                key,
+                None if same else (*vocabularies, TokenMap.between(*vocabularies)),
+            )
         return self._translation[1]
 
     def cost(self, model: Model) -> dict[int, float]:
@@ -77,10 +95,14 @@ class ModelRecord:
         return self._cost
 
     @contextmanager
-    def budget(self, draft: PreTrainedModel, key: Key, make: Callable[[], DraftBudget]) -> Iterator[DraftBudget]:
-        """Yield the budget of the last call with this draft model and key, or a new one.
+    def budget(
+        self, draft: PreTrainedModel, key: Key, make: Callable[[], DraftBudget]
+    ) -> Iterator[DraftBudget]:
+        """Yield the budget of the last call with this draft model and key, or a new
+        one.
 
-        An error inside discards it, since its statistics of the last round are incomplete.
+        An error inside discards it, since its statistics of the last round are
+        incomplete.
         """
         budgets = self._budgets.setdefault(draft, {})
         budget = budgets.pop(key, None) or make()
@@ -90,7 +112,9 @@ class ModelRecord:
     def draft(self, source: str, target: Model | PreTrainedModel) -> Model:
         """Return the draft model of that folder or hub id, loaded the first time."""
         if source not in self.drafts:
-            self.drafts[source] = Model.load(source, dtype=target.dtype, device=str(target.device))
+            self.drafts[source] = Model.load(
+                source, dtype=target.dtype, device=str(target.device)
+            )
             self.drafts[source].quantize_int8()
         return self.drafts[source]
 
@@ -103,7 +127,8 @@ _GUARD = Lock()
 def lock_models(*models: PreTrainedModel) -> Iterator[None]:
     """Lock several models against other borrowers.
 
-    Locks are taken in a fixed order, so that two calls with the same models cannot deadlock.
+    Locks are taken in a fixed order, so that two calls with the same models cannot
+    deadlock.
     """
     with ExitStack() as held:
         for record in sorted(map(_record, models), key=id):
@@ -123,7 +148,9 @@ def borrowed_model(hf: PreTrainedModel) -> Iterator[tuple[Model, ModelRecord]]:
 
 
 def model_record(hf: PreTrainedModel) -> ModelRecord:
-    """Return the record of a model, probed the first time; `refused` says why no backend can run it."""
+    """Return the record of a model, probed the first time; `refused` says why no
+    backend can run it.
+    """
     record = _record(hf)
     with lock_models(hf):
         record.refresh(hf)

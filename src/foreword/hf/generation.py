@@ -1,4 +1,6 @@
-"""`foreword.generate`: the callable that transformers runs in place of its own decoding loop."""
+"""`foreword.generate`: the callable that transformers runs in place of its own decoding
+loop.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,27 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+)
 from transformers.generation.utils import GenerateEncoderDecoderOutput
 
 from foreword.errors import InvalidRequest
-from foreword.hf.adapters import PaddedProcessor, Recorder, StopRules, distribution, split
+from foreword.hf.adapters import (
+    PaddedProcessor,
+    Recorder,
+    StopRules,
+    distribution,
+    split,
+)
 from foreword.hf.inputs import copied_source, unpadded
 from foreword.hf.loop import Prompts, Speculation, engine, run
 from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
@@ -26,7 +43,12 @@ from foreword.model import is_seq2seq, is_speech
 from foreword.model.vision.rows import ImageRows
 from foreword.types import Features, Sequence, Source
 
-Output = Int[Tensor, "batch length"] | SpeculativeOutput | SpeculativeSeq2SeqOutput | GenerateEncoderDecoderOutput
+Output = (
+    Int[Tensor, "batch length"]
+    | SpeculativeOutput
+    | SpeculativeSeq2SeqOutput
+    | GenerateEncoderDecoderOutput
+)
 
 
 def generate(
@@ -49,49 +71,74 @@ def generate(
     inputs_tensor: Tensor | None = None,
     **model_kwargs: Any,
 ) -> Output:
-    """Speculative decoding for `model.generate(**inputs, custom_generate=foreword.generate, drafter=…)`.
+    """Speculative decoding for `model.generate(**inputs,
+    custom_generate=foreword.generate, drafter=…)`.
 
-    drafter: a smaller model in memory, a folder or a hub id; without one the text itself is searched for draft tokens.
-    method, rule, budget, nodes: as in `foreword.LLM`.  seed: by default drawn from torch's global generator, so
+    drafter: a smaller model in memory, a folder or a hub id; without one the text
+        itself is searched for draft tokens.
+    method, rule, budget, nodes: as in `foreword.LLM`. seed: by default drawn from
+        torch's global generator, so
         `torch.manual_seed` fixes the text; rows use seed, seed + 1, …
-    tokenizer, assistant_tokenizer: the target's and the drafter's; where they differ, draft tokens are translated.
+    tokenizer, assistant_tokenizer: the target's and the drafter's; where they differ,
+        draft tokens are translated.
         transformers does not pass them to a callable: bind them,
         `custom_generate=functools.partial(foreword.generate, …)`.
-    inputs_tensor: the source of an encoder-decoder, which transformers gives to a callable; `input_ids` are then what
+    inputs_tensor: the source of an encoder-decoder, which transformers gives to a
+        callable; `input_ids` are then what
         its decoder begins with.
     All other arguments are those of transformers.
 
-    Returns Int64[batch, length], prompts included and padded on the right, or with `return_dict_in_generate` a
-    SpeculativeOutput, of an encoder-decoder a SpeculativeSeq2SeqOutput. Greedy text is that of transformers; sampled
-    text has the same distribution, and is the same for every drafter. The model is returned unchanged, and other
-    threads cannot use it meanwhile. Processors are called once per draft token, with its own path: they must be pure
-    functions of their arguments.
+    Returns Int64[batch, length], prompts included and padded on the right, or with
+    `return_dict_in_generate` a SpeculativeOutput, of an encoder-decoder a
+    SpeculativeSeq2SeqOutput. Greedy text is that of transformers; sampled text has the
+    same distribution, and is the same for every drafter. The model is returned
+    unchanged, and other threads cannot use it meanwhile. Processors are called once per
+    draft token, with its own path: they must be pure functions of their arguments.
 
-    Raises InvalidRequest, before any work starts, for options that cannot be served exactly. transformers does not
-    pass `tokenizer` to a callable: for stop strings pass a StopStringCriteria, or use `foreword.enable`.
+    Raises InvalidRequest, before any work starts, for options that cannot be served
+    exactly. transformers does not pass `tokenizer` to a callable: for stop strings pass
+    a StopStringCriteria, or use `foreword.enable`.
     """
     frame_locals = _generate_locals(model)
     streamer = frame_locals.get("streamer") if streamer is None else streamer
     drafter = next(
-        (one for one in (drafter, assistant_model, frame_locals.get("assistant_model")) if one is not None), None
+        (
+            one
+            for one in (drafter, assistant_model, frame_locals.get("assistant_model"))
+            if one is not None
+        ),
+        None,
     )
     names = (tokenizer, assistant_tokenizer)
     speculation = Speculation(
-        drafter=drafter, method=method, rule=rule, budget=budget, nodes=nodes, seed=seed, tokenizers=names
+        drafter=drafter,
+        method=method,
+        rule=rule,
+        budget=budget,
+        nodes=nodes,
+        seed=seed,
+        tokenizers=names,
     )
     source = _source(model, input_ids, inputs_tensor)
     features = _features(model, source, model_kwargs.get("encoder_outputs"))
     processors, criteria = logits_processor or [], stopping_criteria or []
     given = frame_locals.get("kwargs", model_kwargs)
     pictures = picture_inputs(model, given)
-    if pictures:  # transformers has put what its vision tower made of them in their place
+    # transformers has put what its vision tower made of them in their place
+    if pictures:
         model_kwargs = as_given(model_kwargs, given) | pictures
-    job = _Job(input_ids, source, generation_config, processors, criteria, streamer, features)
-    # transformers has run the encoder already; only states that the caller gave are refused.
+    job = _Job(
+        input_ids, source, generation_config, processors, criteria, streamer, features
+    )
+    # transformers has run the encoder already; only states that the caller gave are
+    # refused.
     states = given.get("encoder_outputs") if frame_locals else None
     try:
         check_names(model, model_kwargs, inspect.signature(generate).parameters)
-        inputs = model_kwargs | {"encoder_outputs": states, "synced_gpus": frame_locals.get("synced_gpus")}
+        inputs = model_kwargs | {
+            "encoder_outputs": states,
+            "synced_gpus": frame_locals.get("synced_gpus"),
+        }
         job.check(model, inputs)
         if pictures:
             job = replace(job, images=image_rows_of(model, input_ids, pictures))
@@ -117,7 +164,16 @@ def serve(
     """Serve a call that was checked before transformers prepared it."""
     source = _source(model, input_ids, inputs_tensor)
     features = _features(model, source, None)
-    job = _Job(input_ids, source, generation_config, logits_processor, stopping_criteria, streamer, features, images)
+    job = _Job(
+        input_ids,
+        source,
+        generation_config,
+        logits_processor,
+        stopping_criteria,
+        streamer,
+        features,
+        images,
+    )
     try:
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
     finally:
@@ -152,10 +208,15 @@ class _Job:
         synced, mask = inputs.pop("synced_gpus"), inputs.get("attention_mask")
         setting = {"synced_gpus": synced}.get
         if self.source is not None:
-            inputs |= {model.main_input_name: self.source, "decoder_input_ids": self.prompts}
+            inputs |= {
+                model.main_input_name: self.source,
+                "decoder_input_ids": self.prompts,
+            }
         else:
             inputs |= {"input_ids": self.prompts}
-            inputs["attention_mask"] = torch.ones_like(self.prompts) if mask is None else mask
+            inputs["attention_mask"] = (
+                torch.ones_like(self.prompts) if mask is None else mask
+            )
         call = Call(
             model=model,
             setting=lambda name: getattr(self.config, name, None) or setting(name),
@@ -163,7 +224,10 @@ class _Job:
             processors=self.processors,
             criteria=self.criteria,
             ends=any(hasattr(criterion, "eos_token_id") for criterion in self.criteria),
-            stops=any(not isinstance(one, MaxLengthCriteria | EosTokenCriteria) for one in self.criteria),
+            stops=any(
+                not isinstance(one, MaxLengthCriteria | EosTokenCriteria)
+                for one in self.criteria
+            ),
             streamer=self.streamer,
             explicit=True,
         )
@@ -171,7 +235,9 @@ class _Job:
         if refusal:
             raise refusal.error
 
-    def run(self, model: PreTrainedModel, mask: Tensor | None, speculation: Speculation) -> Output:
+    def run(
+        self, model: PreTrainedModel, mask: Tensor | None, speculation: Speculation
+    ) -> Output:
         """Generate all rows and return the output."""
         rows = self.rows(mask, speculation)
         read = self.prompts if self.source is None or self.features else self.source
@@ -183,24 +249,53 @@ class _Job:
         """Return one sequence per row, without its padding."""
         length = self.prompts.shape[1]
         ends = [c for c in self.criteria if type(c) is EosTokenCriteria]
-        eos = frozenset(int(token) for criterion in ends for token in criterion.eos_token_id)
-        limit = min((c.max_length for c in self.criteria if isinstance(c, MaxLengthCriteria)), default=length) - length
+        eos = frozenset(
+            int(token) for criterion in ends for token in criterion.eos_token_id
+        )
+        limit = (
+            min(
+                (
+                    c.max_length
+                    for c in self.criteria
+                    if isinstance(c, MaxLengthCriteria)
+                ),
+                default=length,
+            )
+            - length
+        )
         if limit < 1:
             raise InvalidRequest(
-                "cannot generate: there is no room for a new token. Set 'max_new_tokens' to at least 1"
+                "cannot generate: there is no room for a new token. Set "
+                "'max_new_tokens' to at least 1"
             )
-        others = [c for c in self.criteria if c not in ends and not isinstance(c, MaxLengthCriteria)]
+        others = [
+            c
+            for c in self.criteria
+            if c not in ends and not isinstance(c, MaxLengthCriteria)
+        ]
         remaining, filters = split(self.processors)
         rows = []
         source = None if self.features else self.source
         texts = unpadded(self.prompts, source, None if self.features else mask)
-        for row, seed in enumerate(_seeds(len(self.prompts), speculation.seed, bool(self.config.do_sample))):
+        for row, seed in enumerate(
+            _seeds(len(self.prompts), speculation.seed, bool(self.config.do_sample))
+        ):
             prompt, (tokens, own) = self.prompts[row : row + 1], texts[row]
             padding = prompt[:, : length - len(tokens)]
-            processors = [PaddedProcessor(processor, padding, row, len(self.prompts)) for processor in remaining]
-            params = distribution(processors, dict(filters), sample=bool(self.config.do_sample), limit=limit)
+            processors = [
+                PaddedProcessor(processor, padding, row, len(self.prompts))
+                for processor in remaining
+            ]
+            params = distribution(
+                processors,
+                dict(filters),
+                sample=bool(self.config.do_sample),
+                limit=limit,
+            )
             recorder = None
-            if self.config.return_dict_in_generate and (self.config.output_scores or self.config.output_logits):
+            if self.config.return_dict_in_generate and (
+                self.config.output_scores or self.config.output_logits
+            ):
                 recorder = Recorder(params, len(tokens))
                 params = recorder.wrap(params)
             reader = StopRules(prompt, limit, eos, others, recorder)
@@ -230,7 +325,11 @@ class _Job:
         sequences = torch.cat([self.prompts, new], dim=1)
         if not self.config.return_dict_in_generate:
             return sequences
-        recorders = [row.reader.recorder for row in rows if isinstance(row.reader, StopRules) and row.reader.recorder]
+        recorders = [
+            row.reader.recorder
+            for row in rows
+            if isinstance(row.reader, StopRules) and row.reader.recorder
+        ]
         scores = steps([recorder.scores for recorder in recorders], longest, pad)
         logits = steps([recorder.logits for recorder in recorders], longest, pad)
         shown: dict[str, Any] = dict(
@@ -238,7 +337,8 @@ class _Job:
             scores=scores if self.config.output_scores else None,
             logits=logits if self.config.output_logits else None,
         )
-        if self.features:  # speech models go on with this output, and expect nothing else in it
+        # speech models go on with this output, and expect nothing else in it
+        if self.features:
             return GenerateEncoderDecoderOutput(**shown)
         kind = SpeculativeOutput if self.source is None else SpeculativeSeq2SeqOutput
         return kind(
@@ -250,15 +350,20 @@ class _Job:
     def _pad(self, needed: bool) -> int:
         token = getattr(self.config, "_pad_token_tensor", None)
         if token is None and needed:
-            raise InvalidRequest("cannot pad rows of different lengths: there is no padding token. Set 'pad_token_id'")
+            raise InvalidRequest(
+                "cannot pad rows of different lengths: there is no padding token. Set "
+                "'pad_token_id'"
+            )
         return 0 if token is None else int(token)
 
 
 def _generate_locals(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the local variables of the calling `generate` frame of transformers; empty if there is none.
+    """Return the local variables of the calling `generate` frame of transformers; empty
+    if there is none.
 
-    transformers does not pass `streamer`, `assistant_model` and `synced_gpus` to a callable. Without the streamer its
-    reader would get the prompt and then wait for ever.
+    transformers does not pass `streamer`, `assistant_model` and `synced_gpus` to a
+    callable. Without the streamer its reader would get the prompt and then wait for
+    ever.
     """
     code = inspect.unwrap(vars(GenerationMixin)["generate"]).__code__
     frame = inspect.currentframe()
@@ -268,20 +373,28 @@ def _generate_locals(model: PreTrainedModel) -> dict[str, Any]:
     return dict(values) if values.get("self") is model else {}
 
 
-def _source(model: PreTrainedModel, prompts: Prompts, inputs: Tensor | None) -> Tensor | None:
+def _source(
+    model: PreTrainedModel, prompts: Prompts, inputs: Tensor | None
+) -> Tensor | None:
     """Return what the encoder reads for each prompt; None for a decoder-only model."""
     if not is_seq2seq(model.config):
         return None
     if inputs is None:
         raise InvalidRequest(
-            f"cannot generate: {type(model).__name__} is an encoder-decoder, and there is no source. Call "
-            "model.generate(..., custom_generate=foreword.generate), or give 'inputs_tensor'"
+            f"cannot generate: {type(model).__name__} is an encoder-decoder, and there "
+            "is no source. Call "
+            "model.generate(..., custom_generate=foreword.generate), or give "
+            "'inputs_tensor'"
         )
     return copied_source(inputs, len(prompts))
 
 
-def _features(model: PreTrainedModel, source: Tensor | None, states: Any) -> tuple[Features, ...]:
-    """Return the windows of sound in a source; of one window alone, with the states that transformers has computed."""
+def _features(
+    model: PreTrainedModel, source: Tensor | None, states: Any
+) -> tuple[Features, ...]:
+    """Return the windows of sound in a source; of one window alone, with the states
+    that transformers has computed.
+    """
     if source is None or not is_speech(model):
         return ()
     windows = tuple(map(Features, source))
@@ -295,5 +408,8 @@ def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:
     if seed is None:
         seed = int(torch.randint(2**63 - 1, ())) if sample else 0
     if not 0 <= seed < 2**63:
-        raise InvalidRequest(f"cannot use 'seed' {seed}: it is out of range. Give None, or an integer in [0, 2**63)")
+        raise InvalidRequest(
+            f"cannot use 'seed' {seed}: it is out of range. Give None, or an integer "
+            "in [0, 2**63)"
+        )
     return [(seed + row) % 2**63 for row in range(count)]

@@ -1,4 +1,6 @@
-"""The decoding loop of one call: a borrowed target, its drafter, and the rows until their end."""
+"""The decoding loop of one call: a borrowed target, its drafter, and the rows until
+their end.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ Make = Callable[[], DraftBudget]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Options for drafting and verification, with the names and meanings of `foreword.LLM`."""
+    """Options for drafting and verification, with the names and meanings of
+    `foreword.LLM`.
+    """
 
     drafter: PreTrainedModel | str | Path | None = None
     method: str | None = None
@@ -43,22 +47,31 @@ class Speculation:
     nodes: int | None = None
     seed: int | None = None
     tokenizers: tuple[Any, Any] = (None, None)
-    """The target's and the draft model's; draft tokens are translated if they differ."""
+    """The target's and the draft model's; draft tokens are translated if they
+    differ.
+    """
 
 
 @contextmanager
 def engine(
-    model: PreTrainedModel, speculation: Speculation, rows: list[Sequence], prompts: Prompts
+    model: PreTrainedModel,
+    speculation: Speculation,
+    rows: list[Sequence],
+    prompts: Prompts,
 ) -> Iterator[Engine]:
     """Yield an engine around a borrowed target and a borrowed draft model.
 
-    `prompts` are the tokens that the models read first: an encoder-decoder's sources. Raises InvalidRequest, or the
-    method's own error, for a draft model that does not fit.
+    `prompts` are the tokens that the models read first: an encoder-decoder's sources.
+    Raises InvalidRequest, or the method's own error, for a draft model that does not
+    fit.
     """
     source = speculation.drafter
     find_rule(speculation.rule)  # refuses a wrong name before the model is borrowed
     if speculation.nodes is not None and not 0 <= speculation.nodes <= NODES:
-        raise InvalidRequest(f"cannot use 'nodes' {speculation.nodes}: it is out of range. Give None, or 0 to {NODES}")
+        raise InvalidRequest(
+            f"cannot use 'nodes' {speculation.nodes}: it is out of range. Give None, "
+            f"or 0 to {NODES}"
+        )
     new_budget = policy(speculation.budget, speculation.nodes)
     name = speculation.method or usual(source)
     kind = find_method(name)
@@ -70,44 +83,82 @@ def engine(
         assistant = None
         if source is not None and kind.takes == MODEL:
             record = model_record(model)
-            assistant = AssistantModel.load(source, model, record, speculation.tokenizers)
+            assistant = AssistantModel.load(
+                source, model, record, speculation.tokenizers
+            )
             refusal = assistant.refusal(model, record, prompts)
             if refusal:
                 raise refusal.error
         target, record = held.enter_context(borrowed_model(model))
-        rule = find_rule(speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE)
+        rule = find_rule(
+            speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE
+        )
         drafter = None
         if assistant is not None:
             source = _readable(assistant.model, model, target, held)
-            drafter = assistant.translated(source, record, target, speculation.method, rows[0].tokens)
+            drafter = assistant.translated(
+                source, record, target, speculation.method, rows[0].tokens
+            )
         drafter = drafter or kind.load(source, target, None)
-        make = partial(FixedBudget, 0) if name == PLAIN else partial(new_budget, partial(record.cost, target))
-        budget = held.enter_context(_budget(speculation, model, record, (name, drafter), make))
+        make = (
+            partial(FixedBudget, 0)
+            if name == PLAIN
+            else partial(new_budget, partial(record.cost, target))
+        )
+        budget = held.enter_context(
+            _budget(speculation, model, record, (name, drafter), make)
+        )
         yield Engine(target, drafter, rule, budget, Scheduler(slots=len(rows)))
 
 
-def _readable(draft: PreTrainedModel | Model, model: PreTrainedModel, target: Model, held: ExitStack) -> Model:
-    """Return a draft model that can run. The target is borrowed already: it needs only a second cache."""
+def _readable(
+    draft: PreTrainedModel | Model,
+    model: PreTrainedModel,
+    target: Model,
+    held: ExitStack,
+) -> Model:
+    """Return a draft model that can run.
+
+    The target is borrowed already: it needs only a second cache.
+    """
     if draft is model:
         return target.second()
     if is_decoder(draft, model):
-        whole = held.enter_context(borrow(with_encoder(draft, model), target.capability))
-        cast("Encodes", whole.backend).encoder = cast("Encodes", target.backend).encoder  # its twin never runs
+        whole = held.enter_context(
+            borrow(with_encoder(draft, model), target.capability)
+        )
+        # its twin never runs
+        cast("Encodes", whole.backend).encoder = cast("Encodes", target.backend).encoder
         return whole
-    return draft if isinstance(draft, Model) else held.enter_context(borrowed_model(draft))[0]
+    return (
+        draft
+        if isinstance(draft, Model)
+        else held.enter_context(borrowed_model(draft))[0]
+    )
 
 
 def _budget(
-    speculation: Speculation, model: PreTrainedModel, record: ModelRecord, drafts: tuple[str, Drafter], make: Make
+    speculation: Speculation,
+    model: PreTrainedModel,
+    record: ModelRecord,
+    drafts: tuple[str, Drafter],
+    make: Make,
 ) -> AbstractContextManager[DraftBudget]:
-    """Return the draft budget. A budget given by name continues from the last call with the same settings."""
+    """Return the draft budget.
+
+    A budget given by name continues from the last call with the same settings.
+    """
     if speculation.nodes is not None or speculation.budget not in (None, *BUDGETS):
         return nullcontext(make())
     source, draft = speculation.drafter, model
     if isinstance(source, PreTrainedModel):
         source, draft = None, source
     name, drafter = drafts
-    return record.budget(draft, (name, type(drafter), str(source), speculation.rule, speculation.budget), make)
+    return record.budget(
+        draft,
+        (name, type(drafter), str(source), speculation.rule, speculation.budget),
+        make,
+    )
 
 
 def run(loop: Engine, rows: list[Sequence], streamer: Any) -> None:

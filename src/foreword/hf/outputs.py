@@ -1,4 +1,6 @@
-"""Outputs of transformers' `generate` with `return_dict_in_generate`, plus statistics, by kind of model."""
+"""Outputs of transformers' `generate` with `return_dict_in_generate`, plus statistics,
+by kind of model.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+from transformers.generation.utils import (
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
 
 from foreword.types import Stats
 
@@ -29,7 +34,10 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
 
 @dataclass
 class SpeculativeSeq2SeqOutput(GenerateEncoderDecoderOutput):
-    """Output of an encoder-decoder; fields as in SpeculativeOutput. `sequences` are what the decoder read and wrote."""
+    """Output of an encoder-decoder; fields as in SpeculativeOutput.
+
+    `sequences` are what the decoder read and wrote.
+    """
 
     scores: tuple[Tensor, ...] | None = None  # type: ignore[assignment]
     logits: tuple[Tensor, ...] | None = None  # type: ignore[assignment]
@@ -38,7 +46,9 @@ class SpeculativeSeq2SeqOutput(GenerateEncoderDecoderOutput):
 
 
 def steps(rows: List[list[Tensor]], length: int, pad: int) -> tuple[Tensor, ...]:
-    """Return the scores of each step, Float32[batch, vocab]; empty if none were recorded."""
+    """Return the scores of each step, Float32[batch, vocab]; empty if none were
+    recorded.
+    """
     found = []
     for at in range(length if rows else 0):
         shape = next(row[at] for row in rows if at < len(row))

@@ -1,6 +1,7 @@
 """`foreword.enable`: transformers' own `generate` runs speculative calls with Foreword.
 
-A call that cannot be served goes to transformers unchanged, with a warning that gives the reason.
+A call that cannot be served goes to transformers unchanged, with a warning that gives
+the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedModel,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from foreword.errors import InvalidRequest, words
@@ -33,11 +40,15 @@ _GUARD = Lock()
 _OURS = ("speculative_decoding", "draft_model")
 """Arguments that `generate` gains."""
 _HOST: Any = GenerationMixin
-"""The class whose `generate` every model inherits; Any, since its own type forbids the assignment."""
+"""The class whose `generate` every model inherits; Any, since its own type forbids the
+assignment.
+"""
 
 
 class Enabled:
-    """Result of `enable`; as a context manager it undoes what that call changed, and nothing else."""
+    """Result of `enable`; as a context manager it undoes what that call changed, and
+    nothing else.
+    """
 
     def __init__(self, changed: bool) -> None:
         self._changed = changed
@@ -46,20 +57,27 @@ class Enabled:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._changed:
             disable()
 
 
 def enable() -> Enabled:
-    """Serve speculative calls of every `model.generate` with Foreword. Calling it twice does nothing more.
+    """Serve speculative calls of every `model.generate` with Foreword. Calling it twice
+    does nothing more.
 
-    Served are `draft_model=small` (a model, a folder or a hub id), `assistant_model=small`,
-    `prompt_lookup_num_tokens=n`, and `speculative_decoding=True` with or without a draft model. With `tokenizer` and
-    `assistant_tokenizer`, the draft model may have another tokenizer. All other calls run in transformers. So do
-    calls that cannot be served exactly (beams, images of several prompts, caches, custom processors …): they reach it
-    unchanged, with a warning that gives the reason. Custom processors that `foreword.pure` marks are served.
+    Served are `draft_model=small` (a model, a folder or a hub id),
+    `assistant_model=small`, `prompt_lookup_num_tokens=n`, and
+    `speculative_decoding=True` with or without a draft model. With `tokenizer` and
+    `assistant_tokenizer`, the draft model may have another tokenizer. All other calls
+    run in transformers. So do calls that cannot be served exactly (beams, images of
+    several prompts, caches, custom processors …): they reach it unchanged, with a
+    warning that gives the reason. Custom processors that `foreword.pure` marks are
+    served.
 
     >>> foreword.enable()
     >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
@@ -72,19 +90,30 @@ def enable() -> Enabled:
 
 
 def disable() -> None:
-    """Restore transformers' own `generate`. Does nothing without an earlier `enable`."""
+    """Restore transformers' own `generate`.
+
+    Does nothing without an earlier `enable`.
+    """
     with _GUARD:
         _HOST.generate = getattr(_HOST.generate, "_before_foreword", _HOST.generate)
 
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the original: run calls that ask for speculation with Foreword where possible."""
+    """Wrap the original: run calls that ask for speculation with Foreword where
+    possible.
+    """
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def routed(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        own = inspect.signature(generate).parameters if kwargs.get("custom_generate") is generate else _OURS
-        check_names(self, (name for name, value in kwargs.items() if value is not None), own)
+        own = (
+            inspect.signature(generate).parameters
+            if kwargs.get("custom_generate") is generate
+            else _OURS
+        )
+        check_names(
+            self, (name for name, value in kwargs.items() if value is not None), own
+        )
         requested, small = (kwargs.pop(name, None) for name in _OURS)
         _check_own(requested, small)
         given = dict(signature.bind(self, *args, **kwargs).arguments)
@@ -92,17 +121,31 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         del given["self"]
         setting = _setting(self, given)
         draft = given.get("assistant_model") if small is None else small
-        speculate = draft is not None or requested or setting("prompt_lookup_num_tokens") is not None
-        if not speculate or requested is False or given.get("custom_generate") is not None:
+        speculate = (
+            draft is not None
+            or requested
+            or setting("prompt_lookup_num_tokens") is not None
+        )
+        if (
+            not speculate
+            or requested is False
+            or given.get("custom_generate") is not None
+        ):
             return original(self, *args, **kwargs)
         served = _served(self, draft, given, setting)
         if not isinstance(served, Refusal):
             return original(self, **served)
         if served.assisted_differs and (draft is not None or not requested):
-            warnings.warn(served.warning("transformers runs this call without drafting"), stacklevel=2)
+            warnings.warn(
+                served.warning("transformers runs this call without drafting"),
+                stacklevel=2,
+            )
             return original(self, **_without_drafting(given, setting))
         drops = small is not None and given.get("assistant_model") is None
-        then = f"transformers runs this call {'without the draft model' if drops else 'unchanged'}"
+        then = (
+            "transformers runs this call "
+            f"{'without the draft model' if drops else 'unchanged'}"
+        )
         warnings.warn(served.warning(then), stacklevel=2)
         return original(self, *args, **kwargs)
 
@@ -114,33 +157,49 @@ def _check_own(requested: object, draft: object) -> None:
     """Raise InvalidRequest for values of our own arguments that mean nothing."""
     if not isinstance(requested, bool | None):
         raise InvalidRequest(
-            f"cannot use speculative_decoding={requested!r}: it must be True or False. Give one, or leave it out"
+            f"cannot use speculative_decoding={requested!r}: it must be True or False. "
+            "Give one, or leave it out"
         )
     if draft is not None:
         check_model("draft_model", draft)
 
 
 def _setting(model: PreTrainedModel, given: dict[str, Any]) -> Setting:
-    """Return a lookup of options in transformers' order: the call, its generation_config, the model's."""
+    """Return a lookup of options in transformers' order: the call, its
+    generation_config, the model's.
+    """
     configs = [given.get("generation_config"), model.generation_config]
 
     def setting(name: str) -> Any:
         if name in given:
             return given[name]  # None too: it overrides a configuration
-        return next((value for config in configs if (value := getattr(config, name, None)) is not None), None)
+        return next(
+            (
+                value
+                for config in configs
+                if (value := getattr(config, name, None)) is not None
+            ),
+            None,
+        )
 
     return setting
 
 
-def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: Setting) -> dict[str, Any] | Refusal:
-    """Return arguments with which the original prepares the call and then runs `serve`, or the refusal."""
+def _served(
+    model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: Setting
+) -> dict[str, Any] | Refusal:
+    """Return arguments with which the original prepares the call and then runs `serve`,
+    or the refusal.
+    """
     call = _call(model, given, setting)
     refusal = call.refusal()
     if refusal:
         return refusal
     record = model_record(model)
     if record.refused:
-        return Refusal(type(model).__name__, f"no backend can run it ({record.refused})")
+        return Refusal(
+            type(model).__name__, f"no backend can run it ({record.refused})"
+        )
     tokenizers = given.get("tokenizer"), given.get("assistant_tokenizer")
     if draft is not None:
         assistant = AssistantModel.load(draft, model, record, tokenizers)
@@ -149,20 +208,27 @@ def _served(model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: 
             return refusal
     ours = _without_drafting(given, setting)
     stop, tokenizer = setting("stop_strings"), ours.pop("tokenizer", None)
-    if stop is not None and tokenizer is not None:  # transformers does not pass its tokenizer to a callable
+    # transformers does not pass its tokenizer to a callable
+    if stop is not None and tokenizer is not None:
         criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop)
-        ours["stopping_criteria"] = StoppingCriteriaList([*(ours.get("stopping_criteria") or ()), criterion])
+        ours["stopping_criteria"] = StoppingCriteriaList(
+            [*(ours.get("stopping_criteria") or ()), criterion]
+        )
         ours["stop_strings"] = None
     if is_seq2seq(model.config) and call.inputs.get(model.main_input_name) is not None:
-        ours["encoder_outputs"] = BaseModelOutput(torch.empty(0))  # or transformers would run the encoder too
+        # or transformers would run the encoder too
+        ours["encoder_outputs"] = BaseModelOutput(torch.empty(0))
     images = None
     if pictures := picture_inputs(model, call.inputs):
         try:
             images = image_rows_of(model, call.inputs["input_ids"], pictures)
         except InvalidRequest as error:
             return Refusal(PIXELS, words(error))
-    speculation, streamer = Speculation(drafter=draft, tokenizers=tokenizers), given.get("streamer")
-    ours["custom_generate"] = functools.partial(serve, speculation=speculation, streamer=streamer, images=images)
+    speculation = Speculation(drafter=draft, tokenizers=tokenizers)
+    streamer = given.get("streamer")
+    ours["custom_generate"] = functools.partial(
+        serve, speculation=speculation, streamer=streamer, images=images
+    )
     return ours
 
 
@@ -170,7 +236,11 @@ def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Ca
     """Describe a call by its own arguments, before transformers has prepared it."""
     options = {*vars(GenerationConfig()), *inspect.signature(_HOST.generate).parameters}
     options |= {"tokenizer", "assistant_tokenizer", "trust_remote_code"}
-    inputs = {name: value for name, value in given.items() if name not in options or name == "use_cache"}
+    inputs = {
+        name: value
+        for name, value in given.items()
+        if name not in options or name == "use_cache"
+    }
     if given.get("inputs") is not None:
         inputs[model.main_input_name] = given["inputs"]
     criteria = list(given.get("stopping_criteria") or ())
@@ -198,12 +268,18 @@ class _CallerCache:
     _is_user_defined = True
 
     def __init__(self, cache: Any) -> None:
-        self.layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+        self.layers = getattr(
+            getattr(cache, "self_attention_cache", cache), "layers", ()
+        )
 
 
 def _without_drafting(given: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """Return the arguments of the same call without drafting."""
-    plain = {name: value for name, value in given.items() if name not in ("assistant_model", "assistant_tokenizer")}
+    plain = {
+        name: value
+        for name, value in given.items()
+        if name not in ("assistant_model", "assistant_tokenizer")
+    }
     plain.pop("prompt_lookup_num_tokens", None)
     if setting("prompt_lookup_num_tokens") is not None:
         plain["prompt_lookup_num_tokens"] = None

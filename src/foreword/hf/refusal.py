@@ -1,4 +1,6 @@
-"""A reason not to serve a call of transformers' `generate`, as the error or the warning that gives it."""
+"""A reason not to serve a call of transformers' `generate`, as the error or the warning
+that gives it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class Refusal:
     reason: str
     fix: str = LEAVE_OUT
     assisted_differs: bool = False
-    """Whether transformers' assisted decoding gives other text here than its plain decoding."""
+    """Whether transformers' assisted decoding gives other text here than its plain
+    decoding.
+    """
 
     @property
     def error(self) -> InvalidRequest:

@@ -1,4 +1,6 @@
-"""Checks, before any work starts, whether a call of transformers' `generate` can be served, and the reason if not."""
+"""Checks, before any work starts, whether a call of transformers' `generate` can be
+served, and the reason if not.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from foreword.hf.refusal import LEAVE_OUT, Refusal
 from foreword.model import is_seq2seq, is_speech
 
 CLOSE = 0.8
-"""difflib ratio from which a name counts as a typo of another; token_type_ids and eos_token_id have 0.7."""
+"""difflib ratio from which a name counts as a typo of another; token_type_ids and
+eos_token_id have 0.7.
+"""
 
 _BEAMS = "beam search is not supported"
 _OTHER_DRAFT = "it uses transformers' own drafting"
@@ -52,7 +56,10 @@ _REFUSED: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("synced_gpus", (False,), "every process must run the model equally often"),
 )
 """(option, neutral values besides None, reason to refuse any other)"""
-_CACHE_KINDS = {"quantized": "it rounds keys and values", "paged": "continuous batching is not supported"}
+_CACHE_KINDS = {
+    "quantized": "it rounds keys and values",
+    "paged": "continuous batching is not supported",
+}
 
 _STATEFUL = (
     hf.ClassifierFreeGuidanceLogitsProcessor,
@@ -63,16 +70,20 @@ _STATEFUL = (
 
 
 PURE = "is_pure"
-"""Attribute of a processor or criterion whose answer for a row depends on that row's tokens and scores alone."""
+"""Attribute of a processor or criterion whose answer for a row depends on that row's
+tokens and scores alone.
+"""
 
 T = TypeVar("T")
 
 
 def pure(thing: T) -> T:
-    """Mark a processor or criterion, or its class, as a function of a row's tokens and scores, and return it.
+    """Mark a processor or criterion, or its class, as a function of a row's tokens and
+    scores, and return it.
 
-    Under `foreword.enable()`, calls with it are drafted: a draft token that is rejected must leave no trace in it.
-    The attribute `is_pure = True` says the same. Raises InvalidRequest for an object that takes no attributes.
+    Under `foreword.enable()`, calls with it are drafted: a draft token that is rejected
+    must leave no trace in it. The attribute `is_pure = True` says the same. Raises
+    InvalidRequest for an object that takes no attributes.
 
     >>> @foreword.pure
     ... def no_digits(input_ids, scores): ...
@@ -81,7 +92,8 @@ def pure(thing: T) -> T:
         setattr(thing, PURE, True)
     except (AttributeError, TypeError) as error:
         raise InvalidRequest(
-            f"cannot mark {called(thing)} as pure: it takes no attributes. Put it into a function or a class"
+            f"cannot mark {called(thing)} as pure: it takes no attributes. Put it into "
+            "a function or a class"
         ) from error
     return thing
 
@@ -104,7 +116,9 @@ class Call:
     copies: int = 1
     """Rows per prompt."""
     explicit: bool = False
-    """Whether the caller named foreword and so guarantees that processors and criteria are pure functions."""
+    """Whether the caller named foreword and so guarantees that processors and criteria
+    are pure functions.
+    """
 
     def refusal(self) -> Refusal | None:
         """Return the first reason not to serve this call; None if there is none."""
@@ -112,7 +126,11 @@ class Call:
         refusal = (
             _model(self.model)
             or _option(self.setting)
-            or (refused_pictures(self.model, self.inputs, self._count) if pictures else None)
+            or (
+                refused_pictures(self.model, self.inputs, self._count)
+                if pictures
+                else None
+            )
             or refused_input(
                 self.inputs,
                 self.setting,
@@ -135,14 +153,24 @@ class Call:
         if rows == 1:
             return None
         if self.streamer is not None:
-            return Refusal("streamer", f"it takes one row, and there are {rows} rows", "Stream them one by one")
+            return Refusal(
+                "streamer",
+                f"it takes one row, and there are {rows} rows",
+                "Stream them one by one",
+            )
         if self.stops and not self.ends:
-            reason = "without an end-of-text token, stopped rows continue until all have stopped"
-            return Refusal("stopping_criteria", reason, "Set eos_token_id, or give one prompt")
+            reason = (
+                "without an end-of-text token, stopped rows continue until all have "
+                "stopped"
+            )
+            return Refusal(
+                "stopping_criteria", reason, "Set eos_token_id, or give one prompt"
+            )
         custom = [criterion for criterion in self.criteria if not _is_known(criterion)]
         if custom and not self.explicit:
             return Refusal(
-                f"stopping_criteria {called(custom[0])}", "it may depend on several rows (foreword.pure says otherwise)"
+                f"stopping_criteria {called(custom[0])}",
+                "it may depend on several rows (foreword.pure says otherwise)",
             )
         return None
 
@@ -153,8 +181,12 @@ def called(thing: object) -> str:
 
 
 def _is_known(thing: object) -> bool:
-    """Return whether a processor or criterion is transformers' own, or says that it is pure."""
-    return getattr(thing, PURE, False) is True or type(thing).__module__.startswith("transformers.")
+    """Return whether a processor or criterion is transformers' own, or says that it is
+    pure.
+    """
+    return getattr(thing, PURE, False) is True or type(thing).__module__.startswith(
+        "transformers."
+    )
 
 
 def _model(model: PreTrainedModel) -> Refusal | None:
@@ -164,11 +196,18 @@ def _model(model: PreTrainedModel) -> Refusal | None:
     if model.main_input_name != "input_ids" and not is_speech(model):
         return Refusal(kind, f"it reads {model.main_input_name}, not token ids alone")
     config = model.config.get_text_config()
-    masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    masked = (
+        type(config) in MODEL_FOR_MASKED_LM_MAPPING
+        and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    )
     if masked and not seq2seq and not getattr(config, "is_decoder", False):
-        return Refusal(kind, "it is a masked language model with attention in both directions")
+        return Refusal(
+            kind, "it is a masked language model with attention in both directions"
+        )
     if model.training and any(_has_dropout(module) for module in model.modules()):
-        return Refusal(kind, "it is in training mode with dropout", "Call model.eval() first")
+        return Refusal(
+            kind, "it is in training mode with dropout", "Call model.eval() first"
+        )
     return None
 
 
@@ -178,8 +217,13 @@ def _attribute(thing: object, name: str) -> Any:
 
 
 def _has_dropout(module: torch.nn.Module) -> bool:
-    rates = [getattr(module, name, 0.0) for name in ("p", "attention_dropout", "dropout", "layerdrop")]
-    return module.training and any(isinstance(rate, float) and rate > 0 for rate in rates)
+    rates = [
+        getattr(module, name, 0.0)
+        for name in ("p", "attention_dropout", "dropout", "layerdrop")
+    ]
+    return module.training and any(
+        isinstance(rate, float) and rate > 0 for rate in rates
+    )
 
 
 def _option(setting: Setting) -> Refusal | None:
@@ -188,9 +232,15 @@ def _option(setting: Setting) -> Refusal | None:
         if value is not None and not isinstance(value, Tensor) and value in neutral:
             continue
         if value is not None:
-            shown = f"{name}={value!r}" if isinstance(value, str | int | float) else name
+            shown = (
+                f"{name}={value!r}" if isinstance(value, str | int | float) else name
+            )
             return Refusal(
-                shown, reason, f"Set {name}={neutral[0]}, or call generate without foreword" if neutral else LEAVE_OUT
+                shown,
+                reason,
+                f"Set {name}={neutral[0]}, or call generate without foreword"
+                if neutral
+                else LEAVE_OUT,
             )
     kind = setting("cache_implementation")
     if kind in _CACHE_KINDS:
@@ -201,28 +251,59 @@ def _option(setting: Setting) -> Refusal | None:
 def _processor(processors: List[Any], explicit: bool) -> Refusal | None:
     for processor in processors:
         if isinstance(processor, _STATEFUL):
-            return Refusal(called(processor), "it depends on more than the tokens before a position")
+            return Refusal(
+                called(processor),
+                "it depends on more than the tokens before a position",
+            )
         if not explicit and not _is_known(processor):
-            reason = "it may depend on more than the tokens before a position (foreword.pure says otherwise)"
+            reason = (
+                "it may depend on more than the tokens before a position "
+                "(foreword.pure says otherwise)"
+            )
             return Refusal(f"logits_processor {called(processor)}", reason)
     return None
 
 
-def check_names(model: PreTrainedModel, given: Iterable[str], ours: Iterable[str]) -> None:
-    """Raise InvalidRequest for a likely typo of an argument of `generate` that transformers would refuse."""
-    options = {*ours, *vars(GenerationConfig()), *vars(model.generation_config or GenerationConfig())}
+def check_names(
+    model: PreTrainedModel, given: Iterable[str], ours: Iterable[str]
+) -> None:
+    """Raise InvalidRequest for a likely typo of an argument of `generate` that
+    transformers would refuse.
+    """
+    options = {
+        *ours,
+        *vars(GenerationConfig()),
+        *vars(model.generation_config or GenerationConfig()),
+    }
     options |= {
         *inspect.signature(_attribute(GenerationMixin, "generate")).parameters,
         "tokenizer",
         "assistant_tokenizer",
     }
-    valid = options | {"trust_remote_code", "input_ids", *VISION, *TransformersKwargs.__optional_keys__}
+    valid = options | {
+        "trust_remote_code",
+        "input_ids",
+        *VISION,
+        *TransformersKwargs.__optional_keys__,
+    }
     for function in ("forward", "prepare_inputs_for_generation"):
         valid |= set(inspect.signature(_attribute(model, function)).parameters)
     if is_seq2seq(model.config):
-        valid |= set(inspect.signature(model.get_encoder().forward).parameters) | {"decoder_input_ids"}
-        valid |= {f"decoder_{name}" for name in inspect.signature(model.get_decoder().forward).parameters}
+        valid |= set(inspect.signature(model.get_encoder().forward).parameters) | {
+            "decoder_input_ids"
+        }
+        valid |= {
+            f"decoder_{name}"
+            for name in inspect.signature(model.get_decoder().forward).parameters
+        }
     for name in given:
-        near = difflib.get_close_matches(name, options, 1, CLOSE) if name not in valid else []
+        near = (
+            difflib.get_close_matches(name, options, 1, CLOSE)
+            if name not in valid
+            else []
+        )
         if near:
-            raise InvalidRequest(f"cannot use argument {name!r}: it is unknown. Did you mean {near[0]!r}?")
+            raise InvalidRequest(
+                f"cannot use argument {name!r}: it is unknown. Did you mean "
+                f"{near[0]!r}?"
+            )

@@ -1,4 +1,7 @@
-"""SCORE: the target model. Unmodified Hugging Face models, run by the fastest backend that is exact for them."""
+"""SCORE: the target model.
+
+Unmodified Hugging Face models, run by the fastest backend that is exact for them.
+"""
 
 from transformers import PreTrainedModel as HFModel
 
@@ -11,8 +14,18 @@ from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq, is_speech
-from foreword.model.shared_encoder import is_decoder, load_draft, share_encoder, with_encoder
-from foreword.model.tokenizer import Tokenizer, check_same, load_tokenizer, need_tokenizer
+from foreword.model.shared_encoder import (
+    is_decoder,
+    load_draft,
+    share_encoder,
+    with_encoder,
+)
+from foreword.model.tokenizer import (
+    Tokenizer,
+    check_same,
+    load_tokenizer,
+    need_tokenizer,
+)
 
 __all__ = [
     "Capability",

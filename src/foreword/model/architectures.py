@@ -1,4 +1,5 @@
-"""Provides the parts of each architecture under the names of the C forward (csrc/forward.c), and their layout.
+"""Provides the parts of each architecture under the names of the C forward
+(csrc/forward.c), and their layout.
 
 Maps Hugging Face's attribute names; model/cpu/layout.py packs the weights.
 """
@@ -26,49 +27,86 @@ from transformers.pytorch_utils import Conv1D
 
 ATTENTION = ("self_attn", "attention", "attn")
 STATES = ("linear_attn", "conv")
-"""Attribute names of a layer's token mixer: attention, or a recurrent one that keeps a state."""
+"""Attribute names of a layer's token mixer: attention, or a recurrent one that keeps a
+state.
+"""
 BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "shared_mlp")
 """Attribute names of a layer's MLP; some layers hold the parts of the MLP directly."""
 QKV = (
-    "qkv_proj", "q_proj k_proj v_proj", "query_key_value", "c_attn", "in_proj",
+    "qkv_proj",
+    "q_proj k_proj v_proj",
+    "query_key_value",
+    "c_attn",
+    "in_proj",
     "in_proj_qkv in_proj_z in_proj_b in_proj_a",
-)  # fmt: skip
+)
 OUT = ("o_proj", "out_proj", "dense", "c_proj")
 GATED = ("gate_up_proj", "gate_proj up_proj", "w1 w3", "input_linear")
 PLAIN = ("up_proj", "fc1", "c_fc", "dense_h_to_4h")
-"""Attribute names of an MLP's input projections, with a gate (GATED) and without (PLAIN)."""
+"""Attribute names of an MLP's input projections, with a gate (GATED) and without
+(PLAIN).
+"""
 DOWN = ("down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h", "output_linear")
 HEAD_NORMS = {
-    "query_norm": ("q_norm", "q_layernorm", "query_layernorm"), "key_norm": ("k_norm", "k_layernorm", "key_layernorm"),
-}  # fmt: skip
+    "query_norm": ("q_norm", "q_layernorm", "query_layernorm"),
+    "key_norm": ("k_norm", "k_layernorm", "key_layernorm"),
+}
 NORMS: tuple[Mapping[str, str], ...] = (
     {
-        "norm": "input_layernorm", "said_norm": "post_attention_layernorm",
-        "mlp_norm": "pre_feedforward_layernorm", "mlp_said_norm": "post_feedforward_layernorm",
+        "norm": "input_layernorm",
+        "said_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_said_norm": "post_feedforward_layernorm",
     },
     {
-        "norm": "input_layernorm", "said_norm": "post_self_attn_layernorm",
-        "mlp_norm": "post_attention_layernorm", "mlp_said_norm": "post_mlp_layernorm",
+        "norm": "input_layernorm",
+        "said_norm": "post_self_attn_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "mlp_said_norm": "post_mlp_layernorm",
     },
     {"norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
     {"norm": "operator_norm", "mlp_norm": "ffn_norm"},
-    {"norm": "self_attn_layer_norm", "cross_norm": "encoder_attn_layer_norm", "mlp_norm": "final_layer_norm"},
+    {
+        "norm": "self_attn_layer_norm",
+        "cross_norm": "encoder_attn_layer_norm",
+        "mlp_norm": "final_layer_norm",
+    },
     {"norm": "ln_1", "mlp_norm": "ln_2"},
     {"norm": "input_layernorm", "mlp_norm": "input_layernorm"},
-)  # fmt: skip
-"""Norm names of a layer: first with norms of both inputs and outputs of its halves, then of inputs only, separate or
-shared. The first entry whose last name a layer has applies."""
-LAST = ("norm", "embedding_norm", "final_layer_norm", "final_layernorm", "ln_f", "layer_norm")
+)
+"""Norm names of a layer: first with norms of both inputs and outputs of its halves,
+then of inputs only, separate or shared. The first entry whose last name a layer has
+applies."""
+LAST = (
+    "norm",
+    "embedding_norm",
+    "final_layer_norm",
+    "final_layernorm",
+    "ln_f",
+    "layer_norm",
+)
 PLACES = ("embed_positions", "wpe")
 AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "NemotronLayerNorm1P")
 """Prefixes of the class names of norms whose scale is 1 + weight."""
 UNCENTRED = ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm")
 """Class names of norms that are RMSNorm all the same."""
 INTERLEAVED = ("Cohere", "Cohere2", "Ernie4_5", "Glm", "Glm4", "Helium")
-"""Architectures that rotate adjacent pairs of a head's dimensions, not pairs half a head apart."""
+"""Architectures that rotate adjacent pairs of a head's dimensions, not pairs half a
+head apart.
+"""
 
-WINDOWED = ("Mistral", "Ministral3", "Mixtral", "Olmoe", "Phi3", "Qwen2Moe", "Starcoder2")
-"""Architectures whose config gives one window for all layers; elsewhere the layer gives it, or there is none."""
+WINDOWED = (
+    "Mistral",
+    "Ministral3",
+    "Mixtral",
+    "Olmoe",
+    "Phi3",
+    "Qwen2Moe",
+    "Starcoder2",
+)
+"""Architectures whose config gives one window for all layers; elsewhere the layer gives
+it, or there is none.
+"""
 
 INNER = ("intermediate_size", "ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner")
 """Config names of the inner size of an MLP."""
@@ -76,36 +114,57 @@ INNER = ("intermediate_size", "ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner")
 
 def head_dim(config: Any) -> int:
     """Return the dimension of one attention head."""
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return (
+        getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads
+    )
 
 
 def query_heads(config: Any) -> int:
     """Return the number of query heads; of an encoder-decoder, those of its decoder."""
-    return getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+    return (
+        getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+    )
 
 
 def kv_heads(config: Any) -> int:
-    """Return the number of key and value heads; without a config entry, that of query heads."""
+    """Return the number of key and value heads; without a config entry, that of query
+    heads.
+    """
     return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def inner_size(config: Any) -> int:
-    """Return the inner size of an MLP; without a config entry, four times the hidden size."""
-    return next(filter(None, (getattr(config, name, None) for name in INNER)), 4 * config.hidden_size)
+    """Return the inner size of an MLP; without a config entry, four times the hidden
+    size.
+    """
+    return next(
+        filter(None, (getattr(config, name, None) for name in INNER)),
+        4 * config.hidden_size,
+    )
 
 
 def loader(config: PreTrainedConfig) -> Any:
-    """Return the Auto class that loads a checkpoint: transformers has one for each kind of model."""
+    """Return the Auto class that loads a checkpoint: transformers has one for each kind
+    of model.
+    """
     if getattr(config, "is_encoder_decoder", False):
         return (
-            AutoModelForSpeechSeq2Seq if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING else AutoModelForSeq2SeqLM
+            AutoModelForSpeechSeq2Seq
+            if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
+            else AutoModelForSeq2SeqLM
         )
-    vision = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    vision = (
+        type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    )
     return AutoModelForImageTextToText if vision else AutoModelForCausalLM
 
 
 def body(model: PreTrainedModel) -> Any:
-    """Return the decoder, embeddings and final norm included, without the LM head and without vision parts."""
+    """Return the decoder, embeddings and final norm included, without the LM head and
+    without vision parts.
+    """
     return model.get_decoder()
 
 
@@ -120,13 +179,23 @@ def last_norm(model: PreTrainedModel) -> Any:
 
 
 def places(model: PreTrainedModel) -> Float[Tensor, "places hidden"] | None:
-    """Return the learned position embeddings; None where positions are encoded otherwise."""
-    learned = next((getattr(body(model), name) for name in PLACES if has(body(model), name)), None)
-    return None if learned is None else learned.weight.detach()[getattr(learned, "offset", 0) :]
+    """Return the learned position embeddings; None where positions are encoded
+    otherwise.
+    """
+    learned = next(
+        (getattr(body(model), name) for name in PLACES if has(body(model), name)), None
+    )
+    return (
+        None
+        if learned is None
+        else learned.weight.detach()[getattr(learned, "offset", 0) :]
+    )
 
 
 def is_recurrent(layer: Any) -> bool:
-    """Return whether a layer keeps a recurrent state instead of attention (csrc/recurrent.c)."""
+    """Return whether a layer keeps a recurrent state instead of attention
+    (csrc/recurrent.c).
+    """
     return not any(has(layer, name) for name in ATTENTION)
 
 
@@ -136,7 +205,9 @@ def attention(layer: Any) -> Any:
 
 
 def block(layer: Any) -> Any:
-    """Return the MLP of a layer, or the layer itself where it holds the parts of the MLP directly."""
+    """Return the MLP of a layer, or the layer itself where it holds the parts of the
+    MLP directly.
+    """
     return next((getattr(layer, name) for name in BLOCKS if has(layer, name)), layer)
 
 
@@ -147,7 +218,9 @@ def routed(layer: Any) -> bool:
 
 def plain(layer: Any) -> bool:
     """Return whether the MLP has no gate."""
-    return not routed(layer) and not any(hasattr(block(layer), names.split()[0]) for names in GATED)
+    return not routed(layer) and not any(
+        hasattr(block(layer), names.split()[0]) for names in GATED
+    )
 
 
 def parallel(layer: Any) -> bool:
@@ -158,25 +231,48 @@ def parallel(layer: Any) -> bool:
 
 
 def linears(layer: Any) -> dict[str, tuple[Any, ...]]:
-    """Return, by matrix of the C side, the linear layers whose outputs are concatenated in it. Experts are excluded."""
+    """Return, by matrix of the C side, the linear layers whose outputs are concatenated
+    in it. Experts are excluded.
+    """
     mixer, mlp = _one(layer, *ATTENTION, *STATES), block(layer)
     mixing = {"qkv": _first(mixer, *QKV), "out": _first(mixer, *OUT)}
     if has(layer, "encoder_attn"):
-        mixing |= {"cross_q": (layer.encoder_attn.q_proj,), "cross_out": _first(layer.encoder_attn, *OUT)}
-    return mixing if routed(layer) else {**mixing, "gate_up": _first(mlp, *GATED, *PLAIN), "down": _first(mlp, *DOWN)}
+        mixing |= {
+            "cross_q": (layer.encoder_attn.q_proj,),
+            "cross_out": _first(layer.encoder_attn, *OUT),
+        }
+    return (
+        mixing
+        if routed(layer)
+        else {
+            **mixing,
+            "gate_up": _first(mlp, *GATED, *PLAIN),
+            "down": _first(mlp, *DOWN),
+        }
+    )
 
 
 def norms(layer: Any) -> dict[str, Any]:
     """Return the norms over rows that the layer has, by name on the C side."""
     names = next(names for names in NORMS if has(layer, [*names.values()][-1]))
-    return {ours: getattr(layer, theirs) for ours, theirs in names.items() if has(layer, theirs)}
+    return {
+        ours: getattr(layer, theirs)
+        for ours, theirs in names.items()
+        if has(layer, theirs)
+    }
 
 
 def head_norms(layer: Any) -> dict[str, Any]:
-    """Return the norms over queries and keys that the layer has, by name on the C side."""
+    """Return the norms over queries and keys that the layer has, by name on
+    the C side.
+    """
     mixer = None if is_recurrent(layer) else attention(layer)
-    present = [(ours, name) for ours, names in HEAD_NORMS.items() for name in names if has(mixer, name)]
-    return {ours: getattr(mixer, name) for ours, name in present}
+    found: dict[str, nn.Module] = {}
+    for ours, names in HEAD_NORMS.items():
+        for name in names:
+            if has(mixer, name):
+                found[ours] = getattr(mixer, name)
+    return found
 
 
 def centred(norm: nn.Module) -> bool:
@@ -186,18 +282,27 @@ def centred(norm: nn.Module) -> bool:
 
 
 def scales(norm: Any) -> Float[Tensor, "*size"]:
-    """Return the scale of a norm, float32. Some norms store it minus 1, some have none."""
+    """Return the scale of a norm, float32.
+
+    Some norms store it minus 1, some have none.
+    """
     if getattr(norm, "weight", None) is None:
         return torch.ones(norm.normalized_shape, dtype=torch.float32)
     return norm.weight.detach().float() + type(norm).__name__.startswith(AROUND_ONE)
 
 
 def window(layer: Any) -> int:
-    """Return the sliding window of a layer, in tokens, the current one included; 0 = no window."""
+    """Return the sliding window of a layer, in tokens, the current one included; 0 = no
+    window.
+    """
     mixer = attention(layer)
     if not getattr(mixer, "is_sliding", True):
         return 0
-    default = getattr(mixer.config, "sliding_window", None) if _architecture(mixer) in WINDOWED else None
+    default = (
+        getattr(mixer.config, "sliding_window", None)
+        if _architecture(mixer) in WINDOWED
+        else None
+    )
     return getattr(mixer, "sliding_window", default) or 0
 
 
@@ -206,16 +311,19 @@ def turns(layer: Any) -> bool:
     if is_recurrent(layer):
         return False
     mixer = attention(layer)
-    if _architecture(mixer) in ("Cohere2", "Exaone4"):  # layers without a window have no position encoding
+    # layers without a window have no position encoding
+    if _architecture(mixer) in ("Cohere2", "Exaone4"):
         return bool(window(layer)) or mixer.config.sliding_window is None
     return bool(getattr(mixer, "use_rope", True))
 
 
 def order(layer: Any) -> Int[Tensor, "outputs"] | None:
-    """Return which output of `qkv` the C side holds at each index; None = the same order.
+    """Return which output of `qkv` the C side holds at each index; None = the same
+    order.
 
-    The C side has queries, then keys, then values, and rotates pairs of dimensions half a head apart. Scores do not
-    depend on the order of a head's dimensions, as long as queries and keys share it.
+    The C side has queries, then keys, then values, and rotates pairs of dimensions half
+    a head apart. Scores do not depend on the order of a head's dimensions, as long as
+    queries and keys share it.
     """
     kind = "" if is_recurrent(layer) else _architecture(attention(layer))
     if kind not in (*INTERLEAVED, "GPTNeoX"):
@@ -234,14 +342,22 @@ def order(layer: Any) -> Int[Tensor, "outputs"] | None:
 
 
 def ordinary(linear: Any) -> bool:
-    """Return whether a linear layer only multiplies by its weight: not adapted, quantized, hooked or patched."""
-    hooked = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
+    """Return whether a linear layer only multiplies by its weight: not adapted,
+    quantized, hooked or patched.
+    """
+    hooked = (
+        linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
+    )
     return type(linear) in (nn.Linear, Conv1D) and not hooked
 
 
 def shape(linear: Any) -> tuple[int, int]:
     """Return (outputs, depth) of a linear layer, also after its weight was dropped."""
-    return (linear.out_features, linear.in_features) if isinstance(linear, nn.Linear) else (linear.nf, linear.nx)
+    return (
+        (linear.out_features, linear.in_features)
+        if isinstance(linear, nn.Linear)
+        else (linear.nf, linear.nx)
+    )
 
 
 def matrix(linear: Any) -> Float[Tensor, "outputs depth"]:
@@ -250,10 +366,14 @@ def matrix(linear: Any) -> Float[Tensor, "outputs depth"]:
 
 
 def drop_weights(model: nn.Module) -> None:
-    """Free the weights of all linear layers, once a backend holds them in another form."""
+    """Free the weights of all linear layers, once a backend holds them in
+    another form.
+    """
     for module in model.modules():
         if isinstance(module, nn.Linear | Conv1D):
-            module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
+            module.weight = nn.Parameter(
+                module.weight.new_empty(0), requires_grad=False
+            )
 
 
 def fill(linear: Any, weight: Float[Tensor, "outputs depth"]) -> None:
@@ -263,12 +383,16 @@ def fill(linear: Any, weight: Float[Tensor, "outputs depth"]) -> None:
 
 
 def has(owner: Any, name: str) -> bool:
-    """Return whether the owner has this part; an attribute that is None counts as absent."""
+    """Return whether the owner has this part; an attribute that is None counts as
+    absent.
+    """
     return getattr(owner, name, None) is not None
 
 
 def _architecture(attention: nn.Module) -> str:
-    """Return the architecture that an attention module belongs to, from its class name."""
+    """Return the architecture that an attention module belongs to, from its
+    class name.
+    """
     return type(attention).__name__.removesuffix("Attention")
 
 
@@ -278,6 +402,8 @@ def _one(owner: Any, *names: str) -> Any:
 
 
 def _first(owner: Any, *names: str) -> tuple[Any, ...]:
-    """Return the first of these groups of linear layers that the owner has; a string names one group."""
+    """Return the first of these groups of linear layers that the owner has; a string
+    names one group.
+    """
     group = next(parts for parts in map(str.split, names) if hasattr(owner, parts[0]))
     return tuple(getattr(owner, part) for part in group)

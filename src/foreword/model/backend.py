@@ -1,4 +1,6 @@
-"""Provides the interface of backends, through which the rest of Foreword scores tokens, and its four modes."""
+"""Provides the interface of backends, through which the rest of Foreword scores tokens,
+and its four modes.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +32,35 @@ class Mode(Enum):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A runner of one model: reads tokens of many sequences, named by integer ids, and returns logits."""
+    """A runner of one model: reads tokens of many sequences, named by integer ids, and
+    returns logits.
+    """
 
     mode: Mode
     copies: bool
-    """Whether `move` can copy what is stored of a token to any position. A recurrent state cannot be copied so."""
+    """Whether `move` can copy what is stored of a token to any position.
+
+    A recurrent state cannot be copied so.
+    """
 
     @property
     def pool(self) -> PagePool | None:
         """The pages of its keys and values; None if it has no pages."""
         ...
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
-        `tokens` are those of its text so far. Returns how many of the first of them need not be read, because an
-        earlier text of the same tenant began so and left the hidden states of `layers`; always fewer than there are.
+        `tokens` are those of its text so far. Returns how many of the first of them
+        need not be read, because an earlier text of the same tenant began so and left
+        the hidden states of `layers`; always fewer than there are.
         """
         ...
 
@@ -54,11 +69,15 @@ class Backend(Protocol):
         ...
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        """Run one forward; return the logits of the last `keep` tokens of each read, in order."""
+        """Run one forward; return the logits of the last `keep` tokens of each read, in
+        order.
+        """
         ...
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
+        """Make the keys of an accepted branch contiguous: position source[i] moves to
+        start + i.
+        """
         ...
 
 
@@ -69,23 +88,31 @@ class ReadsHiddenStates(Protocol):
     def read_hidden(
         self, reads: List[Read], layers: List[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        """Run `read`; return also the hidden states of every token read, concatenated over `layers`."""
+        """Run `read`; return also the hidden states of every token read, concatenated
+        over `layers`.
+        """
         ...
 
-    def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+    def lm_head(
+        self, hidden: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "rows vocab"]:
         """Return the logits of the LM head for hidden states after the final norm."""
         ...
 
 
 @runtime_checkable
 class Encodes(Protocol):
-    """A backend of an encoder-decoder; the text of a sequence is what its decoder reads."""
+    """A backend of an encoder-decoder; the text of a sequence is what its decoder
+    reads.
+    """
 
     encoder: nn.Module
     """What reads the source; a draft model may share that of its target."""
 
     def encode(self, id: int, source: List[int] | Encoded) -> None:
-        """Run the encoder over the source of an open sequence, before its first read, unless it has read it."""
+        """Run the encoder over the source of an open sequence, before its first read,
+        unless it has read it.
+        """
         ...
 
     @property
@@ -99,14 +126,20 @@ class SeesImages(Protocol):
     """A backend that reads prompts with images."""
 
     def see(self, id: int, images: Any) -> None:
-        """Set the images of an open sequence (vision/rows.py), before its first read."""
+        """Set the images of an open sequence (vision/rows.py), before its
+        first read.
+        """
         ...
 
 
 @runtime_checkable
 class GrowsTrees(Protocol):
-    """A backend that grows a whole draft tree in one call, without returning between its levels."""
+    """A backend that grows a whole draft tree in one call, without returning between
+    its levels.
+    """
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        """Run a read, then grow a tree after it, as `CoupledTree` in tree/coupled.py does level by level."""
+        """Run a read, then grow a tree after it, as `CoupledTree` in tree/coupled.py
+        does level by level.
+        """
         ...

@@ -1,8 +1,10 @@
-"""Provides the backend over transformers' own cache: one sequence at a time, chains only, forwards of fixed shapes.
+"""Provides the backend over transformers' own cache: one sequence at a time, chains
+only, forwards of fixed shapes.
 
-A sequence is cut into blocks at fixed positions. Every forward reads one block from the cache before it, padded to its
-end. So tensor shapes, and the bits of a score, depend on the position alone, not on the number of draft tokens. The
-next forward starts from the same cache again, without padding and draft tokens.
+A sequence is cut into blocks at fixed positions. Every forward reads one block from the
+cache before it, padded to its end. So tensor shapes, and the bits of a score, depend on
+the position alone, not on the number of draft tokens. The next forward starts from the
+same cache again, without padding and draft tokens.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import inspect
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -28,11 +31,19 @@ from foreword.model.vision.rows import ImageRows, Placed, shown
 from foreword.native.openmp import all_threads
 
 BLOCK = 8
-"""Rows of a forward after the prompt. More rows cost more; with fewer, draft tokens need a second forward."""
+"""Rows of a forward after the prompt.
+
+More rows cost more; with fewer, draft tokens need a second forward.
+"""
 PROMPT = 128
-"""Rows. Largest forward over the prompt; its end is read in halves of that, down to BLOCK."""
+"""Rows.
+
+Largest forward over the prompt; its end is read in halves of that, down to BLOCK.
+"""
 BACK = 8
-"""Tokens that can always be rolled back without reading the sequence again; enough for chains of draft models."""
+"""Tokens that can always be rolled back without reading the sequence again; enough for
+chains of draft models.
+"""
 
 
 Mark = tuple[int, Cache | None]
@@ -53,40 +64,61 @@ class _State:
     """Images of the prompt."""
     tokens: list[int] = field(default_factory=list)
     prompt: int | None = None
-    """Length of the prompt: tokens read when logits were first requested; None before."""
+    """Length of the prompt: tokens read when logits were first requested;
+    None before.
+    """
 
 
 class CacheBackend(CapturesHiddenStates):
-    """A backend that reads blocks (mode CACHE), or the whole prompt and then single tokens, unpadded (mode PLAIN)."""
+    """A backend that reads blocks (mode CACHE), or the whole prompt and then single
+    tokens, unpadded (mode PLAIN).
+    """
 
     copies = False
     pool = None
 
-    def __init__(self, model: PreTrainedModel, mode: Mode, *, cache: bool = True) -> None:
-        """Without a cache, in mode PLAIN only, every forward reads the whole sequence."""
+    def __init__(
+        self, model: PreTrainedModel, mode: Mode, *, cache: bool = True
+    ) -> None:
+        """Without a cache, in mode PLAIN only, every forward reads the whole
+        sequence.
+        """
         self.mode = mode
         self._model, self._cache = model, cache
         self._device = next(model.parameters()).device
         names = inspect.signature(model.forward).parameters
-        self._keyword = (
-            "cache_params" if "cache_params" in names else "past_key_values"
-        )  # as state space models call it
+        # State space models call their cache `cache_params`.
+        self._keyword = "cache_params" if "cache_params" in names else "past_key_values"
         self._states: dict[int, _State] = {}
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
-        """Begin a sequence, without the caches of earlier ones: its blocks depend on the length of its prompt."""
-        beginning: Mark = 0, DynamicCache(config=self._model.config) if self._cache else None
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
+        """Begin a sequence, without the caches of earlier ones: its blocks depend on
+        the length of its prompt.
+        """
+        beginning: Mark = (
+            0,
+            DynamicCache(config=self._model.config) if self._cache else None,
+        )
         self._states[id] = _State(beginning, [beginning])
         return 0
 
     def see(self, id: int, images: ImageRows) -> None:
         """Set the images of an open sequence, before its first read.
 
-        Raises ModelError where their tokens attend to later ones, which the cache's own masks do not allow.
+        Raises ModelError where their tokens attend to later ones, which the cache's own
+        masks do not allow.
         """
         if images.reach:
             raise ModelError(
-                f"cannot read images with {type(self._model).__name__} on backend 'cache': their tokens attend to "
+                f"cannot read images with {type(self._model).__name__} on backend "
+                "'cache': their tokens attend to "
                 "later ones. Use text alone"
             )
         self._states[id].images = images
@@ -96,7 +128,9 @@ class CacheBackend(CapturesHiddenStates):
 
     def move(self, id: int, source: list[int], start: int) -> None:
         if source != list(range(start, start + len(source))):
-            raise ModelError("cannot move the keys of a branch: this model scores chains only")
+            raise ModelError(
+                "cannot move the keys of a branch: this model scores chains only"
+            )
 
     @torch.inference_mode()
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
@@ -112,12 +146,17 @@ class CacheBackend(CapturesHiddenStates):
         )
 
     def _joined(self, logits: List[list[Tensor]]) -> Float[Tensor, "kept vocab"]:
-        rows = [block for blocks in logits for block in blocks if len(block)]
+        rows = [block for block in chain.from_iterable(logits) if len(block)]
         vocab = self._model.config.get_text_config().vocab_size
-        return torch.cat(rows) if rows else torch.empty(0, vocab, dtype=self._model.dtype, device=self._device)
+        return (
+            torch.cat(rows)
+            if rows
+            else torch.empty(0, vocab, dtype=self._model.dtype, device=self._device)
+        )
 
     def _read(self, read: Read, layers: List[int]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return logits of the last `keep` tokens and hidden states of all tokens, by block.
+        """Return logits of the last `keep` tokens and hidden states of all tokens, by
+        block.
 
         A partial block whose results are not requested is read once it is full.
         """
@@ -143,7 +182,9 @@ class CacheBackend(CapturesHiddenStates):
         return logits, hidden
 
     def _size(self, state: _State, start: int) -> int:
-        """Return the size of the block at `start`, a function of `start` and the prompt length only."""
+        """Return the size of the block at `start`, a function of `start` and the prompt
+        length only.
+        """
         if self.mode is Mode.PLAIN:
             return (state.prompt or len(state.tokens) + 1) if start == 0 else 1
         size = PROMPT
@@ -166,15 +207,25 @@ class CacheBackend(CapturesHiddenStates):
         ids = torch.tensor([tokens], device=self._device)
         no_states = nullcontext(lambda: torch.empty(size, 0, dtype=torch.float32))
         seen = self._shown(state.images, start + size - len(tokens), start + size)
-        with all_threads(), seen, listening(self._model, layers) if layers else no_states as captured:
+        with (
+            all_threads(),
+            seen,
+            listening(self._model, layers) if layers else no_states as captured,
+        ):
             output = self._model(**self._ids(ids), **state.inputs, **options)
             states = captured()
         if full:
-            state.marks.append((start + size, None if cache is None else output[self._keyword]))
+            state.marks.append(
+                (start + size, None if cache is None else output[self._keyword])
+            )
         return output.logits[0, -size:], states[-size:]
 
-    def _shown(self, images: ImageRows | None, start: int, stop: int) -> AbstractContextManager[None]:
-        """Put the images of a sequence into a forward over its tokens from `start` to `stop`."""
+    def _shown(
+        self, images: ImageRows | None, start: int, stop: int
+    ) -> AbstractContextManager[None]:
+        """Put the images of a sequence into a forward over its tokens from `start` to
+        `stop`.
+        """
         if images is None:
             return nullcontext()
         positions = None
@@ -187,29 +238,44 @@ class CacheBackend(CapturesHiddenStates):
         return {"input_ids": ids}
 
     def _rollback(self, state: _State, past: int) -> None:
-        """Drop every token after `past`; tokens before it but after the last mark left are read again."""
+        """Drop every token after `past`; tokens before it but after the last mark left
+        are read again.
+        """
         if past == len(state.tokens):
             return
         del state.tokens[past:]
         if state.prompt is not None and past < state.prompt:
             state.prompt, state.marks = None, []
-        state.marks = [mark for mark in state.marks if mark[0] <= past] or [state.beginning]
+        state.marks = [mark for mark in state.marks if mark[0] <= past] or [
+            state.beginning
+        ]
 
     def _trim(self, state: _State, committed: int) -> None:
-        """Drop marks that no forward will start from: those before the last one at least BACK tokens back."""
+        """Drop marks that no forward will start from: those before the last one at
+        least BACK tokens back.
+        """
         back = 0 if self.mode is Mode.PLAIN else BACK
-        old = [index for index, (tokens, _) in enumerate(state.marks) if tokens <= committed - back]
+        old = [
+            index
+            for index, (tokens, _) in enumerate(state.marks)
+            if tokens <= committed - back
+        ]
         del state.marks[: max(old, default=0)]
 
 
 def _copied(cache: Cache) -> Cache:
-    """Return a copy of the cache. A DynamicLayer makes new tensors when it grows, so its tensors are shared.
+    """Return a copy of the cache. A DynamicLayer makes new tensors when it grows, so
+    its tensors are shared.
 
-    Keys and values of an encoder's states never grow, so the copy shares them, also those that are not there yet.
+    Keys and values of an encoder's states never grow, so the copy shares them, also
+    those that are not there yet.
     """
     twin = copy.copy(cache)
     if isinstance(twin, EncoderDecoderCache):
         twin.self_attention_cache = _copied(twin.self_attention_cache)
         return twin
-    twin.layers = [copy.copy(layer) if type(layer) is DynamicLayer else copy.deepcopy(layer) for layer in cache.layers]
+    twin.layers = [
+        copy.copy(layer) if type(layer) is DynamicLayer else copy.deepcopy(layer)
+        for layer in cache.layers
+    ]
     return twin

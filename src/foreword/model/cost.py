@@ -1,4 +1,6 @@
-"""Provides the cost model of forwards: seconds by rows and context, measured on the model and cached on disk."""
+"""Provides the cost model of forwards: seconds by rows and context, measured on the
+model and cached on disk.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,40 @@ from foreword.native.openmp import threads
 NEAR, FAR = 128, 1024
 """Tokens. Context lengths at which forwards are measured."""
 POINTS = (
-    (1, NEAR), (2, NEAR), (1, FAR), (4, NEAR), (8, NEAR), (16, NEAR), (16, FAR), (12, NEAR), (32, NEAR), (64, NEAR),
-)  # fmt: skip
-"""(rows, context) of the measured forwards, most important first; the last are dropped when time runs out.
+    (1, NEAR),
+    (2, NEAR),
+    (1, FAR),
+    (4, NEAR),
+    (8, NEAR),
+    (16, NEAR),
+    (16, FAR),
+    (12, NEAR),
+    (32, NEAR),
+    (64, NEAR),
+)
+"""(rows, context) of the measured forwards, most important first; the last are dropped
+when time runs out.
 
-The cost curve bends after 12 rows, where the C forward begins to go over its weights twice.
+The cost curve bends after 12 rows, where the C forward begins to go over its weights
+twice.
 """
 WIDE = (64, 256)
-"""Rows. Where already the second point takes too long, as with weights on a disk, these are measured instead, once."""
+"""Rows.
+
+Where already the second point takes too long, as with weights on a disk, these are
+measured instead, once.
+"""
 TURNS = 12
 """Measurements of each point, at most, after the first."""
 PROMPT = 16
-"""Tokens that are really read; the context is made of copies of their keys, which cost the same."""
+"""Tokens that are really read; the context is made of copies of their keys, which cost
+the same.
+"""
 STALE = 0.7
-"""Share. A forward faster than this times its table entry marks the table as outdated."""
+"""Share.
+
+A forward faster than this times its table entry marks the table as outdated.
+"""
 PROBE_ID = -1
 """Id of the measured sequence; no request has it."""
 
@@ -55,28 +77,46 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of a forward: a table interpolated linearly in the number of rows, and linear in the context length."""
+    """Seconds of a forward: a table interpolated linearly in the number of rows, and
+    linear in the context length.
+    """
 
     seconds: Mapping[int, float]
     """Seconds by number of rows of one sequence, after `context` tokens."""
     context: int
     per_token: float = 0.0
-    """Seconds for each further token of context of a sequence: reading its keys and values."""
+    """Seconds for each further token of context of a sequence: reading its keys and
+    values.
+    """
     per_token_and_row: float = 0.0
     """The same for each row that attends to it: products."""
 
     def __post_init__(self) -> None:
-        above, least = (*self.seconds, *self.seconds.values()), (self.per_token, self.per_token_and_row, self.context)
-        if not above or not all(map(math.isfinite, (*above, *least))) or min(above) <= 0 or min(least) < 0:
-            raise ValueError("a cost needs at least one number of rows, and finite seconds that are not negative")
+        above = (*self.seconds, *self.seconds.values())
+        least = (self.per_token, self.per_token_and_row, self.context)
+        if (
+            not above
+            or not all(map(math.isfinite, (*above, *least)))
+            or min(above) <= 0
+            or min(least) < 0
+        ):
+            raise ValueError(
+                "a cost needs at least one number of rows, and finite seconds that are "
+                "not negative"
+            )
 
     def __call__(self, nodes: int, rows: int = 1, context: int | None = None) -> float:
-        """Return the seconds of a forward over `nodes` draft tokens for each of `rows` sequences of `context`."""
+        """Return the seconds of a forward over `nodes` draft tokens for each of `rows`
+        sequences of `context`.
+        """
         context = self.context if context is None else context
         read = rows * (1 + nodes)
         base = self._of(read)
         extra = self.per_token * (rows * context - self.context)
-        return max(base + extra + self.per_token_and_row * read * (context - self.context), 0.1 * base)
+        return max(
+            base + extra + self.per_token_and_row * read * (context - self.context),
+            0.1 * base,
+        )
 
     def _of(self, rows: int) -> float:
         points = sorted(self.seconds)
@@ -102,36 +142,56 @@ def measure(model: Priced) -> dict[int, float]:
 
 
 def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
-    """Time forwards over 1, 2, 4 … 64 rows, in turns, for about `seconds` at most; return the fitted cost.
+    """Time forwards over 1, 2, 4 … 64 rows, in turns, for about `seconds` at most;
+    return the fitted cost.
 
-    Each point counts its median. The minimum would be nearer to an idle machine, but would distort the ratios that
-    decide on budgets: one fast forward of one row makes all others look expensive. Fewer points are measured, and
-    context costs are left out, where time or room runs out or keys cannot be copied.
+    Each point counts its median. The minimum would be nearer to an idle machine, but
+    would distort the ratios that decide on budgets: one fast forward of one row makes
+    all others look expensive. Fewer points are measured, and context costs are left
+    out, where time or room runs out or keys cannot be copied.
     """
     points = POINTS if model.backend.mode is not Mode.PLAIN else POINTS[:1]
     times: dict[tuple[int, int], list[float]] = {}
     started, probe = perf_counter(), _Probe(model)
     try:
         for point in points:
-            if probe.fits(*point) and (not times or perf_counter() - started < seconds / 3):
+            if probe.fits(*point) and (
+                not times or perf_counter() - started < seconds / 3
+            ):
                 times[point] = [probe(*point)]
-        if len(times) == 1 and len(points) > 1 and times[points[0]][0] > seconds / 3 > 0:
-            times |= {(rows, NEAR): [probe(rows, NEAR)] for rows in WIDE if probe.fits(rows, NEAR)}
+        if (
+            len(times) == 1
+            and len(points) > 1
+            and times[points[0]][0] > seconds / 3 > 0
+        ):
+            times |= {
+                (rows, NEAR): [probe(rows, NEAR)]
+                for rows in WIDE
+                if probe.fits(rows, NEAR)
+            }
         for turn in range(TURNS):
             spent = perf_counter() - started
-            if spent >= (0.3 if turn > 2 else 0.6) * seconds or not probe.fits_all(times):
+            if spent >= (0.3 if turn > 2 else 0.6) * seconds or not probe.fits_all(
+                times
+            ):
                 break
             for point, samples in times.items():
                 samples.append(probe(*point))
     finally:
         model.backend.close(PROBE_ID)
-    return _fitted({point: median(samples) for point, samples in times.items()}, probe.near)
+    return _fitted(
+        {point: median(samples) for point, samples in times.items()}, probe.near
+    )
 
 
-def known(model: Readable, about: Mapping[str, Any], folder: Path | None = None) -> Cost:
-    """Return the cost that was cached on this machine under the key `about`; if there is none, measure and cache it.
+def known(
+    model: Readable, about: Mapping[str, Any], folder: Path | None = None
+) -> Cost:
+    """Return the cost that was cached on this machine under the key `about`; if there
+    is none, measure and cache it.
 
-    An unreadable file, one for another key, and a folder that cannot be written are ignored.
+    An unreadable file, one for another key, and a folder that cannot be written are
+    ignored.
     """
     key = json.loads(json.dumps({**machine(), **about}, sort_keys=True, default=str))
     digest = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -142,12 +202,17 @@ def known(model: Readable, about: Mapping[str, Any], folder: Path | None = None)
     if cost is None or _outdated(cost, model):
         cost = measured(model)
         with suppress(OSError):
-            _write((folder or cache() / "costs") / f"{digest}.json", {"key": key, **asdict(cost)})
+            _write(
+                (folder or cache() / "costs") / f"{digest}.json",
+                {"key": key, **asdict(cost)},
+            )
     return cost
 
 
 def _outdated(cost: Cost, model: Readable) -> bool:
-    """Return whether the machine is far faster than the table, which was then measured under load."""
+    """Return whether the machine is far faster than the table, which was then measured
+    under load.
+    """
     probe = _Probe(model)
     try:
         samples = [probe(1, NEAR) for _ in range(4) if probe.fits(1, NEAR)]
@@ -165,7 +230,8 @@ class _Probe:
         self._tokens = [token % model.vocab for token in range(7, 7 + WIDE[-1])]
         self.near = min(NEAR if copies else PROMPT, model.context // 2)
         far = FAR if copies and model.context >= FAR + 64 else 0
-        kept = 0 if copies else (1 + TURNS) * len(POINTS)  # tokens that stay, one a forward
+        # tokens that stay, one a forward
+        kept = 0 if copies else (1 + TURNS) * len(POINTS)
         self._backend.open(PROBE_ID, max(far, self.near) + kept + WIDE[-1])
         if isinstance(self._backend, Encodes):
             self._backend.encode(PROBE_ID, self._backend.probe_source)
@@ -173,7 +239,9 @@ class _Probe:
         self._backend.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
         if copies:
             filled = max(far, self.near)
-            self._backend.move(PROBE_ID, list(islice(cycle(range(prompt)), filled - prompt)), prompt)
+            self._backend.move(
+                PROBE_ID, list(islice(cycle(range(prompt)), filled - prompt)), prompt
+            )
 
     def fits(self, rows: int, context: int) -> bool:
         """Return whether there is room for such a forward."""
@@ -182,25 +250,43 @@ class _Probe:
         )
 
     def fits_all(self, points: Iterable[tuple[int, int]]) -> bool:
-        """Return whether there is room for all these forwards, (rows, context), one after the other."""
-        return all(self.fits(rows + at * (not self._copies), context) for at, (rows, context) in enumerate(points))
+        """Return whether there is room for all these forwards, (rows, context), one
+        after the other.
+        """
+        return all(
+            self.fits(rows + at * (not self._copies), context)
+            for at, (rows, context) in enumerate(points)
+        )
 
     def __call__(self, rows: int, context: int) -> float:
         """Return the seconds of one forward."""
         past = self.near if context == NEAR else context
-        if not self._copies:  # without rollback: go on by one token a forward, as if every draft token were rejected
+        # without rollback: go on by one token a forward, as if every draft token were
+        # rejected
+        if not self._copies:
             past, self._held = self._held, self._held + 1
         before = perf_counter()
-        self._backend.read([Read(PROBE_ID, past, self._tokens[:rows], keep=rows)])[0, 0].item()  # wait for the device
+        # wait for the device
+        self._backend.read([Read(PROBE_ID, past, self._tokens[:rows], keep=rows)])[
+            0, 0
+        ].item()
         return perf_counter() - before
 
 
 def _fitted(times: Mapping[tuple[int, int], float], near: int) -> Cost:
-    """Return a cost whose table never falls with rows; its context terms come from the slopes of 1 and 16 rows."""
+    """Return a cost whose table never falls with rows; its context terms come from the
+    slopes of 1 and 16 rows.
+    """
     near_ones = sorted(rows for rows, context in times if context == NEAR)
-    table = {rows: min(times[wider, NEAR] for wider in near_ones if wider >= rows) for rows in near_ones}
+    table = {
+        rows: min(times[wider, NEAR] for wider in near_ones if wider >= rows)
+        for rows in near_ones
+    }
     one, sixteen = (
-        max(times[rows, FAR] - table[rows], 0.0) / (FAR - near) if (rows, FAR) in times else 0.0 for rows in (1, 16)
+        max(times[rows, FAR] - table[rows], 0.0) / (FAR - near)
+        if (rows, FAR) in times
+        else 0.0
+        for rows in (1, 16)
     )
     products = max(sixteen - one, 0.0) / 15
     return Cost(table, near, max(one - products, 0.0), products)
@@ -223,9 +309,19 @@ def _read(file: Path, key: Mapping[str, Any]) -> Cost | None:
         table = json.loads(file.read_text(encoding="utf-8"))
         if table.pop("key") != key:
             return None
-        table["seconds"] = {int(rows): float(seconds) for rows, seconds in table["seconds"].items()}
+        table["seconds"] = {
+            int(rows): float(seconds) for rows, seconds in table["seconds"].items()
+        }
         return Cost(**table)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return None
 
 

@@ -1,4 +1,6 @@
-"""Provides Qwen3 decoder layers for trained heads, from transformers' own parts; the caller computes attention."""
+"""Provides Qwen3 decoder layers for trained heads, from transformers' own parts; the
+caller computes attention.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, Qwen3Config
 from transformers import PreTrainedConfig as HFConfig
 from transformers.models.llama import modeling_llama
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    apply_rotary_pos_emb,
+)
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, rotate_half
 
@@ -20,27 +26,63 @@ from foreword.model.architectures import head_dim
 Angles = tuple[Float[Tensor, "rows 1 dim"], Float[Tensor, "rows 1 dim"]]
 """Cosines and sines of the positions of some rows."""
 Attend = Callable[
-    [int, Float[Tensor, "rows heads dim"], Float[Tensor, "rows kv dim"], Float[Tensor, "rows kv dim"]],
+    [
+        int,
+        Float[Tensor, "rows heads dim"],
+        Float[Tensor, "rows kv dim"],
+        Float[Tensor, "rows kv dim"],
+    ],
     Float[Tensor, "rows heads dim"],
 ]
-"""(layer number, queries, keys, values) of some rows -> attention output of each row."""
+"""(layer number, queries, keys, values) of some rows -> attention output of
+each row.
+"""
 
-SIZES = ("vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads").split()
-OPTIONAL = "head_dim hidden_act max_position_embeddings rms_norm_eps attention_bias rope_parameters".split()
-SIDES = [name for name in (*SIZES, "head_dim") if name not in ("vocab_size", "num_hidden_layers")]
+SIZES = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+    "num_key_value_heads"
+).split()
+OPTIONAL = (
+    "head_dim",
+    "hidden_act",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "attention_bias",
+    "rope_parameters",
+)
+SIDES = [
+    name
+    for name in (*SIZES, "head_dim")
+    if name not in ("vocab_size", "num_hidden_layers")
+]
 """Sides of a layer's weights, or factors of one."""
 
 
 def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
-    """Return the config of the layers from a checkpoint's config.json. Raises ModelError where a size is missing."""
-    missing = [name for name in SIZES if type(config.get(name)) is not int or config[name] < 1]
+    """Return the config of the layers from a checkpoint's config.json.
+
+    Raises ModelError where a size is missing.
+    """
+    missing = [
+        name for name in SIZES if type(config.get(name)) is not int or config[name] < 1
+    ]
     if missing:
         raise ModelError(
-            f"cannot load {source}: config.json lacks {', '.join(missing)} as whole numbers above 0. Add them"
+            f"cannot load {source}: config.json lacks {', '.join(missing)} as whole "
+            "numbers above 0. Add them"
         )
-    if set(config.get("layer_types") or ()) > {"full_attention"} or config.get("use_sliding_window"):
-        raise ModelError(f"cannot load {source}: some layers have a sliding window, which heads do not support")
-    options = {name: config[name] for name in (*SIZES, *OPTIONAL) if config.get(name) is not None}
+    if set(config.get("layer_types") or ()) > {"full_attention"} or config.get(
+        "use_sliding_window"
+    ):
+        raise ModelError(
+            f"cannot load {source}: some layers have a sliding window, which heads do "
+            "not support"
+        )
+    options = {
+        name: config[name]
+        for name in (*SIZES, *OPTIONAL)
+        if config.get(name) is not None
+    }
     if "rope_parameters" not in options:  # written by transformers before version 5
         scaling = dict(config.get("rope_scaling") or {})
         kind = scaling.pop("rope_type", scaling.pop("type", "default"))
@@ -49,25 +91,40 @@ def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
             "rope_theta": float(config.get("rope_theta") or 10_000.0),
             **scaling,
         }
-    options.setdefault("head_dim", options["hidden_size"] // options["num_attention_heads"])
+    options.setdefault(
+        "head_dim", options["hidden_size"] // options["num_attention_heads"]
+    )
     try:
         return Qwen3Config(**options)
     except Exception as error:
         raise ModelError(
-            f"cannot load {source}: config.json describes no layers: {words(error)}. Correct it, or download it again"
+            f"cannot load {source}: config.json describes no layers: {words(error)}. "
+            "Correct it, or download it again"
         ) from error
 
 
 def as_config(sizes: Qwen3Config) -> dict[str, Any]:
-    """Return the entries of config.json for layers, in the form of transformers before and after version 5."""
+    """Return the entries of config.json for layers, in the form of transformers before
+    and after version 5.
+    """
     entries = {name: getattr(sizes, name) for name in (*SIZES, *OPTIONAL)}
     rope = dict[str, Any](sizes.rope_parameters or {})
-    scaling = None if rope["rope_type"] == "default" else {k: v for k, v in rope.items() if k != "rope_theta"}
-    return entries | {"rope_parameters": rope, "rope_theta": rope["rope_theta"], "rope_scaling": scaling}
+    scaling = (
+        None
+        if rope["rope_type"] == "default"
+        else {k: v for k, v in rope.items() if k != "rope_theta"}
+    )
+    return entries | {
+        "rope_parameters": rope,
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": scaling,
+    }
 
 
 class Norm(nn.RMSNorm):
-    """RMSNorm in the dtype of its weight: under autocast the dtypes differ, and torch warns and is slow."""
+    """RMSNorm in the dtype of its weight: under autocast the dtypes differ, and torch
+    warns and is slow.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype))
@@ -85,18 +142,25 @@ class Rotary(nn.Module):
         super().__init__()
         self.angles = Qwen3RotaryEmbedding(config)
 
-    def forward(self, x: Float[Tensor, "rows hidden"], positions: Int[Tensor, "rows"]) -> Angles:
+    def forward(
+        self, x: Float[Tensor, "rows hidden"], positions: Int[Tensor, "rows"]
+    ) -> Angles:
         cos, sin = self.angles(x, positions[None])
         return cos[0, :, None], sin[0, :, None]
 
 
 class Attention(nn.Module):
-    """Attention projections with per-head norms and rotary embeddings; the caller computes attention itself."""
+    """Attention projections with per-head norms and rotary embeddings; the caller
+    computes attention itself.
+    """
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
-        self._heads, dim, wide = config.num_attention_heads, head_dim(config), config.hidden_size
-        self._kv, bias = config.num_key_value_heads or self._heads, config.attention_bias
+        self._heads = config.num_attention_heads
+        dim = head_dim(config)
+        wide = config.hidden_size
+        self._kv = config.num_key_value_heads or self._heads
+        bias = config.attention_bias
         self.q_proj = nn.Linear(wide, self._heads * dim, bias=bias)
         self.k_proj = nn.Linear(wide, self._kv * dim, bias=bias)
         self.v_proj = nn.Linear(wide, self._kv * dim, bias=bias)
@@ -111,11 +175,17 @@ class Attention(nn.Module):
         return _rotated(key, angles), self.v_proj(x).unflatten(-1, (self._kv, -1))
 
     def forward(
-        self, number: int, x: Float[Tensor, "rows hidden"], angles: Angles, attend: Attend
+        self,
+        number: int,
+        x: Float[Tensor, "rows hidden"],
+        angles: Angles,
+        attend: Attend,
     ) -> Float[Tensor, "rows hidden"]:
         query = self.q_norm(self.q_proj(x).unflatten(-1, (self._heads, -1)))
         key, value = self.remembered(x, angles)
-        return self.o_proj(attend(number, _rotated(query, angles), key, value).flatten(-2))
+        return self.o_proj(
+            attend(number, _rotated(query, angles), key, value).flatten(-2)
+        )
 
 
 class Layer(nn.Module):
@@ -129,25 +199,38 @@ class Layer(nn.Module):
         self.mlp = Qwen3MLP(config)
 
     def forward(
-        self, number: int, x: Float[Tensor, "rows hidden"], angles: Angles, attend: Attend
+        self,
+        number: int,
+        x: Float[Tensor, "rows hidden"],
+        angles: Angles,
+        attend: Attend,
     ) -> Float[Tensor, "rows hidden"]:
         x = x + self.self_attn(number, self.input_layernorm(x), angles, attend)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-def _rotated(x: Float[Tensor, "rows heads dim"], angles: Angles) -> Float[Tensor, "rows heads dim"]:
+def _rotated(
+    x: Float[Tensor, "rows heads dim"], angles: Angles
+) -> Float[Tensor, "rows heads dim"]:
     cos, sin = angles
     return x * cos.to(x.dtype) + rotate_half(x) * sin.to(x.dtype)
 
 
 __all__ = [
-    "HFConfig", "LlamaConfig", "LlamaMLP", "LlamaRMSNorm", "LlamaRotaryEmbedding", "Qwen3RotaryEmbedding",
+    "HFConfig",
+    "LlamaConfig",
+    "LlamaMLP",
+    "LlamaRMSNorm",
+    "LlamaRotaryEmbedding",
+    "Qwen3RotaryEmbedding",
     "apply_rotary_pos_emb",
-]  # fmt: skip
+]
 
 
 class _Exact(nn.Module):
-    """A module that stays in float32 when its parent is cast: in bfloat16, angles are off by a radian at 400."""
+    """A module that stays in float32 when its parent is cast: in bfloat16, angles are
+    off by a radian at 400.
+    """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Exact:
         return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)

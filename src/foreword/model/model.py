@@ -1,6 +1,8 @@
-"""Provides `Model`: a Hugging Face language model, loaded and run by the fastest exact backend.
+"""Provides `Model`: a Hugging Face language model, loaded and run by the fastest exact
+backend.
 
-Every contact with the models of transformers is in this folder; it knows nothing about drafting, rules or text.
+Every contact with the models of transformers is in this folder; it knows nothing about
+drafting, rules or text.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.memory import most_tokens
 from foreword.model.pool.packed_linear import Swap
 from foreword.model.pool.plan import Read
-from foreword.model.probe.probe import NATIVE, Capability, backend_named, build_backend, choose
+from foreword.model.probe.probe import (
+    NATIVE,
+    Capability,
+    backend_named,
+    build_backend,
+    choose,
+)
 from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
@@ -37,7 +45,11 @@ from foreword.types import Encoded
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
-CONTEXT = ("max_position_embeddings", "max_decoder_position_embeddings", "max_target_positions")
+CONTEXT = (
+    "max_position_embeddings",
+    "max_decoder_position_embeddings",
+    "max_target_positions",
+)
 """Names of the context length in a config."""
 
 
@@ -46,10 +58,12 @@ WHOLE = 16
 
 
 class Model:
-    """A causal language model, or an encoder-decoder, and the cached state of its open sequences.
+    """A causal language model, or an encoder-decoder, and the cached state of its open
+    sequences.
 
-    Use `load` for a checkpoint and `borrow` for a model that its owner keeps using. The constructor takes a model in
-    memory and changes it in place: afterwards it works only through this class.
+    Use `load` for a checkpoint and `borrow` for a model that its owner keeps using. The
+    constructor takes a model in memory and changes it in place: afterwards it works
+    only through this class.
     """
 
     def __init__(
@@ -64,21 +78,34 @@ class Model:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
         self.seq2seq = Seq2Seq.of(hf, self.name)
-        """What the generation settings of an encoder-decoder force; None for a decoder-only model."""
+        """What the generation settings of an encoder-decoder force; None for a
+        decoder-only model.
+        """
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
-        """Of the checkpoint, tied ones counted once; a backend may repack the weights and drop these."""
+        """Of the checkpoint, tied ones counted once; a backend may repack the weights
+        and drop these.
+        """
         replaced: list[Swap] = [] if swaps is None else swaps
         self.trust_remote_code = False
-        """Whether Python code from the folder of a draft model for this target may run."""
+        """Whether Python code from the folder of a draft model for this
+        target may run.
+        """
         if known is None:
             check_causal(hf, self.name)
-            self.backend, self.capability = choose(hf, replaced, owned=swaps is None, only=backend_named(backend))
+            self.backend, self.capability = choose(
+                hf, replaced, owned=swaps is None, only=backend_named(backend)
+            )
         else:
-            self.backend, self.capability = build_backend(hf, known, replaced, owned=swaps is None), known
-        self.device: torch.device = next(weight.device for weight in hf.parameters() if not weight.is_meta)
+            self.backend = build_backend(hf, known, replaced, owned=swaps is None)
+            self.capability = known
+        self.device: torch.device = next(
+            weight.device for weight in hf.parameters() if not weight.is_meta
+        )
         self.weights: str | None = None
         self.kv: str | None = None
-        """Forms of the weights, and of keys and values: "int8", "int4" or a checkpoint's bits; None = the dtype."""
+        """Forms of the weights, and of keys and values: "int8", "int4" or a
+        checkpoint's bits; None = the dtype.
+        """
         self.offloaded: int | None = None
         """Layers that are read from disk in every forward; None = all are in memory."""
         self.cache_tokens = None
@@ -91,12 +118,17 @@ class Model:
         self.context: int = next(filter(None, limits), NO_LIMIT)
         if swaps is None and (invalid := eos_ids(hf)[1]):
             warnings.warn(
-                f"ignoring the end-of-text ids {invalid}: {self.name} has {self.vocab} tokens, none with these ids",
+                f"ignoring the end-of-text ids {invalid}: {self.name} has "
+                f"{self.vocab} tokens, none with these ids",
                 stacklevel=3,
             )
         good = (Mode.TREE,) if self.seq2seq is None else (Mode.TREE, Mode.CACHE)
         if known is None and backend is None and self.mode not in good:
-            warnings.warn(f"{self.name} runs in mode '{self.mode.value}'. {self.capability.reason}", stacklevel=3)
+            warnings.warn(
+                f"{self.name} runs in mode '{self.mode.value}'. "
+                f"{self.capability.reason}",
+                stacklevel=3,
+            )
 
     @classmethod
     def load(
@@ -111,17 +143,21 @@ class Model:
         offload_folder: str | Path | None = None,
         trust_remote_code: bool = False,
     ) -> Model:
-        """Load a checkpoint from a folder, the hub or a GGUF file (docs/targets/quantized.md).
+        """Load a checkpoint from a folder, the hub or a GGUF file
+        (docs/targets/quantized.md).
 
-        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any CPU where the native backend runs
-        the model, else float32; on an accelerator it is the checkpoint's own. `backend` is "native", "graph", "pool",
-        "cache" or "plain"; None takes the fastest that gives the model's own scores (docs/how-it-works.md).
-        `weights="int8"` or "int4" quantizes the linear weights and `kv="int8"` keys and values, on backend "native"
-        only: the model is then another one, of fewer bytes (docs/targets/quantized.md).
-        `offload_folder` gets the packed weights; those that do not fit in memory are read from there in every forward
-        (docs/targets/larger-than-memory.md). `trust_remote_code` allows Python code from its folder and its draft
-        model's, else refused. Raises ModelError when there is no such model, its weights are incomplete or not finite,
-        or it cannot run on that backend.
+        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any
+        CPU where the native backend runs the model, else float32; on an accelerator it
+        is the checkpoint's own. `backend` is "native", "graph", "pool", "cache" or
+        "plain"; None takes the fastest that gives the model's own scores
+        (docs/how-it-works.md). `weights="int8"` or "int4" quantizes the linear weights
+        and `kv="int8"` keys and values, on backend "native" only: the model is then
+        another one, of fewer bytes (docs/targets/quantized.md). `offload_folder` gets
+        the packed weights; those that do not fit in memory are read from there in every
+        forward (docs/targets/larger-than-memory.md). `trust_remote_code` allows Python
+        code from its folder and its draft model's, else refused. Raises ModelError when
+        there is no such model, its weights are incomplete or not finite, or it cannot
+        run on that backend.
         """
         return from_checkpoint.load(
             cls,
@@ -147,7 +183,11 @@ class Model:
     @property
     def forms(self) -> dict[str, str | int]:
         """Return `weights`, `kv` and `offloaded`, those that are not None."""
-        return {name: form for name in ("weights", "kv", "offloaded") if (form := getattr(self, name)) is not None}
+        return {
+            name: form
+            for name in ("weights", "kv", "offloaded")
+            if (form := getattr(self, name)) is not None
+        }
 
     @property
     def eos(self) -> frozenset[int]:
@@ -156,15 +196,21 @@ class Model:
 
     @property
     def cost(self) -> Cost:
-        """Return `cost(nodes, rows, context)`, seconds of a forward; measured once a machine and cached on disk."""
+        """Return `cost(nodes, rows, context)`, seconds of a forward; measured once a
+        machine and cached on disk.
+        """
         if self._cost is None:
             config = self.hf.config.get_text_config().to_dict()
             key = {
                 "model": type(self.hf).__name__,
-                "sizes": {name: size for name, size in config.items() if type(size) is int},
+                "sizes": {
+                    name: size for name, size in config.items() if type(size) is int
+                },
                 "parameters": self.parameters,
                 "dtype": str(self.dtype),
-                "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
+                "device": torch.cuda.get_device_name(self.device)
+                if self.device.type == "cuda"
+                else self.device.type,
                 "backend": self.capability.backend,
                 **self.forms,
             }
@@ -172,27 +218,37 @@ class Model:
         return self._cost
 
     def single_torch_thread(self) -> AbstractContextManager[None]:
-        """Keep torch single-threaded between native forwards, so that its OpenMP threads do not spin on their cores."""
+        """Keep torch single-threaded between native forwards, so that its OpenMP
+        threads do not spin on their cores.
+        """
         return one_thread() if self.capability.backend == NATIVE else nullcontext()
 
     def quantize_int8(self) -> None:
-        """Quantize the weights of a draft model to int8 where that makes forwards faster; they cannot be read back."""
+        """Quantize the weights of a draft model to int8 where that makes forwards
+        faster; they cannot be read back.
+        """
         getattr(self.backend, "quantize", lambda: None)()
 
     def quantize(self, weights: str | None = None, kv: str | None = None) -> None:
-        """Hold the linear weights in few bits from then on: those of the checkpoint, if it has them, or quantized ones.
+        """Hold the linear weights in few bits from then on: those of the checkpoint, if
+        it has them, or quantized ones.
 
-        `kv` quantizes the keys and values of sequences opened from then on. It is another model then, whose text
-        differs. Raises ModelError on a backend that does not read them.
+        `kv` quantizes the keys and values of sequences opened from then on. It is
+        another model then, whose text differs. Raises ModelError on a backend that does
+        not read them.
         """
         check_forms(self.name, self.capability, weights=weights, kv=kv)
         backend = cast("CpuBackend", self.backend)
-        if isinstance(self.backend, CpuBackend) and (bits := self.backend.take_codes()) < WHOLE:
+        if (
+            isinstance(self.backend, CpuBackend)
+            and (bits := self.backend.take_codes()) < WHOLE
+        ):
             self.weights = f"{bits:.1f} bits"
         coded.drop(self.hf)
         if weights is not None and self.weights is not None:
             raise ModelError(
-                f"cannot hold {self.name} in {weights}: it has {self.weights} weights. Leave 'weights' out"
+                f"cannot hold {self.name} in {weights}: it has {self.weights} weights. "
+                "Leave 'weights' out"
             )
         if weights is not None:
             backend.quantize(coding=FORMS["weights"][weights])
@@ -201,65 +257,95 @@ class Model:
         self.weights, self.kv = weights or self.weights, kv or self.kv
         self.cache_tokens, self._cost = None, None
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
-        `tokens` are those of its text so far. Returns how many of the first of them need not be read, because an
-        earlier text of the same tenant began so and left the hidden states of `layers`; always fewer than there are.
+        `tokens` are those of its text so far. Returns how many of the first of them
+        need not be read, because an earlier text of the same tenant began so and left
+        the hidden states of `layers`; always fewer than there are.
         """
         return self.backend.open(id, capacity, tokens, tenant, layers)
 
     def encode(self, id: int, source: List[int] | Encoded) -> None:
-        """Run the encoder of an encoder-decoder over the source of an open sequence, before its first read."""
+        """Run the encoder of an encoder-decoder over the source of an open sequence,
+        before its first read.
+        """
         cast("Encodes", self.backend).encode(id, source)
 
     @property
     def cache_tokens(self) -> int | None:
-        """Most tokens of keys and values that are held, in whole pages; None where there is no limit.
+        """Most tokens of keys and values that are held, in whole pages; None where
+        there is no limit.
 
-        A quarter of the memory that was free when the model was loaded, until it is set.
+        A quarter of the memory that was free when the model was loaded, until it is
+        set.
         """
         return None if self.backend.pool is None else self.backend.pool.limit
 
     @cache_tokens.setter
     def cache_tokens(self, tokens: int | None) -> None:
         if self.backend.pool is not None:
-            self.backend.pool.limit = most_tokens(self.hf, self.kv) if tokens is None else tokens
+            self.backend.pool.limit = (
+                most_tokens(self.hf, self.kv) if tokens is None else tokens
+            )
 
     def close(self, id: int) -> None:
         """Free a sequence. Unknown ids are ignored."""
         self.backend.close(id)
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        """Run one forward; return the logits of the last `keep` tokens of each read, in order."""
+        """Run one forward; return the logits of the last `keep` tokens of each read, in
+        order.
+        """
         return self.backend.read(reads)
 
     def read_hidden(
         self, reads: List[Read], layers: tuple[int, ...]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        """Run `read`; return also the hidden states of every token read, concatenated over `layers`, in its dtype.
+        """Run `read`; return also the hidden states of every token read, concatenated
+        over `layers`, in its dtype.
 
-        Layers are numbered as in transformers: 0 = the embeddings, i = after i layers, the last also after the final
-        norm. Raises ModelError for a number out of range, or a backend that does not expose hidden states.
+        Layers are numbered as in transformers: 0 = the embeddings, i = after i layers,
+        the last also after the final norm. Raises ModelError for a number out of range,
+        or a backend that does not expose hidden states.
         """
-        if layers not in self._checked_layers:  # the check takes longer than the forward of a small model
+        # the check takes longer than the forward of a small model
+        if layers not in self._checked_layers:
             self.check_hidden_states(layers)
             self._checked_layers.add(layers)
-        logits, states = cast("ReadsHiddenStates", self.backend).read_hidden(reads, layers)
+        logits, states = cast("ReadsHiddenStates", self.backend).read_hidden(
+            reads, layers
+        )
         return logits, states.to(self.dtype)
 
     def check_hidden_states(self, layers: List[int]) -> ReadsHiddenStates:
-        """Return the backend that exposes these hidden states. Raises ModelError for a bad layer or backend."""
+        """Return the backend that exposes these hidden states.
+
+        Raises ModelError for a bad layer or backend.
+        """
         count = layer_count(self.hf.config)
         if any(not 0 <= layer <= count for layer in layers):
-            raise ModelError(f"cannot read hidden states {list(layers)}: {self.name} has states 0 to {count}")
+            raise ModelError(
+                f"cannot read hidden states {list(layers)}: {self.name} has states 0 "
+                f"to {count}"
+            )
         if not isinstance(self.backend, ReadsHiddenStates):
             raise ModelError(
-                f"cannot read hidden states of {self.name}: backend '{self.capability.backend}' does not expose them"
+                f"cannot read hidden states of {self.name}: backend "
+                f"'{self.capability.backend}' does not expose them"
             )
         return self.backend
 
-    def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+    def lm_head(
+        self, hidden: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "rows vocab"]:
         """Return the logits of the LM head for hidden states after the final norm."""
         return self.check_hidden_states(()).lm_head(hidden)
 
@@ -269,15 +355,22 @@ class Model:
         return embed(tokens)
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
-        """Run a read, then grow a draft tree after it; None where the backend is not faster at it than the caller."""
-        grow = getattr(self.backend, "grow", None)  # isinstance of a protocol takes Python 3.11 some 20 µs
+        """Run a read, then grow a draft tree after it; None where the backend is not
+        faster at it than the caller.
+        """
+        # isinstance of a protocol takes Python 3.11 some 20 µs
+        grow = getattr(self.backend, "grow", None)
         return None if grow is None else grow(read, ask)
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
+        """Make the keys of an accepted branch contiguous: position source[i] moves to
+        start + i.
+        """
         self.backend.move(id, source, start)
 
     def second(self) -> Model:
-        """Return a model of the same weights with keys and values of its own: a draft model for itself."""
+        """Return a model of the same weights with keys and values of its own: a draft
+        model for itself.
+        """
         with getattr(self.backend, "own_attention", nullcontext)():
             return Model(self.hf, self.name, known=self.capability, swaps=[])

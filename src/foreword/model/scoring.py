@@ -1,4 +1,6 @@
-"""Log-probabilities of the tokens of a prompt, from forwards of their own beside the engine's rounds."""
+"""Log-probabilities of the tokens of a prompt, from forwards of their own beside the
+engine's rounds.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,26 @@ from foreword.sampling.draw import logprobs
 from foreword.types import Sequence, TokenLogprob
 
 CHUNK = 320
-"""Tokens. Read in one forward, which bounds the logits held; above 256, a recurrent backend takes them as text."""
+"""Tokens.
+
+Read in one forward, which bounds the logits held; above 256, a recurrent backend takes
+them as text.
+"""
 
 
 def score(target: Model, sequence: Sequence) -> list[TokenLogprob | None]:
-    """Return the log-probability (nats) of each token under the raw target; None for the first.
+    """Return the log-probability (nats) of each token under the raw target; None for
+    the first.
 
-    Each lists `sequence.params.logprobs` likeliest tokens. The sequence must not be known to the target.
-    Raises InvalidRequest for an encoder-decoder, whose prompt is only read.
+    Each lists `sequence.params.logprobs` likeliest tokens. The sequence must not be
+    known to the target. Raises InvalidRequest for an encoder-decoder, whose prompt is
+    only read.
     """
     check_decoder_only(target, "score a prompt")
     if sequence.images is not None:
-        raise InvalidRequest("cannot score a prompt: there are images in it. Score text alone")
+        raise InvalidRequest(
+            "cannot score a prompt: there are images in it. Score text alone"
+        )
     tokens, top = sequence.tokens, sequence.params.logprobs or 0
     scored: list[TokenLogprob | None] = [None]
     target.open(sequence.id, len(tokens))

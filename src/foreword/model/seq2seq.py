@@ -1,6 +1,8 @@
-"""Provides encoder-decoder targets: how their texts begin and end, and the backend that runs the encoder.
+"""Provides encoder-decoder targets: how their texts begin and end, and the backend that
+runs the encoder.
 
-A prompt is the source, which the encoder reads once. The text of a sequence is what the decoder reads.
+A prompt is the source, which the encoder reads once. The text of a sequence is what the
+decoder reads.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.backend import Mode
@@ -26,7 +33,9 @@ from foreword.types import Encoded, Features, SamplingParams, Source
 SOURCE = 11
 """Tokens. Length of the source under which backends are checked and timed."""
 _PROBES: WeakKeyDictionary[PreTrainedModel, Features] = WeakKeyDictionary()
-"""By model, the sound under which it is checked and timed: an encoder of sound takes seconds, and runs once."""
+"""By model, the sound under which it is checked and timed: an encoder of sound takes
+seconds, and runs once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +43,13 @@ class Seq2Seq:
     """The tokens that the generation settings of an encoder-decoder force or forbid."""
 
     start: tuple[int, ...]
-    """Ids that the decoder reads before the answer: the start token, then a forced first token, if there is one."""
+    """Ids that the decoder reads before the answer: the start token, then a forced
+    first token, if there is one.
+    """
     end: int | None = None
-    """Id of the last token of an answer that reaches `max_tokens`; None = the one the model gives."""
+    """Id of the last token of an answer that reaches `max_tokens`; None = the one the
+    model gives.
+    """
     forbidden: tuple[tuple[int, ...], ...] = ()
     """Words, as token ids, that no answer holds."""
     not_first: tuple[int, ...] = ()
@@ -50,30 +63,44 @@ class Seq2Seq:
     def of(cls, model: PreTrainedModel, name: str) -> Seq2Seq | None:
         """Return the rules of an encoder-decoder; None for another model.
 
-        Raises ModelError where its settings name no start token, or a list of tokens where one is needed.
+        Raises ModelError where its settings name no start token, or a list of tokens
+        where one is needed.
         """
         if not is_seq2seq(model.config):
             return None
-        settings, vocab = model.generation_config, model.config.get_text_config().vocab_size
-        if (theirs := getattr(model.config, "decoder_vocab_size", None) or vocab) != vocab:
+        settings = model.generation_config
+        vocab = model.config.get_text_config().vocab_size
+        if (
+            theirs := getattr(model.config, "decoder_vocab_size", None) or vocab
+        ) != vocab:
             raise ModelError(
-                f"cannot run {name}: its encoder has {vocab} tokens and its decoder {theirs}. Use a model whose "
+                f"cannot run {name}: its encoder has {vocab} tokens and its decoder "
+                f"{theirs}. Use a model whose "
                 "encoder and decoder share one vocabulary"
             )
         start = _token(settings, "decoder_start_token_id", name)
         start = _token(settings, "bos_token_id", name) if start is None else start
         if start is None:
             raise ModelError(
-                f"cannot run {name}: its generation settings name no token that the decoder starts with. Set "
+                f"cannot run {name}: its generation settings name no token that the "
+                "decoder starts with. Set "
                 "decoder_start_token_id in generation_config.json"
             )
         if reads_sound(model):
             if not is_speech(model):
-                raise ModelError(f"cannot run {name}: of the models that read sound only {SPEECH} is supported")
+                raise ModelError(
+                    f"cannot run {name}: of the models that read sound only {SPEECH} "
+                    "is supported"
+                )
             return cls((start,), sound=True)
-        first, eos = _token(settings, "forced_bos_token_id", name), getattr(settings, "eos_token_id", None)
+        first = _token(settings, "forced_bos_token_id", name)
+        eos = getattr(settings, "eos_token_id", None)
         ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]
-        words = [word for word in getattr(settings, "bad_words_ids", None) or [] if word not in ends]
+        words = [
+            word
+            for word in getattr(settings, "bad_words_ids", None) or []
+            if word not in ends
+        ]
         words += [[token] for token in getattr(settings, "suppress_tokens", None) or []]
         rules = cls(
             (start,) if first is None else (start, first),
@@ -82,10 +109,15 @@ class Seq2Seq:
             tuple(getattr(settings, "begin_suppress_tokens", None) or ()),
             getattr(model.config, "max_encoder_position_embeddings", None),
         )
-        named = [*rules.start, *rules.not_first, *(token for word in rules.forbidden for token in word)]
+        named = [
+            *rules.start,
+            *rules.not_first,
+            *(token for word in rules.forbidden for token in word),
+        ]
         if wrong := [token for token in named if not 0 <= token < vocab]:
             raise ModelError(
-                f"cannot run {name}: its generation settings name the ids {wrong[:5]}, and it has {vocab} tokens. "
+                f"cannot run {name}: its generation settings name the ids {wrong[:5]}, "
+                f"and it has {vocab} tokens. "
                 "Correct generation_config.json"
             )
         return rules
@@ -100,17 +132,23 @@ class Seq2Seq:
         return params
 
     def last(self, params: SamplingParams) -> int | None:
-        """Return the token that ends an answer at `max_tokens`; None where the request asks for another end."""
+        """Return the token that ends an answer at `max_tokens`; None where the request
+        asks for another end.
+        """
         return None if params.ignore_eos or params.structured else self.end
 
 
 class Seq2SeqBackend(CacheBackend):
-    """A backend that runs the encoder once a sequence, and its decoder as CacheBackend does.
+    """A backend that runs the encoder once a sequence, and its decoder as CacheBackend
+    does.
 
-    Keys and values of the source are computed by the first forward and shared by all later ones.
+    Keys and values of the source are computed by the first forward and shared by all
+    later ones.
     """
 
-    def __init__(self, model: PreTrainedModel, mode: Mode, *, cache: bool = True) -> None:
+    def __init__(
+        self, model: PreTrainedModel, mode: Mode, *, cache: bool = True
+    ) -> None:
         super().__init__(model, mode, cache=cache)
         self.encoder: nn.Module = model.get_encoder()
 
@@ -120,12 +158,19 @@ class Seq2SeqBackend(CacheBackend):
         return probe_source(self._model)
 
     def encode(self, id: int, source: List[int] | Encoded) -> None:
-        """Run the encoder over the source of an open sequence, before its first read."""
+        """Run the encoder over the source of an open sequence, before its
+        first read.
+        """
         state = self._states[id]
         with all_threads():
             state.inputs = {"encoder_outputs": encoded(self.encoder, source)}
         # Without the config, whose number of layers is the encoder's in some kinds.
-        state.beginning = 0, EncoderDecoderCache(DynamicCache(), DynamicCache()) if self._cache else None
+        state.beginning = (
+            0,
+            EncoderDecoderCache(DynamicCache(), DynamicCache())
+            if self._cache
+            else None,
+        )
         state.marks = [state.beginning]
 
     def _ids(self, ids: Int[Tensor, "1 rows"]) -> dict[str, Any]:
@@ -133,7 +178,9 @@ class Seq2SeqBackend(CacheBackend):
 
 
 def encoded(encoder: nn.Module, source: List[int] | Encoded) -> Any:
-    """Run an encoder over one source, unless it has read it; return its output, as the model takes it."""
+    """Run an encoder over one source, unless it has read it; return its output, as the
+    model takes it.
+    """
     return (source if isinstance(source, Encoded) else Source(source)).encoded(encoder)
 
 
@@ -142,30 +189,49 @@ def is_seq2seq(config: PreTrainedConfig) -> bool:
     return bool(getattr(config, "is_encoder_decoder", False))
 
 
-def own_logits(model: PreTrainedModel, texts: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens vocab"]:
-    """Return the model's own logits of these texts, without a cache; after `probe_source` for an encoder-decoder."""
+def own_logits(
+    model: PreTrainedModel, texts: Int[Tensor, "batch tokens"]
+) -> Float[Tensor, "batch tokens vocab"]:
+    """Return the model's own logits of these texts, without a cache; after
+    `probe_source` for an encoder-decoder.
+    """
     texts = texts.to(next(model.parameters()).device)
     inputs: dict[str, Any] = {"input_ids": texts}
     if is_seq2seq(model.config):
         source, count = probe_source(model), len(texts)
         inputs = (
-            {"encoder_outputs": (source.encoded(model.get_encoder())[0].expand(count, -1, -1),)}
+            {
+                "encoder_outputs": (
+                    source.encoded(model.get_encoder())[0].expand(count, -1, -1),
+                )
+            }
             if isinstance(source, Features)
-            else {"input_ids": torch.tensor([source], device=texts.device).expand(count, -1)}
+            else {
+                "input_ids": torch.tensor([source], device=texts.device).expand(
+                    count, -1
+                )
+            }
         )
         inputs["decoder_input_ids"] = texts
     return model(**inputs, use_cache=False).logits
 
 
 def probe_source(model: PreTrainedModel) -> List[int] | Features:
-    """Return the source under which an encoder-decoder is checked and timed; for one of sound always the same."""
+    """Return the source under which an encoder-decoder is checked and timed; for one of
+    sound always the same.
+    """
     noise, config = torch.Generator().manual_seed(2), model.config
     if not reads_sound(model):
         vocab = config.get_text_config().vocab_size
         return torch.randint(vocab // 8, vocab, (SOURCE,), generator=noise).tolist()
     if model not in _PROBES:
         _PROBES[model] = Features(
-            torch.rand(config.num_mel_bins, 2 * config.max_source_positions, generator=noise, dtype=torch.float32)
+            torch.rand(
+                config.num_mel_bins,
+                2 * config.max_source_positions,
+                generator=noise,
+                dtype=torch.float32,
+            )
         )
     return _PROBES[model]
 
@@ -189,9 +255,14 @@ class HasSeq2Seq(Protocol):
 
 
 def check_decoder_only(model: HasSeq2Seq, action: str) -> None:
-    """Raise InvalidRequest for an encoder-decoder, with which `action` does not work."""
+    """Raise InvalidRequest for an encoder-decoder, with which `action` does
+    not work.
+    """
     if model.seq2seq is not None:
-        raise InvalidRequest(f"cannot {action}: {model.name} is an encoder-decoder. Use a decoder-only model")
+        raise InvalidRequest(
+            f"cannot {action}: {model.name} is an encoder-decoder. Use a decoder-only "
+            "model"
+        )
 
 
 def _token(settings: Any, name: str, model: str) -> int | None:
@@ -200,7 +271,8 @@ def _token(settings: Any, name: str, model: str) -> int | None:
         value = value[0]
     if value is not None and type(value) is not int:
         raise ModelError(
-            f"cannot run {model}: {name} of its generation settings is {value!r}, and only one token is supported. "
+            f"cannot run {model}: {name} of its generation settings is {value!r}, and "
+            "only one token is supported. "
             "Set it to one id, or to null"
         )
     return value

@@ -1,7 +1,9 @@
-"""Provides draft models of encoder-decoders that share the target's encoder, which then runs once for both.
+"""Provides draft models of encoder-decoders that share the target's encoder, which then
+runs once for both.
 
-Such a draft model is an encoder-decoder whose encoder equals the target's, or a decoder alone that was trained on the
-states of that encoder (as distil-whisper; Gandhi, von Platen, Rush 2023, arXiv 2311.00430).
+Such a draft model is an encoder-decoder whose encoder equals the target's, or a decoder
+alone that was trained on the states of that encoder (as distil-whisper; Gandhi, von
+Platen, Rush 2023, arXiv 2311.00430).
 """
 
 from __future__ import annotations
@@ -30,22 +32,31 @@ _ENCODER = ("num_mel_bins", "max_source_positions")
 
 
 def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> Model:
-    """Return a draft model for a target; a folder or hub id is loaded in the target's dtype, on its device.
+    """Return a draft model for a target; a folder or hub id is loaded in the target's
+    dtype, on its device.
 
-    A model of transformers in memory stays unchanged: a twin drafts. If the draft model's encoder equals the target's,
-    it shares that one; a decoder alone becomes an encoder-decoder with it. Raises InvalidRequest for a decoder that
-    does not fit the target's encoder.
+    A model of transformers in memory stays unchanged: a twin drafts. If the draft
+    model's encoder equals the target's, it shares that one; a decoder alone becomes an
+    encoder-decoder with it. Raises InvalidRequest for a decoder that does not fit the
+    target's encoder.
     """
     if isinstance(source, Model):
         model = source
     elif isinstance(source, PreTrainedModel):
         own = twin(source)
-        model = Model(with_encoder(own, target.hf) if is_decoder(own, target.hf) else own)
+        model = Model(
+            with_encoder(own, target.hf) if is_decoder(own, target.hf) else own
+        )
     else:
         trusted = target.trust_remote_code
         config = read_config(source, trust_remote_code=trusted, seq2seq=True)
         if not _is_decoder(config, target.hf):
-            model = Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
+            model = Model.load(
+                source,
+                dtype=target.dtype,
+                device=str(target.device),
+                trust_remote_code=trusted,
+            )
         else:
             hf = load_weights(source, config, target.dtype, trust_remote_code=trusted)
             nn.Module.to(hf, target.device)
@@ -65,46 +76,69 @@ def check_draft(draft: Model, target: Model) -> None:
         None: "a decoder-only model",
         0: "an encoder-decoder of text",
     }.get(_reads(target), f"a model of speech that reads {_reads(target)} mel bins")
-    raise InvalidRequest(f"cannot draft with {draft.name}: {target.name} needs {needed} as draft model. Give one")
+    raise InvalidRequest(
+        f"cannot draft with {draft.name}: {target.name} needs {needed} as draft model. "
+        "Give one"
+    )
 
 
 def is_decoder(model: object, target: PreTrainedModel) -> TypeGuard[PreTrainedModel]:
-    """Return whether a model is a decoder alone, of the target's kind of encoder-decoder."""
+    """Return whether a model is a decoder alone, of the target's kind of
+    encoder-decoder.
+    """
     return isinstance(model, PreTrainedModel) and _is_decoder(model.config, target)
 
 
 def with_encoder(decoder: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel:
-    """Return the encoder-decoder of a decoder, which is used as it is, and a twin of the target's encoder.
+    """Return the encoder-decoder of a decoder, which is used as it is, and a twin of
+    the target's encoder.
 
     Raises InvalidRequest where they do not fit.
     """
-    name, width, needed = type(decoder).__name__, decoder.config.hidden_size, target.config.hidden_size
+    name = type(decoder).__name__
+    width = decoder.config.hidden_size
+    needed = target.config.hidden_size
     if width != needed:
         raise InvalidRequest(
-            f"cannot draft with {name}: this decoder reads states of width {width}, and the encoder of "
-            f"{type(target).__name__} gives {needed}. Give a decoder that was trained with this encoder, or a whole "
+            f"cannot draft with {name}: this decoder reads states of width {width}, "
+            "and the encoder of "
+            f"{type(target).__name__} gives {needed}. Give a decoder that was trained "
+            "with this encoder, or a whole "
             "encoder-decoder"
         )
     config, theirs = copy.deepcopy(decoder.config), target.config.to_dict()
-    config.update({key: value for key, value in theirs.items() if key.startswith("encoder_") or key in _ENCODER})
+    config.update(
+        {
+            key: value
+            for key, value in theirs.items()
+            if key.startswith("encoder_") or key in _ENCODER
+        }
+    )
     config.is_encoder_decoder = True
     with torch.device("meta"):
         whole = type(target)(config)
     whole.set_input_embeddings(decoder.get_input_embeddings())
     encoder = twin(target.get_encoder())
-    encoder.set_attn_implementation(decoder.config._attn_implementation or "eager")  # not that of a backend
+    # not that of a backend
+    encoder.set_attn_implementation(decoder.config._attn_implementation or "eager")
     whole.set_encoder(encoder)
     whole.set_decoder(decoder.get_decoder())
     whole.set_output_embeddings(decoder.get_output_embeddings())
-    for key, buffer in list(whole.named_buffers(recurse=False)):  # a bias of the logits, which a decoder alone lacks
+    # a bias of the logits, which a decoder alone lacks
+    for key, buffer in list(whole.named_buffers(recurse=False)):
         setattr(whole, key, torch.zeros_like(buffer, device=target.device))
     whole.generation_config = copy.deepcopy(target.generation_config)
     return whole
 
 
 def share_encoder(draft: Model, target: Model) -> bool:
-    """Give the draft model the target's encoder if both compute the same; return whether its own is not needed."""
-    alike = (draft.device, draft.dtype) == (target.device, target.dtype) and draft.vocab <= target.vocab
+    """Give the draft model the target's encoder if both compute the same; return
+    whether its own is not needed.
+    """
+    alike = (draft.device, draft.dtype) == (
+        target.device,
+        target.dtype,
+    ) and draft.vocab <= target.vocab
     if draft is target or draft.seq2seq is None or target.seq2seq is None or not alike:
         return False
     ours, theirs = cast("Encodes", draft.backend), cast("Encodes", target.backend)
@@ -114,7 +148,10 @@ def share_encoder(draft: Model, target: Model) -> bool:
             model.open(_PROBE_ID, 1)
             model.encode(_PROBE_ID, probe)
             model.close(_PROBE_ID)
-        states = [probe.encoded(one.encoder)[0] for probe, one in zip(sources, (ours, theirs), strict=True)]
+        states = [
+            probe.encoded(one.encoder)[0]
+            for probe, one in zip(sources, (ours, theirs), strict=True)
+        ]
         if not torch.equal(*states):
             return False
         ours.encoder = theirs.encoder
@@ -122,7 +159,9 @@ def share_encoder(draft: Model, target: Model) -> bool:
 
 
 def _probes(ours: Any, theirs: Any) -> tuple[Encoded, Encoded]:
-    """Return the sources under which two encoders are compared: one, or equal sounds that each has read already."""
+    """Return the sources under which two encoders are compared: one, or equal sounds
+    that each has read already.
+    """
     if isinstance(ours, Features):
         return ours, theirs
     probe = Source(ours)
@@ -130,11 +169,17 @@ def _probes(ours: Any, theirs: Any) -> tuple[Encoded, Encoded]:
 
 
 def _reads(model: Model) -> int | None:
-    """Return the mel bins that a model reads, 0 for text; None for a decoder-only model."""
+    """Return the mel bins that a model reads, 0 for text; None for a decoder-only
+    model.
+    """
     if model.seq2seq is None:
         return None
     return model.hf.config.num_mel_bins if model.seq2seq.sound else 0
 
 
 def _is_decoder(config: Any, target: PreTrainedModel) -> bool:
-    return is_seq2seq(target.config) and config.model_type == target.config.model_type and not is_seq2seq(config)
+    return (
+        is_seq2seq(target.config)
+        and config.model_type == target.config.model_type
+        and not is_seq2seq(config)
+    )

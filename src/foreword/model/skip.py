@@ -1,4 +1,6 @@
-"""Provides skipped sublayers of a Hugging Face decoder: while inside, they add nothing to the residual."""
+"""Provides skipped sublayers of a Hugging Face decoder: while inside, they add nothing
+to the residual.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Forwards = dict[nn.Module, Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class LayerSkip:
-    """Numbers of the layers whose attention or MLP is skipped; a skipped sublayer adds zero."""
+    """Numbers of the layers whose attention or MLP is skipped; a skipped sublayer adds
+    zero.
+    """
 
     attention: frozenset[int] = frozenset()
     mlp: frozenset[int] = frozenset()
@@ -34,25 +38,33 @@ class LayerSkip:
 
 @dataclass(frozen=True, slots=True)
 class Sublayers:
-    """What replaces the forwards of one layer's modules where its attention, or its MLP, is skipped."""
+    """What replaces the forwards of one layer's modules where its attention, or its
+    MLP, is skipped.
+    """
 
     attention: Forwards
     mlp: Forwards
 
 
 def sublayers_of(model: PreTrainedModel) -> List[Sublayers]:
-    """Return the sublayers of each decoder layer. Raises InvalidRequest where they cannot be found."""
+    """Return the sublayers of each decoder layer.
+
+    Raises InvalidRequest where they cannot be found.
+    """
     try:
         return [_sublayers(layer) for layer in layers_of(model)]
     except (ModelError, AttributeError) as error:
         raise InvalidRequest(
-            f"cannot skip sublayers of {type(model).__name__}: it has no list of layers with an attention and an MLP "
+            f"cannot skip sublayers of {type(model).__name__}: it has no list of "
+            "layers with an attention and an MLP "
             "that can be skipped. Use another method"
         ) from error
 
 
 def skipping(layers: List[Sublayers], skip: LayerSkip) -> AbstractContextManager[None]:
-    """Make the skipped sublayers return zeros while inside, so that only the residual passes them."""
+    """Make the skipped sublayers return zeros while inside, so that only the residual
+    passes them.
+    """
     forwards: Forwards = {}
     for number in skip.attention:
         forwards |= layers[number].attention
@@ -62,14 +74,18 @@ def skipping(layers: List[Sublayers], skip: LayerSkip) -> AbstractContextManager
 
 
 def _sublayers(layer: Any) -> Sublayers:
-    if isinstance(getattr(layer, "layer", None), nn.ModuleList):  # as T5: a list of sublayers, with norm and residual
+    # as T5: a list of sublayers, with norm and residual
+    if isinstance(getattr(layer, "layer", None), nn.ModuleList):
         biased = layer.layer[0].SelfAttention
         return Sublayers(
-            {biased: partial(_no_biased_attention, biased)}, {layer.layer[-1].DenseReluDense: torch.zeros_like}
+            {biased: partial(_no_biased_attention, biased)},
+            {layer.layer[-1].DenseReluDense: torch.zeros_like},
         )
     attention: Forwards = {layer.self_attn: _no_attention}
     if hasattr(layer, "encoder_attn"):  # as BART: the MLP is in the layer's own forward
-        return Sublayers(attention, {layer.fc1: _unchanged, layer.fc2: torch.zeros_like})
+        return Sublayers(
+            attention, {layer.fc1: _unchanged, layer.fc2: torch.zeros_like}
+        )
     return Sublayers(attention, {layer.mlp: torch.zeros_like})
 
 
@@ -83,9 +99,17 @@ def _no_attention(hidden_states: Tensor, **_: object) -> tuple[Tensor, None]:
 
 
 def _no_biased_attention(
-    module: Any, hidden_states: Tensor, *, position_bias: Tensor | None = None, plan: Any = None, **_: object
+    module: Any,
+    hidden_states: Tensor,
+    *,
+    position_bias: Tensor | None = None,
+    plan: Any = None,
+    **_: object,
 ) -> tuple[Tensor, Tensor | None, None]:
-    """Return what T5's attention returns. Later layers use the table of biases of this one, if it has one."""
+    """Return what T5's attention returns.
+
+    Later layers use the table of biases of this one, if it has one.
+    """
     if plan is not None:
         bias_table(plan, module, module.layer_idx)
     return torch.zeros_like(hidden_states), position_bias, None

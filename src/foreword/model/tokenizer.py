@@ -1,4 +1,6 @@
-"""Provides loading of tokenizers with clear errors, and the check that target and draft model share one."""
+"""Provides loading of tokenizers with clear errors, and the check that target and draft
+model share one.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
-    """Return the tokenizer of a checkpoint; code from its folder runs only with `trust_remote_code`.
+    """Return the tokenizer of a checkpoint; code from its folder runs only with
+    `trust_remote_code`.
 
     Raises ModelError where there is none, or it is damaged.
     """
     path = hub.gguf(source)
     if hub.lost(source):
-        raise ModelError(f"cannot load a tokenizer from {source}: there is no such folder")
+        raise ModelError(
+            f"cannot load a tokenizer from {source}: there is no such folder"
+        )
     try:
         file = None if path is None else check_tokens(GgufFile.open(source, path))
         held = file and byte_level(file)
@@ -40,28 +45,37 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
     except Exception as error:
         # Raises for a file that is not a JSON object.
         config, *_ = [read_json(source, name) for name in reversed(FILES)]
-        if refused := untrusted(source, error, {**(read_json(source, CONFIG) or {}), **(config or {})}):
+        if refused := untrusted(
+            source, error, {**(read_json(source, CONFIG) or {}), **(config or {})}
+        ):
             raise refused from error
-        raise ModelError(f"cannot load a tokenizer from {source}: {words(error)}") from error
+        raise ModelError(
+            f"cannot load a tokenizer from {source}: {words(error)}"
+        ) from error
 
 
 def need_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return the tokenizer. Raises InvalidRequest where there is none."""
     if tokenizer is None:
         raise InvalidRequest(
-            "cannot read or write text: this model runs without a tokenizer (tokenizer=False). Give token ids: as the "
+            "cannot read or write text: this model runs without a tokenizer "
+            "(tokenizer=False). Give token ids: as the "
             "prompt, in 'stop_token_ids' and 'bad_word_ids'"
         )
     return tokenizer
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:
-    """Raise VocabularyMismatch, with the number of tokens that differ, unless both map every token to the same id."""
+    """Raise VocabularyMismatch, with the number of tokens that differ, unless both map
+    every token to the same id.
+    """
     ours, theirs = target.get_vocab(), draft.get_vocab()
     different = len({token for token, _ in ours.items() ^ theirs.items()})
     if different:
         raise VocabularyMismatch(
-            f"cannot use this draft model: it does not share the target's tokenizer: {different} tokens differ (of "
-            f"{len(ours)} and {len(theirs)}). Use a draft model of the same family, a method that works across "
+            "cannot use this draft model: it does not share the target's tokenizer: "
+            f"{different} tokens differ (of "
+            f"{len(ours)} and {len(theirs)}). Use a draft model of the same family, a "
+            "method that works across "
             "vocabularies, or one that needs no model"
         )

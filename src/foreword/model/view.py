@@ -1,4 +1,5 @@
-"""Provides views for self-speculation: the same model with skipped sublayers, or with weights in fewer bits.
+"""Provides views for self-speculation: the same model with skipped sublayers, or with
+weights in fewer bits.
 
 A view is for drafting: its scores are not the model's.
 """
@@ -42,12 +43,16 @@ class Skipping(Protocol):
         ...
 
 
-def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare: int = 0) -> Model:
-    """Return the same model with skipped sublayers and its weights in 8 or 4 bits, or with 16 as the target has them.
+def view(
+    target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare: int = 0
+) -> Model:
+    """Return the same model with skipped sublayers and its weights in 8 or 4 bits, or
+    with 16 as the target has them.
 
-    With `spare` > 0 the view shares the target's keys and values: it need not read again what the target has read, and
-    the target's next forward overwrites what the view wrote. Every sequence opened from then on gets `spare` more rows
-    for it. With 0 the view has a pool of its own.
+    With `spare` > 0 the view shares the target's keys and values: it need not read
+    again what the target has read, and the target's next forward overwrites what the
+    view wrote. Every sequence opened from then on gets `spare` more rows for it. With 0
+    the view has a pool of its own.
 
     Raises InvalidRequest where the target's backend has no such view.
     """
@@ -55,11 +60,13 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
     layers = layer_count(target.hf.config)
     if any(not 0 <= layer < layers for layer in skip.attention | skip.mlp):
         raise InvalidRequest(
-            f"cannot skip other layers than 0 to {layers - 1} of {target.name}. Give numbers in that range"
+            f"cannot skip other layers than 0 to {layers - 1} of {target.name}. Give "
+            "numbers in that range"
         )
     if isinstance(backend, RecurrentBackend):
         raise InvalidRequest(
-            f"cannot draft with layers of {target.name}: they keep a recurrent state, which draft tokens cannot share. "
+            f"cannot draft with layers of {target.name}: they keep a recurrent state, "
+            "which draft tokens cannot share. "
             "Use another method"
         )
     if isinstance(backend, CpuBackend):
@@ -74,35 +81,52 @@ def view(target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare:
         reader = PooledView(backend, skip, shares=spare > 0)
     elif bits != 16:
         raise InvalidRequest(
-            f"cannot read {target.name} with weights of {bits} bits: only backend 'native' can, and it runs on "
-            f"'{target.capability.backend}'. Use bfloat16 on a CPU with a C compiler, or another method"
+            f"cannot read {target.name} with weights of {bits} bits: only backend "
+            "'native' can, and it runs on "
+            f"'{target.capability.backend}'. Use bfloat16 on a CPU with a C compiler, "
+            "or another method"
         )
     else:
         raise InvalidRequest(
-            f"cannot skip sublayers of {target.name}: only backends 'native' and 'pool' can, and it runs "
-            f"on '{target.capability.backend}' ({target.capability.reason}). Use another method"
+            f"cannot skip sublayers of {target.name}: only backends 'native' and "
+            "'pool' can, and it runs "
+            f"on '{target.capability.backend}' ({target.capability.reason}). Use "
+            "another method"
         )
     if not spare:
         reader.pool.limit = backend.pool.limit
     backend.pool.spare = max(backend.pool.spare, spare)
     twin = copy(target)
-    label = f"{target.capability.backend}, {bits} bits, without {sorted(skip.attention)} and {sorted(skip.mlp)}"
-    twin.backend, twin.capability, twin._cost = (
-        reader,
-        replace(target.capability, backend=label),
-        None,
-    )  # a view has its own cost
+    label = (
+        f"{target.capability.backend}, {bits} bits, without {sorted(skip.attention)} "
+        f"and {sorted(skip.mlp)}"
+    )
+    twin.backend = reader
+    twin.capability = replace(target.capability, backend=label)
+    twin._cost = None  # a view has its own cost
     return twin
 
 
 class NativeView(CpuBackend):
-    """A native backend over the packed weights of another, or over quantized copies of them; also batch-invariant."""
+    """A native backend over the packed weights of another, or over quantized copies of
+    them; also batch-invariant.
+    """
 
-    def __init__(self, base: CpuBackend, skip: LayerSkip, bits: int, *, shares: bool) -> None:
-        ImageKernel.__init__(self, base.pool if shares else rows_of(base._hf, base.pool.coding), base._turns)
+    def __init__(
+        self, base: CpuBackend, skip: LayerSkip, bits: int, *, shares: bool
+    ) -> None:
+        ImageKernel.__init__(
+            self,
+            base.pool if shares else rows_of(base._hf, base.pool.coding),
+            base._turns,
+        )
         self._warm, self._images = base._warm, base._images if shares else {}
-        self._base, self.guest, self._hf = base, shares, base._hf
-        self._layers = (forward.Layer * base._model.layers)(*base._model.layer[: base._model.layers])
+        self._base = base
+        self.guest = shares
+        self._hf = base._hf
+        self._layers = (forward.Layer * base._model.layers)(
+            *base._model.layer[: base._model.layers]
+        )
         described = forward.Model.from_buffer_copy(base._model)
         described.layer = self._layers
         self.pool.attach(self._layers)
@@ -116,9 +140,18 @@ class NativeView(CpuBackend):
         if not self.guest:
             self.pool.prefixes.clear()
         for number, layer in enumerate(self._layers):
-            layer.skipped = forward.ATTENTION * (number in skip.attention) + forward.MLP * (number in skip.mlp)
+            layer.skipped = forward.ATTENTION * (
+                number in skip.attention
+            ) + forward.MLP * (number in skip.mlp)
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
         return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
@@ -135,10 +168,16 @@ class NativeView(CpuBackend):
 
 
 class NativeSeq2SeqView(NativeView, DecoderBackend):
-    """A native view of a decoder, which always attends to the source; it may share the sources of its base."""
+    """A native view of a decoder, which always attends to the source; it may share the
+    sources of its base.
+    """
 
-    def __init__(self, base: DecoderBackend, skip: LayerSkip, bits: int, *, shares: bool) -> None:
-        self.encoder, self._parts, self._biases = base.encoder, base._parts, []
+    def __init__(
+        self, base: DecoderBackend, skip: LayerSkip, bits: int, *, shares: bool
+    ) -> None:
+        self.encoder = base.encoder
+        self._parts = base._parts
+        self._biases = []
         self._sources = base._sources if shares else {}
         super().__init__(base, skip, bits, shares=shares)
 
@@ -154,7 +193,9 @@ class PooledView(PoolBackend):
         self._layers = sublayers_of(base._model)
         self.guest = shares
         self.mode, self.windows = base.mode, base.windows
-        self._model, self._device, self._rope = base._model, base._device, base._rope
+        self._model = base._model
+        self._device = base._device
+        self._rope = base._rope
         self._tiled, self._images = base._tiled, base._images if shares else {}
         self.pool = base.pool if shares else KVPool(adjacent=base.pool.adjacent)
         self._skip = skip
@@ -165,7 +206,14 @@ class PooledView(PoolBackend):
             self.pool.prefixes.clear()
         self._skip = skip
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
         return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
@@ -178,11 +226,17 @@ class PooledView(PoolBackend):
 
 
 class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
-    """A pooled view of a decoder, which always attends to the source; it may share the sources of its base."""
+    """A pooled view of a decoder, which always attends to the source; it may share the
+    sources of its base.
+    """
 
-    def __init__(self, base: Seq2SeqPoolBackend, skip: LayerSkip, *, shares: bool) -> None:
+    def __init__(
+        self, base: Seq2SeqPoolBackend, skip: LayerSkip, *, shares: bool
+    ) -> None:
         super().__init__(base, skip, shares=shares)
-        self.encoder, self._own, self._positions = base.encoder, base._own, base._positions
+        self.encoder = base.encoder
+        self._own = base._own
+        self._positions = base._positions
         self._sources = base._sources if shares else Sources()
 
     def encode(self, id: int, source: List[int] | Encoded) -> None:
@@ -192,17 +246,25 @@ class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
 
 def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
     if bits not in CODINGS:
-        raise InvalidRequest(f"'bits' must be one of {', '.join(map(str, CODINGS))}, got {bits}")
+        raise InvalidRequest(
+            f"'bits' must be one of {', '.join(map(str, CODINGS))}, got {bits}"
+        )
     if bits == 16:
         return
     m = backend._model
-    depths = (m.hidden, m.experts.contents.inner if m.experts else m.intermediate, m.heads * m.dim)
+    depths = (
+        m.hidden,
+        m.experts.contents.inner if m.experts else m.intermediate,
+        m.heads * m.dim,
+    )
     if m.coding != forward.WHOLE:
         raise InvalidRequest(
-            f"cannot draft with {name} in {bits} bits: its own weights are held in few bits. Use another method"
+            f"cannot draft with {name} in {bits} bits: its own weights are held in few "
+            "bits. Use another method"
         )
     if bits == 4 and any(depth % forward.GROUP for depth in depths):
         raise InvalidRequest(
-            f"cannot read {name} with weights of 4 bits: its sizes {depths} are not multiples of {forward.GROUP}. Use "
+            f"cannot read {name} with weights of 4 bits: its sizes {depths} are not "
+            f"multiples of {forward.GROUP}. Use "
             "another method"
         )

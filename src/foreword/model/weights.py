@@ -1,4 +1,6 @@
-"""Provides trainable copies of a running model's weights, their replacement, and saving, for every backend."""
+"""Provides trainable copies of a running model's weights, their replacement, and
+saving, for every backend.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ from foreword.model.tokenizer import Tokenizer
 
 @torch.no_grad()
 def copied(model: Model) -> PreTrainedModel:
-    """Return a separate model with the same weights, in float32 on the same device, on no backend.
+    """Return a separate model with the same weights, in float32 on the same device, on
+    no backend.
 
     Raises ModelError where a backend holds weights in a form that cannot be read back.
     """
     config = copy.deepcopy(model.hf.config)
     attention = "sdpa" if getattr(model.hf, "_supports_sdpa", False) else "eager"
-    with torch.random.fork_rng(devices=[]):  # weights are initialized randomly first; keep the caller's random state
-        twin: Any = type(model.hf)._from_config(config, dtype=torch.float32, attn_implementation=attention)
+    # weights are initialized randomly first; keep the caller's random state
+    with torch.random.fork_rng(devices=[]):
+        twin: Any = type(model.hf)._from_config(
+            config, dtype=torch.float32, attn_implementation=attention
+        )
     nn.Module.to(twin, model.device)
     filled: set[str] = set()
     if isinstance(model.backend, CpuBackend):
@@ -51,7 +57,8 @@ def copied(model: Model) -> PreTrainedModel:
     missing = sorted(set(own) - filled)
     if missing:
         raise ModelError(
-            f"cannot read back the weights of {model.name}: backend '{model.capability.backend}' does not hold "
+            f"cannot read back the weights of {model.name}: backend "
+            f"'{model.capability.backend}' does not hold "
             f"{missing[0]}. Load the model again"
         )
     return twin.eval().requires_grad_(True)
@@ -59,9 +66,11 @@ def copied(model: Model) -> PreTrainedModel:
 
 @torch.no_grad()
 def replace(model: Model, by: PreTrainedModel) -> None:
-    """Overwrite a model's weights with those of another of its architecture, in its own dtype.
+    """Overwrite a model's weights with those of another of its architecture, in its own
+    dtype.
 
-    The memory stays the same, so existing pointers remain valid. Keys and values that were computed already stay.
+    The memory stays the same, so existing pointers remain valid. Keys and values that
+    were computed already stay.
     """
     source: Any = by
     own = model.hf.state_dict()
@@ -78,9 +87,11 @@ def replace(model: Model, by: PreTrainedModel) -> None:
 
 
 def save(model: Model, folder: Path, tokenizer: Tokenizer | None) -> None:
-    """Write the weights of a model as a checkpoint of transformers, in its dtype, with the tokenizer if there is one.
+    """Write the weights of a model as a checkpoint of transformers, in its dtype, with
+    the tokenizer if there is one.
 
-    The folder appears complete or not at all. Raises InvalidRequest where the path exists already.
+    The folder appears complete or not at all. Raises InvalidRequest where the path
+    exists already.
     """
     with atomic_folder(folder.expanduser()) as partial:
         stored: Any = nn.Module.to(copied(model), model.dtype)
@@ -91,10 +102,16 @@ def save(model: Model, folder: Path, tokenizer: Tokenizer | None) -> None:
 
 
 def _repack(backend: CpuBackend, by: PreTrainedModel) -> None:
-    """Write new weights into the memory that the C side points to. Embeddings are the model's, or tied to its head."""
-    described, held = backend._model, {tensor.data_ptr(): tensor for tensor in backend._held}
+    """Write new weights into the memory that the C side points to.
+
+    Embeddings are the model's, or tied to its head.
+    """
+    described = backend._model
+    held = {tensor.data_ptr(): tensor for tensor in backend._held}
     pack = backend._library.foreword_pack
-    for layer, pointers in zip(parts_of(by), described.layer[: described.layers], strict=True):
+    for layer, pointers in zip(
+        parts_of(by), described.layer[: described.layers], strict=True
+    ):
         for name, weight in products(layer).items():
             rows = weight.bfloat16().contiguous()
             pack(rows.data_ptr(), getattr(pointers, name), *rows.shape)

@@ -19,12 +19,16 @@ def _library() -> ctypes.CDLL | None:
     result = compiled(SOURCES / "bandwidth.c")
     if isinstance(result, str):
         return None
-    result.foreword_read.argtypes, result.foreword_read.restype = [c_void_p, c_int64], c_uint64
+    result.foreword_read.argtypes = [c_void_p, c_int64]
+    result.foreword_read.restype = c_uint64
     return result
 
 
 def read(memory: Tensor) -> float:
-    """Read the whole tensor in one thread and return its sum. Without a compiler torch does, which can be slower."""
+    """Read the whole tensor in one thread and return its sum.
+
+    Without a compiler torch does, which can be slower.
+    """
     library = _library()
     if library is None:
         return memory.sum().item()

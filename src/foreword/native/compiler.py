@@ -1,4 +1,7 @@
-"""Compilation of C files once per machine, with the libraries cached on disk. A missing compiler is not an error."""
+"""Compilation of C files once per machine, with the libraries cached on disk.
+
+A missing compiler is not an error.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ from foreword.native.cpu import told
 
 SOURCES = Path(__file__).parent / "csrc"
 """The folder of the C files."""
-NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+NATIVE = (
+    "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+)
 """Compiler flag: use all instructions of this processor."""
 NAMED_ONLY = "-ffp-contract=off"
 """Compiler flag: fused operations are only those that the code names."""
@@ -33,54 +38,92 @@ SHARED = 0o022
 """Permission bits that let users other than the owner write a file."""
 
 
-NOTICE: ContextVar[Callable[[str], object]] = ContextVar("notice", default=lambda _: None)
-"""Receiver of a line before a library is compiled, which happens once and may take a minute."""
+NOTICE: ContextVar[Callable[[str], object]] = ContextVar(
+    "notice", default=lambda _: None
+)
+"""Receiver of a line before a library is compiled, which happens once and may take a
+minute.
+"""
 
 
 def compiled(source: Path) -> ctypes.CDLL | str:
-    """Return the library compiled from `source`, or one sentence with the reason why there is none."""
+    """Return the library compiled from `source`, or one sentence with the reason why
+    there is none.
+    """
     command, more = compiler(), _words("FOREWORD_CFLAGS")
     if isinstance(more, str):
         return _without(more)
     if isinstance(command, str):  # warn only if CC named a compiler
         return _without(command) if os.environ.get("CC", "").strip() else command
     if shutil.which(command[0]) is None:
-        return _without(f"there is no C compiler {command[0]!r}, which the variable CC names; name another or unset it")
+        return _without(
+            f"there is no C compiler {command[0]!r}, which the variable CC names; name "
+            "another or unset it"
+        )
     flags = [*FLAGS, *more]  # the last of two conflicting flags applies
-    texts = [file.read_text() for file in sorted(source.parent.glob("*.c"))]  # they include one another
-    key = hashlib.sha256("\n".join([*texts, *command, *flags, _processor()]).encode()).hexdigest()[:16]
+    # they include one another
+    texts = [file.read_text() for file in sorted(source.parent.glob("*.c"))]
+    key = hashlib.sha256(
+        "\n".join([*texts, *command, *flags, _processor()]).encode()
+    ).hexdigest()[:16]
     try:
-        return _cached(f"{source.stem}-{key}") or _build([*command, *flags], source, key)
+        return _cached(f"{source.stem}-{key}") or _build(
+            [*command, *flags], source, key
+        )
     except subprocess.TimeoutExpired:
-        return _without(f"{shlex.join([*command, *more])} took longer than {SECONDS} s to compile {source.name}")
+        return _without(
+            f"{shlex.join([*command, *more])} took longer than {SECONDS} s to compile "
+            f"{source.name}"
+        )
     except subprocess.SubprocessError as error:
-        lines = (str(getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()
-        why = next((line for line in lines if "error" in line), lines[-1])  # the others trace includes
-        return _without(f"{shlex.join([*command, *more])} could not compile {source.name}: {why}")
+        lines = (
+            str(getattr(error, "stderr", None) or "").strip() or str(error)
+        ).splitlines()
+        # the others trace includes
+        why = next((line for line in lines if "error" in line), lines[-1])
+        return _without(
+            f"{shlex.join([*command, *more])} could not compile {source.name}: {why}"
+        )
     except OSError as error:
         return _without(f"the compiled {source.name} cannot be loaded: {error}")
 
 
 def compiler() -> list[str] | str:
-    """Return the command of the C compiler as words, or one sentence with the reason why there is none."""
+    """Return the command of the C compiler as words, or one sentence with the reason
+    why there is none.
+    """
     command = _words("CC")
     if command:
         return command
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    return [found] if found else "there is no C compiler (cc, gcc or clang); install one for a faster forward"
+    return (
+        [found]
+        if found
+        else (
+            "there is no C compiler (cc, gcc or clang); install one for a faster "
+            "forward"
+        )
+    )
 
 
 def _words(variable: str) -> list[str] | str:
-    """Return the words of the variable, split as a shell does; or one sentence with the reason why it cannot be."""
+    """Return the words of the variable, split as a shell does; or one sentence with the
+    reason why it cannot be.
+    """
     value = os.environ.get(variable, "")
     try:
         return shlex.split(value)
     except ValueError as error:
-        return f"the variable {variable} holds {value!r}, which cannot be read as a command: {error}"
+        return (
+            f"the variable {variable} holds {value!r}, which cannot be read as a "
+            f"command: {error}"
+        )
 
 
 def _cached(name: str) -> ctypes.CDLL | None:
-    """Return the cached library of this name; None unless one is intact and safe to load."""
+    """Return the cached library of this name; None unless one is intact and safe to
+    load.
+    """
     try:
         folder = cache_folder()
         if not folder.exists():
@@ -89,7 +132,11 @@ def _cached(name: str) -> ctypes.CDLL | None:
         for file in folder.glob(f"{name}-*.so"):
             if _safe(file) and file.stem.rpartition("-")[2] == _digest(file):
                 return ctypes.CDLL(str(file))
-            _warn_once("damaged", f"cannot load {file}: it is damaged, or others could write it; it is compiled again")
+            _warn_once(
+                "damaged",
+                f"cannot load {file}: it is damaged, or others could write it; it is "
+                "compiled again",
+            )
             file.unlink()
     except OSError:
         return None  # `_build` tries to cache a new one, and warns why it cannot
@@ -99,13 +146,23 @@ def _cached(name: str) -> ctypes.CDLL | None:
 def _build(command: list[str], source: Path, key: str) -> ctypes.CDLL:
     """Compile the library, cache it if possible, and load it.
 
-    Its file name ends with its checksum, so both appear atomically and concurrent processes do not interfere.
+    Its file name ends with its checksum, so both appear atomically and concurrent
+    processes do not interfere.
     """
-    NOTICE.get()(f"compiling {source.name} for this machine, once; it may take a minute")
+    NOTICE.get()(
+        f"compiling {source.name} for this machine, once; it may take a minute"
+    )
     with TemporaryDirectory(prefix="foreword-", ignore_cleanup_errors=True) as private:
         library = Path(private) / f"{source.stem}.so"
         command = [*command, str(source), "-o", str(library), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+        )
         try:
             folder = cache_folder()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -116,20 +173,35 @@ def _build(command: list[str], source: Path, key: str) -> ctypes.CDLL:
                 copy.chmod(0o755)
             return ctypes.CDLL(str(file))
         except OSError as error:
-            _warn_once("unkept", f"compiled code is not kept, so every process compiles it again: {error}; {FIX}")
+            _warn_once(
+                "unkept",
+                "compiled code is not kept, so every process compiles it again: "
+                f"{error}; {FIX}",
+            )
             return ctypes.CDLL(str(library))  # a loaded library outlives its file
 
 
 def _trusted(folder: Path) -> None:
-    """Close a folder of this user to others. Raise PermissionError if it belongs to another user."""
-    if os.name == "posix" and folder.stat().st_uid == os.geteuid() and not _safe(folder):
+    """Close a folder of this user to others.
+
+    Raise PermissionError if it belongs to another user.
+    """
+    if (
+        os.name == "posix"
+        and folder.stat().st_uid == os.geteuid()
+        and not _safe(folder)
+    ):
         folder.chmod(0o700)
     if not _safe(folder):
-        raise PermissionError(f"{folder} belongs to another user, or others may write in it")
+        raise PermissionError(
+            f"{folder} belongs to another user, or others may write in it"
+        )
 
 
 def _safe(path: Path) -> bool:
-    """Return whether the file belongs to this user or root, and no other user may write it."""
+    """Return whether the file belongs to this user or root, and no other user may write
+    it.
+    """
     if os.name != "posix":
         return True
     status = path.stat()
@@ -153,11 +225,15 @@ def _warn_once(kind: str, text: str) -> None:
 
 
 def _without(why: str) -> str:
-    _warn_once("without", f"C code is off and PyTorch computes instead, more slowly: {why}")
+    _warn_once(
+        "without", f"C code is off and PyTorch computes instead, more slowly: {why}"
+    )
     return why
 
 
 def _processor() -> str:
-    """Return what identifies this processor; code compiled for it must not run on another."""
+    """Return what identifies this processor; code compiled for it must not run on
+    another.
+    """
     lines = [line for line in told() if line.startswith(("model name", "flags"))][:2]
     return "\n".join([platform.machine(), platform.processor(), *lines])

@@ -9,8 +9,14 @@ import torch
 
 
 def processor() -> str:
-    """Return the vendor's name of the processor if the system reports it, else its architecture."""
-    names = (line.partition(":")[2].strip() for line in told() if line.startswith("model name"))
+    """Return the vendor's name of the processor if the system reports it, else its
+    architecture.
+    """
+    names = (
+        line.partition(":")[2].strip()
+        for line in told()
+        if line.startswith("model name")
+    )
     return next(names, "") or platform.processor() or platform.machine()
 
 

@@ -1,4 +1,6 @@
-"""ctypes structures and functions of the C forward (forward.c); fields must match those of csrc/model.c in order."""
+"""ctypes structures and functions of the C forward (forward.c); fields must match those
+of csrc/model.c in order.
+"""
 
 from __future__ import annotations
 
@@ -15,38 +17,71 @@ LANES = 16
 """Numbers per SIMD vector (simd.c)."""
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
-WHOLE, BYTES, GROUPS = 0, 1, 2
-"""Storage of weights (`Model.coding`): bfloat16, 8 bits, or each matrix with a header of its own (`Grouped`). Keys and
-values (`Model.kv_coding`) have one of the first two."""
+WHOLE = 0
+BYTES = 1
+GROUPS = 2
+"""Storage of weights (`Model.coding`): bfloat16, 8 bits, or each matrix with a header
+of its own (`Grouped`). Keys and values (`Model.kv_coding`) have one of the first two.
+"""
 BF16, F16, F32, FACTOR, ZERO = range(1, 6)
-"""Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = there are none)."""
+"""Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = there are
+none).
+"""
 SILU, GELU, GELU_ERF, RELU, RELU_SQUARED, CLAMPED = range(6)
-"""Activations (`Model.activation`); GELU is the tanh form. Gated MLPs use one of the first two, or the last."""
+"""Activations (`Model.activation`); GELU is the tanh form.
+
+Gated MLPs use one of the first two, or the last.
+"""
 GROUP = 32
 """Inputs that share a scale in 4-bit weights."""
 
 
 class Layer(Structure):
-    """The weights of a layer, where its keys and values start in a page, and which of its halves are skipped."""
+    """The weights of a layer, where its keys and values start in a page, and which of
+    its halves are skipped.
+    """
 
     __slots__ = ()
     _fields_ = [(n, c_void_p) for n in ("qkv", "out", "gate_up", "down")]
-    _fields_ += [(n, c_void_p) for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm")]
-    _fields_ += [(n, c_void_p) for n in ("said_norm", "mlp_said_norm", "cos", "sin", "given_norm")]
+    _fields_ += [
+        (n, c_void_p)
+        for n in ("qkv_bias", "norm", "mlp_norm", "query_norm", "key_norm")
+    ]
+    _fields_ += [
+        (n, c_void_p)
+        for n in ("said_norm", "mlp_said_norm", "cos", "sin", "given_norm")
+    ]
     _fields_ += [(n, c_int64) for n in ("keys", "values")]
     _fields_ += [(n, c_int64) for n in ("window", "skipped", "normed")]
     _fields_ += [(n, c_void_p) for n in ("taps", "decay", "step_bias", "gated_norm")]
     _fields_ += [("number", c_int64), ("router", c_void_p), ("expert_bias", c_void_p)]
-    _fields_ += [(n, c_void_p) for n in ("norm_bias", "mlp_norm_bias", "out_bias", "up_bias", "down_bias")]
-    _fields_ += [(n, c_void_p) for n in ("cross_q", "cross_out", "cross_norm", "cross_norm_bias", "cross_q_bias")]
-    _fields_ += [(n, c_void_p) for n in ("cross_out_bias", "bias", "router_bias", "sinks")]
+    _fields_ += [
+        (n, c_void_p)
+        for n in ("norm_bias", "mlp_norm_bias", "out_bias", "up_bias", "down_bias")
+    ]
+    _fields_ += [
+        (n, c_void_p)
+        for n in (
+            "cross_q",
+            "cross_out",
+            "cross_norm",
+            "cross_norm_bias",
+            "cross_q_bias",
+        )
+    ]
+    _fields_ += [
+        (n, c_void_p) for n in ("cross_out_bias", "bias", "router_bias", "sinks")
+    ]
 
 
 class Grouped(Structure):
     """The header of a matrix whose weights have scales by group (groups.c)."""
 
     __slots__ = ()
-    _fields_ = [(n, c_int64) for n in ("bits", "group", "span", "scale", "offset", "strip", "matrix")]
+    _fields_ = [
+        (n, c_int64)
+        for n in ("bits", "group", "span", "scale", "offset", "strip", "matrix")
+    ]
     _fields_ += [("level", ctypes.c_int8 * 16), ("unused", ctypes.c_char * 56)]
 
 
@@ -54,7 +89,10 @@ class Experts(Structure):
     """Sizes of the experts, the same in every layer that has them (experts.c)."""
 
     __slots__ = ()
-    _fields_ = [(n, c_int64) for n in ("count", "top_k", "shared", "inner", "sigmoid", "normed", "gated")]
+    _fields_ = [
+        (n, c_int64)
+        for n in ("count", "top_k", "shared", "inner", "sigmoid", "normed", "gated")
+    ]
     _fields_ += [("scale", c_float)]
 
 
@@ -63,7 +101,18 @@ class Routing(Structure):
 
     __slots__ = ()
     _fields_ = [
-        (n, c_void_p) for n in ("expert", "place", "weight", "row", "first", "gathered", "gated", "outputs", "steps")
+        (n, c_void_p)
+        for n in (
+            "expert",
+            "place",
+            "weight",
+            "row",
+            "first",
+            "gathered",
+            "gated",
+            "outputs",
+            "steps",
+        )
     ]
 
 
@@ -71,7 +120,10 @@ class Recurrence(Structure):
     """Sizes of recurrent layers (recurrent.c)."""
 
     __slots__ = ()
-    _fields_ = [(n, c_int64) for n in ("key_heads", "heads", "key_dim", "dim", "taps", "channels", "spread")]
+    _fields_ = [
+        (n, c_int64)
+        for n in ("key_heads", "heads", "key_dim", "dim", "taps", "channels", "spread")
+    ]
 
 
 class State(Structure):
@@ -83,20 +135,56 @@ class State(Structure):
 
 
 class Model(Structure):
-    """A model: sizes, weights, layers, and how its architecture differs from Llama's (0 = not at all)."""
+    """A model: sizes, weights, layers, and how its architecture differs from Llama's (0
+    = not at all).
+    """
 
     __slots__ = ()
-    _fields_ = [(n, c_int64) for n in ("layers", "hidden", "heads", "kv_heads", "dim", "intermediate", "vocab")]
+    _fields_ = [
+        (n, c_int64)
+        for n in (
+            "layers",
+            "hidden",
+            "heads",
+            "kv_heads",
+            "dim",
+            "intermediate",
+            "vocab",
+        )
+    ]
     _fields_ += [("eps", c_float), ("scale", c_float)]
     _fields_ += [("embedding", c_void_p), ("norm", c_void_p), ("head", c_void_p)]
     _fields_ += [("layer", POINTER(Layer)), ("coding", c_int64), ("ids", c_void_p)]
     _fields_ += [(n, c_int64) for n in ("rotary_dim", "activation", "broad")]
-    _fields_ += [(n, c_float) for n in ("embedding_scale", "score_cap", "logit_cap", "residual_scale", "logit_scale")]
-    _fields_ += [("table", c_void_p), ("table_rows", c_int64), ("query_stride", c_int64)]
+    _fields_ += [
+        (n, c_float)
+        for n in (
+            "embedding_scale",
+            "score_cap",
+            "logit_cap",
+            "residual_scale",
+            "logit_scale",
+        )
+    ]
+    _fields_ += [
+        ("table", c_void_p),
+        ("table_rows", c_int64),
+        ("query_stride", c_int64),
+    ]
     _fields_ += [("recurrence", POINTER(Recurrence)), ("experts", POINTER(Experts))]
-    _fields_ += [(n, c_void_p) for n in ("norm_bias", "head_bias", "position_embedding")]
-    _fields_ += [(n, c_int64) for n in ("position_count", "centred", "plain", "parallel", "norm_after_rotary")]
-    _fields_ += [("query_scale", c_void_p), ("kv_coding", c_int64), ("distances", c_int64), ("stream", c_void_p)]
+    _fields_ += [
+        (n, c_void_p) for n in ("norm_bias", "head_bias", "position_embedding")
+    ]
+    _fields_ += [
+        (n, c_int64)
+        for n in ("position_count", "centred", "plain", "parallel", "norm_after_rotary")
+    ]
+    _fields_ += [
+        ("query_scale", c_void_p),
+        ("kv_coding", c_int64),
+        ("distances", c_int64),
+        ("stream", c_void_p),
+    ]
 
 
 class Span(Structure):
@@ -106,7 +194,12 @@ class Span(Structure):
     _fields_ = [(n, c_int64) for n in ("start", "stop", "past", "held", "first_chain")]
     _fields_ += [("pages", c_void_p), ("parents", c_void_p), ("mutual", c_int64)]
     _fields_ += [("committed", c_int64), ("state", POINTER(State))]
-    _fields_ += [("placed", c_int64), ("reach", c_void_p * 2), ("source", c_int64), ("source_pages", c_void_p)]
+    _fields_ += [
+        ("placed", c_int64),
+        ("reach", c_void_p * 2),
+        ("source", c_int64),
+        ("source_pages", c_void_p),
+    ]
 
 
 class Forward(Structure):
@@ -116,11 +209,24 @@ class Forward(Structure):
     _fields_ = [(n, c_int64) for n in ("rows", "spans", "kept")]
     _fields_ += [(n, c_void_p) for n in ("tokens", "positions", "keep")]
     _fields_ += [("span", POINTER(Span))]
-    _fields_ += [(n, c_void_p) for n in ("logits", "residual", "wide", "scores", "narrow", "steps")]
+    _fields_ += [
+        (n, c_void_p)
+        for n in ("logits", "residual", "wide", "scores", "narrow", "steps")
+    ]
     _fields_ += [("longest", c_int64), ("hidden_layer_count", c_int64)]
     _fields_ += [(n, c_void_p) for n in ("hidden_layers", "hidden_states", "given")]
-    _fields_ += [("states", c_void_p), ("room", c_int64), ("kv_only", c_int64), ("routing", POINTER(Routing))]
-    _fields_ += [("page", c_void_p), ("image", c_void_p), ("image_layers", c_int64), ("unpacked", c_void_p)]
+    _fields_ += [
+        ("states", c_void_p),
+        ("room", c_int64),
+        ("kv_only", c_int64),
+        ("routing", POINTER(Routing)),
+    ]
+    _fields_ += [
+        ("page", c_void_p),
+        ("image", c_void_p),
+        ("image_layers", c_int64),
+        ("unpacked", c_void_p),
+    ]
 
 
 @cache
@@ -132,13 +238,35 @@ def library() -> ctypes.CDLL | str:
         lib.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
         lib.foreword_coded_bytes.argtypes = [c_int64, c_int64, ctypes.c_int]
         lib.foreword_coded_bytes.restype = c_int64
-        lib.foreword_quantize.argtypes = [c_void_p, c_void_p, c_int64, c_int64, ctypes.c_int]
+        lib.foreword_quantize.argtypes = [
+            c_void_p,
+            c_void_p,
+            c_int64,
+            c_int64,
+            ctypes.c_int,
+        ]
         lib.foreword_move.argtypes = [POINTER(Model), c_void_p, c_int64, c_int64]
-        lib.foreword_write.argtypes = [POINTER(Model), c_int64, c_void_p, c_void_p, c_int64, c_void_p]
+        lib.foreword_write.argtypes = [
+            POINTER(Model),
+            c_int64,
+            c_void_p,
+            c_void_p,
+            c_int64,
+            c_void_p,
+        ]
         lib.foreword_shift.argtypes = [POINTER(Model), POINTER(State), c_int64, c_int64]
-        lib.foreword_stream.argtypes = [ctypes.c_char_p, c_int64, c_int64, c_void_p, c_void_p, c_int64]
+        lib.foreword_stream.argtypes = [
+            ctypes.c_char_p,
+            c_int64,
+            c_int64,
+            c_void_p,
+            c_void_p,
+            c_int64,
+        ]
         lib.foreword_stream.restype = c_void_p
-        lib.foreword_stream_failed.argtypes = lib.foreword_end_stream.argtypes = [c_void_p]
+        lib.foreword_stream_failed.argtypes = lib.foreword_end_stream.argtypes = [
+            c_void_p
+        ]
         lib.foreword_use_amx(1)
     return lib
 
@@ -150,8 +278,14 @@ def amx() -> bool:
 
 
 def factor() -> torch.dtype:
-    """Return the dtype of activations in C: bfloat16, or float32 widened from bfloat16."""
-    return torch.bfloat16 if needed().foreword_factor_bytes() == torch.bfloat16.itemsize else torch.float32
+    """Return the dtype of activations in C: bfloat16, or float32 widened from
+    bfloat16.
+    """
+    return (
+        torch.bfloat16
+        if needed().foreword_factor_bytes() == torch.bfloat16.itemsize
+        else torch.float32
+    )
 
 
 def reason() -> str | None:

@@ -1,7 +1,8 @@
-"""Memory in huge pages, for weights that every forward reads completely; or in a file, while it is being written.
+"""Memory in huge pages, for weights that every forward reads completely; or in a file,
+while it is being written.
 
-With 4 KB pages the processor translates an address every 64 cache lines, and its prefetcher stops there. Where the
-system has no huge pages, this is plain memory.
+With 4 KB pages the processor translates an address every 64 cache lines, and its
+prefetcher stops there. Where the system has no huge pages, this is plain memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 @contextmanager
 def pages_in(folder: Path | None) -> Iterator[None]:
-    """Let all `Pages` that are made inside lie in unnamed files of a folder, which the system may write out; None: not.
+    """Let all `Pages` that are made inside lie in unnamed files of a folder, which the
+    system may write out; None: not.
 
     Raises DiskError, where memory is requested, if the folder has no room.
     """
@@ -45,7 +47,10 @@ def pages_in(folder: Path | None) -> Iterator[None]:
 
 
 class Pages:
-    """An allocator of cache-line-aligned tensors in huge pages. A block is freed with its last tensor."""
+    """An allocator of cache-line-aligned tensors in huge pages.
+
+    A block is freed with its last tensor.
+    """
 
     def __init__(self) -> None:
         self._folder = _folder.get()
@@ -69,7 +74,9 @@ def _block(size: int, folder: Path | None) -> UInt8[Tensor, "size"]:
     if folder is not None:
         with TemporaryFile(dir=folder) as file:
             with room(folder):  # now: a page that finds the disk full ends the process
-                os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
+                os.posix_fallocate(file.fileno(), 0, size) if hasattr(
+                    os, "posix_fallocate"
+                ) else file.truncate(size)
             return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
     memory = mmap.mmap(-1, size + LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # not on this system

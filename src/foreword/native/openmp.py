@@ -1,8 +1,9 @@
 """Limits on torch's OpenMP threads while our C code uses the cores.
 
-After each parallel operation of torch, its OpenMP threads spin for milliseconds, waiting for the next one. A C forward
-that starts meanwhile shares the cores with them: 22 ms instead of 15 were measured. Between C forwards torch has little
-to do, so it uses one thread.
+After each parallel operation of torch, its OpenMP threads spin for milliseconds,
+waiting for the next one. A C forward that starts meanwhile shares the cores with them:
+22 ms instead of 15 were measured. Between C forwards torch has little to do, so it uses
+one thread.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ RUNTIMES = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
 HEAVY = 64 * 2**20
 """Bytes of weights above which a module uses all of torch's threads, in any precision.
 
-The threads spin on afterwards, on cores that the target needs next: with a head of 40 MB each round took 5 ms more.
+The threads spin on afterwards, on cores that the target needs next: with a head of 40
+MB each round took 5 ms more.
 """
 
 
 class _Held(threading.local):
-    """Torch's thread count in this Python thread before it was limited to one; 0 if it is not limited."""
+    """Torch's thread count in this Python thread before it was limited to one; 0 if it
+    is not limited.
+    """
 
     threads = 0
 
@@ -42,7 +46,9 @@ _held = _Held()
 
 
 def threads() -> int:
-    """Return the threads that a computation may use here, whether or not torch is limited to one."""
+    """Return the threads that a computation may use here, whether or not torch is
+    limited to one.
+    """
     return _held.threads or torch.get_num_threads()
 
 
@@ -78,10 +84,14 @@ def all_threads() -> Iterator[None]:
         _held.threads = before
 
 
-def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield the results for items, in order, by as many Python threads as torch has, with one of torch's threads each.
+def in_parallel(
+    function: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Result]:
+    """Yield the results for items, in order, by as many Python threads as torch has,
+    with one of torch's threads each.
 
-    Torch splits few of its operations on bytes. Items are taken a little ahead, so that few results wait.
+    Torch splits few of its operations on bytes. Items are taken a little ahead, so that
+    few results wait.
     """
 
     def alone(item: Item) -> Result:
@@ -100,15 +110,23 @@ def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> It
 
 
 def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
-    """Return the context to compute a module in: all threads, or one if it is small (see `HEAVY`)."""
-    return all_threads if sum(weight.nbytes for weight in part.parameters()) > HEAVY else nullcontext
+    """Return the context to compute a module in: all threads, or one if it is small
+    (see `HEAVY`).
+    """
+    return (
+        all_threads
+        if sum(weight.nbytes for weight in part.parameters()) > HEAVY
+        else nullcontext
+    )
 
 
 @cache
 def _limit() -> ctypes._NamedFuncPointer | None:
-    """Return omp_set_num_threads of the runtime that torch loaded; None if absent. It affects the calling thread only.
+    """Return omp_set_num_threads of the runtime that torch loaded; None if absent. It
+    affects the calling thread only.
 
-    (`torch.set_num_threads` would also change the default of threads that start meanwhile.)
+    (`torch.set_num_threads` would also change the default of threads that start
+    meanwhile.)
     """
     if not torch.backends.openmp.is_available():
         return None
@@ -118,6 +136,15 @@ def _limit() -> ctypes._NamedFuncPointer | None:
         return None
     found = dict.fromkeys("/" + line.partition("/")[2] for line in lines)
     torchs = str(Path(torch.__file__).parent)
-    paths = sorted(found, key=lambda path: not path.startswith(torchs))  # other packages bring runtimes of their own
-    runtimes = (ctypes.CDLL(path) for path in paths if RUNTIMES.search(path))  # already loaded: same handles
-    return next((runtime.omp_set_num_threads for runtime in runtimes if hasattr(runtime, "omp_set_num_threads")), None)
+    # other packages bring runtimes of their own
+    paths = sorted(found, key=lambda path: not path.startswith(torchs))
+    # already loaded: same handles
+    runtimes = (ctypes.CDLL(path) for path in paths if RUNTIMES.search(path))
+    return next(
+        (
+            runtime.omp_set_num_threads
+            for runtime in runtimes
+            if hasattr(runtime, "omp_set_num_threads")
+        ),
+        None,
+    )

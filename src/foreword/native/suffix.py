@@ -1,4 +1,5 @@
-"""Suffix lookup and continuation counts in C (suffix.c). Without a compiler callers use their own code.
+"""Suffix lookup and continuation counts in C (suffix.c). Without a compiler callers use
+their own code.
 
 Fields of the structures must match those of suffix.c in order.
 """
@@ -14,14 +15,21 @@ from functools import cache
 
 from foreword.native.compiler import SOURCES, compiled
 
-ROWS, VOTERS, KINDS = 5, 32, 64
+ROWS = 5
+VOTERS = 32
+KINDS = 64
 
 
 class Index(Structure):
     """Pointers to the arrays of a suffix index."""
 
     __slots__ = ()
-    _fields_ = [("tokens", c_void_p), ("hashes", c_void_p), ("latest", c_void_p * ROWS), ("before", c_void_p * ROWS)]
+    _fields_ = [
+        ("tokens", c_void_p),
+        ("hashes", c_void_p),
+        ("latest", c_void_p * ROWS),
+        ("before", c_void_p * ROWS),
+    ]
     _fields_ += [("capacity", c_int64), ("shift", c_int64)]
 
 
@@ -34,7 +42,9 @@ class Votes(Structure):
 
 
 class Trust(Structure):
-    """How often votes of each weight class were right, as in estimators.py; initially all zeros."""
+    """How often votes of each weight class were right, as in estimators.py; initially
+    all zeros.
+    """
 
     __slots__ = ()
     _fields_ = [("right", c_double * KINDS * 2), ("tried", c_double * KINDS * 2)]
@@ -44,7 +54,12 @@ class Bounds(Structure):
     """Limits of a draft tree, as in draft/lookup/suffix_votes.py."""
 
     __slots__ = ()
-    _fields_ = [("most", c_int64), ("branches", c_int64), ("ends", c_int64), ("end", c_void_p)]
+    _fields_ = [
+        ("most", c_int64),
+        ("branches", c_int64),
+        ("ends", c_int64),
+        ("end", c_void_p),
+    ]
     _fields_ += [("floor", c_double), ("novelty", c_double)]
 
 
@@ -57,9 +72,24 @@ def library() -> ctypes.CDLL | None:
     index, numbers = POINTER(Index), POINTER(c_int64)
     lib.foreword_note.argtypes = [index, c_int64, numbers, c_int64]
     lib.foreword_note.restype = None
-    lib.foreword_votes.argtypes = [index, c_int64, index, c_int64, numbers, c_int64, POINTER(Votes)]
+    lib.foreword_votes.argtypes = [
+        index,
+        c_int64,
+        index,
+        c_int64,
+        numbers,
+        c_int64,
+        POINTER(Votes),
+    ]
     lib.foreword_votes.restype = None
-    lib.foreword_poll.argtypes = [POINTER(Votes), POINTER(Trust), POINTER(Bounds), numbers, numbers, POINTER(c_double)]
+    lib.foreword_poll.argtypes = [
+        POINTER(Votes),
+        POINTER(Trust),
+        POINTER(Bounds),
+        numbers,
+        numbers,
+        POINTER(c_double),
+    ]
     lib.foreword_poll.restype = c_int64
     lib.foreword_close.argtypes = [POINTER(Votes), POINTER(Trust), numbers, c_int64]
     lib.foreword_close.restype = None
@@ -74,12 +104,21 @@ def index(
     capacity: int,
     shift: int,
 ) -> Index | None:
-    """Return the index as a C structure, valid as long as the arrays live; None without a compiler."""
+    """Return the index as a C structure, valid as long as the arrays live; None without
+    a compiler.
+    """
     if library() is None:
         return None
     rows = ([part.buffer_info()[0] for part in parts] for parts in (latest, before))
     latest_at, before_at = ((c_void_p * ROWS)(*row) for row in rows)
-    return Index(tokens.buffer_info()[0], hashes.buffer_info()[0], latest_at, before_at, capacity, shift)
+    return Index(
+        tokens.buffer_info()[0],
+        hashes.buffer_info()[0],
+        latest_at,
+        before_at,
+        capacity,
+        shift,
+    )
 
 
 def note(index: Index, end: int, tokens: List[int]) -> None:
@@ -95,9 +134,16 @@ class NativeCounts:
     __slots__ = ("_followed", "_trust", "_votes")
 
     def __init__(
-        self, own: tuple[Index, int], past: tuple[Index, int] | None, context: List[int], length: int, trust: Trust
+        self,
+        own: tuple[Index, int],
+        past: tuple[Index, int] | None,
+        context: List[int],
+        length: int,
+        trust: Trust,
     ) -> None:
-        """Collect up to `length` tokens after each occurrence of the suffixes of `context` in (index, end) pairs."""
+        """Collect up to `length` tokens after each occurrence of the suffixes of
+        `context` in (index, end) pairs.
+        """
         lib = library()
         assert lib is not None, "an index needs the library"
         self._trust, self._followed = trust, (c_int32 * (VOTERS * length))()
@@ -105,22 +151,41 @@ class NativeCounts:
         here, end = own
         there, past_end = (byref(past[0]), past[1]) if past else (None, 0)
         suffix = (c_int64 * len(context))(*context)
-        lib.foreword_votes(byref(here), end, there, past_end, suffix, len(context), byref(self._votes))
+        lib.foreword_votes(
+            byref(here), end, there, past_end, suffix, len(context), byref(self._votes)
+        )
 
     def grown(
-        self, most: int, floor: float, ends: Iterable[int], branches: bool, novelty: float
+        self,
+        most: int,
+        floor: float,
+        ends: Iterable[int],
+        branches: bool,
+        novelty: float,
     ) -> tuple[list[int], list[int], list[float]]:
-        """Return tokens, parents and acceptance probabilities of the likeliest draft tokens.
+        """Return tokens, parents and acceptance probabilities of the likeliest draft
+        tokens.
 
         Raises MemoryError if C cannot allocate its heap.
         """
         lib = library()
         assert lib is not None, "an index needs the library"
-        tokens, parents, probabilities = (c_int64 * most)(), (c_int64 * most)(), (c_double * most)()
+        tokens = (c_int64 * most)()
+        parents = (c_int64 * most)()
+        probabilities = (c_double * most)()
         last = tuple(ends)
         end = (c_int64 * len(last))(*last)
-        bounds = Bounds(most, branches, len(last), ctypes.addressof(end), floor, novelty)
-        count = lib.foreword_poll(byref(self._votes), byref(self._trust), byref(bounds), tokens, parents, probabilities)
+        bounds = Bounds(
+            most, branches, len(last), ctypes.addressof(end), floor, novelty
+        )
+        count = lib.foreword_poll(
+            byref(self._votes),
+            byref(self._trust),
+            byref(bounds),
+            tokens,
+            parents,
+            probabilities,
+        )
         if count < 0:
             raise MemoryError("cannot grow a draft tree: out of memory")
         return tokens[:count], parents[:count], probabilities[:count]
@@ -129,4 +194,9 @@ class NativeCounts:
         """Update the acceptance counts with the tokens that were emitted."""
         lib = library()
         assert lib is not None, "an index needs the library"
-        lib.foreword_close(byref(self._votes), byref(self._trust), (c_int64 * len(emitted))(*emitted), len(emitted))
+        lib.foreword_close(
+            byref(self._votes),
+            byref(self._trust),
+            (c_int64 * len(emitted))(*emitted),
+            len(emitted),
+        )

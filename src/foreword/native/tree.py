@@ -1,4 +1,7 @@
-"""Whole draft trees in one C call (tree.c). Fields of the structure must match those of tree.c in order."""
+"""Whole draft trees in one C call (tree.c).
+
+Fields of the structure must match those of tree.c in order.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,22 @@ class CoupledTree(Structure):
         ("held", c_int64),
         *((n, c_void_p) for n in ("tokens", "parents", "probabilities")),
     ]
-    _fields_ += [("chosen", c_int64), *((n, c_void_p) for n in ("best_tokens", "best_parents", "best_probabilities"))]
-    _fields_ += [(n, c_void_p) for n in ("read_tokens", "read_parents", "child", "value")]
+    _fields_ += [
+        ("chosen", c_int64),
+        *((n, c_void_p) for n in ("best_tokens", "best_parents", "best_probabilities")),
+    ]
+    _fields_ += [
+        (n, c_void_p) for n in ("read_tokens", "read_parents", "child", "value")
+    ]
 
 
-_ARGUMENTS = [POINTER(forward.Model), POINTER(forward.Forward), POINTER(CoupledTree), c_void_p, ctypes.c_int]
+_ARGUMENTS = [
+    POINTER(forward.Model),
+    POINTER(forward.Forward),
+    POINTER(CoupledTree),
+    c_void_p,
+    ctypes.c_int,
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,9 @@ Children = tuple[list[int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class GrownTree:
-    """The best draft tokens, likeliest first, and those read to find them; parents before children."""
+    """The best draft tokens, likeliest first, and those read to find them; parents
+    before children.
+    """
 
     tokens: list[int]
     parents: list[int]
@@ -79,8 +95,17 @@ class GrownTree:
 class Rows(List[Children]):
     """Children in C arrays, converted on access, since few rows are ever used."""
 
-    def __init__(self, child: ctypes.Array[c_int64], value: ctypes.Array[c_float], breadth: int, rows: int) -> None:
-        self._child, self._value, self._breadth, self._rows = child, value, breadth, rows
+    def __init__(
+        self,
+        child: ctypes.Array[c_int64],
+        value: ctypes.Array[c_float],
+        breadth: int,
+        rows: int,
+    ) -> None:
+        self._child = child
+        self._value = value
+        self._breadth = breadth
+        self._rows = rows
 
     def __len__(self) -> int:
         return self._rows
@@ -111,11 +136,14 @@ class NativeTreeGrower:
         self._logits = self._scratch = torch.empty(0, 0, dtype=torch.float32)
 
     def room(self, rows: int) -> Float[Tensor, "rows vocab"]:
-        """Return the buffer for the logits of `rows` rows, valid until the next tree."""
+        """Return the buffer for the logits of `rows` rows, valid until the
+        next tree.
+        """
         if self._logits.shape[0] < rows:
             vocab = self._model.vocab
             self._logits = torch.empty(rows, vocab, dtype=torch.float32)
-            self._scratch = torch.empty(vocab + forward.LANES, dtype=torch.float32)  # C writes whole vectors
+            # C writes whole vectors
+            self._scratch = torch.empty(vocab + forward.LANES, dtype=torch.float32)
         return self._logits
 
     def grow(
@@ -129,28 +157,54 @@ class NativeTreeGrower:
     ) -> GrownTree:
         """Run `forward`, then grow a tree by reading at most `reads` draft tokens.
 
-        Its logits must be those of `room`, and its scratch must hold `ask.width` rows. `distributions` (float32 logits)
-        replace the model at each depth; its head, if any, adds the logits of the token before.
+        Its logits must be those of `room`, and its scratch must hold `ask.width` rows.
+        `distributions` (float32 logits) replace the model at each depth; its head, if
+        any, adds the logits of the token before.
         """
         most = (reads + 1) * ask.breadth
         if not self._nodes or len(self._nodes[0]) < most:
             self._nodes = ((c_int64 * most)(), (c_int64 * most)(), (c_double * most)())
-        tokens, parents, probabilities = (c_int64 * ask.most)(), (c_int64 * ask.most)(), (c_double * ask.most)()
+        tokens = (c_int64 * ask.most)()
+        parents = (c_int64 * ask.most)()
+        probabilities = (c_double * ask.most)()
         read, before = (c_int64 * (reads + 1))(), (c_int64 * (reads + 1))()
         child, value = (c_int64 * most)(), (c_float * most)()
         ends = (c_int64 * len(ask.ends))(*ask.ends)
         noise = None if ask.noise is None else ask.noise.contiguous()
         growth = CoupledTree(
-            ask.most, ask.breadth, ask.deep, ask.width, reads, ask.floor, ask.temperature, ask.scale,
-            None if noise is None else noise.data_ptr(), 0 if noise is None else noise.shape[1],
-            len(ask.ends), ctypes.addressof(ends), None if distributions is None else distributions.data_ptr(),
-            0, 0, *map(ctypes.addressof, self._nodes), 0,
-            *map(ctypes.addressof, (tokens, parents, probabilities, read, before, child, value)),
-        )  # fmt: skip
+            ask.most,
+            ask.breadth,
+            ask.deep,
+            ask.width,
+            reads,
+            ask.floor,
+            ask.temperature,
+            ask.scale,
+            None if noise is None else noise.data_ptr(),
+            0 if noise is None else noise.shape[1],
+            len(ask.ends),
+            ctypes.addressof(ends),
+            None if distributions is None else distributions.data_ptr(),
+            0,
+            0,
+            *map(ctypes.addressof, self._nodes),
+            0,
+            *map(
+                ctypes.addressof,
+                (tokens, parents, probabilities, read, before, child, value),
+            ),
+        )
         scratch = self._scratch.data_ptr()
-        self._library.foreword_grow(byref(self._model), byref(forward), byref(growth), scratch, threads)
+        self._library.foreword_grow(
+            byref(self._model), byref(forward), byref(growth), scratch, threads
+        )
         chosen, held = growth.chosen, growth.held
         children = Rows(child, value, ask.breadth, held + 1)
         return GrownTree(
-            tokens[:chosen], parents[:chosen], probabilities[:chosen], read[:held], before[:held], children
+            tokens[:chosen],
+            parents[:chosen],
+            probabilities[:chosen],
+            read[:held],
+            before[:held],
+            children,
         )

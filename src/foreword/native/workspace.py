@@ -12,8 +12,12 @@ from torch import Tensor
 from foreword.native import forward
 from foreword.native.forward import LANES
 
-MARGIN, QUERIES, PAGE = 64, 16, 64
-"""Most scores computed beyond the last position; rows of scores per thread; rows of a page."""
+MARGIN = 64
+QUERIES = 16
+PAGE = 64
+"""Most scores computed beyond the last position; rows of scores per thread; rows of a
+page.
+"""
 
 
 class Workspace:
@@ -28,36 +32,57 @@ class Workspace:
         self.routing: ctypes._Pointer[forward.Routing] | None = None
         """The routing of rows to experts; None if there are none."""
         self.unpacked: int | None = None
-        """Address of the keys and values of one head per thread, unpacked; None if they have no 8 bits."""
+        """Address of the keys and values of one head per thread, unpacked; None if they
+        have no 8 bits.
+        """
 
-    def fit(self, rows: int, threads: int, longest: int) -> tuple[int, int, int, int, int, int]:
-        """Return the addresses of (residual, wide, scores, narrow, steps) and the length of a row of scores."""
-        if rows > self._rows or threads > self._threads or longest + MARGIN > self._longest:
-            self._rows, self._threads = max(rows, self._rows), max(threads, self._threads)
+    def fit(
+        self, rows: int, threads: int, longest: int
+    ) -> tuple[int, int, int, int, int, int]:
+        """Return the addresses of (residual, wide, scores, narrow, steps) and the
+        length of a row of scores.
+        """
+        if (
+            rows > self._rows
+            or threads > self._threads
+            or longest + MARGIN > self._longest
+        ):
+            self._rows = max(rows, self._rows)
+            self._threads = max(threads, self._threads)
             self._longest = max(2 * longest + MARGIN, 1024)
             m = self._model
-            wide = max(m.heads * (m.query_stride or m.dim) + 2 * m.kv_heads * m.dim, m.hidden)
+            wide = max(
+                m.heads * (m.query_stride or m.dim) + 2 * m.kv_heads * m.dim, m.hidden
+            )
             inner = max(2 * m.hidden, m.heads * m.dim)
             if m.recurrence:
                 sizes = m.recurrence.contents
-                wide, inner = max(wide, sizes.spread), max(inner, sizes.heads * sizes.dim, sizes.channels)
+                wide = max(wide, sizes.spread)
+                inner = max(inner, sizes.heads * sizes.dim, sizes.channels)
             if m.plain:
                 wide = max(wide, m.intermediate)
             if m.experts:
-                wide = max(wide, m.experts.contents.count + LANES)  # router logits, in whole panels
+                # router logits, in whole panels
+                wide = max(wide, m.experts.contents.count + LANES)
             self._tensors = (
                 torch.empty(self._rows, m.hidden, dtype=torch.float32),
                 torch.empty(self._rows, wide, dtype=torch.float32),
-                torch.empty(QUERIES * self._threads, self._longest, dtype=torch.float32),
+                torch.empty(
+                    QUERIES * self._threads, self._longest, dtype=torch.float32
+                ),
                 torch.empty(self._rows, inner + m.intermediate, dtype=forward.factor()),
                 torch.empty(self._rows, dtype=torch.float32),
             )
             if m.experts:
                 self._make_room(m, m.experts.contents)
             if m.kv_coding == forward.BYTES:
-                self._pages = torch.empty(self._threads, 2, self._longest + PAGE, m.dim, dtype=torch.bfloat16)
+                self._pages = torch.empty(
+                    self._threads, 2, self._longest + PAGE, m.dim, dtype=torch.bfloat16
+                )
                 self.unpacked = self._pages.data_ptr()
-            residual, wide_rows, scores, narrow, steps = (tensor.data_ptr() for tensor in self._tensors)
+            residual, wide_rows, scores, narrow, steps = (
+                tensor.data_ptr() for tensor in self._tensors
+            )
             self._addresses = residual, wide_rows, scores, narrow, steps, self._longest
         return self._addresses
 
@@ -75,19 +100,36 @@ class Workspace:
             torch.empty(places, model.hidden, dtype=torch.float32),
             torch.empty(places, dtype=torch.float32),
         )
-        self.routing = ctypes.pointer(forward.Routing(*(tensor.data_ptr() for tensor in self._routing_tensors)))
+        self.routing = ctypes.pointer(
+            forward.Routing(*(tensor.data_ptr() for tensor in self._routing_tensors))
+        )
 
 
 def multiplied(
-    library: ctypes.CDLL, lm_head: forward.Model, scratch: Workspace, given: Float[Tensor, "rows depth"], threads: int
+    library: ctypes.CDLL,
+    lm_head: forward.Model,
+    scratch: Workspace,
+    given: Float[Tensor, "rows depth"],
+    threads: int,
 ) -> Float[Tensor, "rows outputs"]:
-    """Multiply rows by one packed matrix, the head of a model without layers: bfloat16 inputs, float32 outputs."""
+    """Multiply rows by one packed matrix, the head of a model without layers: bfloat16
+    inputs, float32 outputs.
+    """
     rows, given = len(given), given.float().contiguous()
     products = torch.empty(rows, lm_head.vocab, dtype=torch.float32)
     keep = (c_int64 * rows)(*range(rows))
     _, *places = scratch.fit(rows, threads, 1)
     call = forward.Forward(
-        rows, 0, rows, None, None, ctypes.addressof(keep), None, products.data_ptr(), given.data_ptr(), *places
+        rows,
+        0,
+        rows,
+        None,
+        None,
+        ctypes.addressof(keep),
+        None,
+        products.data_ptr(),
+        given.data_ptr(),
+        *places,
     )
     library.foreword_forward(byref(lm_head), byref(call), threads)
     return products

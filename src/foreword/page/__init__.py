@@ -1,1 +1,3 @@
-"""The page that shows rounds: static files, which the server serves, and one self-contained file of recordings."""
+"""The page that shows rounds: static files, which the server serves, and one
+self-contained file of recordings.
+"""

@@ -1,4 +1,6 @@
-"""Provides the static files of the page, and the self-contained file that shows recordings without a server."""
+"""Provides the static files of the page, and the self-contained file that shows
+recordings without a server.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 """Media types by suffix."""
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:"
-"""Content-Security-Policy of both pages: nothing is loaded from elsewhere, and markup in texts could do nothing."""
+"""Content-Security-Policy of both pages: nothing is loaded from elsewhere, and markup
+in texts could do nothing.
+"""
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 SERVED = re.compile(r"\n *<!--served-->.*?<!--/served-->", re.DOTALL)
 """Parts of the page that need a server."""
@@ -27,7 +31,10 @@ SERVED = re.compile(r"\n *<!--served-->.*?<!--/served-->", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One recording of a self-contained page. Both are JSON of docs/formats/recordings.md."""
+    """One recording of a self-contained page.
+
+    Both are JSON of docs/formats/recordings.md.
+    """
 
     title: str
     recording: str
@@ -36,7 +43,9 @@ class Shown:
 
 
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """Return a file of the page and its media type; None if there is none of this name."""
+    """Return a file of the page and its media type; None if there is none of
+    this name.
+    """
     path = STATIC / name
     if path.parent != STATIC or path.suffix not in TYPES or not path.is_file():
         return None
@@ -44,15 +53,21 @@ def static_file(name: str) -> tuple[bytes, str] | None:
 
 
 def self_contained(recordings: Iterable[Shown], title: str = "Foreword") -> str:
-    """Return one HTML page with the recordings, its style and its script, which loads nothing."""
+    """Return one HTML page with the recordings, its style and its script, which loads
+    nothing.
+    """
     style, script = _text("style.css"), _bundle()
     policy = f"{POLICY}; style-src {_hash(style)}; script-src {_hash(script)}"
-    # The parser ends a script at "</script" only; in JSON, "<" may be written as an escape everywhere.
-    data = json.dumps([_entry(one) for one in recordings], ensure_ascii=False).replace("<", "\\u003c")
+    # The parser ends a script at "</script" only; in JSON, "<" may be written as an
+    # escape everywhere.
+    data = json.dumps([_entry(one) for one in recordings], ensure_ascii=False).replace(
+        "<", "\\u003c"
+    )
     page = SERVED.sub("", _text("index.html"))
     replaced = {
         '<meta charset="utf-8">': (
-            f'<meta charset="utf-8">\n    <meta http-equiv="Content-Security-Policy" content="{policy}">'
+            '<meta charset="utf-8">\n    <meta http-equiv="Content-Security-Policy" '
+            f'content="{policy}">'
         ),
         "<title>Foreword</title>": f"<title>{escape(title)}</title>",
         '<link rel="stylesheet" href="page/style.css">': f"<style>{style}</style>",
@@ -66,8 +81,13 @@ def self_contained(recordings: Iterable[Shown], title: str = "Foreword") -> str:
     return page
 
 
-def write_self_contained(file: Path, recordings: Iterable[Shown], title: str = "Foreword") -> None:
-    """Write a self-contained page. Raises InvalidRequest if the file cannot be written."""
+def write_self_contained(
+    file: Path, recordings: Iterable[Shown], title: str = "Foreword"
+) -> None:
+    """Write a self-contained page.
+
+    Raises InvalidRequest if the file cannot be written.
+    """
     check_writable(file)
     with room(file), atomic_file(file) as partial:
         partial.write_text(self_contained(recordings, title), encoding="utf-8")
@@ -79,7 +99,9 @@ def _entry(one: Shown) -> dict[str, Any]:
 
 
 def _bundle() -> str:
-    """Return all modules as one script: each after those that it imports, without imports and exports."""
+    """Return all modules as one script: each after those that it imports, without
+    imports and exports.
+    """
     done: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -93,7 +115,10 @@ def _bundle() -> str:
     add("main.js")
     script = "\n".join(done.values())
     if "</script" in script or re.search(r"^(im|ex)port ", script, re.MULTILINE):
-        raise InvalidRequest("cannot join the modules of the page: one has an import or a tag that is not on one line")
+        raise InvalidRequest(
+            "cannot join the modules of the page: one has an import or a tag that is "
+            "not on one line"
+        )
     return script
 
 
@@ -102,4 +127,6 @@ def _text(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    )

@@ -1,4 +1,5 @@
-"""Recordings: one answer with every round that made it, as a JSON file (docs/formats/recordings.md).
+"""Recordings: one answer with every round that made it, as a JSON file
+(docs/formats/recordings.md).
 
 Reading one imports neither torch nor a model.
 """

@@ -42,18 +42,26 @@ class Answered(Protocol):
 def recorded(llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
     """Return the recording of an answer; see `Recording.of`."""
     if answer.rounds is None:
-        raise InvalidRequest("cannot record this answer: its rounds were not traced. Use SamplingParams(trace=True)")
+        raise InvalidRequest(
+            "cannot record this answer: its rounds were not traced. Use "
+            "SamplingParams(trace=True)"
+        )
     used = llm.speculator(params)
     return Recording(
         library=foreword.__version__,
-        model="/".join(Path(llm.target.name).parts[-2:]),  # a hub id, or a folder without its home
+        # a hub id, or a folder without its home
+        model="/".join(Path(llm.target.name).parts[-2:]),
         method=params.method or llm.method,
         rule=used.rule.name,
         budget=_name(used.budget),
         params=_plain_params(params),
         seed=answer.seed,
         prompt_tokens=tuple(answer.prompt_tokens),
-        prompt=str(llm.tokenizer.decode(answer.prompt_tokens, clean_up_tokenization_spaces=False)),
+        prompt=str(
+            llm.tokenizer.decode(
+                answer.prompt_tokens, clean_up_tokenization_spaces=False
+            )
+        ),
         answer=answer.text,
         finish_reason=answer.finish_reason,
         machine=Machine(processor(), threads()),
@@ -65,14 +73,21 @@ def recorded(llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
 def _name(budget: DraftBudget) -> str:
     if isinstance(budget, FixedBudget):
         return f"nodes={budget.count}"
-    return next((name for name, kind in BUDGETS.items() if type(budget) is kind), type(budget).__name__)
+    return next(
+        (name for name, kind in BUDGETS.items() if type(budget) is kind),
+        type(budget).__name__,
+    )
 
 
 def _plain_params(params: SamplingParams) -> dict[str, Any]:
     """Return the parameters that are not the default, as JSON has them."""
     default = SamplingParams()
     names = (field.name for field in fields(params) if field.name not in LEFT_OUT)
-    return {name: _plain(getattr(params, name)) for name in names if getattr(params, name) != getattr(default, name)}
+    return {
+        name: _plain(getattr(params, name))
+        for name in names
+        if getattr(params, name) != getattr(default, name)
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -86,7 +101,9 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_pace(budget: DraftBudget, rounds: List[Round]) -> float | None:
-    """Return the estimated tokens per second of plain decoding: a forward over one row, then verify and commit."""
+    """Return the estimated tokens per second of plain decoding: a forward over one row,
+    then verify and commit.
+    """
     if not (isinstance(budget, AdaptiveBudget) and rounds):
         return None
     overhead = fmean(one.verify_ms + one.commit_ms for one in rounds) / 1000

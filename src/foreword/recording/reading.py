@@ -18,14 +18,22 @@ class Wrong(ValueError):
 
 
 def plain_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises Wrong if it is none, or holds NaN or infinity, which JSON has not."""
+    """Return the value of a JSON text.
+
+    Raises Wrong if it is none, or holds NaN or infinity, which JSON has not.
+    """
     try:
         return json.loads(text, parse_constant=_refused)
     except UnicodeDecodeError as error:
-        raise Wrong(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise Wrong(
+            f"it is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
     except json.JSONDecodeError as error:
-        raise Wrong(f"it is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of brackets
+        raise Wrong(
+            f"it is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
+    # a number of thousands of digits; thousands of brackets
+    except (ValueError, RecursionError) as error:
         raise Wrong(f"it is not JSON that can be read: {error}") from error
 
 
@@ -34,15 +42,25 @@ def _refused(constant: str) -> None:
 
 
 def parsed(kind: type[T], value: Any, where: str) -> T:
-    """Return a dataclass from plain values: every field must be there, with its type, and no other."""
+    """Return a dataclass from plain values: every field must be there, with its type,
+    and no other.
+    """
     hints = _hints(kind)
     if not isinstance(value, dict):
         raise Wrong(f"{where} must be an object, got {_shown(value)}")
-    for problem, names in (("lacks", [*hints.keys() - value.keys()]), ("has unknown", [*value.keys() - hints.keys()])):
+    for problem, names in (
+        ("lacks", [*hints.keys() - value.keys()]),
+        ("has unknown", [*value.keys() - hints.keys()]),
+    ):
         if names:
             raise Wrong(f"{where} {problem} {', '.join(sorted(map(repr, names)))}")
     prefix = "" if where == "the recording" else f"{where}."
-    return kind(**{name: _value(hint, value[name], f"{prefix}{name}") for name, hint in hints.items()})
+    return kind(
+        **{
+            name: _value(hint, value[name], f"{prefix}{name}")
+            for name, hint in hints.items()
+        }
+    )
 
 
 @cache
@@ -61,14 +79,22 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if origin in (Union, UnionType):
         return None if value is None else _value(arguments[0], value, where)
     if origin is Literal:
-        is_one = any(value == one and type(value) is type(one) for one in arguments)  # True equals 1
-        return _required(is_one, value, where, f"one of {', '.join(map(repr, arguments))}")
+        # True equals 1
+        is_one = any(value == one and type(value) is type(one) for one in arguments)
+        return _required(
+            is_one, value, where, f"one of {', '.join(map(repr, arguments))}"
+        )
     if origin is tuple:
         _required(isinstance(value, list), value, where, "a list")
-        return tuple(_value(arguments[0], one, f"{where}[{at}]") for at, one in enumerate(value))
+        return tuple(
+            _value(arguments[0], one, f"{where}[{at}]") for at, one in enumerate(value)
+        )
     if origin is dict:
         _required(isinstance(value, dict), value, where, "an object")
-        return {name: _value(arguments[1], one, f"{where}.{name}") for name, one in value.items()}
+        return {
+            name: _value(arguments[1], one, f"{where}.{name}")
+            for name, one in value.items()
+        }
     is_kind, words = _KINDS[hint]
     return hint(_required(is_kind(value), value, where, words))
 
@@ -80,12 +106,19 @@ def _required(is_right: bool, value: Any, where: str, words: str) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
 
 
 _KINDS: dict[type, tuple[Callable[[Any], bool], str]] = {
     str: (lambda value: isinstance(value, str), "a string"),
-    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    int: (
+        lambda value: isinstance(value, int) and not isinstance(value, bool),
+        "a whole number",
+    ),
     float: (_is_number, "a number"),
 }
 

@@ -1,4 +1,6 @@
-"""A recording: one answer, the settings and the machine it was made with, and every round."""
+"""A recording: one answer, the settings and the machine it was made with, and every
+round.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +51,23 @@ class Totals:
     acceptance: float
     """Accepted share of the draft tokens; 0 if there were none."""
     seconds: float
-    """Duration of the rounds, prefill included. In a batch, other sequences had their part in it."""
+    """Duration of the rounds, prefill included.
+
+    In a batch, other sequences had their part in it.
+    """
     plain_tokens_per_second: float | None
-    """Estimated pace of plain decoding of this request alone, from the measured cost of a forward; None if the budget
-    keeps no costs."""
+    """Estimated pace of plain decoding of this request alone, from the measured cost of
+    a forward; None if the budget keeps no costs."""
     undrafted: dict[str, int]
     """Rounds in which nothing was drafted, by reason."""
 
     @classmethod
-    def of(cls, rounds: List[Round], plain_tokens_per_second: float | None = None) -> Totals:
+    def of(
+        cls, rounds: List[Round], plain_tokens_per_second: float | None = None
+    ) -> Totals:
         """Sum up the rounds."""
-        tokens, drafted = sum(len(one.pieces) for one in rounds), sum(len(one.draft) for one in rounds)
+        tokens = sum(len(one.pieces) for one in rounds)
+        drafted = sum(len(one.draft) for one in rounds)
         accepted = sum(len(one.accepted) for one in rounds)
         return cls(
             rounds=len(rounds),
@@ -70,7 +78,9 @@ class Totals:
             acceptance=short(accepted / drafted) if drafted else 0.0,
             seconds=short(sum(one.milliseconds for one in rounds) / 1000),
             plain_tokens_per_second=plain_tokens_per_second,
-            undrafted=dict(Counter(one.undrafted.reason for one in rounds if one.undrafted)),
+            undrafted=dict(
+                Counter(one.undrafted.reason for one in rounds if one.undrafted)
+            ),
         )
 
 
@@ -93,7 +103,9 @@ class Recording:
     budget: str
     """Policy of the number of draft tokens, or nodes=N."""
     params: dict[str, Any]
-    """Sampling parameters other than the default, as plain values; a logits processor is its name."""
+    """Sampling parameters other than the default, as plain values; a logits processor
+    is its name.
+    """
     seed: int
     prompt_tokens: tuple[int, ...]
     prompt: str
@@ -108,7 +120,8 @@ class Recording:
     def of(cls, llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
         """Return the recording of a completion of `llm` with these parameters.
 
-        Raises InvalidRequest if the completion has no rounds, because `params.trace` was not set.
+        Raises InvalidRequest if the completion has no rounds, because `params.trace`
+        was not set.
         """
         from foreword.recording.making import recorded
 
@@ -116,37 +129,54 @@ class Recording:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "this recording") -> Recording:
-        """Read a recording. Raises InvalidRequest, with `name`, if it is not one of this version."""
+        """Read a recording.
+
+        Raises InvalidRequest, with `name`, if it is not one of this version.
+        """
         try:
             values = plain_json(text)
             if isinstance(values, dict) and values.get("version", VERSION) != VERSION:
-                raise Wrong(f"it has version {values['version']!r}, and this library reads version {VERSION}")
+                raise Wrong(
+                    f"it has version {values['version']!r}, and this library reads "
+                    f"version {VERSION}"
+                )
             recording = parsed(cls, values, "the recording")
             for number, one in enumerate(recording.rounds):
                 _check(one, f"rounds[{number}]")
         except Wrong as wrong:
             raise InvalidRequest(
-                f"cannot open {name}: {wrong}. Give a file that `foreword generate --record` wrote"
+                f"cannot open {name}: {wrong}. Give a file that `foreword generate "
+                "--record` wrote"
             ) from wrong
         return recording
 
     @classmethod
     def read(cls, file: str | Path) -> Recording:
-        """Read a file. Raises InvalidRequest if there is none, or if it is no recording of this version."""
+        """Read a file.
+
+        Raises InvalidRequest if there is none, or if it is no recording of this
+        version.
+        """
         try:
             content = Path(file).read_bytes()
         except OSError as error:
             raise InvalidRequest(
-                f"cannot open {file}: {error.strerror or error}. Give a file that `foreword generate --record` wrote"
+                f"cannot open {file}: {error.strerror or error}. Give a file that "
+                "`foreword generate --record` wrote"
             ) from error
         return cls.from_json(content, str(file))
 
     def as_json(self) -> str:
         """Return the recording as one JSON object."""
-        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json.dumps(
+            asdict(self), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
 
     def write(self, file: str | Path) -> None:
-        """Write a file; it appears complete or not at all. Raises InvalidRequest if it cannot be written."""
+        """Write a file; it appears complete or not at all.
+
+        Raises InvalidRequest if it cannot be written.
+        """
         check_writable(Path(file))
         with room(Path(file)), atomic_file(Path(file)) as partial:
             partial.write_text(self.as_json() + "\n", encoding="utf-8")
@@ -158,16 +188,27 @@ class Recording:
 
 
 def _check(one: Round, where: str) -> None:
-    """Raise Wrong unless the draft is a tree, and the accepted nodes are a path from its root."""
+    """Raise Wrong unless the draft is a tree, and the accepted nodes are a path from
+    its root.
+    """
     for node, draft_token in enumerate(one.draft):
         if not -1 <= draft_token.parent < node:
-            raise Wrong(f"{where}.draft[{node}].parent must come before it, or be -1, got {draft_token.parent}")
+            raise Wrong(
+                f"{where}.draft[{node}].parent must come before it, or be -1, got "
+                f"{draft_token.parent}"
+            )
     last = -1
     for node in one.accepted:
         if not 0 <= node < len(one.draft) or one.draft[node].parent != last:
-            raise Wrong(f"{where}.accepted must be a path of the draft tree, got {list(one.accepted)}")
+            raise Wrong(
+                f"{where}.accepted must be a path of the draft tree, got "
+                f"{list(one.accepted)}"
+            )
         last = node
     if len(one.pieces) > len(one.accepted) + 1:
-        raise Wrong(f"{where}.pieces must be at most {len(one.accepted) + 1}, got {len(one.pieces)}")
+        raise Wrong(
+            f"{where}.pieces must be at most {len(one.accepted) + 1}, got "
+            f"{len(one.pieces)}"
+        )
     if (one.undrafted is None) != bool(one.draft):
         raise Wrong(f"{where}.undrafted must be given exactly if the draft is empty")

@@ -1,6 +1,7 @@
 """Draws from the next-token distribution (Gumbel-max), and reported log-probabilities.
 
-Rows are positions (nodes of a draft tree). A row's result never depends on other rows, as plain decoding must agree.
+Rows are positions (nodes of a draft tree). A row's result never depends on other rows,
+as plain decoding must agree.
 """
 
 import torch
@@ -13,8 +14,12 @@ from foreword.types import DraftTree, SamplingParams, TokenLogprob
 
 
 def one_hot(weights: Logits) -> Logits:
-    """Return the distribution at temperature 0 as log-weights: 0 at each row's argmax, -inf elsewhere."""
-    return torch.full_like(weights, FORBIDDEN).scatter_(-1, weights.argmax(-1, keepdim=True), 0.0)
+    """Return the distribution at temperature 0 as log-weights: 0 at each row's argmax,
+    -inf elsewhere.
+    """
+    return torch.full_like(weights, FORBIDDEN).scatter_(
+        -1, weights.argmax(-1, keepdim=True), 0.0
+    )
 
 
 def probs(weights: Logits) -> Logits:
@@ -28,7 +33,8 @@ def entropy(weights: Logits) -> Float[Tensor, "rows"]:
 
 
 def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:
-    """Return argmax(weights + gumbel) of each row, Int64: a sample of softmax(weights) (Gumbel-max; Gumbel 1954).
+    """Return argmax(weights + gumbel) of each row, Int64: a sample of softmax(weights)
+    (Gumbel-max; Gumbel 1954).
 
     `gumbel` None is temperature 0. The first index wins ties.
     """
@@ -36,9 +42,13 @@ def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:
 
 
 def choose(
-    logits: Logits, params: SamplingParams, gumbel: Float[Tensor, "positions vocab"] | None, depths: list[int]
+    logits: Logits,
+    params: SamplingParams,
+    gumbel: Float[Tensor, "positions vocab"] | None,
+    depths: list[int],
 ) -> list[int]:
-    """Draw with plain parameters (`params.plain`): `draw(weights(...), gumbel[depths])`.
+    """Draw with plain parameters (`params.plain`): `draw(weights(...),
+    gumbel[depths])`.
 
     Row r uses the noise row depths[r]. In one pass of C if there is a compiler.
     """
@@ -50,24 +60,37 @@ def choose(
 
 
 def walk(
-    logits: Logits, params: SamplingParams, gumbel: Float[Tensor, "depths vocab"] | None, tree: DraftTree
+    logits: Logits,
+    params: SamplingParams,
+    gumbel: Float[Tensor, "depths vocab"] | None,
+    tree: DraftTree,
 ) -> tuple[list[int], int] | None:
-    """Draw with plain parameters along the accepted path only: each draw decides which node is drawn after next.
+    """Draw with plain parameters along the accepted path only: each draw decides which
+    node is drawn after next.
 
-    Row 0 is drawn after the committed tokens, row i + 1 after node i, with the noise of its depth. Returns the accepted
-    nodes and the draw after them, as `follow` (verify/match.py) does from all draws of `choose`. None without C.
+    Row 0 is drawn after the committed tokens, row i + 1 after node i, with the noise of
+    its depth. Returns the accepted nodes and the draw after them, as `follow`
+    (verify/match.py) does from all draws of `choose`. None without C.
     """
-    return sampling.follow(logits, gumbel, params.temperature, tree.tokens, tree.parents)
+    return sampling.follow(
+        logits, gumbel, params.temperature, tree.tokens, tree.parents
+    )
 
 
 def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:
-    """Return log-probabilities (nats) of tokens[r] and of the `top` likeliest tokens of row r, under the raw target."""
+    """Return log-probabilities (nats) of tokens[r] and of the `top` likeliest tokens of
+    row r, under the raw target.
+    """
     distributions = logits.float().log_softmax(-1)
-    index = torch.tensor(tokens, dtype=torch.int64, device=distributions.device).unsqueeze(1)
+    index = torch.tensor(
+        tokens, dtype=torch.int64, device=distributions.device
+    ).unsqueeze(1)
     of_tokens = distributions.gather(1, index).squeeze(1).tolist()
     best = distributions.topk(min(top, distributions.shape[-1]))
     likeliest = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [
         TokenLogprob(token, value, tuple(zip(ids, values, strict=True)))
-        for token, value, (ids, values) in zip(tokens, of_tokens, likeliest, strict=True)
+        for token, value, (ids, values) in zip(
+            tokens, of_tokens, likeliest, strict=True
+        )
     ]

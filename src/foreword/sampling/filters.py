@@ -1,8 +1,11 @@
-"""Filters of the next-token distribution: temperature, top_k, top_p (Holtzman et al. 2020), min_p, typical_p.
+"""Filters of the next-token distribution: temperature, top_k, top_p (Holtzman et al.
+2020), min_p, typical_p.
 
-`_filtered_all` is the reference; `among_best` gives the same from a few candidates, which C finds in one pass.
+`_filtered_all` is the reference; `among_best` gives the same from a few candidates,
+which C finds in one pass.
 
-Probabilities are summed as integers, so that neither order nor length moves a threshold. Rows are independent.
+Probabilities are summed as integers, so that neither order nor length moves a
+threshold. Rows are independent.
 """
 
 from __future__ import annotations
@@ -25,18 +28,31 @@ ONE = 2**44
 
 
 def nucleus(scores: Logits, top_p: float) -> Logits:
-    """Keep the smallest set of likeliest tokens whose probability reaches `top_p`: the reference."""
+    """Keep the smallest set of likeliest tokens whose probability reaches `top_p`: the
+    reference.
+    """
     ordered = scores.sort(descending=True)
-    masses = fixed(scores.softmax(-1, dtype=torch.float32).gather(1, ordered.indices)).cumsum(-1)
+    masses = fixed(
+        scores.softmax(-1, dtype=torch.float32).gather(1, ordered.indices)
+    ).cumsum(-1)
     return kept(scores, ordered.values, masses, top_p)
 
 
-def kept(scores: Logits, best: Float[Tensor, "rows best"], masses: Int[Tensor, "rows best"], top_p: float) -> Logits:
-    """Forbid the tokens below the one where `masses`, cumulative over `best` (descending), reach `top_p`.
+def kept(
+    scores: Logits,
+    best: Float[Tensor, "rows best"],
+    masses: Int[Tensor, "rows best"],
+    top_p: float,
+) -> Logits:
+    """Forbid the tokens below the one where `masses`, cumulative over `best`
+    (descending), reach `top_p`.
 
-    Of tokens that tie at the cut the last ids stay, as many as needed (as with transformers' ascending sort).
+    Of tokens that tie at the cut the last ids stay, as many as needed (as with
+    transformers' ascending sort).
     """
-    count = ((masses < goal(top_p)).sum(-1, keepdim=True) + 1).clamp_(max=best.shape[-1])
+    count = ((masses < goal(top_p)).sum(-1, keepdim=True) + 1).clamp_(
+        max=best.shape[-1]
+    )
     cut = best.gather(1, count - 1)
     tied = scores == cut
     spare = tied.sum(-1, keepdim=True) + (scores > cut).sum(-1, keepdim=True) - count
@@ -59,16 +75,27 @@ def goal(mass: float) -> int:
 MOST = 256
 """Tokens. Most candidates searched."""
 SPARE = 8
-"""Tokens searched beyond `top_k`: if the last of them is as likely as the k-th, there are ties."""
+"""Tokens searched beyond `top_k`: if the last of them is as likely as the k-th, there
+are ties.
+"""
 
 
 def fit(params: SamplingParams, vocab: int) -> bool:
-    """Return whether `among_best` can serve these parameters: they keep few of `vocab` tokens."""
-    return 0 < params.top_k <= MOST and params.top_k + SPARE < vocab and params.typical_p >= 1
+    """Return whether `among_best` can serve these parameters: they keep few of `vocab`
+    tokens.
+    """
+    return (
+        0 < params.top_k <= MOST
+        and params.top_k + SPARE < vocab
+        and params.typical_p >= 1
+    )
 
 
-def among_best(scores: Logits, params: SamplingParams) -> tuple[Logits, Bool[Tensor, "rows"]]:
-    """Return log-weights after temperature, `top_k`, `top_p` and `min_p`, and the rows this cannot decide.
+def among_best(
+    scores: Logits, params: SamplingParams
+) -> tuple[Logits, Bool[Tensor, "rows"]]:
+    """Return log-weights after temperature, `top_k`, `top_p` and `min_p`, and the rows
+    this cannot decide.
 
     Undecided rows have ties or too few tokens.
     """
@@ -80,12 +107,18 @@ def among_best(scores: Logits, params: SamplingParams) -> tuple[Logits, Bool[Ten
     if params.top_p < 1:
         values = nucleus(values, params.top_p)
     if params.min_p > 0:
-        values = values.masked_fill(values < values[:, :1] + math.log(params.min_p), -math.inf)
-    return torch.full_like(scores, -math.inf).scatter_(1, ids, values), undecided_rows.squeeze(1)
+        values = values.masked_fill(
+            values < values[:, :1] + math.log(params.min_p), -math.inf
+        )
+    return torch.full_like(scores, -math.inf).scatter_(
+        1, ids, values
+    ), undecided_rows.squeeze(1)
 
 
 def top_p(scores: Logits, share: float, among: int = MOST) -> Logits:
-    """Return `nucleus(scores, share)`, without sorting the rows that a few candidates decide."""
+    """Return `nucleus(scores, share)`, without sorting the rows that a few candidates
+    decide.
+    """
     if among * 8 > scores.shape[-1]:
         return nucleus(scores, share)
     values, ids = _best(scores, among)
@@ -97,8 +130,12 @@ def top_p(scores: Logits, share: float, among: int = MOST) -> Logits:
     return result
 
 
-def _best(scores: Logits, most: int) -> tuple[Float[Tensor, "rows most"], Int[Tensor, "rows most"]]:
-    """Return the likeliest tokens of each row, best first; of equals the first id first."""
+def _best(
+    scores: Logits, most: int
+) -> tuple[Float[Tensor, "rows most"], Int[Tensor, "rows most"]]:
+    """Return the likeliest tokens of each row, best first; of equals the first id
+    first.
+    """
     from_c = sampling.best(scores, most) if scores.device.type == "cpu" else None
     if from_c is not None:
         return from_c
@@ -108,7 +145,9 @@ def _best(scores: Logits, most: int) -> tuple[Float[Tensor, "rows most"], Int[Te
 
 
 def filtered(scores: Logits, params: SamplingParams) -> Logits:
-    """Apply temperature and the filters; a parameter at its neutral value costs nothing."""
+    """Apply temperature and the filters; a parameter at its neutral value costs
+    nothing.
+    """
     if not fit(params, scores.shape[-1]):
         return _filtered_all(scores, params)
     result, undecided_rows = among_best(scores, params)
@@ -122,7 +161,9 @@ def _filtered_all(scores: Logits, params: SamplingParams) -> Logits:
     if params.temperature != 1:
         scores = scores / params.temperature
     if 0 < params.top_k < scores.shape[-1]:
-        scores = scores.masked_fill(scores < scores.topk(params.top_k).values[:, -1:], FORBIDDEN)
+        scores = scores.masked_fill(
+            scores < scores.topk(params.top_k).values[:, -1:], FORBIDDEN
+        )
     if params.top_p < 1:
         scores = top_p(scores, params.top_p)
     if params.min_p > 0:
@@ -132,13 +173,17 @@ def _filtered_all(scores: Logits, params: SamplingParams) -> Logits:
 
 
 def _typical(scores: Logits, mass: float) -> Logits:
-    """Keep the tokens whose surprise is closest to the entropy (locally typical sampling, Meister et al. 2022, §4)."""
+    """Keep the tokens whose surprise is closest to the entropy (locally typical
+    sampling, Meister et al. 2022, §4).
+    """
     distributions = scores.log_softmax(-1)
     masses = distributions.exp()
     surprise = torch.where(masses > 0, -distributions * masses, 0.0)
     entropy = (fixed(surprise).sum(-1, keepdim=True).double() / ONE).float()
     distance = (-distributions - entropy).abs()
     ordered, order = distance.sort(stable=True)
-    count = (fixed(masses.gather(1, order)).cumsum(-1) < goal(mass)).sum(-1, keepdim=True)
+    count = (fixed(masses.gather(1, order)).cumsum(-1) < goal(mass)).sum(
+        -1, keepdim=True
+    )
     cut = ordered.gather(1, count.clamp_(max=scores.shape[-1] - 1))
     return scores.masked_fill(distance > cut, FORBIDDEN)

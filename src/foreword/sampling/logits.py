@@ -1,6 +1,8 @@
-"""The next-token distribution of one sequence, from logits and sampling parameters. Pure functions.
+"""The next-token distribution of one sequence, from logits and sampling parameters.
+Pure functions.
 
-Rows are positions (nodes of a draft tree). A row's result never depends on other rows, as plain decoding must agree.
+Rows are positions (nodes of a draft tree). A row's result never depends on other rows,
+as plain decoding must agree.
 """
 
 import math
@@ -20,14 +22,17 @@ Columns = frozenset[int]
 
 
 def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> Logits:
-    """Return the log-weights of the next token after each row, Float32, unnormalised; -inf = forbidden.
+    """Return the log-weights of the next token after each row, Float32, unnormalised;
+    -inf = forbidden.
 
-    `paths[r]` holds the draft tokens between the last committed token and row r; read only if
-    `sequence.params.reads_path`. Bias, penalties and filters apply in the order of transformers' `generate`, the
-    request's grammar after its processors. At temperature 0 the filters are skipped, as they cannot change the argmax.
-    May return `logits` itself.
+    `paths[r]` holds the draft tokens between the last committed token and row r; read
+    only if `sequence.params.reads_path`. Bias, penalties and filters apply in the order
+    of transformers' `generate`, the request's grammar after its processors. At
+    temperature 0 the filters are skipped, as they cannot change the argmax. May return
+    `logits` itself.
 
-    Raises InvalidRequest if a row allows no token, and whatever the request's processor raises.
+    Raises InvalidRequest if a row allows no token, and whatever the request's processor
+    raises.
     """
     params, scores = sequence.params, logits.float()
     if params.logit_bias:
@@ -35,23 +40,28 @@ def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> L
     if params.reads_path:
         if paths is None:
             raise InvalidRequest(
-                "cannot apply these parameters: they read the tokens before each row. Pass paths, one list for each row"
+                "cannot apply these parameters: they read the tokens before each row. "
+                "Pass paths, one list for each row"
             )
         scores = _after_paths(scores, sequence, paths)
         limits = ("bad_word_ids", "min_tokens", "processors", *CONSTRAINTS)
         named = [name for name in limits if getattr(params, name)]
         if named and bool((scores == FORBIDDEN).all(-1).any()):
             raise InvalidRequest(
-                f"cannot choose a token: every token is forbidden at a position. Relax {' or '.join(named)}"
+                "cannot choose a token: every token is forbidden at a position. Relax "
+                f"{' or '.join(named)}"
             )
     return scores if params.greedy else filtered(scores, params)
 
 
-def weights_or_invalid(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> tuple[Logits, Columns]:
-    """Return `weights` and the invalid rows, where a draft path makes a processor fail or forbids every token.
+def weights_or_invalid(
+    logits: Logits, sequence: Sequence, paths: Paths | None = None
+) -> tuple[Logits, Columns]:
+    """Return `weights` and the invalid rows, where a draft path makes a processor fail
+    or forbids every token.
 
-    A draft path must not fail the request: invalid rows hold zeros. A row with an empty path belongs to the request
-    itself, so its error is raised.
+    A draft path must not fail the request: invalid rows hold zeros. A row with an empty
+    path belongs to the request itself, so its error is raised.
     """
     if not sequence.params.reads_path or paths is None:
         return weights(logits, sequence, paths), frozenset()
@@ -74,10 +84,13 @@ def _biased(scores: Logits, params: SamplingParams) -> Logits:
     ids, values = list(params.logit_bias), list(params.logit_bias.values())
     if max(ids) >= scores.shape[-1]:
         raise InvalidRequest(
-            f"cannot apply logit_bias: it has token id {max(ids)}, but the vocabulary has {scores.shape[-1]} tokens"
+            f"cannot apply logit_bias: it has token id {max(ids)}, but the vocabulary "
+            f"has {scores.shape[-1]} tokens"
         )
     bias = scores.new_zeros(scores.shape[-1])
-    bias[torch.tensor(ids, device=scores.device)] = torch.tensor(values, dtype=scores.dtype, device=scores.device)
+    bias[torch.tensor(ids, device=scores.device)] = torch.tensor(
+        values, dtype=scores.dtype, device=scores.device
+    )
     return scores + bias
 
 
@@ -85,15 +98,24 @@ def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
     """Apply everything that depends on the tokens before a row."""
     params = sequence.params
     if len(paths) != scores.shape[0]:
-        raise InvalidRequest(f"paths must hold one list for each row of logits: {scores.shape[0]}, got {len(paths)}")
+        raise InvalidRequest(
+            f"paths must hold one list for each row of logits: {scores.shape[0]}, got "
+            f"{len(paths)}"
+        )
     if params.repetition_penalty != 1:
         ids, counts = _counts(scores, sequence.tokens, paths)
         raw, penalty = scores[:, ids], params.repetition_penalty
-        penalised = torch.where(counts > 0, torch.where(raw < 0, raw * penalty, raw / penalty), raw)
+        penalised = torch.where(
+            counts > 0, torch.where(raw < 0, raw * penalty, raw / penalty), raw
+        )
         scores = scores.index_copy(1, ids, penalised)
     if params.presence_penalty or params.frequency_penalty:
         ids, counts = _counts(scores, sequence.tokens[sequence.prompt :], paths)
-        penalised = scores[:, ids] - params.frequency_penalty * counts - params.presence_penalty * (counts > 0).float()
+        penalised = (
+            scores[:, ids]
+            - params.frequency_penalty * counts
+            - params.presence_penalty * (counts > 0).float()
+        )
         scores = scores.index_copy(1, ids, penalised)
     if params.bad_word_ids or sequence.produced < params.min_tokens:
         scores = scores.masked_fill(_forbidden(scores, sequence, paths), FORBIDDEN)
@@ -105,19 +127,37 @@ def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
     return scores
 
 
-def _counts(scores: Logits, tokens: list[int], paths: Paths) -> tuple[Int[Tensor, "seen"], Float[Tensor, "rows seen"]]:
-    """Return the ids in `tokens` or any path, and their counts in `tokens` plus the row's path (exact < 2**24)."""
+def _counts(
+    scores: Logits, tokens: list[int], paths: Paths
+) -> tuple[Int[Tensor, "seen"], Float[Tensor, "rows seen"]]:
+    """Return the ids in `tokens` or any path, and their counts in `tokens` plus the
+    row's path (exact < 2**24).
+    """
     cells = [(row, token) for row, path in enumerate(paths) for token in path]
-    generated = torch.tensor([token for token in tokens if token < scores.shape[-1]], dtype=torch.int64)
+    generated = torch.tensor(
+        [token for token in tokens if token < scores.shape[-1]], dtype=torch.int64
+    )
     rows, drafted = torch.tensor(cells, dtype=torch.int64).view(-1, 2).T.contiguous()
     ids = torch.cat([generated, drafted]).unique()
-    counts = torch.bincount(torch.searchsorted(ids, generated), minlength=len(ids)).float().repeat(len(paths), 1)
-    counts.index_put_((rows, torch.searchsorted(ids, drafted)), counts.new_ones(len(rows)), accumulate=True)
+    counts = (
+        torch.bincount(torch.searchsorted(ids, generated), minlength=len(ids))
+        .float()
+        .repeat(len(paths), 1)
+    )
+    counts.index_put_(
+        (rows, torch.searchsorted(ids, drafted)),
+        counts.new_ones(len(rows)),
+        accumulate=True,
+    )
     return ids.to(scores.device), counts.to(scores.device)
 
 
-def _forbidden(scores: Logits, sequence: Sequence, paths: Paths) -> Bool[Tensor, "rows vocab"]:
-    """Return the mask of tokens that complete a bad word, and of end-of-text tokens before min_tokens."""
+def _forbidden(
+    scores: Logits, sequence: Sequence, paths: Paths
+) -> Bool[Tensor, "rows vocab"]:
+    """Return the mask of tokens that complete a bad word, and of end-of-text tokens
+    before min_tokens.
+    """
     params, vocab = sequence.params, scores.shape[-1]
     ends = {*sequence.eos, *params.stop_token_ids}
     reach = max(map(len, params.bad_word_ids), default=0)
@@ -125,7 +165,11 @@ def _forbidden(scores: Logits, sequence: Sequence, paths: Paths) -> Bool[Tensor,
     cells = []
     for row, path in enumerate(paths):
         text = [*tail, *path]
-        words = (word for word in params.bad_word_ids if list(word[:-1]) == text[max(0, len(text) - len(word) + 1) :])
+        words = (
+            word
+            for word in params.bad_word_ids
+            if list(word[:-1]) == text[max(0, len(text) - len(word) + 1) :]
+        )
         banned = {word[-1] for word in words}
         if sequence.produced + len(path) < params.min_tokens:
             banned |= ends
@@ -137,7 +181,9 @@ def _forbidden(scores: Logits, sequence: Sequence, paths: Paths) -> Bool[Tensor,
     return mask
 
 
-def _processed(scores: Logits, processor: LogitsProcessor, tokens: list[int], paths: Paths) -> Logits:
+def _processed(
+    scores: Logits, processor: LogitsProcessor, tokens: list[int], paths: Paths
+) -> Logits:
     """Call the processor once per row, on copies, because it may modify its input."""
     rows = []
     for row, path in enumerate(paths):
@@ -148,21 +194,32 @@ def _processed(scores: Logits, processor: LogitsProcessor, tokens: list[int], pa
 
 
 def checked(processor: LogitsProcessor, result: object, before: Logits) -> Logits:
-    """Return a processor's result as Float32. Raises InvalidRequest, with its name, if the result is no logits."""
+    """Return a processor's result as Float32.
+
+    Raises InvalidRequest, with its name, if the result is no logits.
+    """
     wrong = None
     if not isinstance(result, Tensor):
         wrong = f"it returned {type(result).__name__}, not a tensor"
     elif result.shape != before.shape:
         wrong = f"it returned the shape {tuple(result.shape)} for {tuple(before.shape)}"
     elif not result.is_floating_point():
-        wrong = f"it returned {str(result.dtype).removeprefix('torch.')}, not floating-point numbers"
+        wrong = (
+            f"it returned {str(result.dtype).removeprefix('torch.')}, not "
+            "floating-point numbers"
+        )
     elif result.device != before.device:
-        wrong = f"it returned a tensor on {result.device}, and the logits are on {before.device}"
-    elif not bool((result < math.inf).all()) and bool((before < math.inf).all()):  # neither is true of NaN
+        wrong = (
+            f"it returned a tensor on {result.device}, and the logits are on "
+            f"{before.device}"
+        )
+    # neither is true of NaN
+    elif not bool((result < math.inf).all()) and bool((before < math.inf).all()):
         wrong = "it returned NaN or infinity"
     if wrong is None:
         return cast("Tensor", result).float()
     name = getattr(processor, "__name__", None) or type(processor).__name__
     raise InvalidRequest(
-        f"cannot use the logits processor {name}: {wrong}. Return logits of the given shape, dtype and device"
+        f"cannot use the logits processor {name}: {wrong}. Return logits of the given "
+        "shape, dtype and device"
     )

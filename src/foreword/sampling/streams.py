@@ -11,24 +11,36 @@ from foreword.types import Draft, Lists, Noise, Sequence
 
 
 class NoiseStreams:
-    """Noise keyed by (seed, position, token), so that batch, device and drafter never change it.
+    """Noise keyed by (seed, position, token), so that batch, device and drafter never
+    change it.
 
-    With `shared` the drafter samples with the target's noise (rule `match`). Otherwise its noise is an independent
-    stream, and the round is part of every key: the rule may have used noise of positions that it then rejected, and
-    must not reuse it.
+    With `shared` the drafter samples with the target's noise (rule `match`). Otherwise
+    its noise is an independent stream, and the round is part of every key: the rule may
+    have used noise of positions that it then rejected, and must not reuse it.
     """
 
-    def __init__(self, vocab: int, *, shared: bool, lists: Lists = "one", device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        *,
+        shared: bool,
+        lists: Lists = "one",
+        device: torch.device | None = None,
+    ) -> None:
         self.wants_probs = not shared
         self.lists: Lists = lists
         self._vocab = vocab
         self._device = device
         self._buffers: dict[int, GumbelBuffer] = {}
 
-    def drafting(self, sequence: Sequence, depth: int, lane: int = 0) -> Float[Tensor, "vocab"] | None:
-        """Return Gumbel noise for the draft token at `depth` (0 = next after the last committed); None when greedy.
+    def drafting(
+        self, sequence: Sequence, depth: int, lane: int = 0
+    ) -> Float[Tensor, "vocab"] | None:
+        """Return Gumbel noise for the draft token at `depth` (0 = next after the last
+        committed); None when greedy.
 
-        Lanes give independent noise for draws of one depth; a rule that shares its noise has only lane 0.
+        Lanes give independent noise for draws of one depth; a rule that shares its
+        noise has only lane 0.
         """
         if sequence.params.greedy:
             return None
@@ -45,41 +57,73 @@ class NoiseStreams:
             device=self._device,
         )[0]
 
-    def predicting(self, sequence: Sequence, count: int) -> Float[Tensor, "count vocab"] | None:
-        """Return the noise of depths 0 to count - 1, for a rule that shares its noise; None when greedy."""
+    def predicting(
+        self, sequence: Sequence, count: int
+    ) -> Float[Tensor, "count vocab"] | None:
+        """Return the noise of depths 0 to count - 1, for a rule that shares its noise;
+        None when greedy.
+        """
         if sequence.params.greedy:
             return None
         return self._buffer(sequence).rows(len(sequence.tokens), count)
 
-    def verifying(self, sequences: tuple[Sequence, ...], draft: Draft, depths: list[list[int]]) -> Noise:
-        """Return the noise of one verification. `depths[row]`: depth of each column's draw, 0 = next token."""
+    def verifying(
+        self, sequences: tuple[Sequence, ...], draft: Draft, depths: list[list[int]]
+    ) -> Noise:
+        """Return the noise of one verification.
+
+        `depths[row]`: depth of each column's draw, 0 = next token.
+        """
         if self.wants_probs:
             return Noise(
-                None, self._uniform(sequences, draft, Stream.ACCEPT), self._uniform(sequences, draft, Stream.BONUS)
+                None,
+                self._uniform(sequences, draft, Stream.ACCEPT),
+                self._uniform(sequences, draft, Stream.BONUS),
             )
-        unused = torch.zeros(len(sequences), draft.nodes + 1, device=self._device, dtype=torch.float32)
+        unused = torch.zeros(
+            len(sequences), draft.nodes + 1, device=self._device, dtype=torch.float32
+        )
         if all(sequence.params.greedy for sequence in sequences):
             return Noise(None, unused, unused)
-        rows = [self._target(sequence, at, draft.nodes + 1) for sequence, at in zip(sequences, depths, strict=True)]
-        return Noise(rows[0][None] if len(rows) == 1 else torch.stack(rows), unused, unused)
+        rows = [
+            self._target(sequence, at, draft.nodes + 1)
+            for sequence, at in zip(sequences, depths, strict=True)
+        ]
+        return Noise(
+            rows[0][None] if len(rows) == 1 else torch.stack(rows), unused, unused
+        )
 
     def forget(self, sequence: Sequence) -> None:
         """Free the noise of a sequence that has ended."""
         self._buffers.pop(sequence.id, None)
 
-    def _target(self, sequence: Sequence, depths: list[int], width: int) -> Float[Tensor, "column vocab"]:
-        """Return the target's Gumbel noise of the draws at `depths`, padded to `width` rows."""
+    def _target(
+        self, sequence: Sequence, depths: list[int], width: int
+    ) -> Float[Tensor, "column vocab"]:
+        """Return the target's Gumbel noise of the draws at `depths`, padded to `width`
+        rows.
+        """
         if sequence.params.greedy:
-            return torch.zeros(width, self._vocab, device=self._device, dtype=torch.float32)
+            return torch.zeros(
+                width, self._vocab, device=self._device, dtype=torch.float32
+            )
         rows = self._buffer(sequence).rows(len(sequence.tokens), max(depths) + 1)
-        return rows if depths == list(range(width)) else rows[depths + [0] * (width - len(depths))]
+        return (
+            rows
+            if depths == list(range(width))
+            else rows[depths + [0] * (width - len(depths))]
+        )
 
     def _buffer(self, sequence: Sequence) -> GumbelBuffer:
         if sequence.id not in self._buffers:
-            self._buffers[sequence.id] = GumbelBuffer(sequence.seed, self._vocab, device=self._device)
+            self._buffers[sequence.id] = GumbelBuffer(
+                sequence.seed, self._vocab, device=self._device
+            )
         return self._buffers[sequence.id]
 
-    def _uniform(self, sequences: tuple[Sequence, ...], draft: Draft, stream: Stream) -> Float[Tensor, "batch column"]:
+    def _uniform(
+        self, sequences: tuple[Sequence, ...], draft: Draft, stream: Stream
+    ) -> Float[Tensor, "batch column"]:
         lanes = list(range(draft.nodes + 1))
         rows = [
             uniform(

@@ -1,1 +1,3 @@
-"""Provides the HTTP server: OpenAI's and Anthropic's dialects over one engine (docs/serving.md)."""
+"""Provides the HTTP server: OpenAI's and Anthropic's dialects over one engine
+(docs/serving.md).
+"""

@@ -1,4 +1,6 @@
-"""Provides the answer to one request while it is generated, in no dialect: choices, their parts, counts and times."""
+"""Provides the answer to one request while it is generated, in no dialect: choices,
+their parts, counts and times.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,21 @@ from typing import Any
 from foreword.async_llm import Job
 from foreword.llm import LLM
 from foreword.recording.making import recorded
-from foreword.server.output import OutputParser, Reasoning, Text, ToolArguments, ToolCall
-from foreword.types import Delta, FinishReason, Round, SamplingParams, Sequence, TokenLogprob
+from foreword.server.output import (
+    OutputParser,
+    Reasoning,
+    Text,
+    ToolArguments,
+    ToolCall,
+)
+from foreword.types import (
+    Delta,
+    FinishReason,
+    Round,
+    SamplingParams,
+    Sequence,
+    TokenLogprob,
+)
 
 Shown = Text | Reasoning | ToolCall | ToolArguments
 """Events that clients see; the parser's others are tags and ends of calls."""
@@ -19,7 +34,9 @@ Shown = Text | Reasoning | ToolCall | ToolArguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request after translation from its dialect: what the engine needs, and how its output is read."""
+    """One request after translation from its dialect: what the engine needs, and how
+    its output is read.
+    """
 
     prompts: list[list[int]]
     params: SamplingParams
@@ -29,7 +46,9 @@ class Call:
     parser: Callable[[], OutputParser]
     stream: bool = False
     scored: int | None = None
-    """Likeliest tokens to list with each scored prompt token; None: the prompts are not scored."""
+    """Likeliest tokens to list with each scored prompt token; None: the prompts are not
+    scored.
+    """
     generates: bool = True
     """False if only the prompts are scored."""
 
@@ -82,10 +101,20 @@ class Choice:
         return shown
 
     def _text(self, delta: Delta) -> str:
-        """Return the text of a delta; where special tokens are kept, for tags among them, without end-of-text."""
+        """Return the text of a delta; where special tokens are kept, for tags among
+        them, without end-of-text.
+        """
         params = self.sequence.params
-        ends = delta.finish_reason == "stop" and delta.tokens[-1] in self.sequence.eos and not params.ignore_eos
-        return "".join(delta.pieces[:-1]) if ends and not params.skip_special_tokens else delta.text
+        ends = (
+            delta.finish_reason == "stop"
+            and delta.tokens[-1] in self.sequence.eos
+            and not params.ignore_eos
+        )
+        return (
+            "".join(delta.pieces[:-1])
+            if ends and not params.skip_special_tokens
+            else delta.text
+        )
 
     def _keep(self, event: Shown) -> None:
         match event:
@@ -100,7 +129,9 @@ class Choice:
 
     @property
     def finish_reason(self) -> str:
-        """Return "stop", "length" or "tool_calls"; an aborted choice counts as stopped."""
+        """Return "stop", "length" or "tool_calls"; an aborted choice counts
+        as stopped.
+        """
         reason = self.sequence.finish_reason or "stop"
         if self.calls and reason != "length":
             return "tool_calls"
@@ -124,7 +155,9 @@ class _Answered:
 
 
 class Answer:
-    """The choices of one request: iterating yields (choice, events, delta) as rounds commit."""
+    """The choices of one request: iterating yields (choice, events, delta) as rounds
+    commit.
+    """
 
     def __init__(
         self,
@@ -137,16 +170,25 @@ class Answer:
         *,
         hidden: Callable[[str], str] = str,
     ) -> None:
-        """`arrived`: perf_counter() when the request came. `end` ends a sequence early. `llm` made the answer.
+        """`arrived`: perf_counter() when the request came. `end` ends a sequence early.
+        `llm` made the answer.
 
         `hidden` returns a text without the folders of this machine.
         """
-        self.call, self.request_id, self.arrived = call, request_id, arrived
+        self.call = call
+        self.request_id = request_id
+        self.arrived = arrived
         self.created = int(time())
-        self.choices = [Choice(number, sequence, call.parser()) for number, sequence in enumerate(job.sequences)]
+        self.choices = [
+            Choice(number, sequence, call.parser())
+            for number, sequence in enumerate(job.sequences)
+        ]
         self.scores: list[list[TokenLogprob | None]] = []
         """Of each prompt, where the request asked for them."""
-        self._job, self._end, self._llm, self._hidden = job, end, llm, hidden
+        self._job = job
+        self._end = end
+        self._llm = llm
+        self._hidden = hidden
 
     async def __aiter__(self) -> AsyncIterator[tuple[Choice, list[Shown], Delta]]:
         by_id = {choice.sequence.id: choice for choice in self.choices}
@@ -159,12 +201,17 @@ class Answer:
                 self._end(sequence)
 
     def recording(self, choice: Choice) -> dict[str, Any]:
-        """Return the recording of a traced choice (docs/formats/recordings.md) without its rounds."""
+        """Return the recording of a traced choice (docs/formats/recordings.md) without
+        its rounds.
+        """
         sequence = choice.sequence
         text = "".join(piece for one in choice.rounds for piece in one.pieces)
-        prompt, reason = self.call.prompts[self.prompt_of(choice)], sequence.finish_reason or "abort"
+        prompt = self.call.prompts[self.prompt_of(choice)]
+        reason = sequence.finish_reason or "abort"
         answered = _Answered(prompt, text, reason, sequence.seed, choice.rounds)
-        whole = asdict(replace(recorded(self._llm, self.call.params, answered), rounds=()))
+        whole = asdict(
+            replace(recorded(self._llm, self.call.params, answered), rounds=())
+        )
         del whole["rounds"]
         return whole
 
@@ -187,7 +234,10 @@ class Answer:
     @property
     def cached_tokens(self) -> int:
         """Prompt tokens that were taken from the cache and not read."""
-        return sum(choice.sequence.stats.cached for choice in self.choices[:: self.call.params.n])
+        return sum(
+            choice.sequence.stats.cached
+            for choice in self.choices[:: self.call.params.n]
+        )
 
     @property
     def reasoning_tokens(self) -> int:

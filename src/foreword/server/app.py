@@ -32,7 +32,10 @@ from foreword.server.reply import Computed, Dialect, Reply
 from foreword.server.service import Service
 from foreword.server.wire import Json
 
-STREAMED = {"text/event-stream": {"schema": {"type": "string"}}, "application/json": {"schema": {"type": "object"}}}
+STREAMED = {
+    "text/event-stream": {"schema": {"type": "string"}},
+    "application/json": {"schema": {"type": "object"}},
+}
 BODIES = (
     ChatBody,
     CompletionBody,
@@ -58,7 +61,9 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 
 
 def build_app(service: Service) -> FastAPI:
-    """Return the application of a service; the service is closed when the application ends."""
+    """Return the application of a service; the service is closed when the application
+    ends.
+    """
     settings = service.settings
 
     @asynccontextmanager
@@ -94,13 +99,24 @@ def build_app(service: Service) -> FastAPI:
 def _cors(origins: tuple[str, ...]) -> list[Middleware]:
     if not origins:
         return []
-    return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])]
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    ]
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    """Add the routes that generate: a thread of texts translates the body, then the answer is sent in its dialect."""
+    """Add the routes that generate: a thread of texts translates the body, then the
+    answer is sent in its dialect.
+    """
 
-    def reply(dialect: Any, kind: type[BodyKind], body: bytes, request: Request) -> Response:
+    def reply(
+        dialect: Any, kind: type[BodyKind], body: bytes, request: Request
+    ) -> Response:
         tenant = request.state.tenant
 
         def translate(given: BodyKind, requests: Requests) -> tuple[Call, Dialect]:
@@ -132,13 +148,19 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         """Answer a conversation in Anthropic's API."""
         return reply(MessagesDialect, MessagesBody, await content(request), request)
 
-    @app.post("/v1/messages/count_tokens", tags=["Anthropic"], openapi_extra=takes(CountBody))
+    @app.post(
+        "/v1/messages/count_tokens", tags=["Anthropic"], openapi_extra=takes(CountBody)
+    )
     async def count_tokens(request: Request) -> Response:
         """Count the tokens of a conversation."""
         tenant = request.state.tenant
 
         def count(body: CountBody, requests: Requests) -> dict[str, Any]:
-            return {"input_tokens": MessagesDialect.count(body, Translator(service, tenant, requests))}
+            return {
+                "input_tokens": MessagesDialect.count(
+                    body, Translator(service, tenant, requests)
+                )
+            }
 
         return Computed(service, await content(request), CountBody, count)
 
@@ -167,7 +189,11 @@ class _Failure:
         else:
             failure = self._service.reported(error, request_id)
         body = failure.body(request.url.path, request_id)
-        return Json(body, failure.status, failure.headers | dict(getattr(error, "headers", None) or {}))
+        return Json(
+            body,
+            failure.status,
+            failure.headers | dict(getattr(error, "headers", None) or {}),
+        )
 
 
 def _about(error: HTTPException, request: Request) -> str:
@@ -176,5 +202,8 @@ def _about(error: HTTPException, request: Request) -> str:
         return f"cannot find {request.url.path}: no such path"
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
-        return f"cannot {request.method} {request.url.path}: the path does not take it. Use {allowed}"
+        return (
+            f"cannot {request.method} {request.url.path}: the path does not take it. "
+            f"Use {allowed}"
+        )
     return str(error.detail)

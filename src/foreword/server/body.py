@@ -1,4 +1,6 @@
-"""Provides bodies: read within limits of time and size, then parsed and checked in a thread of texts."""
+"""Provides bodies: read within limits of time and size, then parsed and checked in a
+thread of texts.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +24,34 @@ B = TypeVar("B", bound=BaseModel)
 
 
 def few(most: int) -> BeforeValidator:
-    """Return the check that an object has at most `most` members, made before they are looked at."""
+    """Return the check that an object has at most `most` members, made before they are
+    looked at.
+    """
 
     def check(given: object) -> object:
         if isinstance(given, dict) and len(given) > most:
-            raise ValueError(f"it has {len(given)} members, and the limit is {most}. Send fewer")
+            raise ValueError(
+                f"it has {len(given)} members, and the limit is {most}. Send fewer"
+            )
         return given
 
     return BeforeValidator(check)
 
 
 async def content(request: Request) -> bytes:
-    """Return the bytes of a body. Raises ApiError for one that is no JSON by its type, or arrives too slowly."""
+    """Return the bytes of a body.
+
+    Raises ApiError for one that is no JSON by its type, or arrives too slowly.
+    """
     kind = request.headers.get("content-type")
     name = (kind or "").partition(";")[0].strip().lower()
     if name != "application/json" and not name.endswith("+json"):
-        # a page of another origin may send other types without asking (CORS), and none at all
+        # a page of another origin may send other types without asking (CORS), and none
+        # at all
         raise ApiError(
             400,
-            f"cannot read the body: its content-type is {kind!r}. Send application/json",
+            f"cannot read the body: its content-type is {kind!r}. Send "
+            "application/json",
         )
     read = bytearray()
     try:
@@ -50,7 +61,8 @@ async def content(request: Request) -> bytes:
     except TimeoutError:
         raise ApiError(
             408,
-            f"cannot read the body: it did not arrive in {READ_SECONDS:g} s. Send it again",
+            f"cannot read the body: it did not arrive in {READ_SECONDS:g} s. Send it "
+            "again",
         ) from None
     except ClientDisconnect:
         raise ApiError(400, "cannot read the body: the client left") from None
@@ -58,7 +70,10 @@ async def content(request: Request) -> bytes:
 
 
 def parsed(body: bytes, kind: type[B]) -> B:
-    """Return a body of a kind. Raises ApiError 400 that names the first fault and its field."""
+    """Return a body of a kind.
+
+    Raises ApiError 400 that names the first fault and its field.
+    """
     try:
         return kind.model_validate(_json(body))
     except ValidationError as error:
@@ -75,19 +90,23 @@ def _json(body: bytes) -> Any:
     if count > MOST_ITEMS:
         raise ApiError(
             413,
-            f"cannot read the body: it may hold {count} values, and the limit is {MOST_ITEMS}. Send fewer",
+            f"cannot read the body: it may hold {count} values, and the limit is "
+            f"{MOST_ITEMS}. Send fewer",
         )
     try:
         return json.loads(body)
     except json.JSONDecodeError as error:
         raise ApiError(
             400,
-            f"cannot read the body: it is not JSON at character {error.pos}: {error.msg}",
+            f"cannot read the body: it is not JSON at character {error.pos}: "
+            f"{error.msg}",
         ) from None
-    except (ValueError, RecursionError):  # no UTF-8, digits without end, or lists in lists in lists
+    # no UTF-8, digits without end, or lists in lists in lists
+    except (ValueError, RecursionError):
         raise ApiError(
             400,
-            "cannot read the body: it is not JSON that can be parsed. Send one JSON object",
+            "cannot read the body: it is not JSON that can be parsed. Send one JSON "
+            "object",
         ) from None
 
 
@@ -101,7 +120,10 @@ def _unreadable(error: ValidationError) -> ApiError:
     if isinstance(cause := context.get("error"), InvalidRequest):
         return ApiError(400, str(cause), param=where or None)
     if first["type"] == "too_long":
-        reason = f"it has {context['actual_length']} items, and the limit is {context['max_length']}. Send fewer"
+        reason = (
+            f"it has {context['actual_length']} items, and the limit is "
+            f"{context['max_length']}. Send fewer"
+        )
     subject = f"cannot read {where!r}" if where else "cannot read the body"
     return ApiError(400, f"{subject}: {reason}", param=where or None)
 
@@ -109,20 +131,33 @@ def _unreadable(error: ValidationError) -> ApiError:
 def _is_type(part: str) -> bool:
     """Return whether a part of a place in pydantic's errors is a type, not a field."""
     kinds = ("function-", "list[", "dict[", "literal[", "constrained-")
-    return part in ("str", "int", "float", "bool", "list", "dict") or part.startswith(kinds)
+    return part in ("str", "int", "float", "bool", "list", "dict") or part.startswith(
+        kinds
+    )
 
 
 # ---- the description
 
 
 def takes(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the entry of a route's OpenAPI description that says which body it takes."""
+    """Return the entry of a route's OpenAPI description that says which body
+    it takes.
+    """
     reference = {"$ref": REFERENCE.format(model=kind.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": reference}},
+        }
+    }
 
 
-def with_bodies(describe: Callable[[], dict[str, Any]], kinds: tuple[type[BaseModel], ...]) -> dict[str, Any]:
-    """Return an OpenAPI description with the schemas of bodies, which routes read themselves."""
+def with_bodies(
+    describe: Callable[[], dict[str, Any]], kinds: tuple[type[BaseModel], ...]
+) -> dict[str, Any]:
+    """Return an OpenAPI description with the schemas of bodies, which routes read
+    themselves.
+    """
     schema = describe()
     known = schema.setdefault("components", {}).setdefault("schemas", {})
     for kind in kinds:

@@ -1,4 +1,6 @@
-"""Provides the connections of a server: how many there may be, and how long one may wait before it asks."""
+"""Provides the connections of a server: how many there may be, and how long one may
+wait before it asks.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,28 @@ from foreword.server.log import Log
 ASK_SECONDS = 20.0
 """Seconds. A connection that has not sent the head of a request by then is closed."""
 UNREAD_SECONDS = 60.0
-"""Seconds. A connection whose client reads nothing for so long is closed, as its answer keeps a place in the queue."""
+"""Seconds.
+
+A connection whose client reads nothing for so long is closed, as its answer keeps a
+place in the queue.
+"""
 SPARE = 80
-"""Descriptors kept for files, for PROBES, and for connections between being accepted and being refused."""
+"""Descriptors kept for files, for PROBES, and for connections between being accepted
+and being refused.
+"""
 PROBES = 16
-"""Connections beyond the bound, so that a server with as many streams as it can hold still says that it is alive."""
+"""Connections beyond the bound, so that a server with as many streams as it can hold
+still says that it is alive.
+"""
 LEAST = 8
 """Connections. So many are served however low the limit of descriptors is."""
 MOST = 4096
 """Connections, where the system sets no lower limit."""
 BACKLOG = 8
-"""Connections accepted in one turn of the event loop. Those of about four turns are open before one is closed."""
+"""Connections accepted in one turn of the event loop.
+
+Those of about four turns are open before one is closed.
+"""
 QUEUE = 1024
 """Connections that wait in the system to be accepted."""
 SILENT_SECONDS = 60.0
@@ -35,13 +48,16 @@ REFUSED = (
     b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
 )
 FULL = (
-    b'{"error":{"message":"cannot serve this connection: the server has as many as it can hold. '
+    b'{"error":{"message":"cannot serve this connection: the server has as many as it '
+    b"can hold. "
     b'Try again later","type":"overloaded_error","param":null,"code":"overloaded"}}'
 )
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, with a bound on their number and a time limit for the head of a request."""
+    """uvicorn's connection, with a bound on their number and a time limit for the head
+    of a request.
+    """
 
     most: ClassVar[int] = MOST
     """Connections that may be open, beside PROBES."""
@@ -49,7 +65,11 @@ class Connection(H11Protocol):
     """Connections without a request, the oldest first."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Take a connection. If there are too many, close the one that waits longest; refuse this one if none waits."""
+        """Take a connection.
+
+        If there are too many, close the one that waits longest; refuse this one if none
+        waits.
+        """
         super().connection_made(transport)
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -94,9 +114,14 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _watch(self) -> None:
-        """Set the time limit while the head of a request is missing. More of its bytes do not extend it."""
+        """Set the time limit while the head of a request is missing.
+
+        More of its bytes do not extend it.
+        """
         answered = self.cycle is not None and self.cycle.response_complete
-        if self.transport.is_closing() or not (answered or self.conn.their_state is h11.IDLE):
+        if self.transport.is_closing() or not (
+            answered or self.conn.their_state is h11.IDLE
+        ):
             self._unwatch()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(ASK_SECONDS, self.leave)
@@ -120,7 +145,9 @@ def connection_class(most: int) -> type[Connection]:
 
 
 def most_connections() -> int:
-    """Return how many connections the limit of descriptors allows, after raising it as far as this process may."""
+    """Return how many connections the limit of descriptors allows, after raising it as
+    far as this process may.
+    """
     if sys.platform == "win32":
         return MOST
     import resource
@@ -137,12 +164,16 @@ def most_connections() -> int:
 
 def _open_files() -> int:
     """Return the descriptors that this process holds."""
-    folder = next((one for one in (Path("/proc/self/fd"), Path("/dev/fd")) if one.exists()), None)
+    folder = next(
+        (one for one in (Path("/proc/self/fd"), Path("/dev/fd")) if one.exists()), None
+    )
     return sum(1 for _ in folder.iterdir()) if folder else SPARE
 
 
 def quiet_accept_errors(loop: asyncio.AbstractEventLoop, log: Log) -> None:
-    """Log errors of accepting, of which asyncio makes thousands at a time, as one line a minute without traceback."""
+    """Log errors of accepting, of which asyncio makes thousands at a time, as one line
+    a minute without traceback.
+    """
     silent_until = 0.0
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foreword.errors import ContextExceeded, ForewordError, InvalidRequest, UnknownMethod, named
+from foreword.errors import (
+    ContextExceeded,
+    ForewordError,
+    InvalidRequest,
+    UnknownMethod,
+    named,
+)
 
 MESSAGES = "/v1/messages"
 """Paths below this use Anthropic's dialect, all others OpenAI's."""
@@ -42,25 +48,46 @@ class ApiError(ForewordError):
         retry_after: int | None = None,
     ) -> None:
         """`retry_after`: seconds after which the client may try again."""
-        super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]} …")
-        self.status, self.param, self.code, self.retry_after = status, param, code, retry_after
+        super().__init__(
+            message if len(message) <= LONGEST else f"{message[:LONGEST]} …"
+        )
+        self.status = status
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
 
     @property
     def headers(self) -> dict[str, str]:
         """Return the headers of the response."""
-        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = (
+            {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        )
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
     def body(self, path: str, request_id: str | None = None) -> dict[str, Any]:
         """Return the response's body in the dialect of a path."""
-        openai, anthropic = KINDS.get(self.status, KINDS[400 if self.status < 500 else 500])
+        openai, anthropic = KINDS.get(
+            self.status, KINDS[400 if self.status < 500 else 500]
+        )
         if path.startswith(MESSAGES):
-            return {"type": "error", "error": {"type": anthropic, "message": str(self)}, "request_id": request_id}
-        return {"error": {"message": str(self), "type": openai, "param": self.param, "code": self.code}}
+            return {
+                "type": "error",
+                "error": {"type": anthropic, "message": str(self)},
+                "request_id": request_id,
+            }
+        return {
+            "error": {
+                "message": str(self),
+                "type": openai,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
 
 
 def as_api_error(error: BaseException, shown: Callable[[str], str] = str) -> ApiError:
-    """Return an exception as an ApiError: what the request did wrong is 400, everything else 500.
+    """Return an exception as an ApiError: what the request did wrong is 400, everything
+    else 500.
 
     `shown` returns a message as clients may read it.
     """
@@ -73,6 +100,10 @@ def as_api_error(error: BaseException, shown: Callable[[str], str] = str) -> Api
             retry_after=error.retry_after,
         )
     if isinstance(error, InvalidRequest | UnknownMethod):
-        return ApiError(400, shown(str(error)), code=CONTEXT if isinstance(error, ContextExceeded) else None)
+        return ApiError(
+            400,
+            shown(str(error)),
+            code=CONTEXT if isinstance(error, ContextExceeded) else None,
+        )
     message = shown(f"cannot finish this request: {named(error)}. Send it again")
     return ApiError(500, message, code="internal_error")

@@ -1,4 +1,6 @@
-"""Provides the gate in front of every request: its id, its host, its API key, its rate, and one log line."""
+"""Provides the gate in front of every request: its id, its host, its API key, its rate,
+and one log line.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from foreword.server.settings import LOOPBACK_NAMES, Settings, digest, is_loopba
 from foreword.server.wire import Json
 
 OPEN = ("/", "/health", "/ready", "/version", "/metrics")
-"""Paths that probes, scrapers and browsers read without a key. The page holds no data; what it asks for needs one."""
+"""Paths that probes, scrapers and browsers read without a key.
+
+The page holds no data; what it asks for needs one.
+"""
 HEADERS = 100
 """Headers of a request."""
 HEAD_BYTES = 32 * 2**10
@@ -37,7 +42,11 @@ CLIENT_GONE = 499
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """ASGI middleware. Adds `scope["state"]["request_id"]` and `["tenant"]`, the digest of the caller's key."""
+    """ASGI middleware.
+
+    Adds `scope["state"]["request_id"]` and `["tenant"]`, the digest of the caller's
+    key.
+    """
 
     app: ASGIApp
     settings: Settings
@@ -51,7 +60,9 @@ class Gate:
             return
         headers, began = Headers(scope=scope), perf_counter()
         given = headers.get("x-request-id", "")
-        request_id = given if VISIBLE.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        request_id = (
+            given if VISIBLE.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        )
         scope.setdefault("state", {}).update(request_id=request_id, tenant="")
         status, length = CLIENT_GONE, 0
 
@@ -76,20 +87,34 @@ class Gate:
             self._check(scope, headers)
             with self._place(scope["path"]) as count:
                 await self.app(scope, receive_counted, send_with_id)
-        except ApiError as error:  # before the application was called: it answers its own
+        # before the application was called: it answers its own
+        except ApiError as error:
             body = error.body(scope["path"], request_id)
             await Json(body, error.status, error.headers)(scope, receive, send_with_id)
         finally:
             fields = scope["state"].get("log", {})
-            self.log.request(request_id, scope["method"], scope["path"], status, perf_counter() - began, fields)
+            self.log.request(
+                request_id,
+                scope["method"],
+                scope["path"],
+                status,
+                perf_counter() - began,
+                fields,
+            )
 
     @property
     def _open(self) -> tuple[str, ...]:
         """Paths that need no key."""
-        return tuple(path for path in OPEN if not (path == METRICS and self.settings.private_metrics))
+        return tuple(
+            path
+            for path in OPEN
+            if not (path == METRICS and self.settings.private_metrics)
+        )
 
     def _place(self, path: str) -> AbstractContextManager[Callable[[int], None]]:
-        """Return the place of a request among all; probes need none, so that they see a server that is busy."""
+        """Return the place of a request among all; probes need none, so that they see a
+        server that is busy.
+        """
         return nullcontext(lambda _: None) if path in OPEN else self.limits.request()
 
     def _check(self, scope: Scope, headers: Headers) -> None:
@@ -98,11 +123,16 @@ class Gate:
         if sum(lengths) > HEAD_BYTES or len(lengths) > HEADERS:
             raise ApiError(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-                f"cannot read {len(lengths)} headers of {sum(lengths)} bytes: the limits are {HEADERS} and "
+                f"cannot read {len(lengths)} headers of {sum(lengths)} bytes: the "
+                f"limits are {HEADERS} and "
                 f"{HEAD_BYTES}. Send fewer",
             )
         self._check_host(headers)
-        if scope["path"] in self._open or scope["path"].startswith(PAGE) or scope["method"] == "OPTIONS":
+        if (
+            scope["path"] in self._open
+            or scope["path"].startswith(PAGE)
+            or scope["method"] == "OPTIONS"
+        ):
             return
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self.settings.body:
@@ -113,29 +143,39 @@ class Gate:
             self.limits.count(tenant)
 
     def _check_host(self, headers: Headers) -> None:
-        """Refuse other host names on loopback: a web page could point its own name there (DNS rebinding)."""
+        """Refuse other host names on loopback: a web page could point its own name
+        there (DNS rebinding).
+        """
         if not is_loopback(self.settings.host):
             return
         name = re.sub(r":\d+$", "", headers.get("host", "localhost")).lower()
         if name not in (*LOOPBACK_NAMES, *self.settings.hosts):
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
-                f"cannot serve requests for the host {name!r}: this server is local. Start it with '--allowed-host'",
+                f"cannot serve requests for the host {name!r}: this server is local. "
+                "Start it with '--allowed-host'",
             )
 
     def _tenant(self, headers: Headers) -> str:
-        """Return the digest of the caller's API key, in hex; "" where no key is needed."""
+        """Return the digest of the caller's API key, in hex; "" where no key
+        is needed.
+        """
         if not self.settings.keys:
             return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        key = (
+            token.strip()
+            if scheme.lower() == "bearer"
+            else headers.get("x-api-key", "")
+        )
         given = digest(key)
         # every key is compared, so the time says nothing about which one is close
         if not any([hmac.compare_digest(given, known) for known in self.settings.keys]):  # noqa: C419
             reason = "the API key is not valid" if key else "there is no API key"
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
-                f"cannot serve this request: {reason}. Send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                f"cannot serve this request: {reason}. Send 'Authorization: Bearer "
+                "KEY' or 'x-api-key: KEY'",
                 code="invalid_api_key",
             )
         return given.hex()

@@ -24,11 +24,15 @@ class Silence(Response):
         """Send nothing."""
 
 
-async def while_connected(request: Request, threads: Executor, work: Callable[[], T]) -> T:
-    """Return what `work` returns, computed in one of the threads. The body of the request must have been read.
+async def while_connected(
+    request: Request, threads: Executor, work: Callable[[], T]
+) -> T:
+    """Return what `work` returns, computed in one of the threads. The body of the
+    request must have been read.
 
-    Once the client has left, or this task is cancelled, `check_wanted` raises Abandoned in the thread. The thread is
-    waited for, so that what the request holds is freed only after its work.
+    Once the client has left, or this task is cancelled, `check_wanted` raises Abandoned
+    in the thread. The thread is waited for, so that what the request holds is freed
+    only after its work.
     """
     left = Event()
 

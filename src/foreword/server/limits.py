@@ -1,4 +1,6 @@
-"""Provides the limits of a server: the bounded queue, and how much one key may ask for."""
+"""Provides the limits of a server: the bounded queue, and how much one key
+may ask for.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,20 @@ from foreword.server.errors import ApiError
 
 MINUTE = 60.0
 MOST_ITEMS = 2**19
-"""Values in a JSON body. A thread parses so many in a tenth of a second; no other Python runs meanwhile."""
+"""Values in a JSON body.
+
+A thread parses so many in a tenth of a second; no other Python runs meanwhile.
+"""
 MOST_KEYS = 4096
 """Keys. Token buckets kept at a time; full ones are dropped first."""
 
 
 @dataclass(slots=True)
 class Limits:
-    """Counts of running answers and a token bucket for each key. Used by the event loop only."""
+    """Counts of running answers and a token bucket for each key.
+
+    Used by the event loop only.
+    """
 
     queue: int
     concurrent: int | None
@@ -40,20 +48,32 @@ class Limits:
 
     @contextmanager
     def place(self, key: str, answers: int) -> Iterator[None]:
-        """Hold places for some answers. Raises ApiError 429 when there are not enough."""
+        """Hold places for some answers.
+
+        Raises ApiError 429 when there are not enough.
+        """
         if answers > self.queue:
-            raise ApiError(400, f"cannot give {answers} answers: the server holds {self.queue} at a time. Ask for less")
+            raise ApiError(
+                400,
+                f"cannot give {answers} answers: the server holds {self.queue} at a "
+                "time. Ask for less",
+            )
         if self.active + answers > self.queue:
             raise ApiError(
                 429,
-                f"cannot queue this request: {self.active} answers run or wait. Try again later",
+                f"cannot queue this request: {self.active} answers run or wait. Try "
+                "again later",
                 code="overloaded",
                 retry_after=1 + self.active // 32,
             )
-        if self.concurrent is not None and self._of_key[key] + answers > self.concurrent:
+        if (
+            self.concurrent is not None
+            and self._of_key[key] + answers > self.concurrent
+        ):
             raise ApiError(
                 429,
-                f"cannot queue this request: this key has {self._of_key[key]} answers of {self.concurrent}. Wait",
+                f"cannot queue this request: this key has {self._of_key[key]} answers "
+                f"of {self.concurrent}. Wait",
                 code="concurrency_limit_exceeded",
                 retry_after=1,
             )
@@ -78,7 +98,9 @@ class Limits:
         def read(count: int) -> None:
             nonlocal held
             if self._held + count > self.bytes:
-                raise _overloaded("the bodies of other requests fill the memory for them")
+                raise _overloaded(
+                    "the bodies of other requests fill the memory for them"
+                )
             self._held += count
             held += count
 
@@ -101,7 +123,8 @@ class Limits:
         if left < 1:
             raise ApiError(
                 429,
-                f"cannot serve this request: this key may send {self.rate:g} a minute. Wait, then send it again",
+                f"cannot serve this request: this key may send {self.rate:g} a "
+                "minute. Wait, then send it again",
                 code="rate_limit_exceeded",
                 retry_after=max(1, round((1 - left) * MINUTE / self.rate)),
             )

@@ -1,4 +1,6 @@
-"""Provides the server's log: one line a request on stderr, as text or JSON, without prompts unless asked for."""
+"""Provides the server's log: one line a request on stderr, as text or JSON, without
+prompts unless asked for.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,31 @@ NAME = "foreword.server"
 
 
 class Log:
-    """Writer of structured lines through the standard `logging`, logger "foreword.server"."""
+    """Writer of structured lines through the standard `logging`, logger
+    "foreword.server".
+    """
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
         self._logger = logging.getLogger(NAME)
 
     def request(
-        self, request_id: str, method: str, path: str, status: int, seconds: float, fields: dict[str, Any]
+        self,
+        request_id: str,
+        method: str,
+        path: str,
+        status: int,
+        seconds: float,
+        fields: dict[str, Any],
     ) -> None:
         """Write the line of a request that ended."""
         level = logging.ERROR if status >= 500 else logging.INFO
-        summary = {"method": method, "path": path, "status": status, "ms": round(1000 * seconds, 1)}
+        summary = {
+            "method": method,
+            "path": path,
+            "status": status,
+            "ms": round(1000 * seconds, 1),
+        }
         self._write(level, "request", {"id": request_id, **summary, **fields})
 
     def event(self, name: str, **fields: Any) -> None:
@@ -38,14 +53,25 @@ class Log:
             return
         if self._as_json:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            line = {"time": now, "level": logging.getLevelName(level).lower(), "event": event, **fields}
-            self._logger.log(level, "%s", json.dumps(line, ensure_ascii=False, default=str))
+            line = {
+                "time": now,
+                "level": logging.getLevelName(level).lower(),
+                "event": event,
+                **fields,
+            }
+            self._logger.log(
+                level, "%s", json.dumps(line, ensure_ascii=False, default=str)
+            )
         else:
-            shown = " ".join(f"{name}={_plain(value)}" for name, value in fields.items())
+            shown = " ".join(
+                f"{name}={_plain(value)}" for name, value in fields.items()
+            )
             self._logger.log(level, "%s %s", event, shown)
 
 
 def _plain(value: object) -> str:
-    """Return a value on one line, quoted where it holds spaces: a client must not be able to write lines."""
+    """Return a value on one line, quoted where it holds spaces: a client must not be
+    able to write lines.
+    """
     text = str(value)
     return text if text.isprintable() and " " not in text and text else json.dumps(text)

@@ -1,4 +1,6 @@
-"""Provides the page at `/`, its files, and what it shows of the server: methods and measured costs."""
+"""Provides the page at `/`, its files, and what it shows of the server: methods and
+measured costs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from foreword.types.round import short
 
 HEADERS = {
     "content-security-policy": (
-        f"{POLICY}; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
+        f"{POLICY}; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -51,16 +54,26 @@ def routes(service: Service) -> APIRouter:
 
 
 def described(service: Service) -> dict[str, Any]:
-    """Return the methods that requests may name, and the costs that the default budget works with."""
+    """Return the methods that requests may name, and the costs that the default budget
+    works with.
+    """
     llm, usable = service.llm, [name for name in names() if service.can_draft(name)]
     budget = llm.engine.budget
     learned = budget if isinstance(budget, AdaptiveBudget) else None
-    forward = {rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1) for rows in ROWS}
-    overhead, drafting = (learned.overhead, learned.drafting_cost) if learned else (0.0, None)
+    forward = {
+        rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1)
+        for rows in ROWS
+    }
+    overhead, drafting = (
+        (learned.overhead, learned.drafting_cost) if learned else (0.0, None)
+    )
     per_token = None
     if drafting is not None and drafting.measured:
         start = drafting.seconds(0)
-        per_token = {"start_ms": short(MILLI * start), "token_ms": short(MILLI * (drafting.seconds(1) - start))}
+        per_token = {
+            "start_ms": short(MILLI * start),
+            "token_ms": short(MILLI * (drafting.seconds(1) - start)),
+        }
     return {
         "model": service.name,
         "method": llm.method,
@@ -71,7 +84,9 @@ def described(service: Service) -> dict[str, Any]:
         "methods": [{"name": name, "summary": method(name).summary} for name in usable],
         "plain_tokens_per_second": short(1 / (forward[1] + overhead)),
         "costs": {
-            "forward_ms": {str(rows): short(MILLI * seconds) for rows, seconds in forward.items()},
+            "forward_ms": {
+                str(rows): short(MILLI * seconds) for rows, seconds in forward.items()
+            },
             "overhead_ms": short(MILLI * overhead),
             "drafting": per_token,
         },

@@ -14,18 +14,28 @@ REST = r"[^\s'\"`,;)\]]*"
 
 
 class PrivatePaths:
-    """The folders that answers must not name: a client has no use for them, and should not learn them."""
+    """The folders that answers must not name: a client has no use for them, and should
+    not learn them.
+    """
 
     def __init__(self, model: str) -> None:
         """`model`: name of the target, which may be its folder."""
-        near = [Path.home(), Path.cwd(), cache(), Path(sys.prefix), Path(foreword.__file__).parent]
+        near = [
+            Path.home(),
+            Path.cwd(),
+            cache(),
+            Path(sys.prefix),
+            Path(foreword.__file__).parent,
+        ]
         if PurePath(model).is_absolute():
             near += [PurePath(model).parent]  # drafts lie beside it
         folders = {str(folder) for folder in near} - {"/", "."}
         if len(PurePath(model).parts) > 2 or PurePath(model).is_absolute():
             folders.add(model)
         longest_first = sorted(folders, key=len, reverse=True)
-        self._paths = re.compile(rf"(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-]){REST}")
+        self._paths = re.compile(
+            rf"(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-]){REST}"
+        )
 
     def hidden(self, text: str) -> str:
         """Return a text with the name of a file or folder in place of its path."""

@@ -1,4 +1,6 @@
-"""Provides HTTP responses that are computed while they are sent; a client that leaves ends the work."""
+"""Provides HTTP responses that are computed while they are sent; a client that leaves
+ends the work.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +58,22 @@ class Dialect(Protocol):
 class Computed(Response, Generic[B]):
     """JSON that a thread of texts computes from a body.
 
-    The work ends when the client leaves, or when the server has to stop; then the client reads an error.
+    The work ends when the client leaves, or when the server has to stop; then the
+    client reads an error.
     """
 
     def __init__(
-        self, service: Service, body: bytes, kind: type[B], compute: Callable[[B, Requests], dict[str, Any]]
+        self,
+        service: Service,
+        body: bytes,
+        kind: type[B],
+        compute: Callable[[B, Requests], dict[str, Any]],
     ) -> None:
         super().__init__(media_type="application/json")
-        self.service, self._body, self._kind, self._compute = service, body, kind, compute
+        self.service = service
+        self._body = body
+        self._kind = kind
+        self._compute = compute
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Compute and send, until done or until the client leaves."""
@@ -71,7 +81,9 @@ class Computed(Response, Generic[B]):
         gone = asyncio.create_task(disconnected(receive))
         stopped = asyncio.create_task(self.service.stopped.wait())
         try:
-            await asyncio.wait((work, gone, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (work, gone, stopped), return_when=asyncio.FIRST_COMPLETED
+            )
             left = not work.done()
             work.cancel()
             with suppress(asyncio.CancelledError):
@@ -96,7 +108,9 @@ class Computed(Response, Generic[B]):
         result = await self.in_texts(scope, self._compute)
         await Json(result)(scope, receive, send)
 
-    async def in_texts(self, scope: Scope, function: Callable[[B, Requests], Any]) -> Any:
+    async def in_texts(
+        self, scope: Scope, function: Callable[[B, Requests], Any]
+    ) -> Any:
         """Return what a function makes of the body, in a thread of texts."""
         if self.service.draining:
             raise self.service.stopping()
@@ -108,7 +122,9 @@ class Computed(Response, Generic[B]):
         self._body = b""  # an answer may take minutes, and needs its body no more
         return await self.service.texts.run(scope["state"]["tenant"], len(body), read)
 
-    async def fail(self, failure: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    async def fail(
+        self, failure: ApiError, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Send an error in place of the response."""
         body = failure.body(scope["path"], scope["state"]["request_id"])
         await Json(body, failure.status, failure.headers)(scope, receive, send)
@@ -118,7 +134,11 @@ class Reply(Computed[B]):
     """An answer that is generated while it is sent, whole or as server-sent events."""
 
     def __init__(
-        self, service: Service, body: bytes, kind: type[B], translate: Callable[[B, Requests], tuple[Call, Dialect]]
+        self,
+        service: Service,
+        body: bytes,
+        kind: type[B],
+        translate: Callable[[B, Requests], tuple[Call, Dialect]],
     ) -> None:
         """`translate` returns the call of a body, and what writes its answer."""
         super().__init__(service, body, kind, lambda *_: {})
@@ -141,16 +161,34 @@ class Reply(Computed[B]):
     async def _stream(self, answer: Answer, dialect: Dialect, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         self._dialect = dialect
-        await send({"type": "http.response.body", "body": dialect.start(answer), "more_body": True})
+        await send(
+            {
+                "type": "http.response.body",
+                "body": dialect.start(answer),
+                "more_body": True,
+            }
+        )
         async for choice, events, delta in answer:
             if chunk := dialect.push(choice, events, delta):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": dialect.end(answer), "more_body": True})
+                await send(
+                    {"type": "http.response.body", "body": chunk, "more_body": True}
+                )
+        await send(
+            {
+                "type": "http.response.body",
+                "body": dialect.end(answer),
+                "more_body": True,
+            }
+        )
         await send({"type": "http.response.body", "body": b""})
 
-    async def fail(self, failure: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    async def fail(
+        self, failure: ApiError, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Send an error in place of the answer, or as the last event of its stream."""
         if self._dialect is None:
             await super().fail(failure, scope, receive, send)
         else:
-            await send({"type": "http.response.body", "body": self._dialect.failed(failure)})
+            await send(
+                {"type": "http.response.body", "body": self._dialect.failed(failure)}
+            )

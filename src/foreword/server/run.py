@@ -1,4 +1,6 @@
-"""Provides the process of a server: uvicorn around the application, readiness, and draining on SIGTERM."""
+"""Provides the process of a server: uvicorn around the application, readiness, and
+draining on SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,41 @@ import uvicorn
 
 from foreword.errors import InvalidRequest
 from foreword.server.app import build_app
-from foreword.server.connections import BACKLOG, QUEUE, connection_class, most_connections, quiet_accept_errors
+from foreword.server.connections import (
+    BACKLOG,
+    QUEUE,
+    connection_class,
+    most_connections,
+    quiet_accept_errors,
+)
 from foreword.server.log import NAME
 from foreword.server.service import Service
 from foreword.server.settings import Settings
 
 LAST_SECONDS = 5
-"""Seconds. Time for connections to read the end of their answers, after the time for draining."""
+"""Seconds.
+
+Time for connections to read the end of their answers, after the time for draining.
+"""
 
 
 def serve(
-    service: Service, listener: socket.socket, started: Callable[[], None] = lambda: None, *, quiet: bool = False
+    service: Service,
+    listener: socket.socket,
+    started: Callable[[], None] = lambda: None,
+    *,
+    quiet: bool = False,
 ) -> None:
-    """Serve on a bound socket until SIGINT or SIGTERM; `started` is called when requests are accepted.
+    """Serve on a bound socket until SIGINT or SIGTERM; `started` is called when
+    requests are accepted.
 
     `quiet`: log only warnings and errors.
     """
     _log_to_stderr(logging.WARNING if quiet else logging.INFO)
     gc.collect()
-    gc.freeze()  # models and modules stay: without this, a full collection stops every stream for 0.15 s
+    # models and modules stay: without this, a full collection stops every stream for
+    # 0.15 s
+    gc.freeze()
     HttpServer(service, most_connections(), started).run(sockets=[listener])
 
 
@@ -52,13 +70,16 @@ def bound(settings: Settings) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         raise InvalidRequest(
-            f"cannot bind to {settings.host}:{settings.port}: {error.strerror or error}. Choose another '--port'"
+            f"cannot bind to {settings.host}:{settings.port}: "
+            f"{error.strerror or error}. Choose another '--port'"
         ) from error
     return listener
 
 
 def _log_to_stderr(level: int) -> None:
-    """Let the server's log lines reach stderr, unless the embedding program has set up logging itself."""
+    """Let the server's log lines reach stderr, unless the embedding program has set up
+    logging itself.
+    """
     logger = logging.getLogger(NAME)
     if not logger.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
@@ -68,10 +89,18 @@ def _log_to_stderr(level: int) -> None:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server. After the first signal it refuses new answers, and ends when the running ones have."""
+    """uvicorn's server.
 
-    def __init__(self, service: Service, connections: int, started: Callable[[], None]) -> None:
-        """`connections`: most connections with a request. `started` is called when requests are accepted."""
+    After the first signal it refuses new answers, and ends when the running ones have.
+    """
+
+    def __init__(
+        self, service: Service, connections: int, started: Callable[[], None]
+    ) -> None:
+        """`connections`: most connections with a request.
+
+        `started` is called when requests are accepted.
+        """
         service.limits.requests = connections
         config = uvicorn.Config(
             build_app(service),

@@ -1,4 +1,6 @@
-"""Provides the service behind the routes: one engine, admission, names of models, and the life of an answer."""
+"""Provides the service behind the routes: one engine, admission, names of models, and
+the life of an answer.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +31,35 @@ from foreword.server.settings import Settings
 from foreword.server.texts import Texts
 
 HOSTED = ("gpt-", "claude-", "codex-", "chatgpt-", "o1", "o3", "o4")
-"""Beginnings of the names of hosted models, which clients send unless told otherwise; the one model here answers."""
+"""Beginnings of the names of hosted models, which clients send unless told otherwise;
+the one model here answers.
+"""
 BUNDLED = "foreword-family"
 """Name of the bundled model."""
 
 
 class Service:
-    """One model for all clients. The event loop owns it; the engine has a thread, and texts have two."""
+    """One model for all clients.
+
+    The event loop owns it; the engine has a thread, and texts have two.
+    """
 
     def __init__(self, llm: LLM, settings: Settings, *, bundled: bool = False) -> None:
         self.llm, self.settings = llm, settings
         self.engine = AsyncLLM(llm)
         self.log = Log(as_json=settings.log_json)
         self.limits = Limits(settings.queue, settings.concurrent, settings.rate)
-        self.name = settings.name or (BUNDLED if bundled else PurePath(llm.target.name).name)
+        self.name = settings.name or (
+            BUNDLED if bundled else PurePath(llm.target.name).name
+        )
         self.metrics = Metrics(llm, self.name, self.limits)
         self.paths = PrivatePaths(llm.target.name)
         self.draining = False
         """Whether new requests are refused, as the server stops."""
         self.stopped = asyncio.Event()
-        """Set when the time for draining is over: what still runs ends with an error."""
+        """Set when the time for draining is over: what still runs ends with
+        an error.
+        """
         self.created = int(time())
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
@@ -56,7 +67,10 @@ class Service:
         self.texts = Texts(self._requests)
 
     def _requests(self) -> Requests:
-        """Return a builder of requests for one thread. Clients name no files of this machine."""
+        """Return a builder of requests for one thread.
+
+        Clients name no files of this machine.
+        """
         return Requests(
             self.llm.target,
             copy.deepcopy(self.llm.tokenizer),
@@ -72,15 +86,20 @@ class Service:
     @property
     def context(self) -> int:
         """Tokens. Most of a prompt with its answer."""
-        return min(self.llm.target.context, self.settings.context or self.llm.target.context)
+        return min(
+            self.llm.target.context, self.settings.context or self.llm.target.context
+        )
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to a prompt of this many tokens; below 1, there is none."""
+        """Return the most tokens of an answer to a prompt of this many tokens; below 1,
+        there is none.
+        """
         rules = self.llm.target.seq2seq
         return self.context - (prompt if rules is None else len(rules.start))
 
     def resolve(self, name: str | None) -> tuple[str, str | None]:
-        """Return the model name to report and the method that a suffix chose: "name:METHOD".
+        """Return the model name to report and the method that a suffix chose:
+        "name:METHOD".
 
         Raises ApiError 404 for another model.
         """
@@ -92,12 +111,16 @@ class Service:
                 find_method(method)
             except (UnknownMethod, InvalidRequest) as error:
                 raise ApiError(
-                    404, f"cannot use model {name!r}: {error}", param="model", code="model_not_found"
+                    404,
+                    f"cannot use model {name!r}: {error}",
+                    param="model",
+                    code="model_not_found",
                 ) from None
             return self.name, method
         raise ApiError(
             404,
-            f"cannot use model {name!r}: this server has {self.name!r}. Name that one, or {self.name}:METHOD",
+            f"cannot use model {name!r}: this server has {self.name!r}. Name that "
+            f"one, or {self.name}:METHOD",
             param="model",
             code="model_not_found",
         )
@@ -112,21 +135,34 @@ class Service:
 
     @asynccontextmanager
     async def answer(self, call: Call, state: dict[str, Any]) -> AsyncIterator[Answer]:
-        """Generate the answer to a call; leaving early aborts it and frees its places at once.
+        """Generate the answer to a call; leaving early aborts it and frees its places
+        at once.
 
-        Raises ApiError when the server is full or stops, and InvalidRequest for a call that cannot be served.
+        Raises ApiError when the server is full or stops, and InvalidRequest for a call
+        that cannot be served.
         """
         if self.draining:
             raise self.stopping()
         arrived = perf_counter()
         prompts = call.prompts if call.generates else []
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
-            async with self.engine.submit([(prompt, call.params) for prompt in prompts]) as job:
+            async with self.engine.submit(
+                [(prompt, call.params) for prompt in prompts]
+            ) as job:
                 answer = Answer(
-                    call, job, state["request_id"], arrived, self.engine.end, self.llm, hidden=self.paths.hidden
+                    call,
+                    job,
+                    state["request_id"],
+                    arrived,
+                    self.engine.end,
+                    self.llm,
+                    hidden=self.paths.hidden,
                 )
                 if call.scored is not None:
-                    answer.scores = [await self.engine.score(prompt, call.scored) for prompt in call.prompts]
+                    answer.scores = [
+                        await self.engine.score(prompt, call.scored)
+                        for prompt in call.prompts
+                    ]
                 try:
                     yield answer
                 finally:
@@ -141,19 +177,31 @@ class Service:
             "drafting": answer.call.method,
         }
         if self.settings.log_prompts:
-            state["log"] |= {"prompt": [self.tokenizer.decode(prompt) for prompt in answer.call.prompts]}
+            state["log"] |= {
+                "prompt": [
+                    self.tokenizer.decode(prompt) for prompt in answer.call.prompts
+                ]
+            }
             state["log"] |= {"answer": [choice.text for choice in answer.choices]}
 
     def reported(self, error: Exception, request_id: str) -> ApiError:
-        """Return an exception as an error of the API; one that is a fault of ours is logged with its traceback."""
+        """Return an exception as an error of the API; one that is a fault of ours is
+        logged with its traceback.
+        """
         failure = as_api_error(error, self.paths.hidden)
         if failure.status >= 500 and not isinstance(error, ForewordError):
-            logging.getLogger(NAME).error("request %s failed", request_id, exc_info=error)
+            logging.getLogger(NAME).error(
+                "request %s failed", request_id, exc_info=error
+            )
         return failure
 
     def stopping(self) -> ApiError:
         """Return the error of a request to a server that stops."""
-        return ApiError(503, "cannot serve this request: the server stops. Send it to another", retry_after=5)
+        return ApiError(
+            503,
+            "cannot serve this request: the server stops. Send it to another",
+            retry_after=5,
+        )
 
     async def close(self) -> None:
         """End the engine's thread and the threads of texts."""

@@ -12,7 +12,9 @@ from foreword.errors import InvalidRequest
 
 MEBIBYTE = 2**20
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-"""Host headers that a server on loopback accepts: a web page under another name must not reach it."""
+"""Host headers that a server on loopback accepts: a web page under another name must
+not reach it.
+"""
 
 HOST = re.compile(r"[\w.-]{1,253}|\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.%\w]*\]?")
 """A host name, or an IPv4 or IPv6 address."""
@@ -20,14 +22,19 @@ HOST = re.compile(r"[\w.-]{1,253}|\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.%\w]*\]?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What one server allows. Raises InvalidRequest on construction for settings that contradict each other."""
+    """What one server allows.
+
+    Raises InvalidRequest on construction for settings that contradict each other.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     name: str | None = None
     """Model name that clients use. None: the folder's or hub's name."""
     keys: frozenset[bytes] = frozenset()
-    """SHA-256 digests of the API keys; empty = no key is needed, which only loopback allows."""
+    """SHA-256 digests of the API keys; empty = no key is needed, which only loopback
+    allows.
+    """
     queue: int = 256
     """Answers. Most that run or wait at a time; more get status 429."""
     body: int = 16 * MEBIBYTE
@@ -41,7 +48,10 @@ class Settings:
     rate: float | None = None
     """Requests a minute of one key; the first minute's worth may come at once."""
     tool_format: str | None = None
-    """How the model writes tool calls. None: as its chat template says (docs/formats/tool-calls.md)."""
+    """How the model writes tool calls.
+
+    None: as its chat template says (docs/formats/tool-calls.md).
+    """
     reasoning: str | None = None
     """Tags around reasoning. None: those of its chat template."""
     sanitize: bool = False
@@ -49,7 +59,9 @@ class Settings:
     origins: tuple[str, ...] = ()
     """Origins of web pages that may send requests (CORS)."""
     hosts: tuple[str, ...] = ()
-    """Host names in requests that are accepted, beside those of loopback; a server elsewhere accepts all."""
+    """Host names in requests that are accepted, beside those of loopback; a server
+    elsewhere accepts all.
+    """
     drain: float = 30.0
     """Seconds. On SIGTERM, running answers get this long to finish."""
     private_metrics: bool = False
@@ -62,12 +74,14 @@ class Settings:
             for host in hosts:
                 if not HOST.fullmatch(host):
                     raise InvalidRequest(
-                        f"cannot use '--{option}' {host!r}: it is not a host name or an address. "
+                        f"cannot use '--{option}' {host!r}: it is not a host name or "
+                        "an address. "
                         "Write one as example.org, 127.0.0.1 or [::1], without a port"
                     )
         if not self.keys and not is_loopback(self.host):
             raise InvalidRequest(
-                f"cannot bind to {self.host} without an API key: every machine that reaches it could send requests. "
+                f"cannot bind to {self.host} without an API key: every machine that "
+                "reaches it could send requests. "
                 "Give '--api-key-file' or FOREWORD_API_KEYS, or bind to 127.0.0.1"
             )
 
@@ -88,7 +102,10 @@ def hashed(keys: Iterable[str]) -> frozenset[bytes]:
     cleaned = [key.strip() for key in keys]
     for number, key in enumerate(cleaned, 1):
         if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise InvalidRequest(f"cannot use API key {number}: it is empty, or not visible ASCII. Write another one")
+            raise InvalidRequest(
+                f"cannot use API key {number}: it is empty, or not visible ASCII. "
+                "Write another one"
+            )
     return frozenset(map(digest, cleaned))
 
 

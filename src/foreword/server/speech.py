@@ -1,4 +1,6 @@
-"""Provides the routes that transcribe sound: OpenAI's `/v1/audio/transcriptions` and `/v1/audio/translations`."""
+"""Provides the routes that transcribe sound: OpenAI's `/v1/audio/transcriptions` and
+`/v1/audio/translations`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ MOST_FIELDS = 64
 LONGEST_FIELD = 2**16
 """Bytes of a field that is no file: of a prompt, the last 200 tokens are read."""
 THREADS = 8
-"""Transcriptions at a time; more wait. Each has its features in memory, and all share rounds."""
+"""Transcriptions at a time; more wait.
+
+Each has its features in memory, and all share rounds.
+"""
 FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -58,12 +63,22 @@ def routes(service: Service) -> APIRouter:
     """Return the routes."""
     router, threads = APIRouter(), ThreadPoolExecutor(THREADS, "foreword-sounds")
 
-    @router.post("/v1/audio/transcriptions", tags=["OpenAI"], response_class=Response, openapi_extra=FORM)
+    @router.post(
+        "/v1/audio/transcriptions",
+        tags=["OpenAI"],
+        response_class=Response,
+        openapi_extra=FORM,
+    )
     async def transcriptions(request: Request) -> Response:
         """Transcribe a sound file."""
         return await _answer(service, threads, request, None)
 
-    @router.post("/v1/audio/translations", tags=["OpenAI"], response_class=Response, openapi_extra=FORM)
+    @router.post(
+        "/v1/audio/translations",
+        tags=["OpenAI"],
+        response_class=Response,
+        openapi_extra=FORM,
+    )
     async def translations(request: Request) -> Response:
         """Translate a sound file into English text."""
         return await _answer(service, threads, request, "translate")
@@ -71,26 +86,44 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-async def _answer(service: Service, threads: Executor, request: Request, task: str | None) -> Response:
+async def _answer(
+    service: Service, threads: Executor, request: Request, task: str | None
+) -> Response:
     form = await _form(request)
     _, method = service.resolve(_text(form, "model"))
     shape = _text(form, "response_format") or "json"
     if shape not in FORMATS:
         raise ApiError(
             400,
-            f"response_format must be one of {', '.join(FORMATS)}, got {reprlib.repr(shape)}",
+            f"response_format must be one of {', '.join(FORMATS)}, got "
+            f"{reprlib.repr(shape)}",
             param="response_format",
         )
     if "word" in form.get("timestamp_granularities[]", []):
-        raise ApiError(400, "cannot give the times of words: only those of segments. Ask for 'segment'")
+        raise ApiError(
+            400,
+            "cannot give the times of words: only those of segments. Ask for 'segment'",
+        )
     if (_text(form, "stream") or "false").lower() != "false":
-        raise ApiError(400, "cannot stream a transcript: it is sent whole. Leave 'stream' out", param="stream")
+        raise ApiError(
+            400,
+            "cannot stream a transcript: it is sent whole. Leave 'stream' out",
+            param="stream",
+        )
     if not isinstance(sound := form.get("file", [None])[0], bytes):
-        raise ApiError(400, "cannot transcribe: there is no sound. Send it as the field 'file'", param="file")
+        raise ApiError(
+            400,
+            "cannot transcribe: there is no sound. Send it as the field 'file'",
+            param="file",
+        )
     if service.draining:
         raise service.stopping()
     given = {name: _number(form, name) for name in NUMBERS if name in form}
-    params = replace(SamplingParams(**{"temperature": 0, **given}), method=method, tenant=request.state.tenant)
+    params = replace(
+        SamplingParams(**{"temperature": 0, **given}),
+        method=method,
+        tenant=request.state.tenant,
+    )
     transcribe = partial(
         service.llm.transcribe,
         sound,
@@ -107,46 +140,82 @@ async def _answer(service: Service, threads: Executor, request: Request, task: s
     except Abandoned:
         service.metrics.left()
         return Silence()
-    request.state.log = {"completion_tokens": len(found.tokens), "drafting": found.method}
+    request.state.log = {
+        "completion_tokens": len(found.tokens),
+        "drafting": found.method,
+    }
     if shape == "text":
         return PlainTextResponse(found.text.strip() + "\n")
     return Json(_body(found, task or "transcribe", verbose=shape == "verbose_json"))
 
 
 def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
-    body: dict[str, Any] = {"text": found.text, "usage": {"type": "duration", "seconds": found.duration}}
+    body: dict[str, Any] = {
+        "text": found.text,
+        "usage": {"type": "duration", "seconds": found.duration},
+    }
     if verbose:
         segments = [
-            {"id": place, "start": one.start, "end": one.end, "text": one.text, "tokens": one.tokens}
+            {
+                "id": place,
+                "start": one.start,
+                "end": one.end,
+                "text": one.text,
+                "tokens": one.tokens,
+            }
             for place, one in enumerate(found.segments)
         ]
-        body |= {"task": task, "language": found.language, "duration": found.duration, "segments": segments}
+        body |= {
+            "task": task,
+            "language": found.language,
+            "duration": found.duration,
+            "segments": segments,
+        }
     return body
 
 
 async def _form(request: Request) -> dict[str, list[Any]]:
-    """Return the fields of a form: the bytes of a file, the text of any other. Raises ApiError for another body."""
+    """Return the fields of a form: the bytes of a file, the text of any other.
+
+    Raises ApiError for another body.
+    """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
-        raise ApiError(400, f"cannot read the body: its content-type is {reprlib.repr(kind)}. Send multipart/form-data")
+        raise ApiError(
+            400,
+            f"cannot read the body: its content-type is {reprlib.repr(kind)}. Send "
+            "multipart/form-data",
+        )
     form: dict[str, list[Any]] = {}
     try:
-        async with request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD) as fields:
+        async with request.form(
+            max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD
+        ) as fields:
             for name, value in fields.multi_items():
-                form.setdefault(name, []).append(value if isinstance(value, str) else await value.read())
+                form.setdefault(name, []).append(
+                    value if isinstance(value, str) else await value.read()
+                )
     except HTTPException as error:
         if error.status_code != 400:
             raise  # the body is too large
-        raise ApiError(400, f"cannot read the form: {error.detail.rstrip('.')}. Send one file and few fields") from None
+        raise ApiError(
+            400,
+            f"cannot read the form: {error.detail.rstrip('.')}. Send one file and few "
+            "fields",
+        ) from None
     except ClientDisconnect:
-        raise ApiError(400, "cannot read the form: the client has left. Send it again") from None
+        raise ApiError(
+            400, "cannot read the form: the client has left. Send it again"
+        ) from None
     return form
 
 
 def _text(form: dict[str, list[Any]], name: str) -> str | None:
     value = form[name][0] if name in form else None
     if isinstance(value, bytes):
-        raise ApiError(400, f"cannot read {name!r}: it is a file. Send it as text", param=name)
+        raise ApiError(
+            400, f"cannot read {name!r}: it is a file. Send it as text", param=name
+        )
     return value
 
 
@@ -154,4 +223,6 @@ def _number(form: dict[str, list[Any]], name: str) -> float | int:
     try:
         return NUMBERS[name](form[name][0])
     except (ValueError, TypeError):
-        raise InvalidRequest(f"{name} must be a number, got {reprlib.repr(form[name][0])}") from None
+        raise InvalidRequest(
+            f"{name} must be a number, got {reprlib.repr(form[name][0])}"
+        ) from None

@@ -9,13 +9,23 @@ from starlette.responses import JSONResponse
 
 
 def json_bytes(data: object) -> bytes:
-    """Return compact JSON in UTF-8. A lone surrogate, which clients can send, becomes its JSON escape."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    """Return compact JSON in UTF-8.
+
+    A lone surrogate, which clients can send, becomes its JSON escape.
+    """
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def event(data: object, name: str | None = None) -> bytes:
     """Return one server-sent event with JSON data."""
-    return (f"event: {name}\n" if name else "").encode() + b"data: " + json_bytes(data) + b"\n\n"
+    return (
+        (f"event: {name}\n" if name else "").encode()
+        + b"data: "
+        + json_bytes(data)
+        + b"\n\n"
+    )
 
 
 class Json(JSONResponse):

@@ -23,39 +23,57 @@ FILE = "preprocessor_config.json"
 class Sound:
     """The features of a whole sound, padded with silence to one window at least."""
 
-    def __init__(self, mels: Float[Tensor, "bins frames"], size: int, duration: float) -> None:
-        self.frames, self.size, self.duration = mels.shape[1], size, duration
+    def __init__(
+        self, mels: Float[Tensor, "bins frames"], size: int, duration: float
+    ) -> None:
+        self.frames = mels.shape[1]
+        self.size = size
+        self.duration = duration
         self._mels = mels
         self._windows: WeakValueDictionary[int, Features] = WeakValueDictionary()
 
     def window(self, seek: int) -> Features:
-        """Return the window that begins at frame `seek`, padded with zeros; the same one while it is in use."""
+        """Return the window that begins at frame `seek`, padded with zeros; the same
+        one while it is in use.
+        """
         window = self._windows.get(seek)
         if window is None:
             part = self._mels[:, seek : seek + self.size]
-            window = self._windows[seek] = Features(F.pad(part, (0, self.size - part.shape[1])))
+            window = self._windows[seek] = Features(
+                F.pad(part, (0, self.size - part.shape[1]))
+            )
         return window
 
 
 class FeatureReader:
-    """The feature extractor of a model, which cuts sound into windows of the length that its encoder reads."""
+    """The feature extractor of a model, which cuts sound into windows of the length
+    that its encoder reads.
+    """
 
     def __init__(self, model: Model) -> None:
-        """Raises ModelError where the model has no feature extractor, or one of another size."""
+        """Raises ModelError where the model has no feature extractor, or one of another
+        size.
+        """
         source, config = model.hf.config.name_or_path, model.hf.config
         if not source:
             raise ModelError(
-                "cannot transcribe: the model was not loaded from a folder, so its feature extractor is unknown. Save "
+                "cannot transcribe: the model was not loaded from a folder, so its "
+                "feature extractor is unknown. Save "
                 "the model and its processor in a folder, and give that"
             )
         self._extractor = _load(source)
         self.window: int = 2 * config.max_source_positions
         """Frames of one window; the encoder halves their number."""
-        sizes = getattr(self._extractor, "feature_size", None), getattr(self._extractor, "nb_max_frames", None)
+        sizes = (
+            getattr(self._extractor, "feature_size", None),
+            getattr(self._extractor, "nb_max_frames", None),
+        )
         if sizes != (config.num_mel_bins, self.window):
             raise ModelError(
-                f"cannot transcribe: the feature extractor of {source} gives {sizes[0]} bins and windows of {sizes[1]} "
-                f"frames, and the model reads {config.num_mel_bins} and {self.window}. Copy {FILE} of the model again"
+                f"cannot transcribe: the feature extractor of {source} gives "
+                f"{sizes[0]} bins and windows of {sizes[1]} "
+                f"frames, and the model reads {config.num_mel_bins} and {self.window}. "
+                f"Copy {FILE} of the model again"
             )
 
     @property
@@ -78,8 +96,11 @@ class FeatureReader:
 
 def _load(source: str | Path) -> Any:
     try:
-        return AutoFeatureExtractor.from_pretrained(source, local_files_only=hub.local_only(source))
+        return AutoFeatureExtractor.from_pretrained(
+            source, local_files_only=hub.local_only(source)
+        )
     except Exception as error:
         raise ModelError(
-            f"cannot load a feature extractor from {source}: {words(error)}. Copy {FILE} of the model there"
+            f"cannot load a feature extractor from {source}: {words(error)}. Copy "
+            f"{FILE} of the model there"
         ) from error

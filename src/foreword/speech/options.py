@@ -18,49 +18,82 @@ TASKS = ("transcribe", "translate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechOptions:
-    """How sound is transcribed; names and meaning as in `WhisperForConditionalGeneration.generate`."""
+    """How sound is transcribed; names and meaning as in
+    `WhisperForConditionalGeneration.generate`.
+    """
 
     language: str | None = None
-    """Language of the speech, as a code or an English name; None = the model's setting, else it is detected."""
+    """Language of the speech, as a code or an English name; None = the model's setting,
+    else it is detected.
+    """
     task: str | None = None
-    """"transcribe", or "translate" into English; None = the model's setting, else "transcribe"."""
+    """"transcribe", or "translate" into English; None = the model's setting, else
+    "transcribe".
+    """
     timestamps: bool = False
-    """Whether segments have a start and an end. Sound longer than one window is always transcribed so."""
+    """Whether segments have a start and an end.
+
+    Sound longer than one window is always transcribed so.
+    """
     prompt: str = ""
     """Text that the model takes as written before: names, style."""
     condition_on_prev_tokens: bool = False
     """Whether each window is transcribed after the text of those before it."""
     fallback: tuple[float, ...] = ()
-    """Temperatures tried one after the other for a window whose text fails a threshold."""
+    """Temperatures tried one after the other for a window whose text fails a
+    threshold.
+    """
     compression_ratio_threshold: float | None = None
     """A text that compresses better than this fails: it repeats itself."""
     logprob_threshold: float | None = None
     """A text whose mean log-probability is lower fails."""
     no_speech_threshold: float | None = None
-    """A window that is silent with a higher probability, and whose text fails by its log-probability, is left out."""
+    """A window that is silent with a higher probability, and whose text fails by its
+    log-probability, is left out.
+    """
     max_seconds: float = LONGEST
     """Seconds. A longer sound is refused before it is decoded."""
 
     def __post_init__(self) -> None:
         if self.task not in (None, *TASKS):
-            raise InvalidRequest(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
+            raise InvalidRequest(
+                f"task must be one of {', '.join(TASKS)}, got {self.task!r}"
+            )
         if not isinstance(self.language, str | None):
-            raise InvalidRequest(f"language must be a code or a name, or None to detect it, got {self.language!r}")
+            raise InvalidRequest(
+                "language must be a code or a name, or None to detect it, got "
+                f"{self.language!r}"
+            )
         if not isinstance(self.prompt, str):
             raise InvalidRequest(f"prompt must be a string, got {self.prompt!r}")
         check_unicode("prompt", self.prompt)
         for name in ("timestamps", "condition_on_prev_tokens"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidRequest(f"{name} must be True or False, got {getattr(self, name)!r}")
-        for name in ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"):
+                raise InvalidRequest(
+                    f"{name} must be True or False, got {getattr(self, name)!r}"
+                )
+        for name in (
+            "compression_ratio_threshold",
+            "logprob_threshold",
+            "no_speech_threshold",
+        ):
             if not (getattr(self, name) is None or _is_number(getattr(self, name))):
-                raise InvalidRequest(f"{name} must be a number or None, got {getattr(self, name)!r}")
+                raise InvalidRequest(
+                    f"{name} must be a number or None, got {getattr(self, name)!r}"
+                )
         if not (_is_number(self.max_seconds) and 0 < self.max_seconds < inf):
-            raise InvalidRequest(f"max_seconds must be a positive number, got {self.max_seconds!r}")
+            raise InvalidRequest(
+                f"max_seconds must be a positive number, got {self.max_seconds!r}"
+            )
         if self.no_speech_threshold is not None and self.logprob_threshold is None:
-            raise InvalidRequest("no_speech_threshold needs logprob_threshold. Set both, e.g. 0.6 and -1.0")
+            raise InvalidRequest(
+                "no_speech_threshold needs logprob_threshold. Set both, e.g. 0.6 and "
+                "-1.0"
+            )
         if isinstance(self.fallback, str) or not isinstance(self.fallback, Iterable):
-            raise InvalidRequest(f"fallback must be a list of temperatures, got {self.fallback!r}")
+            raise InvalidRequest(
+                f"fallback must be a list of temperatures, got {self.fallback!r}"
+            )
         object.__setattr__(self, "fallback", tuple(self.fallback))
 
 
@@ -89,7 +122,9 @@ class Transcript:
     """Token ids of all segments, without the end-of-text token."""
     segments: list[Segment]
     language: str | None
-    """Code of the language that the model was told, or detected; None for a model of one language."""
+    """Code of the language that the model was told, or detected; None for a model of
+    one language.
+    """
     duration: float
     """Seconds of sound."""
     finish_reason: FinishReason
@@ -100,7 +135,10 @@ class Transcript:
     method: str = ""
     """How draft tokens were proposed."""
     undrafted: str | None = None
-    """Why drafting was turned off; None if it was not. The text is the same either way."""
+    """Why drafting was turned off; None if it was not.
+
+    The text is the same either way.
+    """
 
 
 def add_stats(total: Stats, more: Stats) -> None:
@@ -112,8 +150,15 @@ def add_stats(total: Stats, more: Stats) -> None:
 
 def _sum(ours: Any, theirs: Any) -> Any:
     if isinstance(ours, dict):
-        return {key: ours.get(key, 0) + theirs.get(key, 0) for key in {**ours, **theirs}}
+        return {
+            key: ours.get(key, 0) + theirs.get(key, 0) for key in {**ours, **theirs}
+        }
     if isinstance(ours, list):
         size = max(len(ours), len(theirs))
-        return [sum(counts) for counts in zip(*(one + [0] * (size - len(one)) for one in (ours, theirs)), strict=True)]
+        return [
+            sum(counts)
+            for counts in zip(
+                *(one + [0] * (size - len(one)) for one in (ours, theirs)), strict=True
+            )
+        ]
     return ours + theirs

@@ -25,7 +25,9 @@ from foreword.wanted import check_wanted
 READ_ID = -2
 """Id of the texts that are read only for their logits."""
 _READING = Lock()
-"""Held while a sound is decoded and its features are computed: they take 30 times the memory that they keep."""
+"""Held while a sound is decoded and its features are computed: they take 30 times the
+memory that they keep.
+"""
 UNUSED = ("logprobs", "trace", "prediction")
 """Parameters of a request that a transcript has no place for."""
 
@@ -73,10 +75,11 @@ class Transcribes:
     ) -> list[Transcript]:
         """Transcribe sounds together and return the transcripts in their order.
 
-        A sound is a file, or (samples, rate in Hz). `params` default to greedy decoding; `max_tokens` counts for each
-        window of 30 seconds. The other options are those of SpeechOptions (docs/targets/speech.md). With
-        `params.n` > 1, the transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an option
-        cannot be served.
+        A sound is a file, or (samples, rate in Hz). `params` default to greedy
+        decoding; `max_tokens` counts for each window of 30 seconds. The other options
+        are those of SpeechOptions (docs/targets/speech.md). With `params.n` > 1, the
+        transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an
+        option cannot be served.
         """
         options = SpeechOptions(
             language=language,
@@ -94,14 +97,20 @@ class Transcribes:
 
 
 def transcribe(
-    llm: RunsSequences, audio: Audio | List[Audio], params: SamplingParams | None, options: SpeechOptions
+    llm: RunsSequences,
+    audio: Audio | List[Audio],
+    params: SamplingParams | None,
+    options: SpeechOptions,
 ) -> list[Transcript]:
     """Transcribe sounds by an LLM; see `Transcribes.transcribe`."""
     _check(llm.target, params)
     for temperature in options.fallback:
-        replace(params or SamplingParams(), temperature=temperature)  # refuses a wrong one
+        # refuses a wrong one
+        replace(params or SamplingParams(), temperature=temperature)
 
-    def logits(window: Features, tokens: List[int], keep: int) -> Float[Tensor, "kept vocab"]:
+    def logits(
+        window: Features, tokens: List[int], keep: int
+    ) -> Float[Tensor, "kept vocab"]:
         with llm._locked():
             llm.target.open(READ_ID, len(tokens))
             try:
@@ -111,7 +120,9 @@ def transcribe(
                 llm.target.close(READ_ID)
 
     reader, rules = FeatureReader(llm.target), SpeechRules(llm.target)
-    transcriber = Transcriber(rules, llm.tokenizer, logits, llm.target.context, options, params)
+    transcriber = Transcriber(
+        rules, llm.tokenizer, logits, llm.target.context, options, params
+    )
     runs: list[Runs] = []
     for given in audio if isinstance(audio, list) else [cast("Audio", audio)]:
         with _READING:
@@ -126,23 +137,34 @@ def transcribe(
 
 def _check(target: Model, params: SamplingParams | None) -> None:
     if target.seq2seq is None or not target.seq2seq.sound:
-        raise InvalidRequest(f"cannot transcribe with {target.name}: it reads no sound. Use a speech model as Whisper")
+        raise InvalidRequest(
+            f"cannot transcribe with {target.name}: it reads no sound. Use a speech "
+            "model as Whisper"
+        )
     if not isinstance(params, SamplingParams | None):
         raise InvalidRequest(f"params must be SamplingParams, got {params!r}")
     plain = SamplingParams()
     for name in UNUSED if params is not None else ():
         if getattr(params, name) != getattr(plain, name):
-            raise InvalidRequest(f"cannot transcribe with {name!r}: a transcript has none. Leave it out")
+            raise InvalidRequest(
+                f"cannot transcribe with {name!r}: a transcript has none. Leave it out"
+            )
 
 
 def _run(llm: RunsSequences, runs: List[Runs]) -> list[Transcript]:
-    """Run all transcriptions; each goes on with its next text once the one before is complete."""
+    """Run all transcriptions; each goes on with its next text once the one before is
+    complete.
+    """
     transcripts: list[Transcript | None] = [None] * len(runs)
     running: dict[int, Sequence] = {}
 
     def go_on(place: int, completion: Completion | None) -> None:
         try:
-            prompt, params = next(runs[place]) if completion is None else runs[place].send(completion)
+            prompt, params = (
+                next(runs[place])
+                if completion is None
+                else runs[place].send(completion)
+            )
         except StopIteration as end:
             transcripts[place] = end.value
             return

@@ -1,7 +1,9 @@
-"""Transcription of one sound, window by window, as `WhisperForConditionalGeneration.generate` does it.
+"""Transcription of one sound, window by window, as
+`WhisperForConditionalGeneration.generate` does it.
 
-A window is 30 seconds. With timestamps, the next one begins where the last whole segment ended; a text that fails a
-threshold is written again at a higher temperature (Radford et al. 2022, section 3.8 and appendix D).
+A window is 30 seconds. With timestamps, the next one begins where the last whole
+segment ended; a text that fails a threshold is written again at a higher temperature
+(Radford et al. 2022, section 3.8 and appendix D).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from foreword.types import Completion, Features, SamplingParams, SpeechPrompt, S
 Logits = Callable[[Features, List[int], int], Float[Tensor, "kept vocab"]]
 """(window, tokens, keep) -> the target's logits after the last `keep` tokens."""
 Runs = Generator[tuple[SpeechPrompt, SamplingParams], Completion, Transcript]
-"""Yields what is to be completed, is sent the completion, and returns the transcript."""
+"""Yields what is to be completed, is sent the completion, and returns the
+transcript.
+"""
 
 TOKEN_SECONDS, FRAME_SECONDS = 0.02, 0.01
 STRIDE = 2
@@ -66,19 +70,36 @@ class Transcriber:
             for begin, end, piece in pieces:
                 text = self._text(piece)
                 progress.segments.append(
-                    Segment(offset + begin * TOKEN_SECONDS, offset + end * TOKEN_SECONDS, text, piece)
+                    Segment(
+                        offset + begin * TOKEN_SECONDS,
+                        offset + end * TOKEN_SECONDS,
+                        text,
+                        piece,
+                    )
                 )
                 progress.texts.append(piece)
             seek += done or size
-        return progress.transcript(self._text, self.rules.code(start[1]) if len(start) > 1 else None, sound.duration)
+        return progress.transcript(
+            self._text,
+            self.rules.code(start[1]) if len(start) > 1 else None,
+            sound.duration,
+        )
 
     def _start(self, first: Features, timestamps: bool) -> list[int]:
-        """Return the tokens before the text, with the language that the first window is in."""
+        """Return the tokens before the text, with the language that the first window is
+        in.
+        """
         start = self.rules.start(self.options, timestamps)
         if None not in start:
             return [token for token in start if token is not None]
         ids = sorted(self.rules.languages.values())
-        found = ids[int(self.logits(first, [token for token in start[:1] if token is not None], 1)[0, ids].argmax())]
+        found = ids[
+            int(
+                self.logits(
+                    first, [token for token in start[:1] if token is not None], 1
+                )[0, ids].argmax()
+            )
+        ]
         return [found if token is None else token for token in start]
 
     def _window(
@@ -90,14 +111,19 @@ class Transcriber:
         room = self.context - len(ids)
         params = self.params or SamplingParams(temperature=0, max_tokens=room)
         params = replace(
-            params, n=1, max_tokens=max(1, min(params.max_tokens, room)), processors=(*processors, *params.processors)
+            params,
+            n=1,
+            max_tokens=max(1, min(params.max_tokens, room)),
+            processors=(*processors, *params.processors),
         )
         tokens: list[int] = []
         for temperature in (params.temperature, *self.options.fallback):
             own = replace(params, temperature=temperature, seed=progress.next_seed())
             completion = yield SpeechPrompt(window, tuple(ids)), own
             progress.add(completion)
-            progress.condition = self.options.condition_on_prev_tokens and temperature < WARM
+            progress.condition = (
+                self.options.condition_on_prev_tokens and temperature < WARM
+            )
             tokens = list(completion.tokens)
             fails, silent = self._failure(window, ids, len(start), tokens, own)
             if silent:
@@ -109,7 +135,9 @@ class Transcriber:
         return tokens
 
     def _before(self, progress: _Progress) -> list[int]:
-        """Return the text before a window that the decoder reads, with the token that marks it; empty for none."""
+        """Return the text before a window that the decoder reads, with the token that
+        marks it; empty for none.
+        """
         if not (progress.texts and (progress.condition or self.options.prompt.strip())):
             return []
         texts = progress.texts if progress.condition else progress.texts[:1]
@@ -121,18 +149,27 @@ class Transcriber:
         return tokens[:-1] if doubled else tokens
 
     def _failure(
-        self, window: Features, ids: list[int], start: int, tokens: list[int], params: SamplingParams
+        self,
+        window: Features,
+        ids: list[int],
+        start: int,
+        tokens: list[int],
+        params: SamplingParams,
     ) -> tuple[bool, bool]:
         """Return whether a text fails a threshold, and whether its window is silent."""
         options = self.options
         fails = (
             options.compression_ratio_threshold is not None
-            and compression_ratio(tokens, self.rules.vocab) > options.compression_ratio_threshold
+            and compression_ratio(tokens, self.rules.vocab)
+            > options.compression_ratio_threshold
         )
         if options.logprob_threshold is None:
             return fails, False
         rows = self.logits(window, [*ids, *tokens[:-1]], start + len(tokens) - 1)
-        unlikely = self._mean_logprob(rows[start - 1 :], ids, tokens, params) < options.logprob_threshold
+        unlikely = (
+            self._mean_logprob(rows[start - 1 :], ids, tokens, params)
+            < options.logprob_threshold
+        )
         if unlikely and options.no_speech_threshold is not None:
             silence = float(rows[0].float().softmax(-1)[self.rules.no_speech])
             if silence > options.no_speech_threshold:
@@ -140,12 +177,19 @@ class Transcriber:
         return fails or unlikely, False
 
     def _mean_logprob(
-        self, rows: Float[Tensor, "tokens vocab"], ids: list[int], tokens: list[int], params: SamplingParams
+        self,
+        rows: Float[Tensor, "tokens vocab"],
+        ids: list[int],
+        tokens: list[int],
+        params: SamplingParams,
     ) -> float:
-        """Return the mean log-probability of tokens, under the rules of the text and without temperature."""
+        """Return the mean log-probability of tokens, under the rules of the text and
+        without temperature.
+        """
         total = 0.0
         for place, token in enumerate(tokens):
-            read, row = rows.new_tensor([[*ids, *tokens[:place]]]).long(), rows[place : place + 1]
+            read = rows.new_tensor([[*ids, *tokens[:place]]]).long()
+            row = rows[place : place + 1]
             for processor in params.processors:
                 row = processor(read, row)
             total += float(row.float().log_softmax(-1)[0, token])
@@ -176,7 +220,9 @@ class _Progress:
         self.completions.append(completion)
         add_stats(self.stats, completion.stats)
 
-    def transcript(self, decode: Callable[[list[int]], str], language: str | None, duration: float) -> Transcript:
+    def transcript(
+        self, decode: Callable[[list[int]], str], language: str | None, duration: float
+    ) -> Transcript:
         tokens = [token for segment in self.segments for token in segment.tokens]
         return Transcript(
             text=decode(tokens),
@@ -184,28 +230,49 @@ class _Progress:
             segments=self.segments,
             language=language,
             duration=duration,
-            finish_reason="length" if any(one.finish_reason == "length" for one in self.completions) else "stop",
+            finish_reason="length"
+            if any(one.finish_reason == "length" for one in self.completions)
+            else "stop",
             seed=self.seed,
             stats=self.stats,
             method=self.completions[-1].method,
-            undrafted=next((one.undrafted for one in self.completions if one.undrafted), None),
+            undrafted=next(
+                (one.undrafted for one in self.completions if one.undrafted), None
+            ),
         )
 
 
 Piece = tuple[float, float, list[int]]
-"""Start and end in steps of timestamps since the start of the window, and the tokens."""
+"""Start and end in steps of timestamps since the start of the window, and the
+tokens.
+"""
 
 
-def split(tokens: list[int], timestamp_begin: int, frames: int) -> tuple[list[Piece], int]:
-    """Return the segments of a window's text, and the number of its frames that they cover.
+def split(
+    tokens: list[int], timestamp_begin: int, frames: int
+) -> tuple[list[Piece], int]:
+    """Return the segments of a window's text, and the number of its frames that they
+    cover.
 
-    Two timestamps in a row end a segment. Text after the last such pair is dropped, as the next window begins with it,
-    unless it ends with a single timestamp: then there is no speech after it.
+    Two timestamps in a row end a segment. Text after the last such pair is dropped, as
+    the next window begins with it, unless it ends with a single timestamp: then there
+    is no speech after it.
     """
     stamps = [token >= timestamp_begin for token in tokens]
-    ends = [place + 1 for place in range(len(stamps) - 1) if stamps[place] and stamps[place + 1]]
+    ends = [
+        place + 1
+        for place in range(len(stamps) - 1)
+        if stamps[place] and stamps[place + 1]
+    ]
     if not ends:
-        last = next((token - timestamp_begin for token in reversed(tokens) if token > timestamp_begin), None)
+        last = next(
+            (
+                token - timestamp_begin
+                for token in reversed(tokens)
+                if token > timestamp_begin
+            ),
+            None,
+        )
         whole = int(frames * FRAME_SECONDS / TOKEN_SECONDS)
         return [(0, whole if last is None else last, tokens)], frames
     final = stamps[-2:] == [False, True]
@@ -218,11 +285,15 @@ def split(tokens: list[int], timestamp_begin: int, frames: int) -> tuple[list[Pi
         piece = tokens[begin:end]
         closing = piece[-2] if number == len(ends) - 1 and not final else piece[-1]
         pieces.append((piece[0] - timestamp_begin, closing - timestamp_begin, piece))
-    return pieces, frames if final else (tokens[ends[-1] - 2] - timestamp_begin) * STRIDE
+    return pieces, frames if final else (
+        tokens[ends[-1] - 2] - timestamp_begin
+    ) * STRIDE
 
 
 def compression_ratio(tokens: list[int], vocab: int) -> float:
-    """Return how much smaller zlib makes the ids of a text: the more often it repeats itself, the larger."""
+    """Return how much smaller zlib makes the ids of a text: the more often it repeats
+    itself, the larger.
+    """
     width = (vocab.bit_length() - 1) // 8 + 1
     data = b"".join(token.to_bytes(width, "little") for token in tokens)
     return len(data) / len(zlib.compress(data))

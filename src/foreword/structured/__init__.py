@@ -1,1 +1,3 @@
-"""Structured output: schemas, regular expressions and grammars, compiled by xgrammar and followed token by token."""
+"""Structured output: schemas, regular expressions and grammars, compiled by xgrammar
+and followed token by token.
+"""

@@ -1,4 +1,6 @@
-"""Compilation of schemas, expressions and grammars for one tokenizer: at once, or in turns for many clients."""
+"""Compilation of schemas, expressions and grammars for one tokenizer: at once, or in
+turns for many clients.
+"""
 
 from __future__ import annotations
 
@@ -22,41 +24,57 @@ if TYPE_CHECKING:
     from foreword.model import Tokenizer
 
 CACHE = 2**26
-"""Bytes. Compiled grammars kept for later requests; one of a usual schema takes some 20 kB."""
+"""Bytes.
+
+Compiled grammars kept for later requests; one of a usual schema takes some 20 kB.
+"""
 
 
 class Grammars:
     """Compiler of what answers must follow, for one target, with a cache. Thread-safe.
 
-    Special tokens of the tokenizer are no text, so grammars never allow them; only structural tags may name them.
+    Special tokens of the tokenizer are no text, so grammars never allow them; only
+    structural tags may name them.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, vocab: int, eos: frozenset[int]) -> None:
-        """`vocab`: tokens of the target; those beyond the tokenizer's are never allowed.  `eos`: its end-of-text.
+    def __init__(
+        self, tokenizer: Tokenizer | None, vocab: int, eos: frozenset[int]
+    ) -> None:
+        """`vocab`: tokens of the target; those beyond the tokenizer's are never
+        allowed. `eos`: its end-of-text.
 
         Without a tokenizer every grammar is refused.
         """
-        self._tokenizer, self._vocab, self._eos = tokenizer, vocab, eos
+        self._tokenizer = tokenizer
+        self._vocab = vocab
+        self._eos = eos
         self._lock = Lock()
-        self._cache: Shared[CompiledGrammar] = Shared(CACHE, lambda grammar: grammar.memory_size_bytes)
+        self._cache: Shared[CompiledGrammar] = Shared(
+            CACHE, lambda grammar: grammar.memory_size_bytes
+        )
         self._vocabularies: Vocabularies | None = None
         self._queue = CompileQueue()
 
     def compiled(self, params: SamplingParams) -> CompiledGrammar | None:
-        """Return what the answer to a request must follow, compiled; None if it is free.
+        """Return what the answer to a request must follow, compiled; None if it is
+        free.
 
-        May take long, and cannot be interrupted. Raises InvalidRequest if it is invalid, if no text follows it, or if
-        xgrammar is missing.
+        May take long, and cannot be interrupted. Raises InvalidRequest if it is
+        invalid, if no text follows it, or if xgrammar is missing.
         """
         form = _form(params)
         if form is None:
             return None
-        return self._cache.find(form) or self._keep(form, self._prepared()[form.tagged].compiled(form.name, form.text))
+        return self._cache.find(form) or self._keep(
+            form, self._prepared()[form.tagged].compiled(form.name, form.text)
+        )
 
     def submit(self, params: SamplingParams) -> Future[CompiledGrammar]:
-        """Compile what an answer must follow in a process of its own, within bounds; cancelling the future stops it.
+        """Compile what an answer must follow in a process of its own, within bounds;
+        cancelling the future stops it.
 
-        A request finds the result for as long as it is held, and some time longer. `params` must name something.
+        A request finds the result for as long as it is held, and some time longer.
+        `params` must name something.
         """
         form, done = _form(params), Future["CompiledGrammar"]()
         assert form is not None
@@ -64,19 +82,31 @@ class Grammars:
         if found is not None:
             done.set_result(found)
             return done
-        return self._queue.submit(params.tenant, form, self._prepared, partial(self._keep, form))
+        return self._queue.submit(
+            params.tenant, form, self._prepared, partial(self._keep, form)
+        )
 
-    def answer(self, grammar: CompiledGrammar, params: SamplingParams, prompt: int) -> AnswerGrammar:
-        """Return the state of one answer that follows a grammar after a prompt of `prompt` tokens."""
-        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
-        return self._prepared()[params.structural_tag is not None].answer(grammar, ends, prompt)
+    def answer(
+        self, grammar: CompiledGrammar, params: SamplingParams, prompt: int
+    ) -> AnswerGrammar:
+        """Return the state of one answer that follows a grammar after a prompt of
+        `prompt` tokens.
+        """
+        ends = frozenset(params.stop_token_ids) | (
+            frozenset() if params.ignore_eos else self._eos
+        )
+        return self._prepared()[params.structural_tag is not None].answer(
+            grammar, ends, prompt
+        )
 
     def _keep(self, form: Form, grammar: CompiledGrammar) -> CompiledGrammar:
         with self._lock:
             return self._cache.get(form, lambda: grammar)
 
     def _prepared(self) -> Vocabularies:
-        """Read the tokenizer's vocabulary, once: without special tokens, and with all but the end-of-text tokens."""
+        """Read the tokenizer's vocabulary, once: without special tokens, and with all
+        but the end-of-text tokens.
+        """
         with self._lock:
             self._vocabularies = self._vocabularies or self._read()
             return self._vocabularies
@@ -87,16 +117,27 @@ class Grammars:
             from xgrammar import TokenizerInfo
         except ImportError as error:
             raise InvalidRequest(
-                f"cannot follow a grammar: xgrammar is missing ({error}). Run: pip install 'foreword[structured]'"
+                f"cannot follow a grammar: xgrammar is missing ({error}). Run: pip "
+                "install 'foreword[structured]'"
             ) from None
         end = self._vocab
-        read = TokenizerInfo.from_huggingface(tokenizer, vocab_size=end + 1, stop_token_ids=[end])
+        read = TokenizerInfo.from_huggingface(
+            tokenizer, vocab_size=end + 1, stop_token_ids=[end]
+        )
         text, spaced = read.decoded_vocab[:end], read.add_prefix_space
 
         def vocabulary(without: set[int]) -> Vocabulary:
-            return Vocabulary([b"" if token in without else piece for token, piece in enumerate(text)], spaced=spaced)
+            return Vocabulary(
+                [
+                    b"" if token in without else piece
+                    for token, piece in enumerate(text)
+                ],
+                spaced=spaced,
+            )
 
-        return vocabulary({*self._eos, *tokenizer.all_special_ids}), vocabulary(set(self._eos))
+        return vocabulary({*self._eos, *tokenizer.all_special_ids}), vocabulary(
+            set(self._eos)
+        )
 
 
 def _form(params: SamplingParams) -> Form | None:

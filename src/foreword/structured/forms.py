@@ -1,4 +1,7 @@
-"""Compilation of one schema, expression or grammar for one vocabulary. Imports no tokenizer."""
+"""Compilation of one schema, expression or grammar for one vocabulary.
+
+Imports no tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -26,31 +29,52 @@ class Vocabulary:
     """
 
     def __init__(self, pieces: List[bytes], *, spaced: bool) -> None:
-        """`pieces`: bytes of each token id, none for tokens that are no text.  `spaced`: texts begin with a space."""
+        """`pieces`: bytes of each token id, none for tokens that are no text.
+
+        `spaced`: texts begin with a space.
+        """
         from xgrammar import GrammarCompiler, TokenizerInfo, VocabType
 
-        self.pieces, self.spaced, end = list(pieces), spaced, len(pieces)
+        self.pieces = list(pieces)
+        self.spaced = spaced
+        end = len(pieces)
         self.info = TokenizerInfo(
-            [*self.pieces, b""], VocabType.RAW, vocab_size=end + 1, stop_token_ids=[end], add_prefix_space=spaced
+            [*self.pieces, b""],
+            VocabType.RAW,
+            vocab_size=end + 1,
+            stop_token_ids=[end],
+            add_prefix_space=spaced,
         )
         self._compiler = GrammarCompiler(self.info, cache_enabled=False)
 
     def compiled(self, name: str, text: str) -> CompiledGrammar:
-        """Return a form, compiled. Raises InvalidRequest if it is invalid, or if no text follows it."""
+        """Return a form, compiled.
+
+        Raises InvalidRequest if it is invalid, or if no text follows it.
+        """
         try:
             grammar = self._compiled(name, text)
         except InvalidRequest:
             raise
         except (RuntimeError, ValueError, TypeError, MemoryError) as error:
             reason = words(RuntimeError(_SOURCE.sub("", str(error))))
-            raise InvalidRequest(f"cannot follow this {name}: {reason}. Correct it") from error
+            raise InvalidRequest(
+                f"cannot follow this {name}: {reason}. Correct it"
+            ) from error
         start = self.answer(grammar, frozenset(), 0)
         if start.finished([]) or not start.allowed([], [[]]).any():
-            raise InvalidRequest(f"cannot follow this {name}: no text follows it, or only the empty one. Allow more")
+            raise InvalidRequest(
+                f"cannot follow this {name}: no text follows it, or only the empty "
+                "one. Allow more"
+            )
         return grammar
 
-    def answer(self, grammar: CompiledGrammar, ends: frozenset[int], prompt: int) -> AnswerGrammar:
-        """Return the state of one answer after a prompt of `prompt` tokens, which tokens in `ends` may end."""
+    def answer(
+        self, grammar: CompiledGrammar, ends: frozenset[int], prompt: int
+    ) -> AnswerGrammar:
+        """Return the state of one answer after a prompt of `prompt` tokens, which
+        tokens in `ends` may end.
+        """
         from xgrammar import GrammarMatcher
 
         return AnswerGrammar(GrammarMatcher(grammar), self.pieces, ends, prompt)

@@ -1,4 +1,6 @@
-"""One answer's way through a compiled grammar: token masks for every node of a draft tree, and forced text."""
+"""One answer's way through a compiled grammar: token masks for every node of a draft
+tree, and forced text.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +23,49 @@ if TYPE_CHECKING:
 _BITS = (torch.arange(256)[:, None] >> torch.arange(8) & 1).bool()
 """Bits of each byte, lowest first."""
 FEW = 32
-"""Tokens. Most that may begin a forced text: one for each of its prefixes that is a token."""
-RESERVE, EARNED = 1.0, 0.1
-"""Seconds of processor time. Most that one answer's masks may take at once, and what each round adds to it.
+"""Tokens.
 
-A usual mask takes less than 1 ms, but those of an ambiguous grammar grow with the cube of the text, and all requests
-wait for them.
+Most that may begin a forced text: one for each of its prefixes that is a token.
+"""
+RESERVE, EARNED = 1.0, 0.1
+"""Seconds of processor time. Most that one answer's masks may take at once, and what
+each round adds to it.
+
+A usual mask takes less than 1 ms, but those of an ambiguous grammar grow with the cube
+of the text, and all requests wait for them.
 """
 
 
 class AnswerGrammar:
     """The `TokenGrammar` of one answer.
 
-    The end of the text is a token of its own for the grammar, one id beyond the vocabulary. Where it may come, the
-    request's end-of-text tokens may.
+    The end of the text is a token of its own for the grammar, one id beyond the
+    vocabulary. Where it may come, the request's end-of-text tokens may.
 
-    An error ends this answer alone: `allowed` raises it, which verification calls for one answer at a time.
+    An error ends this answer alone: `allowed` raises it, which verification calls for
+    one answer at a time.
     """
 
-    def __init__(self, matcher: GrammarMatcher, pieces: List[bytes], ends: frozenset[int], prompt: int) -> None:
-        """`pieces`: bytes of each token id, none for special ones.  `ends`: tokens that may end the text.
+    def __init__(
+        self,
+        matcher: GrammarMatcher,
+        pieces: List[bytes],
+        ends: frozenset[int],
+        prompt: int,
+    ) -> None:
+        """`pieces`: bytes of each token id, none for special ones. `ends`: tokens that
+        may end the text.
 
         `prompt`: tokens of the prompt.
         """
-        self._matcher, self._pieces, self._ends = matcher, pieces, ends
+        self._matcher = matcher
+        self._pieces = pieces
+        self._ends = ends
         self._end = len(pieces)
         self._bits = torch.zeros(1, self._end // 32 + 1, dtype=torch.int32)
-        self._padding = _packed(range(self._end + 1, 32 * self._bits.shape[1]), self._bits)
+        self._padding = _packed(
+            range(self._end + 1, 32 * self._bits.shape[1]), self._bits
+        )
         """Bits beyond the end of the text, which xgrammar may set."""
         self._only_end = _packed([self._end], self._bits).view(torch.uint8)
         self._read = prompt
@@ -59,8 +77,11 @@ class AnswerGrammar:
         self._error: Exception | None = None
         """An error while drafting."""
 
-    def allowed(self, tokens: list[int], paths: list[list[int]]) -> Bool[Tensor, "rows vocab"]:
-        """Return the tokens that may follow each path; none after a refused one, all after the end of the text.
+    def allowed(
+        self, tokens: list[int], paths: list[list[int]]
+    ) -> Bool[Tensor, "rows vocab"]:
+        """Return the tokens that may follow each path; none after a refused one, all
+        after the end of the text.
 
         Raises InvalidRequest if the masks take too long.
         """
@@ -79,32 +100,51 @@ class AnswerGrammar:
         allowed, may_end = unpacked[:, : self._end], unpacked[:, self._end]
         for token in self._ends:
             allowed[:, token] |= may_end
-        over += (may_end & ~allowed.any(1)).nonzero()[:, 0].tolist()  # the text ends at the node itself
+        # the text ends at the node itself
+        over += (may_end & ~allowed.any(1)).nonzero()[:, 0].tolist()
         allowed[over] = True
         return allowed
 
     def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
-        """Return the nodes of a draft tree whose whole path the grammar accepts, parents first."""
+        """Return the nodes of a draft tree whose whole path the grammar accepts,
+        parents first.
+        """
         kept, paths = {-1}, tree.paths
         with self._drafting():
             for node, parent in enumerate(tree.parents):
-                if parent in kept and self._drafts and self._move(tokens, paths[node + 1]):
+                if (
+                    parent in kept
+                    and self._drafts
+                    and self._move(tokens, paths[node + 1])
+                ):
                     kept.add(node)
         return sorted(kept - {-1})
 
     def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
-        """Return at most `most` tokens that spell the only text that may follow a path; empty if there is a choice.
+        """Return at most `most` tokens that spell the only text that may follow a path;
+        empty if there is a choice.
 
-        A text is forced as far as all tokens that may come next are beginnings of one of them. xgrammar's own search,
-        `find_jump_forward_string`, never returns from a grammar that forces an endless text.
+        A text is forced as far as all tokens that may come next are beginnings of one
+        of them. xgrammar's own search, `find_jump_forward_string`, never returns from a
+        grammar that forces an endless text.
         """
         span: list[int] = []
         with self._drafting():
             moved = self._drafts and self._move(tokens, path)
-            while moved and self._drafts and len(span) < most and not self._matcher.is_terminated():
+            while (
+                moved
+                and self._drafts
+                and len(span) < most
+                and not self._matcher.is_terminated()
+            ):
                 choices = self._choices()
-                longest = max(choices, key=lambda token: len(self._pieces[token]), default=-1)
-                if longest < 0 or not all(self._pieces[longest].startswith(self._pieces[token]) for token in choices):
+                longest = max(
+                    choices, key=lambda token: len(self._pieces[token]), default=-1
+                )
+                if longest < 0 or not all(
+                    self._pieces[longest].startswith(self._pieces[token])
+                    for token in choices
+                ):
                     break
                 self._step(longest)
                 span.append(longest)
@@ -118,7 +158,9 @@ class AnswerGrammar:
 
     @contextmanager
     def _drafting(self) -> Iterator[None]:
-        """Keep an error for `allowed`: here it would be of all answers that are drafted together."""
+        """Keep an error for `allowed`: here it would be of all answers that are drafted
+        together.
+        """
         try:
             yield
         except Exception as error:  # noqa: BLE001 - an error of a library ends this answer alone
@@ -126,11 +168,15 @@ class AnswerGrammar:
 
     @property
     def _drafts(self) -> bool:
-        """Whether drafts have time left: the last half is for what the answer itself needs."""
+        """Whether drafts have time left: the last half is for what the answer itself
+        needs.
+        """
         return self._reserve > RESERVE / 2
 
     def _choices(self) -> list[int]:
-        """Return the tokens that may come next; none if they are too many for a forced text, or the text may end."""
+        """Return the tokens that may come next; none if they are too many for a forced
+        text, or the text may end.
+        """
         found = self._next_bytes()
         if int(found.count_nonzero()) > FEW:
             return []
@@ -149,18 +195,23 @@ class AnswerGrammar:
 
     @contextmanager
     def _charged(self) -> Iterator[None]:
-        """Take the processor time from the reserve; raise InvalidRequest once it is used up."""
+        """Take the processor time from the reserve; raise InvalidRequest once it is
+        used up.
+        """
         before = thread_time()
         yield
         self._reserve -= thread_time() - before
         if self._reserve < 0:
             raise InvalidRequest(
-                "cannot go on with this answer: what it must follow takes too long to compute at every token. Give a "
+                "cannot go on with this answer: what it must follow takes too long to "
+                "compute at every token. Give a "
                 "grammar with fewer ways to read one text"
             )
 
     def _move(self, tokens: list[int], path: List[int]) -> bool:
-        """Move the matcher to the end of `path`, after all committed tokens; return False if it refuses the path."""
+        """Move the matcher to the end of `path`, after all committed tokens; return
+        False if it refuses the path.
+        """
         if self._read < len(tokens):
             self._back(0)
             for token in tokens[self._read :]:
@@ -168,7 +219,10 @@ class AnswerGrammar:
             self._read = len(tokens)
             self._reserve = min(self._reserve + EARNED, RESERVE)
         shared = 0
-        while shared < min(len(path), len(self._path)) and path[shared] == self._path[shared]:
+        while (
+            shared < min(len(path), len(self._path))
+            and path[shared] == self._path[shared]
+        ):
             shared += 1
         self._back(shared)
         return all(self._step(token) for token in path[shared:])
@@ -192,7 +246,9 @@ class AnswerGrammar:
         return token in self._ends and self._matcher.accept_token(self._end)
 
 
-def _packed(ids: Iterable[int], like: Int[Tensor, "rows words"]) -> Int[Tensor, "rows words"]:
+def _packed(
+    ids: Iterable[int], like: Int[Tensor, "rows words"]
+) -> Int[Tensor, "rows words"]:
     """Return one row of bits with those of `ids` set."""
     bits = torch.zeros_like(like[:1]).view(torch.uint8)
     for token in ids:

@@ -1,4 +1,6 @@
-"""Compilations for many tenants: few at a time, in turns, each in a process that is ended when it takes too long."""
+"""Compilations for many tenants: few at a time, in turns, each in a process that is
+ended when it takes too long.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +59,11 @@ class Job:
 
 
 class CompileQueue:
-    """Compilations of all tenants. A tenant has one at a time, its shortest form first; tenants take turns.
+    """Compilations of all tenants. A tenant has one at a time, its shortest form first;
+    tenants take turns.
 
-    A compilation ends with its last caller, and after `LIMIT` seconds. Thread-safe; `submit` never waits.
+    A compilation ends with its last caller, and after `LIMIT` seconds. Thread-safe;
+    `submit` never waits.
     """
 
     def __init__(self) -> None:
@@ -80,10 +84,16 @@ class CompileQueue:
         vocabularies: Callable[[], Vocabularies],
         keep: Callable[[CompiledGrammar], CompiledGrammar],
     ) -> Future[CompiledGrammar]:
-        """Return the compiled form in a future; cancelling it gives the compilation up."""
+        """Return the compiled form in a future; cancelling it gives the
+        compilation up.
+        """
         future = Future["CompiledGrammar"]()
         with self._lock:
-            jobs = (job for job in (*self._waiting, *self._running) if (job.tenant, job.form) == (tenant, form))
+            jobs = (
+                job
+                for job in (*self._waiting, *self._running)
+                if (job.tenant, job.form) == (tenant, form)
+            )
             job = next(jobs, None)
             if job is None:
                 job = Job(tenant, form, vocabularies, keep)
@@ -115,7 +125,9 @@ class CompileQueue:
                 job.worker.kill()
 
     def _next(self, done: Job | None) -> Job | None:
-        """Return the next job, or None if no tenant without a running one waits; then the calling thread ends."""
+        """Return the next job, or None if no tenant without a running one waits; then
+        the calling thread ends.
+        """
         with self._lock:
             if done is not None:
                 self._running.remove(done)
@@ -125,8 +137,15 @@ class CompileQueue:
                 self._threads -= 1
                 return None
             tenants = {job.tenant for job in self._waiting} | busy
-            self._turns = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
-            job = min(open_, key=lambda one: (self._turns.get(one.tenant, 0), len(one.form.text)))
+            self._turns = {
+                tenant: turn
+                for tenant, turn in self._turns.items()
+                if tenant in tenants
+            }
+            job = min(
+                open_,
+                key=lambda one: (self._turns.get(one.tenant, 0), len(one.form.text)),
+            )
             self._turn += 1
             self._turns[job.tenant] = self._turn
             self._waiting.remove(job)
@@ -138,7 +157,9 @@ class CompileQueue:
         job = self._next(None)
         while job is not None:
             try:
-                settle = partial(Future.set_result, result=job.keep(self._compiled(job)))
+                settle = partial(
+                    Future.set_result, result=job.keep(self._compiled(job))
+                )
             except Exception as error:  # noqa: BLE001 - the callers raise it
                 settle = partial(Future.set_exception, exception=error)
             with self._lock:
@@ -149,7 +170,10 @@ class CompileQueue:
             job = self._next(job)
 
     def _compiled(self, job: Job) -> CompiledGrammar:
-        """Return a job's form compiled by a process. Raises InvalidRequest for one that is refused."""
+        """Return a job's form compiled by a process.
+
+        Raises InvalidRequest for one that is refused.
+        """
         from xgrammar import CompiledGrammar
 
         vocabularies = job.vocabularies()
@@ -160,14 +184,23 @@ class CompileQueue:
         try:
             accepted, text = worker.ask(job.form)
         except (OSError, EOFError) as error:
-            reason = f"compiling it takes more than {LIMIT:g} seconds" if job.late else "it cannot be compiled"
-            raise InvalidRequest(f"cannot follow this {job.form.name}: {reason}. Use one with fewer parts") from error
+            reason = (
+                f"compiling it takes more than {LIMIT:g} seconds"
+                if job.late
+                else "it cannot be compiled"
+            )
+            raise InvalidRequest(
+                f"cannot follow this {job.form.name}: {reason}. Use one with fewer "
+                "parts"
+            ) from error
         finally:
             timer.cancel()
             self._give_back(job, worker)
         if not accepted:
             raise InvalidRequest(text)
-        return CompiledGrammar.deserialize_json(text, vocabularies[job.form.tagged].info)
+        return CompiledGrammar.deserialize_json(
+            text, vocabularies[job.form.tagged].info
+        )
 
     def _taken(self, vocabularies: Vocabularies, job: Job) -> Worker:
         """Return a process for a job, a new one if none is idle."""
@@ -197,7 +230,9 @@ class Worker:
     def __init__(self, vocabularies: Vocabularies) -> None:
         """Raises InvalidRequest if no process can be started."""
         command = [sys.executable, "-P", "-m", "foreword.structured.worker"]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)
+        }
         try:
             self._process = subprocess.Popen(
                 command,
@@ -205,15 +240,21 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # an interrupt at the terminal is for the other process
+                # an interrupt at the terminal is for the other process
+                start_new_session=True,
             )
         except OSError as error:
-            raise InvalidRequest(f"cannot compile a grammar: no process can be started: {named(error)}") from error
+            raise InvalidRequest(
+                f"cannot compile a grammar: no process can be started: {named(error)}"
+            ) from error
         self._killed = False
         self._unsaid: list[object] = [[_spelt(one) for one in vocabularies]]
 
     def ask(self, form: Form) -> tuple[bool, str]:
-        """Return (True, the grammar as JSON) or (False, why it is refused). Raises OSError or EOFError once killed."""
+        """Return (True, the grammar as JSON) or (False, why it is refused).
+
+        Raises OSError or EOFError once killed.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         for value in (*self._unsaid, form):

@@ -1,7 +1,8 @@
 """A process that compiles grammars for another one, which may end it at any time.
 
-Standard input has lines of JSON: first (pieces, spaced) of each vocabulary, then (tagged, name, text) of each form.
-Standard output gets, for each form, a line "1 BYTES" and the grammar, or "0 BYTES" and why it is refused.
+Standard input has lines of JSON: first (pieces, spaced) of each vocabulary, then
+(tagged, name, text) of each form. Standard output gets, for each form, a line "1 BYTES"
+and the grammar, or "0 BYTES" and why it is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def main() -> None:
     vocabularies: list[Vocabulary] = []
     for line in source:
         if not vocabularies:
-            vocabularies = [Vocabulary(_bytes(pieces), spaced=spaced) for pieces, spaced in json.loads(line)]
+            vocabularies = [
+                Vocabulary(_bytes(pieces), spaced=spaced)
+                for pieces, spaced in json.loads(line)
+            ]
             continue
         tagged, name, text = json.loads(line)
         _limit("RLIMIT_CPU", int(sum(os.times()[:2])) + SECONDS)
@@ -54,9 +58,23 @@ def _answer(vocabulary: Vocabulary, name: str, text: str) -> tuple[bool, str]:
     except ForewordError as error:
         return False, str(error)
     except MemoryError:
-        return False, f"cannot follow this {name}: compiling it takes too much memory. Use one with fewer parts"
+        return (
+            False,
+            (
+                f"cannot follow this {name}: compiling it takes too much memory. Use "
+                "one "
+                "with fewer parts"
+            ),
+        )
     if len(compiled) > LARGEST:
-        return False, f"cannot follow this {name}: compiled it is too large. Use one with fewer parts"
+        return (
+            False,
+            (
+                f"cannot follow this {name}: compiled it is too large. Use one with "
+                "fewer "
+                "parts"
+            ),
+        )
     return True, compiled
 
 

@@ -1,1 +1,3 @@
-"""Training of drafters: data, losses, one resumable loop, and a report on the result."""
+"""Training of drafters: data, losses, one resumable loop, and a report on the
+result.
+"""

@@ -1,4 +1,6 @@
-"""Atomic checkpoints: a folder exists complete or not at all, whenever the process is killed."""
+"""Atomic checkpoints: a folder exists complete or not at all, whenever the process is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ PREFIX, PARTIAL = "step-", ".partial-"
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a new folder, rename it in one move, and remove all checkpoints but the last KEEP.
+    """Let `write` fill a new folder, rename it in one move, and remove all checkpoints
+    but the last KEEP.
 
-    Its files are synced before the rename, and the rename before anything older is removed.
+    Its files are synced before the rename, and the rename before anything older is
+    removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     clean(folder)
@@ -51,7 +55,8 @@ def check_unused(training: Path, *, resume: bool) -> None:
     """Raise InvalidRequest if a folder holds a training that is not to be resumed."""
     if not resume and found(training / CHECKPOINTS):
         raise InvalidRequest(
-            f"cannot start a training in {training}: it holds a training already. Resume it or choose another"
+            f"cannot start a training in {training}: it holds a training already. "
+            "Resume it or choose another"
         )
 
 
@@ -62,5 +67,7 @@ def clean(folder: Path) -> None:
 
 
 def _remove(whole: Path) -> None:
-    """Remove a checkpoint, renamed first: a kill halfway must not leave half a folder that looks complete."""
+    """Remove a checkpoint, renamed first: a kill halfway must not leave half a folder
+    that looks complete.
+    """
     shutil.rmtree(whole.rename(whole.with_name(f"{PARTIAL}old-{whole.name}")))

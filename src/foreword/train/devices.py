@@ -1,4 +1,6 @@
-"""Device interface of the training loop: one device, or many at once through accelerate."""
+"""Device interface of the training loop: one device, or many at once through
+accelerate.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,27 @@ from foreword.errors import InvalidRequest
 
 @runtime_checkable
 class Devices(Protocol):
-    """Devices of a training loop. Every rank holds the whole model and takes its own blocks of each step."""
+    """Devices of a training loop.
+
+    Every rank holds the whole model and takes its own blocks of each step.
+    """
 
     device: torch.device
     rank: int
     world: int
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the model on this rank's device, wrapped so that `gradients` can average over ranks."""
+        """Return the model on this rank's device, wrapped so that `gradients` can
+        average over ranks.
+        """
         ...
 
-    def gradients(self, model: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-        """Return a context for a forward and its backward; `last` of a step averages gradients over all ranks."""
+    def gradients(
+        self, model: nn.Module, *, last: bool
+    ) -> AbstractContextManager[object]:
+        """Return a context for a forward and its backward; `last` of a step averages
+        gradients over all ranks.
+        """
         ...
 
     def total(self, value: Tensor) -> Tensor:
@@ -49,7 +60,9 @@ class OneDevice:
     def wrap(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
 
-    def gradients(self, model: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+    def gradients(
+        self, model: nn.Module, *, last: bool
+    ) -> AbstractContextManager[object]:
         return nullcontext()
 
     def total(self, value: Tensor) -> Tensor:
@@ -65,7 +78,8 @@ class ManyDevices:
     def __init__(self, *, cpu: bool = False) -> None:
         if find_spec("accelerate") is None:
             raise InvalidRequest(
-                "cannot train on many devices: accelerate is missing. Install it with: pip install 'foreword[train]'"
+                "cannot train on many devices: accelerate is missing. Install it with: "
+                "pip install 'foreword[train]'"
             )
         from accelerate import Accelerator
 
@@ -77,7 +91,9 @@ class ManyDevices:
     def wrap(self, model: nn.Module) -> nn.Module:
         return self._accelerator.prepare_model(model)
 
-    def gradients(self, model: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+    def gradients(
+        self, model: nn.Module, *, last: bool
+    ) -> AbstractContextManager[object]:
         return nullcontext() if last else self._accelerator.no_sync(model)
 
     def total(self, value: Tensor) -> Tensor:
@@ -89,16 +105,23 @@ class ManyDevices:
         self._accelerator.wait_for_everyone()
 
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+_TRIM_THRESHOLD = -1
+_TOP_PAD = -2
+_MMAP_MAX = -4
 """Parameters of glibc's mallopt(3)."""
 AHEAD = 256 * 2**20
 """Bytes. Extra memory requested whenever the heap grows."""
 
 
 def keep_freed() -> bool:
-    """Make this process keep the memory that it frees. Returns whether its C library supports that."""
+    """Make this process keep the memory that it frees.
+
+    Returns whether its C library supports that.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, or another system
         return False
-    return all([mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, -1), mallopt(_TOP_PAD, AHEAD)])
+    return all(
+        [mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, -1), mallopt(_TOP_PAD, AHEAD)]
+    )

@@ -1,4 +1,6 @@
-"""One training job of `foreword train`: from data files to a folder with a trained draft and its report."""
+"""One training job of `foreword train`: from data files to a folder with a trained
+draft and its report.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,18 @@ from foreword.types.params import whole
 MOST_BLOCKS, LEAST_BLOCKS = 32, 4
 """Blocks. Most and least held-out data that one evaluation reads."""
 TRAINED_BLOCKS = 4
-"""Blocks trained on for each that an evaluation reads, so that a short run is not spent on evaluations."""
+"""Blocks trained on for each that an evaluation reads, so that a short run is not spent
+on evaluations.
+"""
 HELD_OUT_SHARE = 10
-"""One record in so many is held out at most, so that a small file is trained on, not measured on."""
+"""One record in so many is held out at most, so that a small file is trained on, not
+measured on.
+"""
 FEW = 100
-"""Records. With fewer to train on, a draft learns them by heart and little of its target."""
+"""Records.
+
+With fewer to train on, a draft learns them by heart and little of its target.
+"""
 COUNTED = 20_000
 """Records. Sample for token counts, which select a reduced draft vocabulary."""
 
@@ -64,7 +73,9 @@ class Job:
     length: int = 512
     """Tokens in a block."""
     held_out: int = 256
-    """Records, at most, kept for evaluation and not trained on; never more than a tenth of all."""
+    """Records, at most, kept for evaluation and not trained on; never more than a tenth
+    of all.
+    """
     device: str = "auto"
     trust_remote_code: bool = False
     """Allow code of the models' own folders to run."""
@@ -77,12 +88,18 @@ class Job:
     """Size of the report's measurement."""
 
     def settings(self, records: list[Record]) -> dict[str, Any]:
-        """Return the settings that a resumed run must share; the recipe adds its own."""
+        """Return the settings that a resumed run must share; the recipe adds
+        its own.
+        """
         names = ("target", "loss", "temperature", "length", "held_out")
         digest = blake2b(digest_size=12)
         for record in records:
             digest.update(repr(record).encode())
-        return self.options.settings() | {name: getattr(self, name) for name in names} | {"data": digest.hexdigest()}
+        return (
+            self.options.settings()
+            | {name: getattr(self, name) for name in names}
+            | {"data": digest.hexdigest()}
+        )
 
 
 def run(
@@ -92,11 +109,13 @@ def run(
     watch: Callable[[Row], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
 ) -> TrainReport | None:
-    """Train and save a draft, measure it in the engine, and write the report beside it. Returns the report.
+    """Train and save a draft, measure it in the engine, and write the report beside it.
+    Returns the report.
 
-    With `resume` an interrupted run continues from its last checkpoint, or starts where there is none. Of several
-    processes only the first reports; the others return None. Raises InvalidRequest or ModelError before any training
-    when the settings do not fit.
+    With `resume` an interrupted run continues from its last checkpoint, or starts where
+    there is none. Of several processes only the first reports; the others return None.
+    Raises InvalidRequest or ModelError before any training when the settings do not
+    fit.
     """
     whole(2)("length", job.length)
     whole(0)("held_out", job.held_out)
@@ -104,7 +123,9 @@ def run(
     check_creatable(job.out)
     check_unused(job.out, resume=resume)
     records = read(list(job.data))
-    learnt, held_out = split(records, min(job.held_out, len(records) // HELD_OUT_SHARE), job.recipe.seed)
+    learnt, held_out = split(
+        records, min(job.held_out, len(records) // HELD_OUT_SHARE), job.recipe.seed
+    )
     devices = _devices(job)
     _announce(job, learnt, held_out, note, first=not devices.rank)
     fast = _fast(devices.device)
@@ -114,14 +135,22 @@ def run(
     dtype = torch.bfloat16 if fast else torch.float32
     target = load(source, dtype, trusted=trusted, seq2seq=job.options.seq2seq)
     _fits(job, target)
-    encode, rules = Encoder(tokenizer, eos(target, tokenizer)), Seq2Seq.of(target, str(source))
+    encode = Encoder(tokenizer, eos(target, tokenizer))
+    rules = Seq2Seq.of(target, str(source))
     if rules is not None:
         encode = PairEncoder(tokenizer, encode.eos, rules.start, job.length)
     context = TrainContext(
-        source=source, target=target, tokenizer=tokenizer, eos=encode.eos, loss=criterion, temperature=job.temperature,
-        length=job.length, seed=job.recipe.seed, trusted=trusted,
+        source=source,
+        target=target,
+        tokenizer=tokenizer,
+        eos=encode.eos,
+        loss=criterion,
+        temperature=job.temperature,
+        length=job.length,
+        seed=job.recipe.seed,
+        trusted=trusted,
         counts=lambda: frequencies(map(encode, learnt[:COUNTED]), target),
-    )  # fmt: skip
+    )
     trainable = job.options.begin(context)
     trainer = Trainer(
         trainable,
@@ -129,7 +158,9 @@ def run(
         replace(job.recipe, bf16=fast if job.bf16 is None else job.bf16),
         folder=job.out,
         devices=devices,
-        held_out=Packer(encode, held_out, job.length).all(evaluated(job.recipe)) if held_out else [],
+        held_out=Packer(encode, held_out, job.length).all(evaluated(job.recipe))
+        if held_out
+        else [],
         settings=job.settings(records),
         watch=watch,
     )
@@ -139,20 +170,42 @@ def run(
     with atomic_fill(job.out):
         trainable.save(job.out)
     prompts = [(record.source, encode.prompt(record)) for record in held_out]
-    about = {"method": job.options.method, "parameters": trainable.parameters, "settings": trainer.settings}
-    return report(job.target, job.out, prompts, rows, questions=job.questions, trusted=trusted, note=note, **about)
+    about = {
+        "method": job.options.method,
+        "parameters": trainable.parameters,
+        "settings": trainer.settings,
+    }
+    return report(
+        job.target,
+        job.out,
+        prompts,
+        rows,
+        questions=job.questions,
+        trusted=trusted,
+        note=note,
+        **about,
+    )
 
 
 def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the end-of-text ids of the checkpoint's generation config, else of the tokenizer."""
-    ids = target.generation_config.eos_token_id if target.generation_config is not None else None
+    """Return the end-of-text ids of the checkpoint's generation config, else of the
+    tokenizer.
+    """
+    ids = (
+        target.generation_config.eos_token_id
+        if target.generation_config is not None
+        else None
+    )
     ids = tokenizer.eos_token_id if ids is None else ids
-    return frozenset(map(int, ids if isinstance(ids, list) else [ids] if ids is not None else []))
+    return frozenset(
+        map(int, ids if isinstance(ids, list) else [ids] if ids is not None else [])
+    )
 
 
 def evaluated(recipe: TrainingConfig) -> int:
     """Return the held-out blocks that each evaluation of a training reads."""
-    evaluations = 2 + recipe.steps // recipe.evaluate  # before the first step, and after the last one
+    # before the first step, and after the last one
+    evaluations = 2 + recipe.steps // recipe.evaluate
     trained = recipe.steps * recipe.batch * recipe.accumulate
     return min(MOST_BLOCKS, max(LEAST_BLOCKS, trained // TRAINED_BLOCKS // evaluations))
 
@@ -161,22 +214,35 @@ def frequencies(pieces: Iterable[Piece], target: HFModel) -> Int[Tensor, "vocab"
     """Count how often each token is a training target in these pieces."""
     counts = torch.zeros(target.config.get_text_config().vocab_size, dtype=torch.int64)
     for piece in pieces:
-        learnt = torch.tensor(piece.tokens)[torch.tensor(piece.learnt, dtype=torch.bool)]
+        learnt = torch.tensor(piece.tokens)[
+            torch.tensor(piece.learnt, dtype=torch.bool)
+        ]
         counts += learnt.bincount(minlength=len(counts))
     return counts
 
 
 def _announce(
-    job: Job, learnt: list[Record], held_out: list[Record], note: Callable[[str], None], *, first: bool
+    job: Job,
+    learnt: list[Record],
+    held_out: list[Record],
+    note: Callable[[str], None],
+    *,
+    first: bool,
 ) -> None:
-    """Say what is trained on and what is measured; the first process warns of few records."""
+    """Say what is trained on and what is measured; the first process warns of few
+    records.
+    """
     note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
     answered = min(len(held_out), job.questions.most)
     if answered:
-        note(f"after the training, answers to at most {answered} held-out prompts are measured")
+        note(
+            f"after the training, answers to at most {answered} held-out prompts are "
+            "measured"
+        )
     if first and len(learnt) < FEW:
         warnings.warn(
-            f"{len(learnt)} records to train on are few: with fewer than {FEW}, a draft learns them by heart and "
+            f"{len(learnt)} records to train on are few: with fewer than {FEW}, a "
+            "draft learns them by heart and "
             "predicts other text poorly. Add records",
             stacklevel=3,
         )
@@ -185,12 +251,14 @@ def _announce(
 def _fits(job: Job, target: HFModel) -> None:
     if is_speech(target):
         raise InvalidRequest(
-            f"cannot train a draft for {job.target}: it reads sound, and records are text. Use a target that reads text"
+            f"cannot train a draft for {job.target}: it reads sound, and records are "
+            "text. Use a target that reads text"
         )
     limit = getattr(target.config.get_text_config(), "max_position_embeddings", None)
     if limit is not None and job.length > limit:
         raise InvalidRequest(
-            f"cannot train on blocks of {job.length} tokens: they exceed the target's context of {limit}. "
+            f"cannot train on blocks of {job.length} tokens: they exceed the target's "
+            f"context of {limit}. "
             "Lower 'length'"
         )
 

@@ -11,7 +11,10 @@ from foreword.files import room, sync
 
 @dataclass(slots=True)
 class Row:
-    """One step of the log. No times: two runs of the same training write the same rows."""
+    """One step of the log.
+
+    No times: two runs of the same training write the same rows.
+    """
 
     step: int
     """0: before the first step."""
@@ -34,7 +37,9 @@ class Log:
         self.rows: list[Row] = []
 
     def begin(self, done: int) -> None:
-        """Keep the file's rows of the first `done` steps (-1: none) and drop the rest."""
+        """Keep the file's rows of the first `done` steps (-1: none) and drop
+        the rest.
+        """
         lines = self.path.read_text(encoding="utf-8").splitlines() if done >= 0 else []
         self.rows = []
         for line in lines:

@@ -1,4 +1,6 @@
-"""Optimisers: AdamW alone, or Muon for the matrices inside a network and AdamW for the rest."""
+"""Optimisers: AdamW alone, or Muon for the matrices inside a network and AdamW for the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ OUTPUTS = ("lm_head.weight", "markov_w2.weight")
 def check_kind(kind: str) -> None:
     """Raise InvalidRequest for an unknown optimiser."""
     if kind not in KINDS:
-        raise InvalidRequest(f"cannot use optimizer {kind!r}: it does not exist. Choose {' or '.join(KINDS)}")
+        raise InvalidRequest(
+            f"cannot use optimizer {kind!r}: it does not exist. Choose "
+            f"{' or '.join(KINDS)}"
+        )
 
 
 class Optimizer:
-    """AdamW (Loshchilov and Hutter 2019); or Muon (Jordan et al. 2024), scaled to AdamW's rates (arXiv 2502.16982).
+    """AdamW (Loshchilov and Hutter 2019); or Muon (Jordan et al. 2024), scaled to
+    AdamW's rates (arXiv 2502.16982).
 
     Matrices decay, vectors do not; under Muon tables do not either.
     """
@@ -32,18 +38,36 @@ class Optimizer:
     def __init__(self, kind: str, module: nn.Module, weight_decay: float) -> None:
         """Raises InvalidRequest for an unknown optimiser."""
         check_kind(kind)
-        learning = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+        learning = {
+            name: weight
+            for name, weight in module.named_parameters()
+            if weight.requires_grad
+        }
         matrices = {name for name, weight in learning.items() if weight.dim() == 2}
         inside = matrices - set(_tables(module)) if kind == MUON else set[str]()
         decaying = matrices if kind == ADAMW else set[str]()
         groups = [
-            {"params": [learning[name] for name in learning if name in decaying], "weight_decay": weight_decay},
-            {"params": [learning[name] for name in learning if name not in decaying | inside], "weight_decay": 0.0},
+            {
+                "params": [learning[name] for name in learning if name in decaying],
+                "weight_decay": weight_decay,
+            },
+            {
+                "params": [
+                    learning[name] for name in learning if name not in decaying | inside
+                ],
+                "weight_decay": 0.0,
+            },
         ]
-        self._optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=BETAS)]
+        self._optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(groups, betas=BETAS)
+        ]
         if inside:
             mapped = [learning[name] for name in learning if name in inside]
-            self._optimizers.append(torch.optim.Muon(mapped, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
+            self._optimizers.append(
+                torch.optim.Muon(
+                    mapped, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+                )
+            )
 
     def step(self, rate: float) -> None:
         """Update the weights at this learning rate and clear the gradients."""
@@ -63,6 +87,14 @@ class Optimizer:
 
 
 def _tables(module: nn.Module) -> Iterable[str]:
-    """Return names of parameters that are indexed by tokens or output tokens; a tied one counts as both."""
-    looked_up = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
-    return [name for name, weight in module.named_parameters() if id(weight) in looked_up or name.endswith(OUTPUTS)]
+    """Return names of parameters that are indexed by tokens or output tokens; a tied
+    one counts as both.
+    """
+    looked_up = {
+        id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)
+    }
+    return [
+        name
+        for name, weight in module.named_parameters()
+        if id(weight) in looked_up or name.endswith(OUTPUTS)
+    ]

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from foreword.train.task import Trainable, TrainContext
 
 
-def _option(default: Any, help: str, metavar: str = "N", least: float | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "metavar": metavar, "least": least})
+def _option(
+    default: Any, help: str, metavar: str = "N", least: float | None = None
+) -> Any:
+    return field(
+        default=default, metadata={"help": help, "metavar": metavar, "least": least}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +34,25 @@ class TrainOptions:
     task: ClassVar[str]
     """Import path, `module:class`, of its task; constructed with (context, options)."""
     pack: ClassVar[str | None]
-    """Import path, `module:function`, of its export to other engines; None where none of them serves it."""
+    """Import path, `module:function`, of its export to other engines; None where none
+    of them serves it.
+    """
     seq2seq: ClassVar[bool] = False
     """It can be trained for an encoder-decoder."""
 
     def begin(self, context: TrainContext) -> Trainable:
-        """Create the trainable drafter. Raises InvalidRequest or ModelError where it does not fit the target."""
+        """Create the trainable drafter.
+
+        Raises InvalidRequest or ModelError where it does not fit the target.
+        """
         module, _, name = self.task.partition(":")
         return getattr(import_module(module), name)(context, self)
 
     def settings(self) -> dict[str, Any]:
         """Return all options by name."""
-        return {"method": self.method} | {option.name: getattr(self, option.name) for option in fields(self)}
+        return {"method": self.method} | {
+            option.name: getattr(self, option.name) for option in fields(self)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +66,19 @@ class LmOptions(TrainOptions):
     pack = "foreword.train.methods.lm:pack"
     seq2seq = True
 
-    draft: str | None = _option(None, "Initial model. Default: a new one, of the target's kind.", "MODEL")
+    draft: str | None = _option(
+        None, "Initial model. Default: a new one, of the target's kind.", "MODEL"
+    )
     layers: int = _option(1, "Layers of a new model.", least=1)
-    encoder_layers: int | None = _option(None, "Encoder layers of a new encoder-decoder. Default: as layers.", least=1)
-    hidden: int | None = _option(None, "Hidden size of a new model. Default: the target's.", least=1)
-    on_policy: float = _option(0.0, "Share of batches written by the draft itself.", "P", least=0)
+    encoder_layers: int | None = _option(
+        None, "Encoder layers of a new encoder-decoder. Default: as layers.", least=1
+    )
+    hidden: int | None = _option(
+        None, "Hidden size of a new model. Default: the target's.", least=1
+    )
+    on_policy: float = _option(
+        0.0, "Share of batches written by the draft itself.", "P", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +94,20 @@ class EagleOptions(TrainOptions):
 
     draft: str | None = _option(None, "Initial head. Default: a new one.", "HEAD")
     unroll: int = _option(5, "Draft steps unrolled in training.", least=1)
-    states: str | None = _option(None, "Hidden states to read, like 2,4,5. Default: early, middle, late.", "I,J,K")
-    draft_vocab: int = _option(32000, "Draft vocabulary size, most frequent tokens first.", least=2)
-    intermediate: int | None = _option(None, "Intermediate size of the MLP. Default: the target's.", least=1)
-    feature: float = _option(0.0, "Weight of the feature regression loss (10 in EAGLE-1).", "X", least=0)
+    states: str | None = _option(
+        None,
+        "Hidden states to read, like 2,4,5. Default: early, middle, late.",
+        "I,J,K",
+    )
+    draft_vocab: int = _option(
+        32000, "Draft vocabulary size, most frequent tokens first.", least=2
+    )
+    intermediate: int | None = _option(
+        None, "Intermediate size of the MLP. Default: the target's.", least=1
+    )
+    feature: float = _option(
+        0.0, "Weight of the feature regression loss (10 in EAGLE-1).", "X", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +117,31 @@ class MaskedBlock(TrainOptions):
     draft: str | None = _option(None, "Initial head. Default: a new one.", "HEAD")
     layers: int = _option(2, "Layers, and target states read, of a new head.", least=1)
     block: int = _option(8, "Rows of a block: last token and masks.", least=2)
-    mask: int | None = _option(None, "Mask token. Default: the tokenizer's mask or padding token.", "ID", least=0)
-    anchors: int = _option(64, "Anchors in every block of records, drawn anew.", least=1)
-    decay: float = _option(4.0, "Loss weight exp(-(k-1)/decay) of position k; 0: by reach.", "X", least=0)
+    mask: int | None = _option(
+        None,
+        "Mask token. Default: the tokenizer's mask or padding token.",
+        "ID",
+        least=0,
+    )
+    anchors: int = _option(
+        64, "Anchors in every block of records, drawn anew.", least=1
+    )
+    decay: float = _option(
+        4.0, "Loss weight exp(-(k-1)/decay) of position k; 0: by reach.", "X", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DFlashOptions(MaskedBlock):
-    """Options of a head that predicts each token of a block independently of the others."""
+    """Options of a head that predicts each token of a block independently of the
+    others.
+    """
 
     method = "dflash"
-    summary = "Train a head that predicts a block of tokens at once, from the target's hidden states."
+    summary = (
+        "Train a head that predicts a block of tokens at once, from the target's "
+        "hidden states."
+    )
     example = "--layers 2 --block 8"
     task = "foreword.train.methods.dflash:DFlashTask"
     pack = "foreword.draft.heads.dflash:pack"
@@ -106,10 +149,15 @@ class DFlashOptions(MaskedBlock):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DSparkOptions(MaskedBlock):
-    """Options of a block head whose distributions are conditioned on the previous token."""
+    """Options of a block head whose distributions are conditioned on the previous
+    token.
+    """
 
     method = "dspark"
-    summary = "Train a head that predicts a block of tokens, each conditioned on the one before it."
+    summary = (
+        "Train a head that predicts a block of tokens, each conditioned on the one "
+        "before it."
+    )
     example = "--layers 2 --block 7 --loss kl-l1"
     task = "foreword.train.methods.dspark:DSparkTask"
     pack = "foreword.draft.heads.dspark:pack"
@@ -122,7 +170,9 @@ class MedusaOptions(TrainOptions):
     """Options of heads on the last hidden state, each for a token further ahead."""
 
     method = "medusa"
-    summary = "Train heads that predict one token each, from the target's last hidden state."
+    summary = (
+        "Train heads that predict one token each, from the target's last hidden state."
+    )
     example = "--heads 4"
     task = "foreword.train.methods.medusa:MedusaTask"
     pack = None
@@ -131,10 +181,22 @@ class MedusaOptions(TrainOptions):
     draft: str | None = _option(None, "Initial heads. Default: new ones.", "HEADS")
     heads: int = _option(4, "Number of heads, one draft token each.", least=1)
     layers: int = _option(1, "Residual layers of each head.", least=1)
-    own: bool = _option(False, "Separate output matrices, as large as the target's.", "")
-    anchors: int = _option(128, "Anchors in every block of records, drawn anew.", least=1)
-    decay: float = _option(4.48, "Loss weight exp(-(k-1)/decay) of position k; 0: by reach.", "X", least=0)
+    own: bool = _option(
+        False, "Separate output matrices, as large as the target's.", ""
+    )
+    anchors: int = _option(
+        128, "Anchors in every block of records, drawn anew.", least=1
+    )
+    decay: float = _option(
+        4.48, "Loss weight exp(-(k-1)/decay) of position k; 0: by reach.", "X", least=0
+    )
 
 
-TRAIN_OPTIONS: tuple[type[TrainOptions], ...] = (LmOptions, EagleOptions, DFlashOptions, DSparkOptions, MedusaOptions)
+TRAIN_OPTIONS: tuple[type[TrainOptions], ...] = (
+    LmOptions,
+    EagleOptions,
+    DFlashOptions,
+    DSparkOptions,
+    MedusaOptions,
+)
 """Everything that `foreword train` can train."""

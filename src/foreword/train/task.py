@@ -33,13 +33,17 @@ class TrainContext:
     """Tokens in a block."""
     seed: int
     counts: Callable[[], Int[Tensor, "vocab"]]
-    """Occurrences of each token as a training target, in the first records of the data; slow."""
+    """Occurrences of each token as a training target, in the first records of the data;
+    slow.
+    """
     trusted: bool = False
     """Allow code of the models' own folders to run."""
 
     @property
     def start(self) -> int:
-        """Tokens that the decoder of an encoder-decoder reads before an answer; 0 for a decoder-only target."""
+        """Tokens that the decoder of an encoder-decoder reads before an answer; 0 for a
+        decoder-only target.
+        """
         rules = Seq2Seq.of(self.target, str(self.source))
         return 0 if rules is None else len(rules.start)
 

@@ -1,1 +1,3 @@
-"""Search for the layers that self-speculative drafting leaves out, by measured speed."""
+"""Search for the layers that self-speculative drafting leaves out, by
+measured speed.
+"""

@@ -1,4 +1,6 @@
-"""Cost of reading a target without some halves of its layers, in forwards of the whole: counted or timed."""
+"""Cost of reading a target without some halves of its layers, in forwards of the whole:
+counted or timed.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ TURNS = (9, 200)
 SECONDS = 10.0
 """Seconds after which no turn beyond the minimum starts."""
 QUANTILE = 0.1
-"""Quantile of the measured times that is used: a disturbance only ever makes a forward longer."""
+"""Quantile of the measured times that is used: a disturbance only ever makes a forward
+longer.
+"""
 LEAST = 0.02
-"""Minimum cost of a forward, in forwards of the target: embedding, head and the call itself stay."""
+"""Minimum cost of a forward, in forwards of the target: embedding, head and the call
+itself stay.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +44,23 @@ class Prices:
 
 
 def counted(target: Model) -> Prices:
-    """Return costs by the weights read, equal on every machine; scoring more tokens costs the same as one."""
+    """Return costs by the weights read, equal on every machine; scoring more tokens
+    costs the same as one.
+    """
     return Prices(tuple(costs(target)), (1.0,) * (1 + DEEPEST))
 
 
 def timed(target: Model, twin: Model, read: Read) -> Prices:
-    """Return costs timed on this machine. `read` is a token of an open sequence, `twin` a view of `target`.
+    """Return costs timed on this machine. `read` is a token of an open sequence, `twin`
+    a view of `target`.
 
-    All attentions count the same, and all MLPs, so the cost of a mask is a sum of three measured figures. The times of
-    single masks scatter by more than masks differ. The costs of scoring come from the model's own cost function.
+    All attentions count the same, and all MLPs, so the cost of a mask is a sum of three
+    measured figures. The times of single masks scatter by more than masks differ. The
+    costs of scoring come from the model's own cost function.
     """
     layers = target.hf.config.get_text_config().num_hidden_layers
-    half = frozenset(range(0, layers, 2))  # half of them: without all, the rest might fit into a cache
+    # half of them: without all, the rest might fit into a cache
+    half = frozenset(range(0, layers, 2))
     skips = (LayerSkip(), LayerSkip(attention=half), LayerSkip(mlp=half))
     times: list[list[float]] = [[] for _ in skips]
     started = perf_counter()
@@ -60,7 +71,8 @@ def timed(target: Model, twin: Model, read: Read) -> Prices:
             cast("Skipping", twin.backend).skip(skip)
             with target.single_torch_thread():
                 samples.append(_seconds(twin, read))
-    whole, *without = (float(np.quantile(samples[1:], QUANTILE)) for samples in times)  # the first is a warm-up
+    # the first is a warm-up
+    whole, *without = (float(np.quantile(samples[1:], QUANTILE)) for samples in times)
     saved = tuple((whole - seconds) / whole / len(half) for seconds in without)
     one = target.cost(0)
     return Prices(
@@ -70,7 +82,8 @@ def timed(target: Model, twin: Model, read: Read) -> Prices:
 
 
 def credible(saved: tuple[float, ...], most: float) -> tuple[float, ...]:
-    """Return the timed savings of a layer's halves, clipped: on a busy machine they may exceed what is possible.
+    """Return the timed savings of a layer's halves, clipped: on a busy machine they may
+    exceed what is possible.
 
     None is below 0, and their sum is at most `most`, their share of the weights.
     """

@@ -1,4 +1,6 @@
-"""Final comparison: times the best masks against plain decoding, then the fastest of them on other prompts."""
+"""Final comparison: times the best masks against plain decoding, then the fastest of
+them on other prompts.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ from foreword.verify import rule
 FINALISTS = 3
 """Number of masks that are timed in an engine."""
 OTHERS = ("confidence", "adaedl")
-"""Draft budgets tried with the best mask besides the default. As in Draft & Verify (Zhang et al. 2024), one drafts
-while its confidence is above a threshold, and the other adapts that threshold to an acceptance of 0.9."""
+"""Draft budgets tried with the best mask besides the default. As in Draft & Verify
+(Zhang et al. 2024), one drafts while its confidence is above a threshold, and the other
+adapts that threshold to an acceptance of 0.9."""
 ROUNDS = 2
 """Runs of every prompt."""
 
@@ -58,7 +61,9 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class FinalComparison:
-    """The fastest pair of mask and draft budget, measured on prompts that did not select it."""
+    """The fastest pair of mask and draft budget, measured on prompts that did not
+    select it.
+    """
 
     mask: Mask
     budget: str
@@ -80,12 +85,21 @@ class _Runner:
 
 
 def compare_finalists(
-    llm: LLM, ranked: List[Mask], splits: List[List[List[int]]], settings: AnswerSettings, note: Callable[[str], None]
+    llm: LLM,
+    ranked: List[Mask],
+    splits: List[List[List[int]]],
+    settings: AnswerSettings,
+    note: Callable[[str], None],
 ) -> FinalComparison:
-    """Select on the prompts of the first split, measure on those of the second. `ranked` are masks, best first."""
+    """Select on the prompts of the first split, measure on those of the second.
+
+    `ranked` are masks, best first.
+    """
     runners = _runners(llm, ranked)
     plain, others = runners[0], runners[1:]
-    first, second = (_requests(llm, split, settings, place) for place, split in enumerate(splits, 1))
+    first, second = (
+        _requests(llm, split, settings, place) for place, split in enumerate(splits, 1)
+    )
     note(f"timing the {len(others)} best against plain decoding, {len(first)} prompts")
     selection = _answers(runners, first)
     by_plain = speed(_costs(selection[0]))
@@ -109,31 +123,60 @@ def compare_finalists(
 
 
 def _runners(llm: LLM, ranked: List[Mask]) -> list[_Runner]:
-    """Return runners of plain decoding and of the best masks with their draft budgets."""
-    pairs = [(mask, USUAL) for mask in ranked[:FINALISTS]] + [(ranked[0], budget) for budget in OTHERS]
+    """Return runners of plain decoding and of the best masks with their draft
+    budgets.
+    """
+    pairs = [(mask, USUAL) for mask in ranked[:FINALISTS]] + [
+        (ranked[0], budget) for budget in OTHERS
+    ]
     halves, cost = costs(llm.target), measure(llm.target)
-    engines = [Engine(llm.target, NoDrafter(), rule("match"), FixedBudget(0), Scheduler(slots=1))]
+    engines = [
+        Engine(
+            llm.target, NoDrafter(), rule("match"), FixedBudget(0), Scheduler(slots=1)
+        )
+    ]
     for mask, budget in pairs:
         drafter = LayersDrafter(view(llm.target, spare=SPARE), halves, mask)
         limit = policy(budget)(lambda: cost)
-        engines.append(Engine(llm.target, drafter, rule("match"), limit, Scheduler(slots=1)))
+        engines.append(
+            Engine(llm.target, drafter, rule("match"), limit, Scheduler(slots=1))
+        )
     # After all drafters: the timed backend of an entry hides the model's own from them.
-    entries = [EngineEntry(f"mask {place}", engine, llm.tokenizer) for place, engine in enumerate(engines)]
+    entries = [
+        EngineEntry(f"mask {place}", engine, llm.tokenizer)
+        for place, engine in enumerate(engines)
+    ]
     labels = [(frozenset[int](), "plain"), *pairs]
-    return [_Runner(*label, entry) for label, entry in zip(labels, entries, strict=True)]
-
-
-def _requests(llm: LLM, prompts: List[List[int]], settings: AnswerSettings, split: int) -> list[Request]:
-    room = llm.target.context - settings.tokens
-    seeds = range(settings.seed + split * len(prompts), settings.seed + (split + 1) * len(prompts))
     return [
-        Request(str(seed), tuple(prompt[-room:]), settings.temperature, seed, settings.tokens)
+        _Runner(*label, entry) for label, entry in zip(labels, entries, strict=True)
+    ]
+
+
+def _requests(
+    llm: LLM, prompts: List[List[int]], settings: AnswerSettings, split: int
+) -> list[Request]:
+    room = llm.target.context - settings.tokens
+    seeds = range(
+        settings.seed + split * len(prompts), settings.seed + (split + 1) * len(prompts)
+    )
+    return [
+        Request(
+            str(seed),
+            tuple(prompt[-room:]),
+            settings.temperature,
+            seed,
+            settings.tokens,
+        )
         for seed, prompt in zip(seeds, prompts, strict=True)
     ]
 
 
-def _answers(runners: List[_Runner], requests: List[Request]) -> list[list[list[Trial]]]:
-    """Return runner -> prompt -> trials, interleaved in a rotating order after one warm-up request."""
+def _answers(
+    runners: List[_Runner], requests: List[Request]
+) -> list[list[list[Trial]]]:
+    """Return runner -> prompt -> trials, interleaved in a rotating order after one
+    warm-up request.
+    """
     trials: list[list[list[Trial]]] = [[[] for _ in requests] for _ in runners]
     places = list(range(len(runners)))
     for runner in runners:
@@ -147,4 +190,10 @@ def _answers(runners: List[_Runner], requests: List[Request]) -> list[list[list[
 
 
 def _costs(trials: List[List[Trial]]) -> Costs:
-    return np.array([[sum(len(t.tokens) for t in one), sum(t.seconds for t in one)] for one in trials], dtype=float)
+    return np.array(
+        [
+            [sum(len(t.tokens) for t in one), sum(t.seconds for t in one)]
+            for one in trials
+        ],
+        dtype=float,
+    )

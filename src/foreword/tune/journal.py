@@ -1,4 +1,6 @@
-"""File of the trials of masks: JSON lines, first the settings they depend on, then one line per trial."""
+"""File of the trials of masks: JSON lines, first the settings they depend on, then one
+line per trial.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,14 @@ class TrialsFile:
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         """`about` are the plain values that trials depend on.
 
-        An existing file is read. Raises InvalidRequest if its trials depend on other values.
+        An existing file is read. Raises InvalidRequest if its trials depend on other
+        values.
         """
         self.path, self.tried = path, list[Tried]()
         self.prices: dict[str, Any] | None = None
-        """Costs of halves, if recorded: values of masks are comparable only under the same costs."""
+        """Costs of halves, if recorded: values of masks are comparable only under the
+        same costs.
+        """
         about = json.loads(json.dumps(about))
         if not path.exists():
             self._write({"about": about})
@@ -49,14 +54,17 @@ class TrialsFile:
         other = [name for name in about if before.get(name) != about[name]]
         if other:
             raise InvalidRequest(
-                f"cannot resume from {path}: its trials were made with another {', '.join(other)}. Use the options of "
+                f"cannot resume from {path}: its trials were made with another "
+                f"{', '.join(other)}. Use the options of "
                 "that run, or name another file with '--out'"
             )
         for line in lines[1:]:
             if "prices" in line:
                 self.prices = line["prices"]
             elif "mask" in line:
-                self.tried.append(Tried(frozenset(line["mask"]), line["values"], line["whole"]))
+                self.tried.append(
+                    Tried(frozenset(line["mask"]), line["values"], line["whole"])
+                )
 
     @property
     def best(self) -> Tried | None:
@@ -77,7 +85,9 @@ class TrialsFile:
     def add(self, trial: Tried) -> None:
         """Append a trial."""
         self.tried.append(trial)
-        self._write({"mask": sorted(trial.mask), "values": trial.values, "whole": trial.whole})
+        self._write(
+            {"mask": sorted(trial.mask), "values": trial.values, "whole": trial.whole}
+        )
 
     def _write(self, line: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -99,5 +109,6 @@ class TrialsFile:
 
 def _no_trials(path: Path) -> InvalidRequest:
     return InvalidRequest(
-        f"cannot resume from {path}: it holds no trials. Remove it, or name another file with '--out'"
+        f"cannot resume from {path}: it holds no trials. Remove it, or name another "
+        "file with '--out'"
     )

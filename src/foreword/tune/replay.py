@@ -1,4 +1,6 @@
-"""Value of a mask: the accepted depth of its drafts in replayed answers, and their cost."""
+"""Value of a mask: the accepted depth of its drafts in replayed answers, and their
+cost.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from foreword.types.params import SamplingParams
 CHUNK = 512
 """Tokens of a prompt read in one forward."""
 FIRST = -2
-"""Id of the first text; the following ones count down, since requests count up from 1."""
+"""Id of the first text; the following ones count down, since requests count
+up from 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,9 @@ class Reach:
     def add(self, draft_tokens: List[int], answer: List[int]) -> None:
         """Count one chain; the answer may be shorter."""
         alive = True
-        for depth, (draft_token, truth) in enumerate(zip(draft_tokens, answer, strict=False)):
+        for depth, (draft_token, truth) in enumerate(
+            zip(draft_tokens, answer, strict=False)
+        ):
             alive = alive and draft_token == truth
             self.verified[depth] += 1
             self.accepted[depth] += alive
@@ -59,23 +65,32 @@ class Reach:
 
 
 def gain(reach: Reach, prices: Prices, mask: Mask) -> float:
-    """Return tokens per forward's time of the target, at the best chain length; plain decoding has 1.
+    """Return tokens per forward's time of the target, at the best chain length; plain
+    decoding has 1.
 
-    As Leviathan et al. 2023, theorem 3.8, but with measured chains instead of one acceptance probability, and with the
-    cost of scoring. Below 1 if drafting loses at any length.
+    As Leviathan et al. 2023, theorem 3.8, but with measured chains instead of one
+    acceptance probability, and with the cost of scoring. Below 1 if drafting loses at
+    any length.
     """
-    expected, best, cost = 1.0, 0.0, prices.propose(mask)
+    expected = 1.0
+    best = 0.0
+    cost = prices.propose(mask)
     for count, share in enumerate(reach.shares, 1):
         expected += share
         best = max(best, expected / (prices.checks[count] + count * cost))
     return best
 
 
-def written(llm: LLM, prompts: List[List[int]], temperature: float, tokens: int, seed: int) -> list[Text]:
-    """Return the target's answers by plain decoding, one seed per prompt; prompts are cut at the start to fit."""
+def written(
+    llm: LLM, prompts: List[List[int]], temperature: float, tokens: int, seed: int
+) -> list[Text]:
+    """Return the target's answers by plain decoding, one seed per prompt; prompts are
+    cut at the start to fit.
+    """
     room = llm.target.context - tokens - DEEPEST
     params = [
-        SamplingParams(temperature=temperature, seed=seed + place, max_tokens=tokens) for place in range(len(prompts))
+        SamplingParams(temperature=temperature, seed=seed + place, max_tokens=tokens)
+        for place in range(len(prompts))
     ]
     cut = [list(prompt[-room:]) for prompt in prompts]
     answers = llm.generate(cut, params)
@@ -87,11 +102,13 @@ def written(llm: LLM, prompts: List[List[int]], temperature: float, tokens: int,
 
 
 class MaskReplay:
-    """Replays the target's answers with a mask: drafts as in decoding and compares with the answer.
+    """Replays the target's answers with a mask: drafts as in decoding and compares with
+    the answer.
 
-    A chain starts after every `DEEPEST` tokens of an answer and reads the target's own keys and values, as in decoding.
-    Chains are read from last to first, since a mask's forward overwrites the target's keys and values from its position
-    on. The target reads the answer again before the next mask.
+    A chain starts after every `DEEPEST` tokens of an answer and reads the target's own
+    keys and values, as in decoding. Chains are read from last to first, since a mask's
+    forward overwrites the target's keys and values from its position on. The target
+    reads the answer again before the next mask.
     """
 
     def __init__(self, target: Model, texts: List[Text]) -> None:
@@ -120,7 +137,9 @@ class MaskReplay:
         return Read(FIRST, text.prompt, text.tokens[text.prompt : text.prompt + 1])
 
     def values(self, mask: Mask, prices: Prices) -> Iterator[float]:
-        """Yield the value of a mask over the first text, the first two … and finally all."""
+        """Yield the value of a mask over the first text, the first two … and finally
+        all.
+        """
         reach = Reach()
         for place, text in enumerate(self.texts):
             with self.target.single_torch_thread():
@@ -133,9 +152,25 @@ class MaskReplay:
         cast("Skipping", self.twin.backend).skip(skipped(mask))
         for begin in reversed(range(start, end - 1, DEEPEST)):
             answer = text.tokens[begin + 1 : begin + 1 + DEEPEST]
-            logits = self.twin.read([Read(id, begin, text.tokens[begin : begin + len(answer)], keep=len(answer))])
+            logits = self.twin.read(
+                [
+                    Read(
+                        id,
+                        begin,
+                        text.tokens[begin : begin + len(answer)],
+                        keep=len(answer),
+                    )
+                ]
+            )
             noise, seed = None, text.params.seed or 0
             if not text.params.greedy:
                 positions = range(begin + 1, begin + 1 + len(answer))
-                noise = gumbel([seed] * len(answer), positions, logits.shape[-1], device=logits.device)
-            reach.add(choose(logits, text.params, noise, list(range(len(answer)))), answer)
+                noise = gumbel(
+                    [seed] * len(answer),
+                    positions,
+                    logits.shape[-1],
+                    device=logits.device,
+                )
+            reach.add(
+                choose(logits, text.params, noise, list(range(len(answer)))), answer
+            )

@@ -1,4 +1,6 @@
-"""Tuning of self-speculative drafting: searches halves of layers to leave out and times the best."""
+"""Tuning of self-speculative drafting: searches halves of layers to leave out and times
+the best.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from foreword.types.params import SamplingParams, whole
 
 TRIALS = ".trials.jsonl"
 SPLITS = 3
-"""Number of disjoint sets of prompts: for the search, the selection among the best, and the final measurement."""
+"""Number of disjoint sets of prompts: for the search, the selection among the best, and
+the final measurement.
+"""
 Note = Callable[[str], None]
 
 
@@ -69,14 +73,18 @@ class Tuned:
     trials: int
     given_up: int
     expected: float
-    """Expected speed-up over plain decoding, from the texts of the search and the costs."""
+    """Expected speed-up over plain decoding, from the texts of the search and the
+    costs.
+    """
     prices: Prices
     runoff: FinalComparison | None
     """Timed comparison; None if Ctrl-C stopped it."""
 
     @property
     def pays(self) -> bool:
-        """Whether it is significantly faster than plain decoding (95 % interval above 1)."""
+        """Whether it is significantly faster than plain decoding (95 % interval above
+        1).
+        """
         return self.runoff is not None and self.runoff.over_plain.low > 1
 
     def as_json(self) -> dict[str, Any]:
@@ -84,7 +92,9 @@ class Tuned:
         final = None
         if self.runoff is not None:
             final = asdict(self.runoff) | _named(self.runoff.mask)
-            final["entries"] = [asdict(entry) | _named(entry.mask) for entry in self.runoff.entries]
+            final["entries"] = [
+                asdict(entry) | _named(entry.mask) for entry in self.runoff.entries
+            ]
             for record in (final, *final["entries"]):
                 del record["mask"]
         return _named(self.mask) | {
@@ -93,7 +103,11 @@ class Tuned:
             "given_up": self.given_up,
             "expected": self.expected,
             "propose": self.prices.propose(self.mask),
-            "prices": {"attention": self.prices.halves[0], "mlp": self.prices.halves[1], "checks": self.prices.checks},
+            "prices": {
+                "attention": self.prices.halves[0],
+                "mlp": self.prices.halves[1],
+                "checks": self.prices.checks,
+            },
             "runoff": final,
             "pays": self.pays,
         }
@@ -113,14 +127,19 @@ def tune(
     note: Note = lambda _: None,
     price: Callable[[MaskReplay], Prices] | None = None,
 ) -> Tuned:
-    """Search, time the best against plain decoding, and write the mask to `options.out`, even if it is not faster.
+    """Search, time the best against plain decoding, and write the mask to
+    `options.out`, even if it is not faster.
 
-    `prompts` are token ids. `price` returns the costs of halves; None times them. Ctrl-C ends the search and keeps the
-    best so far. Raises InvalidRequest or ModelError before any work if the options cannot be used.
+    `prompts` are token ids. `price` returns the costs of halves; None times them.
+    Ctrl-C ends the search and keeps the best so far. Raises InvalidRequest or
+    ModelError before any work if the options cannot be used.
     """
     check(options)
     splits = split_prompts(prompts, options.prompts, options.seed)
-    how = {name: getattr(options, name) for name in ("dtype", "device", "trust_remote_code")}
+    how = {
+        name: getattr(options, name)
+        for name in ("dtype", "device", "trust_remote_code")
+    }
     llm = LLM(options.target, method=PLAIN, **how)
     check_decoder_only(llm.target, "tune its layers")
     layers = llm.target.hf.config.get_text_config().num_hidden_layers
@@ -133,24 +152,37 @@ def tune(
     texts = written(llm, splits[0], options.temperature, options.tokens, options.seed)
     if not texts:
         raise InvalidRequest(
-            "cannot tune: the target answers none of these prompts with more than a token. Give others"
+            "cannot tune: the target answers none of these prompts with more than a "
+            "token. Give others"
         )
     replay = MaskReplay(llm.target, texts)
     with replay.open():
         if file.prices is None:
-            costs = price(replay) if price else timed(llm.target, replay.twin, replay.sample)
+            costs = (
+                price(replay)
+                if price
+                else timed(llm.target, replay.twin, replay.sample)
+            )
             file.keep(asdict(costs))
-        prices = Prices(**{name: tuple(shares) for name, shares in (file.prices or {}).items()})
+        prices = Prices(
+            **{name: tuple(shares) for name, shares in (file.prices or {}).items()}
+        )
         study = MaskStudy(layers, options.seed, file)
-        ended = study.run(lambda mask: replay.values(mask, prices), options.trials, watch)
+        ended = study.run(
+            lambda mask: replay.values(mask, prices), options.trials, watch
+        )
     best = file.best
     if best is None:
-        raise InvalidRequest("cannot write a mask: stopped before the first trial ended")
+        raise InvalidRequest(
+            "cannot write a mask: stopped before the first trial ended"
+        )
     save(best.mask, options.out)
     mask, final = best.mask, None
     if ended:
         try:
-            final = compare_finalists(llm, [one.mask for one in file.ranked], splits[1:], options, note)
+            final = compare_finalists(
+                llm, [one.mask for one in file.ranked], splits[1:], options, note
+            )
             mask = final.mask
             save(mask, options.out)
         except KeyboardInterrupt:
@@ -170,29 +202,52 @@ def check(options: TuneOptions) -> None:
         check_writable(path)
     existing = [path for path in (options.out, options.journal) if path.exists()]
     if existing and not options.resume:
-        raise InvalidRequest(f"cannot write {existing[0]}: it exists. Continue with '--resume', or name another file")
+        raise InvalidRequest(
+            f"cannot write {existing[0]}: it exists. Continue with '--resume', or name "
+            "another file"
+        )
 
 
-def split_prompts(prompts: List[List[int]], most: int, seed: int) -> tuple[list[List[int]], ...]:
-    """Return `SPLITS` disjoint sets of at most `most` prompts each. Raises InvalidRequest for too few prompts."""
+def split_prompts(
+    prompts: List[List[int]], most: int, seed: int
+) -> tuple[list[List[int]], ...]:
+    """Return `SPLITS` disjoint sets of at most `most` prompts each.
+
+    Raises InvalidRequest for too few prompts.
+    """
     if len(prompts) < SPLITS:
-        raise InvalidRequest(f"cannot tune: need at least {SPLITS} texts, got {len(prompts)}. Give more data")
+        raise InvalidRequest(
+            f"cannot tune: need at least {SPLITS} texts, got {len(prompts)}. Give more "
+            "data"
+        )
     order = Random(seed).sample(range(len(prompts)), len(prompts))
     size = min(most, len(prompts) // SPLITS)
-    return tuple([prompts[place] for place in order[split * size : (split + 1) * size]] for split in range(SPLITS))
+    return tuple(
+        [prompts[place] for place in order[split * size : (split + 1) * size]]
+        for split in range(SPLITS)
+    )
 
 
 def default_prompts(tokenizer: Tokenizer, target: str | None) -> list[List[int]]:
-    """Return the benchmark's prompts as token ids: in-domain for the bundled target, else out-of-domain."""
-    return [list(render(tokenizer, prompt)) for prompt in load("in-domain" if target is None else "out-of-domain")]
+    """Return the benchmark's prompts as token ids: in-domain for the bundled target,
+    else out-of-domain.
+    """
+    return [
+        list(render(tokenizer, prompt))
+        for prompt in load("in-domain" if target is None else "out-of-domain")
+    ]
 
 
 def _about(options: TuneOptions, llm: LLM, prompts: List[List[int]]) -> dict[str, Any]:
     """Return the settings that the value of a mask depends on."""
-    digest = blake2b(repr([list(prompt) for prompt in prompts]).encode(), digest_size=12).hexdigest()
+    digest = blake2b(
+        repr([list(prompt) for prompt in prompts]).encode(), digest_size=12
+    ).hexdigest()
     names = ("prompts", "tokens", "temperature", "seed")
     return {
-        "target": "family" if options.target is None or options.target == str(bundled.target()) else options.target,
+        "target": "family"
+        if options.target is None or options.target == str(bundled.target())
+        else options.target,
         "backend": llm.target.capability.backend,
         "dtype": str(llm.target.dtype),
         "data": digest,

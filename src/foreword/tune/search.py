@@ -1,4 +1,6 @@
-"""Search for the mask of the highest value by Bayesian optimisation with optuna; every trial is kept in a file."""
+"""Search for the mask of the highest value by Bayesian optimisation with optuna; every
+trial is kept in a file.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Values = Callable[[Mask], Iterator[float]]
 Watch = Callable[[int, Tried | None], None]
 """Called after each trial with the number of trials and the best so far."""
 SURE = 2
-"""Values of a trial before it may be pruned for being below the median of the others at the same index."""
+"""Values of a trial before it may be pruned for being below the median of the others at
+the same index.
+"""
 ENOUGH = 8
 """Complete trials before any is pruned."""
 TOGETHER = 8
@@ -35,10 +39,11 @@ BESIDE = 32
 class MaskStudy:
     """Trials of masks of `2 * layers` halves.
 
-    Draft & Verify (Zhang et al. 2024, section 3.2) uses a Gaussian process over 2L numbers in [0, 1]. Here a
-    tree-structured Parzen estimator (Bergstra et al. 2011) proposes 2L choices, alternating with a neighbour of the
-    best mask. The first trials are informative masks: early exits, every half alone, then combinations of the halves
-    that did the least harm alone.
+    Draft & Verify (Zhang et al. 2024, section 3.2) uses a Gaussian process over 2L
+    numbers in [0, 1]. Here a tree-structured Parzen estimator (Bergstra et al. 2011)
+    proposes 2L choices, alternating with a neighbour of the best mask. The first trials
+    are informative masks: early exits, every half alone, then combinations of the
+    halves that did the least harm alone.
     """
 
     layers: int
@@ -46,7 +51,10 @@ class MaskStudy:
     file: TrialsFile
 
     def run(self, values: Values, trials: int, watch: Watch = lambda *_: None) -> bool:
-        """Try masks until there are `trials`; return False if Ctrl-C came first. Finished trials are kept."""
+        """Try masks until there are `trials`; return False if Ctrl-C came first.
+
+        Finished trials are kept.
+        """
         search = _Search(self.layers, Random(self.seed + len(self.file.tried)), trials)
         for before in self.file.tried:
             search.learn(before)
@@ -68,20 +76,33 @@ class _Search:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         halves = 2 * layers
-        self._dice, self._names = dice, [f"{half} {layer}" for layer in range(layers) for half in ("attention", "mlp")]
+        self._dice = dice
+        self._names = [
+            f"{half} {layer}"
+            for layer in range(layers)
+            for half in ("attention", "mlp")
+        ]
         choice = optuna.distributions.CategoricalDistribution([False, True])
         self._space: dict[str, BaseDistribution] = dict.fromkeys(self._names, choice)
         self._study: Study = optuna.create_study(
-            sampler=optuna.samplers.TPESampler(seed=dice.getrandbits(31), multivariate=True),
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=ENOUGH, n_warmup_steps=SURE),
+            sampler=optuna.samplers.TPESampler(
+                seed=dice.getrandbits(31), multivariate=True
+            ),
+            pruner=optuna.pruners.MedianPruner(
+                n_startup_trials=ENOUGH, n_warmup_steps=SURE
+            ),
             direction="maximize",
         )
         self._tried: dict[Mask, Tried] = {}
         self._beside = False
         """Whether the last mask was a neighbour of the best."""
-        exits = (exit_after(layers - gone, layers) for gone in (1, layers // 4, layers // 2))
+        exits = (
+            exit_after(layers - gone, layers) for gone in (1, layers // 4, layers // 2)
+        )
         # Every half alone, if that takes at most half of the trials.
-        self._alone = [frozenset([half]) for half in range(halves if halves <= trials // 2 else 0)]
+        self._alone = [
+            frozenset([half]) for half in range(halves if halves <= trials // 2 else 0)
+        ]
         self._queue = deque([first(layers), *exits, *self._alone])
 
     def learn(self, tried: Tried) -> None:
@@ -108,7 +129,9 @@ class _Search:
         if mask is not None:
             self._study.enqueue_trial(self._chosen(mask))
         trial = self._study.ask(self._space)
-        mask = frozenset(half for half, name in enumerate(self._names) if trial.params[name])
+        mask = frozenset(
+            half for half, name in enumerate(self._names) if trial.params[name]
+        )
         result = self._tried.get(mask) or Tried(mask, [], whole=False)
         if not result.values:
             for value in values(mask):
@@ -137,11 +160,15 @@ class _Search:
         self._beside = not self._beside
         if not self._beside or best is None:
             return None
-        candidates = (neighbour(best.mask, len(self._names), self._dice) for _ in range(BESIDE))
+        candidates = (
+            neighbour(best.mask, len(self._names), self._dice) for _ in range(BESIDE)
+        )
         return next((mask for mask in candidates if mask not in self._tried), None)
 
     def _together(self) -> list[Mask]:
-        """Return combinations of the halves that did the least harm alone, from two to almost all."""
+        """Return combinations of the halves that did the least harm alone, from two to
+        almost all.
+        """
         best_first = sorted(self._alone, key=lambda mask: -self._tried[mask].value)
         halves = len(self._names)
         steps = range(2, halves - 1, max(1, (halves - 2) // TOGETHER))
@@ -154,4 +181,6 @@ class _Search:
 def installed() -> None:
     """Raise InvalidRequest if optuna is not installed."""
     if find_spec("optuna") is None:
-        raise InvalidRequest("cannot tune: optuna is not installed. Run: pip install 'foreword[tune]'")
+        raise InvalidRequest(
+            "cannot tune: optuna is not installed. Run: pip install 'foreword[tune]'"
+        )

@@ -1,4 +1,6 @@
-"""What an answer must follow: the parameters that name it, and the checks of their form. Imports no grammar library."""
+"""What an answer must follow: the parameters that name it, and the checks of their
+form. Imports no grammar library.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from foreword.errors import InvalidRequest, check_unicode
 CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "structural_tag")
 """Parameters of which a request may set one."""
 LONGEST = 2**18
-"""Characters. Longest schema, expression or grammar; compilation takes seconds beyond it and cannot be interrupted."""
+"""Characters.
+
+Longest schema, expression or grammar; compilation takes seconds beyond it and cannot be
+interrupted.
+"""
 
 
 def json_text(name: str, value: Any) -> str | None:
@@ -20,11 +26,19 @@ def json_text(name: str, value: Any) -> str | None:
         return None
     try:
         loaded = json.loads(value) if isinstance(value, str) else value
-        text = json.dumps(dict(loaded) if isinstance(loaded, Mapping) else loaded, allow_nan=False, ensure_ascii=False)
+        text = json.dumps(
+            dict(loaded) if isinstance(loaded, Mapping) else loaded,
+            allow_nan=False,
+            ensure_ascii=False,
+        )
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{name} must be a JSON object, as a dict or as text: {error}") from None
+        raise InvalidRequest(
+            f"{name} must be a JSON object, as a dict or as text: {error}"
+        ) from None
     if not isinstance(loaded, Mapping):
-        raise InvalidRequest(f"{name} must be a JSON object, as a dict or as text, got {text[:80]}")
+        raise InvalidRequest(
+            f"{name} must be a JSON object, as a dict or as text, got {text[:80]}"
+        )
     return _checked(name, text)
 
 
@@ -33,7 +47,9 @@ def text(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{name} must be None or a text that is not empty, got {value!r}")
+        raise InvalidRequest(
+            f"{name} must be None or a text that is not empty, got {value!r}"
+        )
     return _checked(name, value)
 
 
@@ -46,10 +62,14 @@ def constraint(params: Any) -> tuple[str, str] | None:
     if not given:
         return None
     if len(given) > 1:
-        raise InvalidRequest(f"cannot follow both {given[0]} and {given[1]}: an answer has one form. Set one of them")
+        raise InvalidRequest(
+            f"cannot follow both {given[0]} and {given[1]}: an answer has one form. "
+            "Set one of them"
+        )
     if params.min_tokens:
         raise InvalidRequest(
-            f"cannot use min_tokens with {given[0]}: it decides where the answer may end. Ask for a longest or "
+            f"cannot use min_tokens with {given[0]}: it decides where the answer may "
+            "end. Ask for a longest or "
             "shortest form there"
         )
     value = getattr(params, given[0])
@@ -58,5 +78,8 @@ def constraint(params: Any) -> tuple[str, str] | None:
 
 def _checked(name: str, value: str) -> str:
     if len(value) > LONGEST:
-        raise InvalidRequest(f"cannot use {name}: it has {len(value)} characters, the limit is {LONGEST}. Shorten it")
+        raise InvalidRequest(
+            f"cannot use {name}: it has {len(value)} characters, the limit is "
+            f"{LONGEST}. Shorten it"
+        )
     return check_unicode(name, value)

@@ -1,7 +1,9 @@
-"""Draft trees, drafts and verdicts: what one round proposes and what the target accepts.
+"""Draft trees, drafts and verdicts: what one round proposes and what the target
+accepts.
 
-Drafters, models and the commit step use lists; rules verify many draft tokens at once in padded tensors. Each form is
-computed from the other on first use: for a few draft tokens, building small tensors costs more than using them.
+Drafters, models and the commit step use lists; rules verify many draft tokens at once
+in padded tensors. Each form is computed from the other on first use: for a few draft
+tokens, building small tensors costs more than using them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class DraftTree:
-    """Draft tokens of one sequence, parents before children; `probabilities` as in `Draft`, empty where unknown."""
+    """Draft tokens of one sequence, parents before children; `probabilities` as in
+    `Draft`, empty where unknown.
+    """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -28,7 +32,10 @@ class DraftTree:
         return len(self.tokens)
 
     def add(self, token: int, parent: int, probability: float) -> int:
-        """Add a draft token after node `parent` (-1: the last committed token). Returns its node."""
+        """Add a draft token after node `parent` (-1: the last committed token).
+
+        Returns its node.
+        """
         self.tokens.append(token)
         self.parents.append(parent)
         self.probabilities.append(probability)
@@ -41,7 +48,9 @@ class DraftTree:
 
     @property
     def depths(self) -> list[int]:
-        """Depth of each column: 0 for the last committed token, then the depth of each node (its children: 1)."""
+        """Depth of each column: 0 for the last committed token, then the depth of each
+        node (its children: 1).
+        """
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent + 1] + 1)
@@ -49,21 +58,29 @@ class DraftTree:
 
     @property
     def paths(self) -> list[list[int]]:
-        """Draft tokens from the last committed token to each column: none for column 0, then the path of each node."""
+        """Draft tokens from the last committed token to each column: none for column 0,
+        then the path of each node.
+        """
         paths: list[list[int]] = [[]]
         for token, parent in zip(self.tokens, self.parents, strict=True):
             paths.append([*paths[parent + 1], token])
         return paths
 
     def children_by_token(self) -> dict[int, dict[int, int]]:
-        """Return node -> token -> its first child with that token; node -1 is the last committed token."""
+        """Return node -> token -> its first child with that token; node -1 is the last
+        committed token.
+        """
         children: dict[int, dict[int, int]] = {}
-        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+        for node, (token, parent) in enumerate(
+            zip(self.tokens, self.parents, strict=True)
+        ):
             children.setdefault(parent, {}).setdefault(token, node)
         return children
 
     def cut(self, most: int, floor: float = 0.0) -> DraftTree:
-        """Return the tree of the `most` likeliest nodes with a probability above `floor`, likeliest first."""
+        """Return the tree of the `most` likeliest nodes with a probability above
+        `floor`, likeliest first.
+        """
         return self.pruned(self.best(most, floor))
 
     def first_chain(self) -> list[int]:
@@ -79,8 +96,12 @@ class DraftTree:
         return self.pruned(self.first_chain())
 
     def best(self, most: int, floor: float = 0.0) -> list[int]:
-        """Return the `most` likeliest nodes above `floor`, best first. A parent is at least as likely as its child."""
-        order = sorted(range(len(self.tokens)), key=lambda n: -self.probabilities[n])  # stable: parents stay first
+        """Return the `most` likeliest nodes above `floor`, best first.
+
+        A parent is at least as likely as its child.
+        """
+        # stable: parents stay first
+        order = sorted(range(len(self.tokens)), key=lambda n: -self.probabilities[n])
         return [node for node in order[:most] if self.probabilities[node] > floor]
 
     def pruned(self, nodes: List[int]) -> DraftTree:
@@ -94,7 +115,9 @@ class DraftTree:
 
 
 class Draft:
-    """Draft tokens of one round: a tree for each sequence; a chain is a tree with one branch. Immutable."""
+    """Draft tokens of one round: a tree for each sequence; a chain is a tree with one
+    branch. Immutable.
+    """
 
     def __init__(
         self,
@@ -105,7 +128,10 @@ class Draft:
         """`device`: where tensors are created; `probs` must be on it already."""
         self.trees = tuple(trees)
         self.probs = probs
-        """The distribution q each token was sampled from. None: chosen, or predicted with the target's noise."""
+        """The distribution q each token was sampled from.
+
+        None: chosen, or predicted with the target's noise.
+        """
         self.device = device
         """Where tensors are created."""
         self.chain: bool = all(tree.chain for tree in self.trees)
@@ -125,24 +151,49 @@ class Draft:
         """Return a draft made from padded tensors, on any device."""
         draft = cls.__new__(cls)
         vars(draft).update(
-            tokens=tokens, parents=parents, count=count, probs=probs, chain=chain, probabilities=probabilities
+            tokens=tokens,
+            parents=parents,
+            count=count,
+            probs=probs,
+            chain=chain,
+            probabilities=probabilities,
         )
         draft.device = tokens.device
         return draft
 
     @cached_property
     def trees(self) -> tuple[DraftTree, ...]:
-        """The draft tokens in use. Raises ValueError if the shapes of the tensors do not match."""
+        """The draft tokens in use.
+
+        Raises ValueError if the shapes of the tensors do not match.
+        """
         shape, count = tuple(self.tokens.shape), self.count.tolist()
         if tuple(self.parents.shape) != shape or len(count) != shape[0]:
             raise ValueError(
-                f"cannot read this draft: tokens and parents must have one shape with {len(count)} rows, as count has"
+                "cannot read this draft: tokens and parents must have one shape with "
+                f"{len(count)} rows, as count has"
             )
         if any(not 0 <= used <= shape[1] for used in count):
-            raise ValueError(f"cannot read this draft: its width {shape[1]} cannot hold {count} tokens")
-        probabilities = [[] for _ in count] if self.probabilities is None else self.probabilities.tolist()
-        rows = zip(self.tokens.tolist(), self.parents.tolist(), probabilities, count, strict=True)
-        return tuple(DraftTree(tokens[:used], parents[:used], probs[:used]) for tokens, parents, probs, used in rows)
+            raise ValueError(
+                f"cannot read this draft: its width {shape[1]} cannot hold {count} "
+                "tokens"
+            )
+        probabilities = (
+            [[] for _ in count]
+            if self.probabilities is None
+            else self.probabilities.tolist()
+        )
+        rows = zip(
+            self.tokens.tolist(),
+            self.parents.tolist(),
+            probabilities,
+            count,
+            strict=True,
+        )
+        return tuple(
+            DraftTree(tokens[:used], parents[:used], probs[:used])
+            for tokens, parents, probs, used in rows
+        )
 
     @cached_property
     def tokens(self) -> Int[Tensor, "batch node"]:
@@ -153,13 +204,19 @@ class Draft:
     def parents(self) -> Int[Tensor, "batch node"]:
         """Parent node of each draft token; -1 = the last committed token."""
         if self.chain:
-            return torch.arange(-1, self.nodes - 1, device=self.device).expand(len(self.trees), self.nodes)
-        return _table([tree.parents for tree in self.trees], self.nodes, -1, self.device)
+            return torch.arange(-1, self.nodes - 1, device=self.device).expand(
+                len(self.trees), self.nodes
+            )
+        return _table(
+            [tree.parents for tree in self.trees], self.nodes, -1, self.device
+        )
 
     @cached_property
     def count(self) -> Int[Tensor, "batch"]:
         """Nodes in use; 0 = no draft."""
-        return torch.tensor([len(tree) for tree in self.trees], dtype=torch.int64, device=self.device)
+        return torch.tensor(
+            [len(tree) for tree in self.trees], dtype=torch.int64, device=self.device
+        )
 
     @property
     def weighed(self) -> bool:
@@ -168,35 +225,53 @@ class Draft:
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "batch node"] | None:
-        """The drafter's estimate that the target's output contains the path to each node; never rises along a path.
+        """The drafter's estimate that the target's output contains the path to each
+        node; never rises along a path.
 
-        None where unknown. Not allowed for sampled tokens (`probs`): dropping one by its probability is biased.
+        None where unknown. Not allowed for sampled tokens (`probs`): dropping one by
+        its probability is biased.
         """
         if not self.weighed:
             return None
-        return _table([tree.probabilities for tree in self.trees], self.nodes, 0.0, self.device)
+        return _table(
+            [tree.probabilities for tree in self.trees], self.nodes, 0.0, self.device
+        )
 
     @cached_property
     def nodes(self) -> int:
         """Width of the padding."""
-        return self.tokens.shape[1] if "tokens" in vars(self) else max(map(len, self.trees), default=0)
+        return (
+            self.tokens.shape[1]
+            if "tokens" in vars(self)
+            else max(map(len, self.trees), default=0)
+        )
 
     def pruned(self, nodes: List[List[int]]) -> Draft:
-        """Return the draft of these nodes of each tree, in that order; parents must come first."""
-        trees = [tree.pruned(kept) for tree, kept in zip(self.trees, nodes, strict=True)]
+        """Return the draft of these nodes of each tree, in that order; parents must
+        come first.
+        """
+        trees = [
+            tree.pruned(kept) for tree, kept in zip(self.trees, nodes, strict=True)
+        ]
         if self.probs is None:
             return Draft(trees, device=self.device)
-        probs = self.probs.new_zeros(len(trees), max(map(len, trees), default=0), self.probs.shape[-1])
+        probs = self.probs.new_zeros(
+            len(trees), max(map(len, trees), default=0), self.probs.shape[-1]
+        )
         for row, kept in enumerate(nodes):
             probs[row, : len(kept)] = self.probs[row, kept]
         return Draft(trees, probs, self.device)
 
     def within(self, depths: List[int]) -> Draft:
-        """Return the draft without the nodes of each tree that are deeper than its entry in `depths`.
+        """Return the draft without the nodes of each tree that are deeper than its
+        entry in `depths`.
 
-        Unbiased under every rule, also for sampled tokens: depth does not depend on the token.
+        Unbiased under every rule, also for sampled tokens: depth does not depend on the
+        token.
         """
-        if all(len(tree) <= most for tree, most in zip(self.trees, depths, strict=True)):
+        if all(
+            len(tree) <= most for tree, most in zip(self.trees, depths, strict=True)
+        ):
             return self
         return self.pruned(
             [
@@ -207,21 +282,36 @@ class Draft:
 
     def copy(self, device: torch.device) -> Draft:
         """Return a copy with its own lists, and its tensors on `device`."""
-        trees = [DraftTree([*tree.tokens], [*tree.parents], [*tree.probabilities]) for tree in self.trees]
+        trees = [
+            DraftTree([*tree.tokens], [*tree.parents], [*tree.probabilities])
+            for tree in self.trees
+        ]
         width = max(map(len, trees), default=0)
-        return Draft(trees, None if self.probs is None else self.probs[:, :width].to(device), device)
+        return Draft(
+            trees,
+            None if self.probs is None else self.probs[:, :width].to(device),
+            device,
+        )
 
 
 class Verdict:
-    """Accepted nodes of each sequence, and the token the target adds after them. Immutable."""
+    """Accepted nodes of each sequence, and the token the target adds after them.
+
+    Immutable.
+    """
 
     def __init__(self, kept: List[List[int]], added: List[int], depth: int) -> None:
         """`depth`: the width of `path`."""
-        self.kept, self.added, self._depth = kept, added, depth
+        self.kept = kept
+        self.added = added
+        self._depth = depth
 
     @classmethod
     def padded(
-        cls, path: Int[Tensor, "batch depth"], accepted: Int[Tensor, "batch"], bonus: Int[Tensor, "batch"]
+        cls,
+        path: Int[Tensor, "batch depth"],
+        accepted: Int[Tensor, "batch"],
+        bonus: Int[Tensor, "batch"],
     ) -> Verdict:
         """Return a verdict made from padded tensors, on any device."""
         verdict = cls.__new__(cls)
@@ -231,7 +321,12 @@ class Verdict:
     @cached_property
     def kept(self) -> List[List[int]]:
         """Accepted nodes of each sequence, from the root on."""
-        return [path[:count] for path, count in zip(self.path.tolist(), self.accepted.tolist(), strict=True)]
+        return [
+            path[:count]
+            for path, count in zip(
+                self.path.tolist(), self.accepted.tolist(), strict=True
+            )
+        ]
 
     @cached_property
     def added(self) -> List[int]:
@@ -254,15 +349,25 @@ class Verdict:
         return torch.tensor(self.added, dtype=torch.int64)
 
     def said(self, draft: Draft) -> list[list[int]]:
-        """Return the emitted tokens of each sequence: the accepted draft tokens, then the target's token."""
+        """Return the emitted tokens of each sequence: the accepted draft tokens, then
+        the target's token.
+        """
         rows = zip(draft.trees, self.kept, self.added, strict=True)
-        return [[*(tree.tokens[node] for node in nodes), token] for tree, nodes, token in rows]
+        return [
+            [*(tree.tokens[node] for node in nodes), token]
+            for tree, nodes, token in rows
+        ]
 
 
 def _table(
-    rows: List[List[int]] | List[List[float]], width: int, fill: float, device: torch.device | None = None
+    rows: List[List[int]] | List[List[float]],
+    width: int,
+    fill: float,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """Return rows padded at the end with `fill`; int64 if `fill` is an int, else float32."""
+    """Return rows padded at the end with `fill`; int64 if `fill` is an int, else
+    float32.
+    """
     kind = torch.int64 if isinstance(fill, int) else torch.float32
     padded = [[*row, *[fill] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=kind, device=device).reshape(len(rows), width)

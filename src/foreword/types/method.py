@@ -1,4 +1,6 @@
-"""Names of drafting methods, written like calls: their one spelling, and the bounds of what a client may name."""
+"""Names of drafting methods, written like calls: their one spelling, and the bounds of
+what a client may name.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ _MARK = re.compile(r"\s*([(),])\s*")
 
 
 def spelled(name: str) -> str:
-    """Return the one spelling of a method's name, `join(one, two)`: caches and statistics use it as their key.
+    """Return the one spelling of a method's name, `join(one, two)`: caches and
+    statistics use it as their key.
 
-    Raises InvalidRequest for a name that is too long, too deep or too wide. Which methods there are is not read.
+    Raises InvalidRequest for a name that is too long, too deep or too wide. Which
+    methods there are is not read.
     """
     if len(name) > LONGEST:
         raise InvalidRequest(
-            f"cannot use this method: its name has {len(name)} characters, the limit is {LONGEST}. Name fewer members"
+            f"cannot use this method: its name has {len(name)} characters, the limit "
+            f"is {LONGEST}. Name fewer members"
         )
     depth = deepest = 0
     for letter in name:
@@ -30,10 +35,12 @@ def spelled(name: str) -> str:
         deepest = max(deepest, depth)
     if deepest > DEEPEST:
         raise InvalidRequest(
-            f"cannot use this method: its ensembles are nested {deepest} deep, the limit is {DEEPEST}. Flatten them"
+            f"cannot use this method: its ensembles are nested {deepest} deep, the "
+            f"limit is {DEEPEST}. Flatten them"
         )
     if name.count(",") >= WIDEST:
         raise InvalidRequest(
-            f"cannot use this method: it has {name.count(',') + 1} members, the limit is {WIDEST}. Name fewer"
+            f"cannot use this method: it has {name.count(',') + 1} members, the limit "
+            f"is {WIDEST}. Name fewer"
         )
     return _MARK.sub(r"\1", name.strip()).replace(",", ", ")

@@ -16,18 +16,24 @@ if TYPE_CHECKING:  # the command line checks its options before it loads torch
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    LogitsProcessor = Callable[[Int[Tensor, "1 length"], Float[Tensor, "1 vocab"]], Float[Tensor, "1 vocab"]]
+    LogitsProcessor = Callable[
+        [Int[Tensor, "1 length"], Float[Tensor, "1 vocab"]], Float[Tensor, "1 vocab"]
+    ]
 else:
     LogitsProcessor = Callable[..., Any]
 """(tokens before a position, logits) -> new logits; the protocol of transformers."""
 
 NODES = 64
-"""Draft tokens. Most per sequence and round; the target has room for them in its KV cache."""
+"""Draft tokens.
+
+Most per sequence and round; the target has room for them in its KV cache.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Parameters of one request. Checked on construction; an out-of-range value raises InvalidRequest.
+    """Parameters of one request. Checked on construction; an out-of-range value raises
+    InvalidRequest.
 
     A completion is a function of (target, prompt, these parameters, seed) alone.
     """
@@ -41,13 +47,20 @@ class SamplingParams:
     min_p: float = 0.0
     """Drop tokens less likely than this share of the likeliest."""
     typical_p: float = 1.0
-    """Locally typical sampling (Meister et al. 2022): keep this mass of the tokens closest to the entropy."""
+    """Locally typical sampling (Meister et al.
+
+    2022): keep this mass of the tokens closest to the entropy.
+    """
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens seen in prompt or output (CTRL, Keskar et al. 2019)."""
+    """Divides positive and multiplies negative logits of tokens seen in prompt or
+    output (CTRL, Keskar et al. 2019).
+    """
     presence_penalty: float = 0.0
     """Subtracted once from the logits of tokens seen in the output."""
     frequency_penalty: float = 0.0
-    """Subtracted from the logits of tokens once for each time they were seen in the output."""
+    """Subtracted from the logits of tokens once for each time they were seen in the
+    output.
+    """
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these token ids, before everything else."""
     bad_words: tuple[str, ...] = ()
@@ -65,7 +78,9 @@ class SamplingParams:
     ignore_eos: bool = False
     """Do not end at the model's own end-of-text token."""
     logprobs: int | None = None
-    """Report the log-probability of each token and of this many likeliest tokens, under the raw target."""
+    """Report the log-probability of each token and of this many likeliest tokens, under
+    the raw target.
+    """
     seed: int | None = None
     """Same seed, same text. None draws one and reports it."""
     n: int = 1
@@ -73,27 +88,48 @@ class SamplingParams:
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()
-    """Called per position with the tokens before it, after penalties and before temperature."""
+    """Called per position with the tokens before it, after penalties and before
+    temperature.
+    """
     json_schema: str | Mapping[str, Any] | None = None
-    """The answer is JSON that follows this schema (docs/structured-output.md): a dict, or JSON text."""
+    """The answer is JSON that follows this schema (docs/structured-output.md): a dict,
+    or JSON text.
+    """
     json_object: bool = False
     """The answer is a JSON object."""
     regex: str | None = None
     """The whole answer matches this regular expression."""
     grammar: str | None = None
-    """The answer follows this grammar, in EBNF (GBNF as read by xgrammar); it begins at the rule `root`."""
+    """The answer follows this grammar, in EBNF (GBNF as read by xgrammar); it begins at
+    the rule `root`.
+    """
     structural_tag: str | Mapping[str, Any] | None = None
-    """The answer follows this structural tag of xgrammar: free text with parts that have a form."""
+    """The answer follows this structural tag of xgrammar: free text with parts that
+    have a form.
+    """
     prediction: str | tuple[int, ...] = ""
-    """Text or token ids that the answer is likely to contain; drafters may copy it. Never changes the answer."""
+    """Text or token ids that the answer is likely to contain; drafters may copy it.
+
+    Never changes the answer.
+    """
     language: str = ""
-    """Language of an encoder-decoder's answer, as its tokenizer writes it (`fra_Latn`, `fr`). Empty: its default."""
+    """Language of an encoder-decoder's answer, as its tokenizer writes it (`fra_Latn`,
+    `fr`). Empty: its default.
+    """
     tenant: str = ""
-    """Owner of the request: stored answers, and keys and values, are never used again for another tenant."""
+    """Owner of the request: stored answers, and keys and values, are never used again
+    for another tenant.
+    """
     priority: int = 0
-    """Smaller runs sooner; requests of one priority run first come, first served. Never changes the text."""
+    """Smaller runs sooner; requests of one priority run first come, first served.
+
+    Never changes the text.
+    """
     method: str | None = None
-    """Drafting method for this request; None: the LLM's. Never changes the text under `match`."""
+    """Drafting method for this request; None: the LLM's.
+
+    Never changes the text under `match`.
+    """
     rule: str | None = None
     """Verification rule, or the guarantee to keep; None: the LLM's."""
     budget: str | None = None
@@ -101,13 +137,19 @@ class SamplingParams:
     nodes: int | None = None
     """Fixed number of draft tokens per round, instead of `budget`."""
     trace: bool = False
-    """Describe every round in `Delta.round` and `Completion.rounds`. Costs time, and never changes the text."""
+    """Describe every round in `Delta.round` and `Completion.rounds`.
+
+    Costs time, and never changes the text.
+    """
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.min_tokens > self.max_tokens:
-            raise InvalidRequest(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
+            raise InvalidRequest(
+                f"min_tokens ({self.min_tokens}) must not exceed max_tokens "
+                f"({self.max_tokens})"
+            )
         constraint.constraint(self)
 
     @property
@@ -117,18 +159,30 @@ class SamplingParams:
 
     @property
     def plain(self) -> bool:
-        """Whether the distribution is softmax(logits / temperature), with nothing added, filtered or forbidden."""
+        """Whether the distribution is softmax(logits / temperature), with nothing
+        added, filtered or forbidden.
+        """
         filtered = self.top_k or self.top_p < 1 or self.min_p or self.typical_p < 1
-        return not (self.reads_path or self.logit_bias or (filtered and not self.greedy))
+        return not (
+            self.reads_path or self.logit_bias or (filtered and not self.greedy)
+        )
 
     @property
     def structured(self) -> bool:
         """Whether the answer must follow a schema, an expression or a grammar."""
-        return bool(self.json_schema or self.json_object or self.regex or self.grammar or self.structural_tag)
+        return bool(
+            self.json_schema
+            or self.json_object
+            or self.regex
+            or self.grammar
+            or self.structural_tag
+        )
 
     @property
     def reads_path(self) -> bool:
-        """Whether the distribution depends on earlier tokens (penalties, bad words, processors, grammars)."""
+        """Whether the distribution depends on earlier tokens (penalties, bad words,
+        processors, grammars).
+        """
         return bool(
             self.repetition_penalty != 1
             or self.presence_penalty
@@ -149,10 +203,18 @@ Check = Callable[[str, Any], Any]
 
 def scalar(value: Any) -> Any:
     """Return the number in a 0-d array or tensor; any other value unchanged."""
-    return value.item() if _zero_dimensional(value) and hasattr(value, "item") else value
+    return (
+        value.item() if _zero_dimensional(value) and hasattr(value, "item") else value
+    )
 
 
-def whole(low: int, high: float = math.inf, shown: str | None = None, *, optional: bool = False) -> Check:
+def whole(
+    low: int,
+    high: float = math.inf,
+    shown: str | None = None,
+    *,
+    optional: bool = False,
+) -> Check:
     """Return the check of an int, or None if `optional`. Booleans are refused."""
     span = f">= {low}" if high == math.inf else f"in {shown or f'[{low}, {high}]'}"
     expected = f"{'None or ' if optional else ''}a whole number {span}"
@@ -161,7 +223,11 @@ def whole(low: int, high: float = math.inf, shown: str | None = None, *, optiona
         if optional and value is None:
             return None
         number = scalar(value)
-        if isinstance(number, bool) or not isinstance(number, Integral) or not low <= int(number) <= high:
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, Integral)
+            or not low <= int(number) <= high
+        ):
             raise InvalidRequest(f"{name} must be {expected}, got {value!r}")
         return int(number)
 
@@ -189,18 +255,28 @@ def _listed(name: str, value: Any, of: str) -> tuple[Any, ...]:
     """Return the items of a list as a tuple; None counts as empty."""
     if value is None:
         return ()
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable) or _zero_dimensional(value):
+    if (
+        isinstance(value, str | bytes | Mapping)
+        or not isinstance(value, Iterable)
+        or _zero_dimensional(value)
+    ):
         raise InvalidRequest(f"{name} must be a list of {of}, got {value!r}")
     return tuple(value)
 
 
 def _zero_dimensional(value: object) -> bool:
-    """Whether a value is a 0-d array or tensor, which `Iterable` accepts but which cannot be iterated."""
+    """Whether a value is a 0-d array or tensor, which `Iterable` accepts but which
+    cannot be iterated.
+    """
     return getattr(value, "shape", None) == ()
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    texts = (value,) if isinstance(value, str) else _listed(name, value, "non-empty strings")
+    texts = (
+        (value,)
+        if isinstance(value, str)
+        else _listed(name, value, "non-empty strings")
+    )
     if not all(isinstance(text, str) and text for text in texts):
         raise InvalidRequest(f"{name} must be non-empty strings, got {value!r}")
     return tuple(check_unicode(name, text) for text in texts)
@@ -227,11 +303,16 @@ def _text_or_ids(name: str, value: Any) -> str | tuple[int, ...]:
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
-    return tuple(_ID(f"each token id of {name}", token) for token in _listed(name, value, "token ids"))
+    return tuple(
+        _ID(f"each token id of {name}", token)
+        for token in _listed(name, value, "token ids")
+    )
 
 
 def _words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
-    words = tuple(_ids(name, word) for word in _listed(name, value, "lists of token ids"))
+    words = tuple(
+        _ids(name, word) for word in _listed(name, value, "lists of token ids")
+    )
     if () in words:
         raise InvalidRequest(f"{name} must not hold an empty word, got {value!r}")
     return words
@@ -241,14 +322,21 @@ def _biases(name: str, value: Any) -> dict[int, float]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{name} must map token ids to numbers in [-100, 100], got {value!r}")
-    return {_ID(f"each key of {name}", token): _BIAS(f"each value of {name}", bias) for token, bias in value.items()}
+        raise InvalidRequest(
+            f"{name} must map token ids to numbers in [-100, 100], got {value!r}"
+        )
+    return {
+        _ID(f"each key of {name}", token): _BIAS(f"each value of {name}", bias)
+        for token, bias in value.items()
+    }
 
 
 def _callables(name: str, value: Any) -> tuple[LogitsProcessor, ...]:
     processors = _listed(name, value, "callables")
     if not all(callable(processor) for processor in processors):
-        raise InvalidRequest(f"{name} must be callables that take tokens and logits, got {value!r}")
+        raise InvalidRequest(
+            f"{name} must be callables that take tokens and logits, got {value!r}"
+        )
     return processors
 
 

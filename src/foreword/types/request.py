@@ -1,4 +1,6 @@
-"""Types of the engine loop: sequences, batches, noise, scores, streamed deltas and completions."""
+"""Types of the engine loop: sequences, batches, noise, scores, streamed deltas and
+completions.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ from foreword.types.stats import Stats
 
 FinishReason = Literal["stop", "length", "abort"]
 Lists = Literal["one", "distinct", "independent"]
-"""How siblings in a draft are sampled for a rule: only one, without replacement, or independently."""
+"""How siblings in a draft are sampled for a rule: only one, without replacement, or
+independently.
+"""
 Origin = Literal["accepted", "bonus"]
-"""Where a token came from: *accepted* is an accepted draft token; *bonus* is the token the target adds."""
+"""Where a token came from: *accepted* is an accepted draft token; *bonus* is the token
+the target adds.
+"""
 
 
 @runtime_checkable
@@ -29,28 +35,44 @@ class TextDecoder(Protocol):
     """Incremental detokenizer; detokenizer.py implements it."""
 
     def push(self, token: int) -> tuple[str, bool]:
-        """Read one token. Returns the text that is now final, and whether a stop string was completed."""
+        """Read one token.
+
+        Returns the text that is now final, and whether a stop string was completed.
+        """
         ...
 
     def finish(self) -> str:
-        """Return the text held back: an unfinished character, or the beginning of a stop string."""
+        """Return the text held back: an unfinished character, or the beginning of a
+        stop string.
+        """
         ...
 
 
 @runtime_checkable
 class TokenGrammar(Protocol):
-    """Grammar of one answer; structured/matcher.py implements it. `tokens` are the prompt and everything committed."""
+    """Grammar of one answer; structured/matcher.py implements it.
 
-    def allowed(self, tokens: list[int], paths: list[list[int]]) -> Bool[Tensor, "rows vocab"]:
-        """Return the tokens that may follow each path of draft tokens after `tokens`; none after a refused path."""
+    `tokens` are the prompt and everything committed.
+    """
+
+    def allowed(
+        self, tokens: list[int], paths: list[list[int]]
+    ) -> Bool[Tensor, "rows vocab"]:
+        """Return the tokens that may follow each path of draft tokens after `tokens`;
+        none after a refused path.
+        """
         ...
 
     def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
-        """Return the nodes of a draft tree whose whole path the grammar accepts, parents first."""
+        """Return the nodes of a draft tree whose whole path the grammar accepts,
+        parents first.
+        """
         ...
 
     def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
-        """Return at most `most` tokens that spell the only text that may follow a path; empty if there is a choice."""
+        """Return at most `most` tokens that spell the only text that may follow a path;
+        empty if there is a choice.
+        """
         ...
 
     def finished(self, tokens: list[int]) -> bool:
@@ -60,22 +82,31 @@ class TokenGrammar(Protocol):
 
 @runtime_checkable
 class PromptImages(Protocol):
-    """What a model sees of the images in a prompt; model/vision/rows.py implements it."""
+    """What a model sees of the images in a prompt; model/vision/rows.py
+    implements it.
+    """
 
     @property
     def keys(self) -> list[int]:
-        """Tokens of the prompt for the comparison with other texts: a placeholder names its images."""
+        """Tokens of the prompt for the comparison with other texts: a placeholder names
+        its images.
+        """
         ...
 
     @property
     def whole(self) -> tuple[tuple[int, int], ...]:
-        """Parts of the prompt that must be read in one forward: (first token, token after the last)."""
+        """Parts of the prompt that must be read in one forward: (first token, token
+        after the last).
+        """
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A running request. The only mutable type; the engine and commit.py write to it."""
+    """A running request.
+
+    The only mutable type; the engine and commit.py write to it.
+    """
 
     id: int
     tokens: list[int]
@@ -94,7 +125,10 @@ class Sequence:
     grammar: TokenGrammar | None = None
     """Set if `params.structured`."""
     source: Source = field(default_factory=Source)
-    """Token ids that the encoder of an encoder-decoder reads: the request's prompt. `tokens` are the decoder's."""
+    """Token ids that the encoder of an encoder-decoder reads: the request's prompt.
+
+    `tokens` are the decoder's.
+    """
     images: PromptImages | None = None
     """Set if there are images in the prompt."""
     features: Features | None = None
@@ -102,9 +136,13 @@ class Sequence:
     forced_end: int | None = None
     """The token that takes the last place of an answer of max_tokens."""
     cached: int = 0
-    """Tokens in the target's KV cache: 0 <= cached < len(tokens). The other tokens are *pending*."""
+    """Tokens in the target's KV cache: 0 <= cached < len(tokens). The other tokens are
+    *pending*.
+    """
     rounds: int = 0
-    """Rounds so far that emitted tokens; keys the noise of rules that must not reuse it."""
+    """Rounds so far that emitted tokens; keys the noise of rules that must not reuse
+    it.
+    """
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     """The error that ended this sequence, e.g. of its own logits processor."""
@@ -133,7 +171,9 @@ class Sequence:
 
     @property
     def encoder_input(self) -> Source | Features:
-        """What the encoder of an encoder-decoder reads; empty for a decoder-only model."""
+        """What the encoder of an encoder-decoder reads; empty for a
+        decoder-only model.
+        """
         return self.source if self.features is None else self.features
 
     @property
@@ -149,11 +189,17 @@ class Sequence:
     @property
     def keys(self) -> list[int]:
         """Tokens for the comparison with other texts."""
-        return self.tokens if self.images is None else [*self.images.keys, *self.tokens[self.prompt :]]
+        return (
+            self.tokens
+            if self.images is None
+            else [*self.images.keys, *self.tokens[self.prompt :]]
+        )
 
     @property
     def copyable(self) -> list[int]:
-        """Tokens that draft tokens may be copied from: source, prompt and everything committed."""
+        """Tokens that draft tokens may be copied from: source, prompt and everything
+        committed.
+        """
         return [*self.source, *self.tokens] if self.source else self.tokens
 
     def with_end(self, emitted: list[int]) -> list[int]:
@@ -168,48 +214,75 @@ class NoiseSource(Protocol):
     """Noise that a drafter samples its draft tokens with."""
 
     wants_probs: bool
-    """Whether the rule compares distributions: a sampled token must come with the one it was sampled from."""
+    """Whether the rule compares distributions: a sampled token must come with the one
+    it was sampled from.
+    """
     lists: Lists
     """How the rule expects siblings to be sampled."""
 
-    def drafting(self, sequence: Sequence, depth: int, lane: int = 0) -> Float[Tensor, "vocab"] | None:
-        """Return Gumbel noise for the draft token at `depth` (0 = next after the last committed); None when greedy.
+    def drafting(
+        self, sequence: Sequence, depth: int, lane: int = 0
+    ) -> Float[Tensor, "vocab"] | None:
+        """Return Gumbel noise for the draft token at `depth` (0 = next after the last
+        committed); None when greedy.
 
-        Lanes give independent noise for draws of one depth; a rule that shares its noise has only lane 0.
+        Lanes give independent noise for draws of one depth; a rule that shares its
+        noise has only lane 0.
         """
         ...
 
-    def predicting(self, sequence: Sequence, count: int) -> Float[Tensor, "count vocab"] | None:
-        """Return the noise of depths 0 to count - 1, for a rule that shares its noise; None when greedy."""
+    def predicting(
+        self, sequence: Sequence, count: int
+    ) -> Float[Tensor, "count vocab"] | None:
+        """Return the noise of depths 0 to count - 1, for a rule that shares its noise;
+        None when greedy.
+        """
         ...
 
 
 Stops = Callable[[Sequence, int, Float[Tensor, "vocab"]], bool]
-"""(sequence, draft tokens of the prefix, log-weights of the next distribution) -> whether to stop drafting here."""
+"""(sequence, draft tokens of the prefix, log-weights of the next distribution) ->
+whether to stop drafting here.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Input of a drafter: the sequences of this round, read-only, and the noise to sample with."""
+    """Input of a drafter: the sequences of this round, read-only, and the noise to
+    sample with.
+    """
 
     sequences: tuple[Sequence, ...]
     draws: NoiseSource
     trees: bool = True
-    """Whether target and rule verify trees; if not, only the first chain of a tree is scored."""
+    """Whether target and rule verify trees; if not, only the first chain of a tree is
+    scored.
+    """
     floor: float = 0.0
-    """Probability. A draft token less likely than this to be accepted is not worth scoring."""
+    """Probability.
+
+    A draft token less likely than this to be accepted is not worth scoring.
+    """
     pace: float = 0.0
-    """Tokens per second of each sequence: what a second of drafting must gain. 0 = ignore time."""
+    """Tokens per second of each sequence: what a second of drafting must gain.
+
+    0 = ignore time.
+    """
     context: int = 2**31
     """Tokens. Context length of the target."""
     stops: Stops | None = None
-    """Called with the distribution after a prefix, before sampling from it: whether the chain ends there."""
+    """Called with the distribution after a prefix, before sampling from it: whether the
+    chain ends there.
+    """
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     def reach(self, sequence: Sequence) -> int:
-        """Return the largest useful depth of a draft; the target adds one more token. Deeper nodes are dropped."""
+        """Return the largest useful depth of a draft; the target adds one more token.
+
+        Deeper nodes are dropped.
+        """
         return max(0, min(sequence.room, self.context - len(sequence.tokens)) - 1)
 
 
@@ -218,12 +291,16 @@ class Scores:
     """Logits of the target's forward, for drafters that learn from them."""
 
     logits: tuple[Float[Tensor, "_ vocab"], ...]
-    """Per sequence: raw logits after its last committed token and after each draft token in use (any float dtype)."""
+    """Per sequence: raw logits after its last committed token and after each draft
+    token in use (any float dtype).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability (nats) of an emitted token under the raw target (no temperature or filters), and the top ones."""
+    """Log-probability (nats) of an emitted token under the raw target (no temperature
+    or filters), and the top ones.
+    """
 
     token: int
     logprob: float
@@ -242,7 +319,9 @@ class Delta:
     text: str
     """Text that became final this round."""
     pieces: tuple[str, ...]
-    """The same text, one piece for each token (some may be empty); "".join(pieces) == text."""
+    """The same text, one piece for each token (some may be empty); "".join(pieces) ==
+    text.
+    """
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     drafted: int = 0
@@ -266,7 +345,10 @@ class Completion:
     method: str = ""
     """How draft tokens were proposed."""
     undrafted: str | None = None
-    """Why drafting was turned off; None if it was not. The text is the same either way."""
+    """Why drafting was turned off; None if it was not.
+
+    The text is the same either way.
+    """
     rounds: list[Round] | None = None
     """Every round that emitted tokens; None without `SamplingParams(trace=True)`."""
 
@@ -275,20 +357,27 @@ class Completion:
 class Noise:
     """All randomness of one verification: the same noise gives the same verdict.
 
-    A column is a position to draw at: 0 after the last committed token, i + 1 after node i.
+    A column is a position to draw at: 0 after the last committed token, i + 1 after
+    node i.
 
-    `gumbel` belongs to `match` and is shared with the drafter; the uniform streams belong to the other rules and are
-    independent of it, of each other and of the drafter's noise (docs/guarantees.md).
+    `gumbel` belongs to `match` and is shared with the drafter; the uniform streams
+    belong to the other rules and are independent of it, of each other and of the
+    drafter's noise (docs/guarantees.md).
     """
 
     gumbel: Float[Tensor, "batch column vocab"] | None
     """Standard Gumbel noise of the position of each column; None = zero."""
     accept: Float[Tensor, "batch column"]
-    """Uniform in (0, 1): column i is the acceptance test of node i (the last column is unused)."""
+    """Uniform in (0, 1): column i is the acceptance test of node i (the last column is
+    unused).
+    """
     bonus: Float[Tensor, "batch column"]
-    """Uniform in (0, 1): the draw of the bonus token after the accepted path that ends at each column."""
+    """Uniform in (0, 1): the draw of the bonus token after the accepted path that ends
+    at each column.
+    """
 
 
 Verify = Callable[[Float[Tensor, "batch column vocab"], Draft, Noise], Verdict]
-"""A rule, as a pure function: (log-weights, draft, noise) -> verdict. Log-weights are the target's unnormalised
-log-probabilities, -inf = forbidden; column 0 is after the last committed token, column i + 1 after node i."""
+"""A rule, as a pure function: (log-weights, draft, noise) -> verdict. Log-weights are
+the target's unnormalised log-probabilities, -inf = forbidden; column 0 is after the
+last committed token, column i + 1 after node i."""

@@ -1,16 +1,30 @@
-"""The trace of one round of one sequence: `Delta.round`, `Completion.rounds`, and the rounds of a recording."""
+"""The trace of one round of one sequence: `Delta.round`, `Completion.rounds`, and the
+rounds of a recording.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["REASONS", "AddedToken", "DraftToken", "Reason", "Round", "Undrafted", "short"]
+__all__ = [
+    "REASONS",
+    "AddedToken",
+    "DraftToken",
+    "Reason",
+    "Round",
+    "Undrafted",
+    "short",
+]
 
 DIGITS = 6
-"""Significant digits of a probability or time: float32 has hardly more, and recordings stay short."""
+"""Significant digits of a probability or time: float32 has hardly more, and recordings
+stay short.
+"""
 
-Reason = Literal["method", "failed", "target", "last-token", "budget", "no-match", "dropped"]
+Reason = Literal[
+    "method", "failed", "target", "last-token", "budget", "no-match", "dropped"
+]
 """Why nothing was drafted in a round."""
 
 REASONS: dict[Reason, str] = {
@@ -18,9 +32,16 @@ REASONS: dict[Reason, str] = {
     "failed": "The drafter failed, so drafting is off.",
     "target": "The backend of the target cannot verify draft tokens.",
     "last-token": "Only one more token may be emitted, and the target adds it.",
-    "budget": "The budget allowed no draft token: drafting was not expected to save time.",
-    "no-match": "The drafter proposed nothing: it found no match, or no token likely enough.",
-    "dropped": "Every proposed token was dropped: none was likely enough to pay for its scoring.",
+    "budget": (
+        "The budget allowed no draft token: drafting was not expected to save time."
+    ),
+    "no-match": (
+        "The drafter proposed nothing: it found no match, or no token likely enough."
+    ),
+    "dropped": (
+        "Every proposed token was dropped: none was likely enough to pay for its "
+        "scoring."
+    ),
 }
 """A sentence for each reason."""
 
@@ -31,16 +52,20 @@ class DraftToken:
 
     token: int
     text: str
-    """The token alone, as it reads after the token before it; empty without a tokenizer."""
+    """The token alone, as it reads after the token before it; empty without a
+    tokenizer.
+    """
     parent: int
     """Node that it follows; -1 = the last committed token. Parents come first."""
     draft_prob: float | None
-    """The drafter's probability of this token after its parent: the q it was sampled from, or the drafter's estimate
-    that the target emits it there. None if the drafter gives neither."""
+    """The drafter's probability of this token after its parent: the q it was sampled
+    from, or the drafter's estimate that the target emits it there. None if the drafter
+    gives neither."""
     target_prob: float | None
-    """The target's probability of this token after its parent, under the distribution that the request samples from:
-    after bias, penalties, filters and temperature. At temperature 0, where sampling has none, that of temperature 1
-    without filters. None after a path where the request's own processors fail."""
+    """The target's probability of this token after its parent, under the distribution
+    that the request samples from: after bias, penalties, filters and temperature. At
+    temperature 0, where sampling has none, that of temperature 1 without filters. None
+    after a path where the request's own processors fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +77,8 @@ class AddedToken:
     target_prob: float | None
     """As of a draft token."""
     kind: Literal["bonus", "correction", "plain"]
-    """*bonus*: the path was accepted to its end; *correction*: the draft went on, and none of its tokens there was
-    accepted; *plain*: nothing was drafted."""
+    """*bonus*: the path was accepted to its end; *correction*: the draft went on, and
+    none of its tokens there was accepted; *plain*: nothing was drafted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +92,34 @@ class Undrafted:
 
 @dataclass(slots=True)
 class Round:
-    """Trace of one round of one sequence. Times are milliseconds of its sub-batch, and leave out the tracing itself."""
+    """Trace of one round of one sequence.
+
+    Times are milliseconds of its sub-batch, and leave out the tracing itself.
+    """
 
     draft: tuple[DraftToken, ...]
     """The draft tree that the target scored."""
     accepted: tuple[int, ...]
-    """Nodes of the accepted path, from the root on; before any cut at a stop string or limit."""
+    """Nodes of the accepted path, from the root on; before any cut at a stop string or
+    limit.
+    """
     added: AddedToken
     budget: int
     """Draft tokens allowed."""
     undrafted: Undrafted | None
     """Set if `draft` is empty."""
     rows: int
-    """Tokens that the forward read, of all sequences: prompts, pending and draft tokens."""
+    """Tokens that the forward read, of all sequences: prompts, pending and draft
+    tokens.
+    """
     prompt_rows: int
     """Those of prompts among them."""
     sequences: int
     """Sequences in the forward."""
     prefill_tokens: int = 0
-    """In the first round of a request: prompt tokens read in rounds before it, which emit nothing; else 0."""
+    """In the first round of a request: prompt tokens read in rounds before it, which
+    emit nothing; else 0.
+    """
     prefill_ms: float = 0.0
     """Duration of those rounds."""
     propose_ms: float = 0.0
@@ -93,18 +127,26 @@ class Round:
     verify_ms: float = 0.0
     commit_ms: float = 0.0
     pieces: tuple[str, ...] = ()
-    """Text that each emitted token made final. One for each token of the path and the added one, but fewer where the
-    answer ended before the last of them."""
+    """Text that each emitted token made final. One for each token of the path and the
+    added one, but fewer where the answer ended before the last of them."""
 
     @property
     def tokens(self) -> list[int]:
         """Ids of the emitted tokens."""
-        return [*(self.draft[node].token for node in self.accepted), self.added.token][: len(self.pieces)]
+        return [*(self.draft[node].token for node in self.accepted), self.added.token][
+            : len(self.pieces)
+        ]
 
     @property
     def milliseconds(self) -> float:
         """Duration of the round, and of the prefill before it."""
-        return self.prefill_ms + self.propose_ms + self.score_ms + self.verify_ms + self.commit_ms
+        return (
+            self.prefill_ms
+            + self.propose_ms
+            + self.score_ms
+            + self.verify_ms
+            + self.commit_ms
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values: `Round` of recording.schema.json."""

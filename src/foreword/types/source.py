@@ -12,7 +12,8 @@ from torch import Tensor, nn
 class Encoded:
     """What encoders read, and the output of each encoder that has read it.
 
-    So an encoder runs once, although a draft model shares it, or several answers are written to one source.
+    So an encoder runs once, although a draft model shares it, or several answers are
+    written to one source.
     """
 
     outputs: dict[nn.Module, Any]
@@ -25,7 +26,9 @@ class Encoded:
     def encoded(self, encoder: nn.Module) -> Any:
         """Return what an encoder of transformers gives for this, alone and unpadded."""
         if encoder not in self.outputs:
-            self.outputs[encoder] = encoder(**self.inputs(next(encoder.parameters())), return_dict=True)
+            self.outputs[encoder] = encoder(
+                **self.inputs(next(encoder.parameters())), return_dict=True
+            )
         return self.outputs[encoder]
 
 

@@ -1,4 +1,6 @@
-"""Inputs of models that read sound: log-mel features, and the prompt of one window of sound."""
+"""Inputs of models that read sound: log-mel features, and the prompt of one window of
+sound.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Features(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class SpeechPrompt:
-    """What a model of speech reads before it writes: a window of sound, and the first tokens of its decoder."""
+    """What a model of speech reads before it writes: a window of sound, and the first
+    tokens of its decoder.
+    """
 
     features: Features
     tokens: tuple[int, ...]

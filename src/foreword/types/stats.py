@@ -27,10 +27,15 @@ class Clock:
 
 @dataclass(slots=True)
 class Stats:
-    """Statistics of one completion. Times are seconds of the rounds this sequence took part in."""
+    """Statistics of one completion.
+
+    Times are seconds of the rounds this sequence took part in.
+    """
 
     rounds: int = 0
-    """Rounds that emitted at least one token (prefill rounds that only read do not count)."""
+    """Rounds that emitted at least one token (prefill rounds that only read do not
+    count).
+    """
     drafted: int = 0
     """Draft tokens that the target scored."""
     accepted: int = 0
@@ -60,9 +65,16 @@ class Stats:
         self.prefill_tokens += tokens
 
     def add(
-        self, clock: Clock, drafted: int, accepted: int, depth: int | None = None, reason: Reason | None = None
+        self,
+        clock: Clock,
+        drafted: int,
+        accepted: int,
+        depth: int | None = None,
+        reason: Reason | None = None,
     ) -> None:
-        """Count one round that emitted tokens; `depth` of its draft, None for a chain; `reason` without a draft."""
+        """Count one round that emitted tokens; `depth` of its draft, None for a chain;
+        `reason` without a draft.
+        """
         depth = drafted if depth is None else depth
         self.rounds += 1
         if reason:
@@ -86,9 +98,15 @@ class Stats:
 
     @property
     def accepted_counts(self) -> list[int]:
-        """Entry i: drafting rounds in which exactly i draft tokens were accepted; empty without any."""
+        """Entry i: drafting rounds in which exactly i draft tokens were accepted; empty
+        without any.
+        """
         at_least = [self.drafting_rounds, *self.accepted_at, 0]
-        return [more - fewer for more, fewer in pairwise(at_least)] if self.drafting_rounds else []
+        return (
+            [more - fewer for more, fewer in pairwise(at_least)]
+            if self.drafting_rounds
+            else []
+        )
 
     @property
     def tokens_per_pass(self) -> float:
@@ -103,7 +121,10 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """State of an engine, for metrics. Counts are since its start, and those of prefixes since the target's."""
+    """State of an engine, for metrics.
+
+    Counts are since its start, and those of prefixes since the target's.
+    """
 
     running: int
     """Sequences."""
@@ -112,7 +133,9 @@ class Load:
     preemptions: int
     """Times that a sequence gave its keys and values to others."""
     prefix_queries: int
-    """Tokens of prompts, and of preempted texts, that were looked up among earlier texts."""
+    """Tokens of prompts, and of preempted texts, that were looked up among earlier
+    texts.
+    """
     prefix_hits: int
     """Tokens of them that did not have to be read."""
     kv_used: int

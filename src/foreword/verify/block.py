@@ -1,4 +1,5 @@
-"""Block verification: verify a chain as a whole and accept its longest prefix that passes.
+"""Block verification: verify a chain as a whole and accept its longest prefix that
+passes.
 
 Each token of the chain must be sampled from its own distribution in `draft.probs`.
 """
@@ -13,26 +14,33 @@ from foreword.types import Draft, Noise, Verdict
 from foreword.verify.rejection import chain_distributions, chain_verdict, ratios
 
 
-def block(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
+def block(
+    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+) -> Verdict:
     """Verify a chain as one block (Sun et al., ICLR 2025, arXiv 2403.10444, Alg. 2).
 
-    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. Every prefix is tested on its own, and the longest that passes is accepted. The expected number
-    of accepted tokens is at least that of `rejection`, and equal to it for chosen draft tokens.
-    `noise.accept` and `noise.bonus` must be independent of each other and of the drafter's noise.
-    Raises InvalidRequest for a tree.
+    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the
+    last committed token and column i + 1 after node i. Every prefix is tested on its
+    own, and the longest that passes is accepted. The expected number of accepted tokens
+    is at least that of `rejection`, and equal to it for chosen draft tokens.
+    `noise.accept` and `noise.bonus` must be independent of each other and of the
+    drafter's noise. Raises InvalidRequest for a tree.
     """
     p, q = chain_distributions(weights, draft)
     reach = prefix_weight(ratios(p, q, draft))
     residual = (reach[..., None] * p - q).clamp(min=0)
     passes = noise.accept[:, :-1] < prefix_acceptance(reach, residual, draft)
     length = torch.arange(1, draft.nodes + 1, device=p.device)
-    accepted = torch.cat((torch.zeros_like(draft.count)[:, None], length * passes), dim=1).amax(dim=1)
+    accepted = torch.cat(
+        (torch.zeros_like(draft.count)[:, None], length * passes), dim=1
+    ).amax(dim=1)
     return chain_verdict(accepted, p, residual, noise)
 
 
 def prefix_weight(ratio: Float[Tensor, "batch node"]) -> Float[Tensor, "batch node+1"]:
-    """Return b_0 = 1, b_i = min(1, b_{i-1} p_i(x_i)/q_i(x_i)): the weight of each prefix."""
+    """Return b_0 = 1, b_i = min(1, b_{i-1} p_i(x_i)/q_i(x_i)): the weight of each
+    prefix.
+    """
     weight = [ratio.new_ones(len(ratio))]
     for step in ratio.unbind(dim=1):
         weight.append((weight[-1] * step).clamp(max=1))
@@ -40,17 +48,26 @@ def prefix_weight(ratio: Float[Tensor, "batch node"]) -> Float[Tensor, "batch no
 
 
 def prefix_acceptance(
-    reach: Float[Tensor, "batch column"], residual: Float[Tensor, "batch column vocab"], draft: Draft
+    reach: Float[Tensor, "batch column"],
+    residual: Float[Tensor, "batch column vocab"],
+    draft: Draft,
 ) -> Float[Tensor, "batch column-1"]:
-    """Return the probability h_i that the prefix ending at each draft token passes its test; 0 for padding."""
+    """Return the probability h_i that the prefix ending at each draft token passes its
+    test; 0 for padding.
+    """
     reach, left = reach[:, 1:], residual[:, 1:].sum(dim=-1)
     length = torch.arange(1, draft.nodes + 1, device=reach.device)
     whole = length == draft.count[:, None]
-    return reach.where(whole, weight_left(reach, left)).where(length <= draft.count[:, None], 0.0)
+    return reach.where(whole, weight_left(reach, left)).where(
+        length <= draft.count[:, None], 0.0
+    )
 
 
-def weight_left(reach: Float[Tensor, "*any"], left: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """Return left / (left + 1 - reach): the weight of a prefix of weight `reach` once its continuation is rejected.
+def weight_left(
+    reach: Float[Tensor, "*any"], left: Float[Tensor, "*any"]
+) -> Float[Tensor, "*any"]:
+    """Return left / (left + 1 - reach): the weight of a prefix of weight `reach` once
+    its continuation is rejected.
 
     `left` is the sum of [reach p - q]+ after it.
     """

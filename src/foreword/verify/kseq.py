@@ -19,14 +19,19 @@ HALVINGS = 30
 """Bisection steps: reduce an interval of 64 below the rounding of float32."""
 
 
-def kseq(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Verify a tree whose siblings may be equal (Sun et al., SpecTr, NeurIPS 2023, arXiv 2310.15141).
+def kseq(
+    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+) -> Verdict:
+    """Verify a tree whose siblings may be equal (Sun et al., SpecTr, NeurIPS 2023,
+    arXiv 2310.15141).
 
-    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. Of k siblings sampled from q the first with u < p(x)/(rho q(x)) is accepted; rho is the smallest
-    number for which the residual is a distribution. The walk continues below all siblings with the same token, so k
-    whole drafts are k chains from the root. Chosen draft tokens share no distribution and are verified one by one.
-    `noise.accept` and `noise.bonus` must be independent of each other and of the drafter's noise.
+    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the
+    last committed token and column i + 1 after node i. Of k siblings sampled from q the
+    first with u < p(x)/(rho q(x)) is accepted; rho is the smallest number for which the
+    residual is a distribution. The walk continues below all siblings with the same
+    token, so k whole drafts are k chains from the root. Chosen draft tokens share no
+    distribution and are verified one by one. `noise.accept` and `noise.bonus` must be
+    independent of each other and of the drafter's noise.
     """
     if draft.probs is None:
         return without_replacement(weights, draft, noise)
@@ -46,12 +51,16 @@ def kseq(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Nois
         accepted, first = passes.any(dim=1), passes.byte().argmax(dim=1)
         end = torch.where(accepted, first + 1, end)
         left = p[row, end].where(accepted[:, None], rest.where(active[:, None], left))
-        twins = siblings & accepted[:, None] & (tokens == tokens.gather(1, first[:, None]))
+        twins = (
+            siblings & accepted[:, None] & (tokens == tokens.gather(1, first[:, None]))
+        )
         here = F.pad(twins, (1, 0))
 
 
 def selection(p: Probs, q: Probs, count: Int[Tensor, "batch"]) -> tuple[Probs, Probs]:
-    """Return each token's acceptance probability once drawn, and the bonus distribution if none of `count` passes."""
+    """Return each token's acceptance probability once drawn, and the bonus distribution
+    if none of `count` passes.
+    """
     rho = smallest_rho(p, q, count)[:, None]
     kept, tiny = torch.minimum(q, p / rho), torch.finfo(p.dtype).tiny
     beta = kept.sum(dim=-1, keepdim=True)
@@ -59,10 +68,14 @@ def selection(p: Probs, q: Probs, count: Int[Tensor, "batch"]) -> tuple[Probs, P
     return p / (rho * q.clamp(min=tiny)), normalised((p - taken).clamp(min=0), p)
 
 
-def smallest_rho(p: Probs, q: Probs, count: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
-    """Return the root rho in [1, count] of 1 - (1 - beta)^count = rho beta, beta = sum of min(q, p/rho), from above.
+def smallest_rho(
+    p: Probs, q: Probs, count: Int[Tensor, "batch"]
+) -> Float[Tensor, "batch"]:
+    """Return the root rho in [1, count] of 1 - (1 - beta)^count = rho beta, beta = sum
+    of min(q, p/rho), from above.
 
-    The left side falls and the right side grows with rho. The rule is exact above the root and biased below it.
+    The left side falls and the right side grows with rho. The rule is exact above the
+    root and biased below it.
     """
     low, high = torch.ones_like(p[:, 0]), count.clamp(min=1).to(p.dtype)
     for _ in range(HALVINGS):
@@ -74,5 +87,7 @@ def smallest_rho(p: Probs, q: Probs, count: Int[Tensor, "batch"]) -> Float[Tenso
 
 
 def any_of(beta: Tensor, count: Tensor) -> Tensor:
-    """Return 1 - (1 - beta)^count, the probability that any of `count` tries succeeds; accurate for small beta."""
+    """Return 1 - (1 - beta)^count, the probability that any of `count` tries succeeds;
+    accurate for small beta.
+    """
     return -torch.expm1(count * torch.log1p(-beta.clamp(max=1)))

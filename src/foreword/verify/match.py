@@ -1,4 +1,5 @@
-"""Sample and match: draw the target's token after every node and accept the draft tokens that equal it.
+"""Sample and match: draw the target's token after every node and accept the draft
+tokens that equal it.
 
 The rule is exact for every drafter, on chains and trees.
 """
@@ -17,14 +18,19 @@ FEW = 256
 """Draws. Up to this many, Python lists are faster than tensor operations."""
 
 
-def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Follow the target's draws through the draft; the first draw without a matching node is the bonus.
+def match(
+    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+) -> Verdict:
+    """Follow the target's draws through the draft; the first draw without a matching
+    node is the bonus.
 
-    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. The target's token after a node is argmax(weights + noise.gumbel), a sample of the target's
-    distribution (Gumbel-max) that does not depend on the draft: the text equals plain decoding with the same noise. A
-    drafter that reads the same noise agrees more often (Daliri, Musco, Suresh, arXiv 2408.07978). `noise.gumbel` None
-    decodes greedily. Of siblings with the same token the first is followed. The path is as wide as the draft.
+    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the
+    last committed token and column i + 1 after node i. The target's token after a node
+    is argmax(weights + noise.gumbel), a sample of the target's distribution
+    (Gumbel-max) that does not depend on the draft: the text equals plain decoding with
+    the same noise. A drafter that reads the same noise agrees more often (Daliri,
+    Musco, Suresh, arXiv 2408.07978). `noise.gumbel` None decodes greedily. Of siblings
+    with the same token the first is followed. The path is as wide as the draft.
     """
     scores = weights if noise.gumbel is None else weights + noise.gumbel
     drawn = scores.argmax(dim=-1)
@@ -34,7 +40,8 @@ def match(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noi
 
 
 def follow(drawn: List[int], tree: DraftTree) -> tuple[list[int], int]:
-    """Return the accepted nodes and the token after them, given the target's drawn token of each column.
+    """Return the accepted nodes and the token after them, given the target's drawn
+    token of each column.
 
     Equal to `_follow_chain` and `_follow_tree` below, for one sequence.
     """
@@ -50,7 +57,9 @@ def follow(drawn: List[int], tree: DraftTree) -> tuple[list[int], int]:
 def _one_by_one(drawn: List[List[int]], draft: Draft) -> Verdict:
     """Follow each sequence's draws, in lists."""
     results = [follow(own, tree) for own, tree in zip(drawn, draft.trees, strict=True)]
-    return Verdict([path for path, _ in results], [added for _, added in results], draft.nodes)
+    return Verdict(
+        [path for path, _ in results], [added for _, added in results], draft.nodes
+    )
 
 
 def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
@@ -60,7 +69,9 @@ def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     kept = agrees.cumprod(dim=1)
     accepted = kept.sum(dim=1)
     bonus = drawn.gather(1, accepted[:, None])[:, 0]
-    return Verdict.padded(path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus)
+    return Verdict.padded(
+        path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus
+    )
 
 
 def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
@@ -71,7 +82,9 @@ def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     here = torch.full_like(draft.count, -1)
     token = drawn[:, 0]
     for depth in range(draft.nodes):
-        child = used & (draft.parents == here[:, None]) & (draft.tokens == token[:, None])
+        child = (
+            used & (draft.parents == here[:, None]) & (draft.tokens == token[:, None])
+        )
         has_child, first = child.byte().max(dim=1)
         if not has_child.any():
             break

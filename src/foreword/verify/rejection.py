@@ -1,4 +1,6 @@
-"""Speculative sampling of a chain: accept each draft token with probability min(1, p/q), else draw from [p - q]+."""
+"""Speculative sampling of a chain: accept each draft token with probability min(1,
+p/q), else draw from [p - q]+.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,18 @@ from foreword.types import Draft, Noise, Verdict
 from foreword.verify.residual import draw, in_use, ratio, target_distributions
 
 
-def rejection(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Verify a chain token by token (Leviathan et al. 2023, arXiv 2211.17192, Alg. 1; Chen et al. 2023, 2302.01318).
+def rejection(
+    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+) -> Verdict:
+    """Verify a chain token by token (Leviathan et al. 2023, arXiv 2211.17192, Alg. 1;
+    Chen et al. 2023, 2302.01318).
 
-    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. Draft token i is accepted if u_i < min(1, p_i(x)/q_i(x)) and all before it are. The bonus
-    comes from [p - q]+ after a rejection and from p after the last draft token. `noise.accept` and `noise.bonus` must
-    be independent of each other and of the drafter's noise. Raises InvalidRequest for a tree.
+    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the
+    last committed token and column i + 1 after node i. Draft token i is accepted if u_i
+    < min(1, p_i(x)/q_i(x)) and all before it are. The bonus comes from [p - q]+ after a
+    rejection and from p after the last draft token. `noise.accept` and `noise.bonus`
+    must be independent of each other and of the drafter's noise. Raises InvalidRequest
+    for a tree.
     """
     p, q = chain_distributions(weights, draft)
     kept = (noise.accept[:, :-1] < acceptance(p, q, draft)).cumprod(dim=1)
@@ -25,14 +32,20 @@ def rejection(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise:
 
 
 def acceptance(
-    p: Float[Tensor, "batch column vocab"], q: Float[Tensor, "batch column vocab"], draft: Draft
+    p: Float[Tensor, "batch column vocab"],
+    q: Float[Tensor, "batch column vocab"],
+    draft: Draft,
 ) -> Float[Tensor, "batch column-1"]:
-    """Return min(1, p(x)/q(x)): each draft token's acceptance probability, given its prefix; 0 for padding."""
+    """Return min(1, p(x)/q(x)): each draft token's acceptance probability, given its
+    prefix; 0 for padding.
+    """
     return ratios(p, q, draft).clamp(max=1)
 
 
 def ratios(
-    p: Float[Tensor, "batch column vocab"], q: Float[Tensor, "batch column vocab"], draft: Draft
+    p: Float[Tensor, "batch column vocab"],
+    q: Float[Tensor, "batch column vocab"],
+    draft: Draft,
 ) -> Float[Tensor, "batch column-1"]:
     """Return p(x)/q(x) of each draft token x, finite; 0 for padding."""
     used = in_use(draft)
@@ -42,14 +55,16 @@ def ratios(
 def chain_distributions(
     weights: Float[Tensor, "batch column vocab"], draft: Draft
 ) -> tuple[Float[Tensor, "batch column vocab"], Float[Tensor, "batch column vocab"]]:
-    """Return the target's distribution p and the drafter's q at each position, in float32 or wider.
+    """Return the target's distribution p and the drafter's q at each position, in
+    float32 or wider.
 
-    A chosen draft token (`draft.probs` None) has a one-hot q. Padding has q = 0, so that [p - q]+ is p there.
-    Raises InvalidRequest for a tree.
+    A chosen draft token (`draft.probs` None) has a one-hot q. Padding has q = 0, so
+    that [p - q]+ is p there. Raises InvalidRequest for a tree.
     """
     if not draft.chain:
         raise InvalidRequest(
-            "cannot verify a tree: this rule takes chains only. Draft a chain, or use a rule that verifies trees"
+            "cannot verify a tree: this rule takes chains only. Draft a chain, or use "
+            "a rule that verifies trees"
         )
     p = target_distributions(weights)
     used = in_use(draft)[..., None]
@@ -67,11 +82,18 @@ def chain_verdict(
     residual: Float[Tensor, "batch column vocab"],
     noise: Noise,
 ) -> Verdict:
-    """Accept the first `accepted` draft tokens and draw the bonus from the unnormalised residual after them."""
+    """Accept the first `accepted` draft tokens and draw the bonus from the unnormalised
+    residual after them.
+    """
     node = torch.arange(p.shape[1] - 1, device=p.device)
     row = torch.arange(len(accepted), device=p.device)
     distribution = residual[row, accepted]
-    # Rounding can reject a token where p equals q and the residual is 0; then p is the right distribution.
-    distribution = distribution.where((distribution > 0).any(dim=1, keepdim=True), p[row, accepted])
+    # Rounding can reject a token where p equals q and the residual is 0; then p is the
+    # right distribution.
+    distribution = distribution.where(
+        (distribution > 0).any(dim=1, keepdim=True), p[row, accepted]
+    )
     bonus = draw(distribution, noise.bonus[row, accepted])
-    return Verdict.padded(path=node.where(node < accepted[:, None], -1), accepted=accepted, bonus=bonus)
+    return Verdict.padded(
+        path=node.where(node < accepted[:, None], -1), accepted=accepted, bonus=bonus
+    )

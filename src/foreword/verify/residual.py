@@ -1,4 +1,6 @@
-"""Helpers of the rules with independent noise: distributions, residuals, draws and paths."""
+"""Helpers of the rules with independent noise: distributions, residuals, draws and
+paths.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +11,52 @@ from torch import Tensor
 from foreword.types import Draft, Noise, Verdict
 
 
-def target_distributions(weights: Float[Tensor, "batch column vocab"]) -> Float[Tensor, "batch column vocab"]:
-    """Return the softmax of log-weights (-inf = forbidden), in float32 or wider, as a new tensor."""
-    return torch.softmax(weights, dim=-1, dtype=torch.promote_types(weights.dtype, torch.float32))
+def target_distributions(
+    weights: Float[Tensor, "batch column vocab"],
+) -> Float[Tensor, "batch column vocab"]:
+    """Return the softmax of log-weights (-inf = forbidden), in float32 or wider, as a
+    new tensor.
+    """
+    return torch.softmax(
+        weights, dim=-1, dtype=torch.promote_types(weights.dtype, torch.float32)
+    )
 
 
 def draft_distribution(
-    draft: Draft, node: int, token: Int[Tensor, "batch"], like: Float[Tensor, "batch vocab"]
+    draft: Draft,
+    node: int,
+    token: Int[Tensor, "batch"],
+    like: Float[Tensor, "batch vocab"],
 ) -> Float[Tensor, "batch vocab"]:
-    """Return the distribution a node's siblings were sampled from, in the dtype of `like`.
+    """Return the distribution a node's siblings were sampled from, in the dtype of
+    `like`.
 
-    `token` is the draft token, 0 for padding. A chosen one (`draft.probs` None) has a one-hot distribution.
+    `token` is the draft token, 0 for padding. A chosen one (`draft.probs` None) has a
+    one-hot distribution.
     """
-    return one_hot(token, like) if draft.probs is None else draft.probs[:, node].to(like.dtype)
+    return (
+        one_hot(token, like)
+        if draft.probs is None
+        else draft.probs[:, node].to(like.dtype)
+    )
 
 
-def one_hot(token: Int[Tensor, "batch"], like: Float[Tensor, "batch vocab"]) -> Float[Tensor, "batch vocab"]:
+def one_hot(
+    token: Int[Tensor, "batch"], like: Float[Tensor, "batch vocab"]
+) -> Float[Tensor, "batch vocab"]:
     """Return the distribution with probability 1 at one token per row."""
     return torch.zeros_like(like).scatter_(1, token[:, None], 1.0)
 
 
 def ratio(
-    p: Float[Tensor, "*at vocab"], q: Float[Tensor, "*at vocab"], token: Int[Tensor, "*at"]
+    p: Float[Tensor, "*at vocab"],
+    q: Float[Tensor, "*at vocab"],
+    token: Int[Tensor, "*at"],
 ) -> Float[Tensor, "*at"]:
     """Return p(x)/q(x) of one token x at each position, finite even if q(x) = 0."""
-    p_token, q_token = (distribution.gather(-1, token[..., None])[..., 0] for distribution in (p, q))
+    p_token, q_token = (
+        distribution.gather(-1, token[..., None])[..., 0] for distribution in (p, q)
+    )
     return p_token / q_token.clamp(min=torch.finfo(q.dtype).tiny)
 
 
@@ -45,10 +68,15 @@ def normalised(
     return torch.where(total > 0, distribution / total, otherwise)
 
 
-def draw(distribution: Float[Tensor, "batch vocab"], uniform: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
-    """Draw by inverse CDF from unnormalised weights; never a token of weight 0, even for a uniform of 0 or 1."""
-    # float64: in float32 the tail of a large vocabulary would be lost in the rounding of the sum.
-    # The mask is for devices that sum in parallel: rounding can change the sum at a token of weight 0.
+def draw(
+    distribution: Float[Tensor, "batch vocab"], uniform: Float[Tensor, "batch"]
+) -> Int[Tensor, "batch"]:
+    """Draw by inverse CDF from unnormalised weights; never a token of weight 0, even
+    for a uniform of 0 or 1.
+    """
+    # float64: in float32 the tail of a large vocabulary would be lost in the rounding
+    # of the sum. The mask is for devices that sum in parallel: rounding can change the
+    # sum at a token of weight 0.
     cdf = distribution.double().cumsum(dim=-1).masked_fill(distribution <= 0, 0.0)
     total = cdf.amax(dim=-1, keepdim=True)
     reached = (cdf > uniform[:, None].double() * total) | (cdf == total)
@@ -61,14 +89,21 @@ def in_use(draft: Draft) -> Bool[Tensor, "batch node"]:
 
 
 def stop_at(
-    end: Int[Tensor, "batch"], distribution: Float[Tensor, "batch vocab"], draft: Draft, noise: Noise
+    end: Int[Tensor, "batch"],
+    distribution: Float[Tensor, "batch vocab"],
+    draft: Draft,
+    noise: Noise,
 ) -> Verdict:
-    """Accept the path ending at column `end` (0 = none); draw the bonus from the unnormalised `distribution`."""
+    """Accept the path ending at column `end` (0 = none); draw the bonus from the
+    unnormalised `distribution`.
+    """
     upwards = []
     node = end - 1
     while bool((node >= 0).any()):
         upwards.append(node)
-        node = draft.parents.gather(1, node.clamp(min=0)[:, None])[:, 0].where(node >= 0, -1)
+        node = draft.parents.gather(1, node.clamp(min=0)[:, None])[:, 0].where(
+            node >= 0, -1
+        )
     path = torch.full_like(draft.tokens, -1)
     bonus = draw(distribution, noise.bonus.gather(1, end[:, None])[:, 0])
     if not upwards:

@@ -1,4 +1,6 @@
-"""Multi-step speculative sampling: verify a tree from the root, sibling by sibling, sampled independently."""
+"""Multi-step speculative sampling: verify a tree from the root, sibling by sibling,
+sampled independently.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,22 @@ from foreword.types import Draft, Noise, Verdict
 from foreword.verify.without_replacement import descend, residual
 
 
-def specinfer(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Verify a tree whose siblings may be equal (Miao et al., ASPLOS 2024, arXiv 2305.09781, Alg. 2).
+def specinfer(
+    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+) -> Verdict:
+    """Verify a tree whose siblings may be equal (Miao et al., ASPLOS 2024, arXiv
+    2305.09781, Alg. 2).
 
-    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. As `without_replacement`, but every sibling was sampled from the same distribution. Equal
-    siblings must all be in the draft, because each rejection counts. `noise.accept` and `noise.bonus` must be
+    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the
+    last committed token and column i + 1 after node i. As `without_replacement`, but
+    every sibling was sampled from the same distribution. Equal siblings must all be in
+    the draft, because each rejection counts. `noise.accept` and `noise.bonus` must be
     independent of each other and of the drafter's noise.
     """
-    return descend(weights, draft, noise, lambda distribution, _tried, _token: distribution, residual)
+    return descend(
+        weights,
+        draft,
+        noise,
+        lambda distribution, _tried, _token: distribution,
+        residual,
+    )

@@ -1,4 +1,6 @@
-"""The verify step: from the logits of a round to a verdict, under each request's own sampling parameters."""
+"""The verify step: from the logits of a round to a verdict, under each request's own
+sampling parameters.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from foreword.types import Batch, Draft, SamplingParams, Verdict
 from foreword.verify import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
-"""Per sequence: the target's logits after its last committed token and after each of its draft tokens."""
+"""Per sequence: the target's logits after its last committed token and after each of
+its draft tokens.
+"""
 _UNCHANGED = SamplingParams(temperature=1)
 """Parameters that sample from log-weights as they are."""
 
@@ -25,20 +29,30 @@ class Distributions:
     """What each sequence of a round samples from, at every column."""
 
     weights: Logits
-    """Log-weights, or raw logits where `unscaled`. At temperature 0 they are not yet one-hot."""
+    """Log-weights, or raw logits where `unscaled`.
+
+    At temperature 0 they are not yet one-hot.
+    """
     unscaled: list[bool]
-    """Whether drawing applies the temperature: for a rule with `follow` and plain parameters."""
+    """Whether drawing applies the temperature: for a rule with `follow` and plain
+    parameters.
+    """
     invalid: list[Columns]
     """Columns where a draft path makes a processor fail or forbids every token."""
 
 
 class Verifier:
-    """Applies one rule. An error of a sequence's own parameters goes to `Sequence.error`; the others go on."""
+    """Applies one rule.
+
+    An error of a sequence's own parameters goes to `Sequence.error`; the others go on.
+    """
 
     def __init__(self, rule: Rule, draws: NoiseStreams) -> None:
         self._rule, self._draws = rule, draws
 
-    def verify(self, batch: Batch, draft: Draft, distributions: Distributions) -> Verdict:
+    def verify(
+        self, batch: Batch, draft: Draft, distributions: Distributions
+    ) -> Verdict:
         """Return the accepted nodes and the target's next token of each sequence."""
         if not batch.sequences:
             return Verdict([], [], 0)
@@ -48,16 +62,28 @@ class Verifier:
         else:
             if not self._rule.shares_noise:
                 several = zip(batch.sequences, rows, strict=True)
-                rows = [one_hot(row) if sequence.params.greedy else row for sequence, row in several]
-            noise = self._draws.verifying(batch.sequences, draft, [tree.depths for tree in draft.trees])
+                rows = [
+                    one_hot(row) if sequence.params.greedy else row
+                    for sequence, row in several
+                ]
+            noise = self._draws.verifying(
+                batch.sequences, draft, [tree.depths for tree in draft.trees]
+            )
             verdict = self._rule.verify(_padded(rows, draft.nodes + 1), draft, noise)
         return _truncate(verdict, draft, invalid) if any(invalid) else verdict
 
-    def _follow_draws(self, follow: Follow, batch: Batch, draft: Draft, distributions: Logits) -> Verdict:
-        """Return the rule's verdict faster: draw the target's tokens only as far as draft tokens match them."""
+    def _follow_draws(
+        self, follow: Follow, batch: Batch, draft: Draft, distributions: Logits
+    ) -> Verdict:
+        """Return the rule's verdict faster: draw the target's tokens only as far as
+        draft tokens match them.
+        """
         kept, added = [], []
-        for sequence, tree, distribution in zip(batch.sequences, draft.trees, distributions, strict=True):
-            params, depths = sequence.params if sequence.params.plain else _UNCHANGED, tree.depths
+        for sequence, tree, distribution in zip(
+            batch.sequences, draft.trees, distributions, strict=True
+        ):
+            params = sequence.params if sequence.params.plain else _UNCHANGED
+            depths = tree.depths
             noise = self._draws.predicting(sequence, max(depths) + 1)
             path, token = walk(distribution, params, noise, tree) or follow(
                 choose(distribution, params, noise, depths), tree
@@ -66,9 +92,13 @@ class Verifier:
             added.append(token)
         return Verdict(kept, added, draft.nodes)
 
-    def distributions(self, batch: Batch, draft: Draft, logits: Logits) -> Distributions:
+    def distributions(
+        self, batch: Batch, draft: Draft, logits: Logits
+    ) -> Distributions:
         """Return each sequence's distribution at every column."""
-        rows, unscaled, invalid = [], [], []
+        rows = []
+        unscaled = []
+        invalid = []
         for row, sequence in enumerate(batch.sequences):
             unscaled.append(self._rule.follow is not None and sequence.params.plain)
             if unscaled[row]:
@@ -80,14 +110,17 @@ class Verifier:
                 distribution, columns = weights_or_invalid(logits[row], sequence, paths)
             except Exception as error:  # noqa: BLE001 - of this sequence alone; the engine ends it at its commit
                 sequence.error = error
-                distribution, columns = torch.zeros_like(logits[row], dtype=torch.float32), frozenset()
+                distribution = torch.zeros_like(logits[row], dtype=torch.float32)
+                columns = frozenset()
             rows.append(distribution)
             invalid.append(columns)
         return Distributions(rows, unscaled, invalid)
 
 
 def _truncate(verdict: Verdict, draft: Draft, invalid: list[Columns]) -> Verdict:
-    """End each path at its first invalid column; the next round verifies there, as plain decoding does."""
+    """End each path at its first invalid column; the next round verifies there, as
+    plain decoding does.
+    """
     kept, added = list(verdict.kept), list(verdict.added)
     for row, (tree, columns) in enumerate(zip(draft.trees, invalid, strict=True)):
         for depth, node in enumerate(kept[row]):

@@ -1,4 +1,6 @@
-"""Recursive rejection sampling: verify a tree from the root, sibling by sibling, sampled without replacement."""
+"""Recursive rejection sampling: verify a tree from the root, sibling by sibling,
+sampled without replacement.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,40 @@ from foreword.verify.residual import (
 
 Probs = Float[Tensor, "batch vocab"]
 Next = Callable[[Probs, Bool[Tensor, "batch vocab"], Int[Tensor, "batch"]], Probs]
-"""(first sibling's distribution, tokens tried before, own token) -> the distribution a sibling was sampled from."""
+"""(first sibling's distribution, tokens tried before, own token) -> the distribution a
+sibling was sampled from.
+"""
 Left = Callable[[Probs, Probs], Probs]
-"""(target's distribution, the drafter's) -> the residual after a draft token is rejected."""
+"""(target's distribution, the drafter's) -> the residual after a draft token is
+rejected.
+"""
 
 
-def without_replacement(weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise) -> Verdict:
-    """Verify a tree of distinct siblings (Yang et al. 2024, arXiv 2401.06706; Jeon et al. 2024, arXiv 2402.14160).
+def without_replacement(
+    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+) -> Verdict:
+    """Verify a tree of distinct siblings (Yang et al. 2024, arXiv 2401.06706; Jeon et
+    al. 2024, arXiv 2402.14160).
 
-    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the last committed token and column
-    i + 1 after node i. At the node reached so far each child x is tried in node order and accepted if
-    u < min(1, t(x)/d(x)): t is the target's distribution, d the one x was sampled from, without the siblings tried
-    before. A rejection leaves t = norm([t - d]+), from which the bonus is drawn if no child passes. `draft.probs` holds
-    for every sibling the distribution of the first one. Chosen draft tokens are accepted with the target's probability
-    of drawing one of them. `noise.accept` and `noise.bonus` must be independent of each other and of the drafter's
-    noise.
+    `weights` are log-weights (floating point; -inf = forbidden), column 0 after the
+    last committed token and column i + 1 after node i. At the node reached so far each
+    child x is tried in node order and accepted if u < min(1, t(x)/d(x)): t is the
+    target's distribution, d the one x was sampled from, without the siblings tried
+    before. A rejection leaves t = norm([t - d]+), from which the bonus is drawn if no
+    child passes. `draft.probs` holds for every sibling the distribution of the first
+    one. Chosen draft tokens are accepted with the target's probability of drawing one
+    of them. `noise.accept` and `noise.bonus` must be independent of each other and of
+    the drafter's noise.
     """
     return descend(weights, draft, noise, untried, residual)
 
 
 def descend(
-    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise, drawn_from: Next, left_after: Left
+    weights: Float[Tensor, "batch column vocab"],
+    draft: Draft,
+    noise: Noise,
+    drawn_from: Next,
+    left_after: Left,
 ) -> Verdict:
     """Step from the root to the first child that passes, while there is one.
 
@@ -58,15 +73,23 @@ def descend(
         q = drawn_from(draft_distribution(draft, node, token, left), tried, token)
         passes = active & (noise.accept[:, node] < ratio(left, q, token))
         rejected = (active & ~passes)[:, None]
-        left = p[:, node + 1].where(passes[:, None], left_after(left, q).where(rejected, left))
+        left = p[:, node + 1].where(
+            passes[:, None], left_after(left, q).where(rejected, left)
+        )
         tried = (tried | (rejected & one_hot(token, left).bool())) & ~passes[:, None]
         end = torch.where(passes, node + 1, end)
     return stop_at(end, left, draft, noise)
 
 
-def untried(distribution: Probs, tried: Bool[Tensor, "batch vocab"], token: Int[Tensor, "batch"]) -> Probs:
-    """Return the distribution without the tokens tried before; one-hot at `token` if nothing is left."""
-    return normalised(distribution.masked_fill(tried, 0.0), one_hot(token, distribution))
+def untried(
+    distribution: Probs, tried: Bool[Tensor, "batch vocab"], token: Int[Tensor, "batch"]
+) -> Probs:
+    """Return the distribution without the tokens tried before; one-hot at `token` if
+    nothing is left.
+    """
+    return normalised(
+        distribution.masked_fill(tried, 0.0), one_hot(token, distribution)
+    )
 
 
 def residual(left: Probs, q: Probs) -> Probs:

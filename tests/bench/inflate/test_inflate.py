@@ -5,14 +5,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import starter
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, query_slots
 from foreword.errors import ModelError
 
-STARTER = Shape("starter", hidden=384, layers=8, heads=6, kv_heads=3, head_dim=64, intermediate=1024)
-WIDE = Shape("wide", hidden=576, layers=10, heads=16, kv_heads=8, head_dim=64, intermediate=1280)
+STARTER = Shape(
+    "starter", hidden=384, layers=8, heads=6, kv_heads=3, head_dim=64, intermediate=1024
+)
+WIDE = Shape(
+    "wide", hidden=576, layers=10, heads=16, kv_heads=8, head_dim=64, intermediate=1280
+)
 READERS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 QUESTIONS = (
     "What is the capital of France, and what is it known for?",
@@ -23,14 +32,19 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def target() -> LlamaForCausalLM:
-    return AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32, local_files_only=True).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        starter.target(), dtype=torch.float32, local_files_only=True
+    ).eval()
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[torch.Tensor]:
     tokenizer = AutoTokenizer.from_pretrained(starter.target(), local_files_only=True)
     chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    texts = [
+        tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        for chat in chats
+    ]
     return [tokenizer(text, return_tensors="pt").input_ids for text in texts]
 
 
@@ -57,14 +71,18 @@ def logits(model: LlamaForCausalLM, prompts: list[torch.Tensor]) -> torch.Tensor
 
 def greedy(model: LlamaForCausalLM, prompt: torch.Tensor) -> list[int]:
     mask = torch.ones_like(prompt)
-    return model.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=24)[0].tolist()
+    return model.generate(
+        prompt, attention_mask=mask, do_sample=False, max_new_tokens=24
+    )[0].tolist()
 
 
 def assert_close(new: torch.Tensor, old: torch.Tensor) -> None:
     assert (new - old).abs().max() <= 1e-4 * old.abs().max()
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 3), (8, 4), (9, 3), (12, 12), (16, 4)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"), [(6, 3), (8, 4), (9, 3), (12, 12), (16, 4)]
+)
 def test_logits_stay_whatever_the_grouping_of_heads(target, prompts, heads, kv_heads):
     large = inflate(target, replace(WIDE, heads=heads, kv_heads=kv_heads))
     assert_close(logits(large, prompts), logits(target, prompts))
@@ -76,21 +94,34 @@ def test_groups_of_three_may_be_split_unevenly(heads, kv_heads, tied):
     model = tiny(tie_word_embeddings=tied)
     prompt = [torch.randint(97, (1, 30))]
     large = inflate(
-        model, Shape("x", hidden=96, layers=3, heads=heads, kv_heads=kv_heads, head_dim=16, intermediate=80)
+        model,
+        Shape(
+            "x",
+            hidden=96,
+            layers=3,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=16,
+            intermediate=80,
+        ),
     )
     assert large.config.tie_word_embeddings == tied
     assert_close(logits(large, prompt), logits(model, prompt))
 
 
 def test_query_heads_stand_under_a_copy_of_their_own_kv_head():
-    slots, sources = query_slots(replace(STARTER, heads=6, kv_heads=2), replace(STARTER, heads=8, kv_heads=4))
+    slots, sources = query_slots(
+        replace(STARTER, heads=6, kv_heads=2), replace(STARTER, heads=8, kv_heads=4)
+    )
     assert slots.tolist() == [0, 1, 2, 4, 5, 6]
     assert sources.tolist() == [0, 0, 1, 1]
 
 
 def test_greedy_text_is_the_same(target, prompts):
     large = inflate(target, WIDE)
-    assert [greedy(large, prompt) for prompt in prompts] == [greedy(target, prompt) for prompt in prompts]
+    assert [greedy(large, prompt) for prompt in prompts] == [
+        greedy(target, prompt) for prompt in prompts
+    ]
 
 
 @pytest.mark.slow
@@ -98,14 +129,20 @@ def test_greedy_text_is_the_same(target, prompts):
 def test_named_shapes_write_the_same_text(target, prompts, name):
     large = inflate(target, SHAPES[name])
     assert_close(logits(large, prompts), logits(target, prompts))
-    assert [greedy(large, prompt) for prompt in prompts] == [greedy(target, prompt) for prompt in prompts]
+    assert [greedy(large, prompt) for prompt in prompts] == [
+        greedy(target, prompt) for prompt in prompts
+    ]
 
 
 def test_bfloat16_names_the_same_token_almost_always(target, prompts):
     small = copy.deepcopy(target).bfloat16()
     large = inflate(small, WIDE)
     assert large.dtype == torch.bfloat16
-    agreement = (logits(large, prompts).argmax(-1) == logits(small, prompts).argmax(-1)).float().mean()
+    agreement = (
+        (logits(large, prompts).argmax(-1) == logits(small, prompts).argmax(-1))
+        .float()
+        .mean()
+    )
     assert agreement >= 0.95
 
 
@@ -116,7 +153,10 @@ def test_a_width_times_four_is_exact_in_every_norm(target):
 
 
 def test_every_parameter_has_the_size_of_the_shape(target):
-    sizes = {name: tuple(parameter.shape) for name, parameter in inflate(target, WIDE).named_parameters()}
+    sizes = {
+        name: tuple(parameter.shape)
+        for name, parameter in inflate(target, WIDE).named_parameters()
+    }
     layer = {
         "self_attn.q_proj.weight": (1024, 576),
         "self_attn.k_proj.weight": (512, 576),
@@ -128,23 +168,40 @@ def test_every_parameter_has_the_size_of_the_shape(target):
         "input_layernorm.weight": (576,),
         "post_attention_layernorm.weight": (576,),
     }
-    expected = {f"model.layers.{index}.{name}": size for index in range(10) for name, size in layer.items()}
-    assert sizes == expected | {"model.embed_tokens.weight": (8192, 576), "model.norm.weight": (576,)}
+    expected = {
+        f"model.layers.{index}.{name}": size
+        for index in range(10)
+        for name, size in layer.items()
+    }
+    assert sizes == expected | {
+        "model.embed_tokens.weight": (8192, 576),
+        "model.norm.weight": (576,),
+    }
 
 
 @pytest.mark.parametrize(
-    ("name", "millions"), [("llama-110m", 91.2), ("llama-350m", 291.6), ("llama-1b", 989.9), ("llama-8b", 7013.1)]
+    ("name", "millions"),
+    [
+        ("llama-110m", 91.2),
+        ("llama-350m", 291.6),
+        ("llama-1b", 989.9),
+        ("llama-8b", 7013.1),
+    ],
 )
 def test_named_shapes_weigh_what_their_names_say(name, millions):
     shape = SHAPES[name]
     attention = 2 * shape.hidden * (shape.heads + shape.kv_heads) * shape.head_dim
     layer = attention + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden
-    assert (shape.layers * layer + 8193 * shape.hidden) / 1e6 == pytest.approx(millions, abs=0.1)
+    assert (shape.layers * layer + 8193 * shape.hidden) / 1e6 == pytest.approx(
+        millions, abs=0.1
+    )
 
 
 def test_no_logit_depends_on_the_padding(target, prompts):
     one, two = inflate(target, WIDE, seed=1), inflate(target, WIDE, seed=2)
-    padding = [model.model.layers[0].self_attn.q_proj.weight[:, 384:] for model in (one, two)]
+    padding = [
+        model.model.layers[0].self_attn.q_proj.weight[:, 384:] for model in (one, two)
+    ]
     assert not torch.equal(*padding)
     assert torch.equal(logits(one, prompts), logits(two, prompts))
 
@@ -175,11 +232,21 @@ def test_neither_the_model_nor_the_callers_random_numbers_are_touched():
     model = tiny()
     model.generation_config.max_new_tokens = 7
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    large = inflate(model, Shape("x", hidden=96, layers=3, heads=6, kv_heads=2, head_dim=16, intermediate=80))
+    large = inflate(
+        model,
+        Shape(
+            "x", hidden=96, layers=3, heads=6, kv_heads=2, head_dim=16, intermediate=80
+        ),
+    )
     large.generation_config.max_new_tokens += 1
-    assert (model.generation_config.max_new_tokens, large.generation_config.max_new_tokens) == (7, 8)
+    assert (
+        model.generation_config.max_new_tokens,
+        large.generation_config.max_new_tokens,
+    ) == (7, 8)
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in model.state_dict().items()
+    )
     assert model.config.hidden_size == 48
 
 
@@ -207,7 +274,13 @@ def test_biases_are_refused():
 
 
 def test_it_is_built_where_the_model_lies_and_nowhere_else(target):
-    """Without a GPU at hand: on the device that holds no numbers, where 13 GB can be built in any memory."""
-    large = inflate(copy.deepcopy(target).to("meta", torch.bfloat16), SHAPES["llama-8b"])
-    assert {(weight.device.type, weight.dtype) for weight in large.parameters()} == {("meta", torch.bfloat16)}
+    """Without a GPU at hand: on the device that holds no numbers, where 13 GB can be
+    built in any memory.
+    """
+    large = inflate(
+        copy.deepcopy(target).to("meta", torch.bfloat16), SHAPES["llama-8b"]
+    )
+    assert {(weight.device.type, weight.dtype) for weight in large.parameters()} == {
+        ("meta", torch.bfloat16)
+    }
     assert 6.5e9 < large.num_parameters() < 8e9

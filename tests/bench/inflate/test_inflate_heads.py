@@ -1,4 +1,6 @@
-"""A head that was inflated with its target guesses what it guessed before, for a target of other sizes."""
+"""A head that was inflated with its target guesses what it guessed before, for a target
+of other sizes.
+"""
 
 import copy
 import json
@@ -16,10 +18,17 @@ from foreword.draft import method
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.errors import ModelError
 from foreword.model import Model
-from foreword.train.registry import DFlashOptions, DSparkOptions, EagleOptions, MedusaOptions
+from foreword.train.registry import (
+    DFlashOptions,
+    DSparkOptions,
+    EagleOptions,
+    MedusaOptions,
+)
 from running import Request, engine, finish, prompts, shelf, target, tokenizer
 
-WIDE = Shape("wide", hidden=448, layers=9, heads=8, kv_heads=4, head_dim=64, intermediate=1088)
+WIDE = Shape(
+    "wide", hidden=448, layers=9, heads=8, kv_heads=4, head_dim=64, intermediate=1088
+)
 TRAIN_OPTIONS = (
     EagleOptions(unroll=2, draft_vocab=400),
     DSparkOptions(layers=1, block=4, anchors=24, rank=16),
@@ -31,7 +40,9 @@ TRAIN_OPTIONS = (
 
 @pytest.fixture(scope="module")
 def original():
-    return AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32, local_files_only=True).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        starter.target(), dtype=torch.float32, local_files_only=True
+    ).eval()
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +51,55 @@ def large(original) -> Model:
 
 
 @pytest.mark.parametrize(
-    "student", [*TRAIN_OPTIONS[:1], *(pytest.param(one, marks=pytest.mark.slow) for one in TRAIN_OPTIONS[1:])]
+    "student",
+    [
+        *TRAIN_OPTIONS[:1],
+        *(pytest.param(one, marks=pytest.mark.slow) for one in TRAIN_OPTIONS[1:]),
+    ],
 )
-def test_the_same_guesses_come_true_on_the_inflated_target(student, original, large, tmp_path):
+def test_the_same_guesses_come_true_on_the_inflated_target(
+    student, original, large, tmp_path
+):
     inflate_head(shelf(student), shape_of(original.config), WIDE).write(tmp_path)
     counts = []
     for model, source in ((target(), shelf(student)), (large, tmp_path)):
         drafter = method(student.method).load(source, model, tokenizer())
         loop = engine(model, drafter, 6)
         asked = [
-            Request(prompt, SamplingParams(temperature=heat, seed=5, max_tokens=12, ignore_eos=True))
+            Request(
+                prompt,
+                SamplingParams(
+                    temperature=heat, seed=5, max_tokens=12, ignore_eos=True
+                ),
+            )
             for prompt, heat in zip(prompts(), (0.0, 1.0, 0.0, 1.0, 0.5), strict=True)
         ]
         answers = finish(loop, asked)
         assert loop.failed is None
-        counts.append([(answer.tokens, [delta.origins for delta in answer.deltas]) for answer in answers])
+        counts.append(
+            [
+                (answer.tokens, [delta.origins for delta in answer.deltas])
+                for answer in answers
+            ]
+        )
     assert counts[0] == counts[1]
     assert any("accepted" in origins for _, rounds in counts[0] for origins in rounds)
 
 
 def test_what_it_says_is_the_same_number_for_number(original, large, tmp_path):
-    """Guesses alone would not tell: norms that are a tenth too strong leave the likeliest token where it is."""
-    inflate_head(shelf(TRAIN_OPTIONS[0]), shape_of(original.config), WIDE).write(tmp_path)
-    heads = load(shelf(TRAIN_OPTIONS[0]), original.config), load(tmp_path, large.hf.config)
+    """Guesses alone would not tell: norms that are a tenth too strong leave the
+    likeliest token where it is.
+    """
+    inflate_head(shelf(TRAIN_OPTIONS[0]), shape_of(original.config), WIDE).write(
+        tmp_path
+    )
+    heads = (
+        load(shelf(TRAIN_OPTIONS[0]), original.config),
+        load(tmp_path, large.hf.config),
+    )
     torch.manual_seed(0)
-    embedded, states = torch.randn(1, 1, 384), 1e-3 * torch.randn(1, 1, 3, 384)  # so small that eps counts
+    # so small that eps counts
+    embedded, states = torch.randn(1, 1, 384), 1e-3 * torch.randn(1, 1, 3, 384)
 
     def alone(q, k, v):
         """A row that sees itself only."""
@@ -74,7 +109,9 @@ def test_what_it_says_is_the_same_number_for_number(original, large, tmp_path):
     with torch.no_grad():
         for head, room in zip(heads, (0, 448 - 384), strict=True):
             given = head.fc(F.pad(states, (0, room)).flatten(-2))
-            thought = head.float()(F.pad(embedded, (0, room)), given, torch.tensor([[3]]), alone)
+            thought = head.float()(
+                F.pad(embedded, (0, room)), given, torch.tensor([[3]]), alone
+            )
             said.append(head.logits(thought))
     torch.testing.assert_close(*said, atol=1e-3, rtol=1e-3)
 
@@ -95,9 +132,13 @@ def test_a_head_of_other_sizes_than_its_target_is_refused(original, tmp_path):
     for name in ("model.safetensors", "config.json"):
         (tmp_path / name).write_bytes((found / name).read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 999}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"intermediate_size": 999})
+    )
     with pytest.raises(ModelError, match="intermediate_size are not the target's"):
         inflate_head(tmp_path, shape_of(original.config), WIDE)
-    (tmp_path / "config.json").write_text(json.dumps({"transformer_layer_config": config}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"transformer_layer_config": config})
+    )
     with pytest.raises(ModelError, match="must name hidden_size"):
         inflate_head(tmp_path, shape_of(original.config), WIDE)

@@ -1,4 +1,6 @@
-"""The recipe of enlarged checkpoints: layers that are written one by one leave the text as it was."""
+"""The recipe of enlarged checkpoints: layers that are written one by one leave the text
+as it was.
+"""
 
 import subprocess
 import sys
@@ -13,10 +15,18 @@ SCRIPT = Path(__file__).parents[3] / "recipes" / "inflate.py"
 
 @pytest.mark.slow
 def test_a_checkpoint_with_added_layers_writes_the_text_of_the_small_one(tmp_path):
-    subprocess.run([sys.executable, SCRIPT, "llama-110m", tmp_path / "large"], check=True)
-    models = [LLM(source, dtype="float32", method="none") for source in (bundled.target(), tmp_path / "large")]
+    subprocess.run(
+        [sys.executable, SCRIPT, "llama-110m", tmp_path / "large"], check=True
+    )
+    models = [
+        LLM(source, dtype="float32", method="none")
+        for source in (bundled.target(), tmp_path / "large")
+    ]
     small, large = (
-        llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=24)) for llm in models
+        llm.generate(
+            "The capital of France is", SamplingParams(temperature=0, max_tokens=24)
+        )
+        for llm in models
     )
     assert large[0].tokens == small[0].tokens
     assert models[1].target.parameters > 3 * models[0].target.parameters

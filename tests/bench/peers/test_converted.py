@@ -1,4 +1,6 @@
-"""A model is written once for each format, is found again by what it holds, and never half written."""
+"""A model is written once for each format, is found again by what it holds, and never
+half written.
+"""
 
 import copy
 from pathlib import Path
@@ -50,7 +52,12 @@ class Writer:
 def test_what_is_there_is_not_written_again(draft, cache):
     write, told = Writer(), []
     first = converted("format", draft, write, told.append)
-    again = converted("format", Source("another name", copy.deepcopy(draft.model), draft.tokenizer), write, told.append)
+    again = converted(
+        "format",
+        Source("another name", copy.deepcopy(draft.model), draft.tokenizer),
+        write,
+        told.append,
+    )
     assert first == again
     assert first.parent == folder() == cache
     assert (first / "model").read_text() == "all of it"
@@ -61,13 +68,23 @@ def test_what_is_there_is_not_written_again(draft, cache):
 
 def test_other_weights_and_other_formats_lie_elsewhere(draft):
     write = Writer()
-    places = {converted(kind, what, write, print) for kind in "ab" for what in (draft, changed(draft))}
+    places = {
+        converted(kind, what, write, print)
+        for kind in "ab"
+        for what in (draft, changed(draft))
+    }
     assert (len(places), write.times) == (4, 4)
 
 
 def test_inflated_weights_are_found_again_and_are_not_the_small_ones():
-    small, tokenizer = AutoModelForCausalLM.from_pretrained(starter.draft()), load_tokenizer(starter.draft())
-    large = [source("large", inflate(small, SHAPES["llama-110m"]), tokenizer).digest() for _ in range(2)]
+    small, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(starter.draft()),
+        load_tokenizer(starter.draft()),
+    )
+    large = [
+        source("large", inflate(small, SHAPES["llama-110m"]), tokenizer).digest()
+        for _ in range(2)
+    ]
     assert large[0] == large[1] != source("small", small, tokenizer).digest()
 
 
@@ -79,7 +96,9 @@ def test_what_breaks_off_leaves_nothing(draft, cache):
     with pytest.raises(KeyboardInterrupt):
         converted("format", draft, breaks, print)
     assert not list(cache.iterdir())
-    assert (converted("format", draft, Writer(), print) / "model").read_text() == "all of it"
+    assert (
+        converted("format", draft, Writer(), print) / "model"
+    ).read_text() == "all of it"
 
 
 def test_what_another_run_wrote_meanwhile_is_taken(draft, cache):
@@ -87,14 +106,20 @@ def test_what_another_run_wrote_meanwhile_is_taken(draft, cache):
         (out / "model").write_text("late")
         converted("format", draft, Writer(), print)
 
-    assert (converted("format", draft, late, print) / "model").read_text() == "all of it"
+    assert (
+        converted("format", draft, late, print) / "model"
+    ).read_text() == "all of it"
     assert len(list(cache.iterdir())) == 1
 
 
 def test_models_that_nobody_can_write_are_refused(draft):
     with pytest.raises(ModelError, match="only a Llama is supported, and it is a Qwen"):
         source("it", build("qwen3"), draft.tokenizer)
-    for name, value in (("attention_bias", True), ("mlp_bias", True), ("hidden_act", "gelu")):
+    for name, value in (
+        ("attention_bias", True),
+        ("mlp_bias", True),
+        ("hidden_act", "gelu"),
+    ):
         model = copy.deepcopy(draft.model)
         setattr(model.config, name, value)
         with pytest.raises(ModelError, match="with silu and without biases"):

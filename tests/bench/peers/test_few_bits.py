@@ -1,4 +1,6 @@
-"""Other engines hold a target of few bits in as many bits, multiply by its codes, and say so in the report."""
+"""Other engines hold a target of few bits in as many bits, multiply by its codes, and
+say so in the report.
+"""
 
 import json
 from pathlib import Path
@@ -35,7 +37,9 @@ def cache(tmp_path_factory):
 
 def family(form: str | None, folder: Path | None = None) -> Source:
     """The starter target, to be held in `form`."""
-    model = AutoModelForCausalLM.from_pretrained(folder or starter.target(), dtype="float32")
+    model = AutoModelForCausalLM.from_pretrained(
+        folder or starter.target(), dtype="float32"
+    )
     return source("the family", model, TOKENIZER, form)
 
 
@@ -50,7 +54,8 @@ def test_codes_are_off_by_half_a_step_at_most_and_the_largest_has_the_lowest(for
     assert codes.max() <= 2 ** (BITS[form] - 1) - 1
     off = (codes * scales.float()).reshape_as(weight) - weight
     step = scales.float().abs().expand(codes.shape).reshape_as(weight)
-    assert ((off / step).abs() <= 1.01).all()  # the end opposite to the largest has one level less
+    # the end opposite to the largest has one level less
+    assert ((off / step).abs() <= 1.01).all()
     assert ((off / step).abs() <= 0.51).float().mean() > 0.98
     largest = weight[0, :size].abs().argmax()
     assert codes.reshape(6, -1)[0, largest] == -(2 ** (BITS[form] - 1))
@@ -63,7 +68,9 @@ def rounded(model: Any, form: str) -> Any:
         if weight.dim() == 2:
             inner = form == INT4 and "layers" in name
             size = int(np.gcd(GROUP, weight.shape[1])) if inner else weight.shape[1]
-            codes, scales = quantized(weight.detach(), size, BITS[INT4 if inner else INT8])
+            codes, scales = quantized(
+                weight.detach(), size, BITS[INT4 if inner else INT8]
+            )
             weight.data = (codes * scales.float()).reshape_as(weight)
     return model
 
@@ -72,16 +79,32 @@ def rounded(model: Any, form: str) -> Any:
 def test_openvino_multiplies_codes_and_scores_as_the_rounded_model_does(form):
     ov = pytest.importorskip("openvino")
     target = family(form)
-    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    exact = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    }
     compiled = ov.Core().compile_model(graph(target.model, form), "CPU", exact)
     ids = np.array([TOKENIZER("How many legs have 3 spiders?")["input_ids"]])
-    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": np.arange(ids.shape[1])[None]}
-    found = compiled.create_infer_request().infer({**given, "beam_idx": np.zeros(1, dtype=np.int32)})["logits"]
+    given = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "position_ids": np.arange(ids.shape[1])[None],
+    }
+    found = compiled.create_infer_request().infer(
+        {**given, "beam_idx": np.zeros(1, dtype=np.int32)}
+    )["logits"]
     with torch.no_grad():
         wanted = rounded(target.model, form)(torch.tensor(ids)).logits
     torch.testing.assert_close(torch.tensor(found.copy()), wanted, rtol=0, atol=2e-3)
-    info = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
-    kinds = [str(one["runtimePrecision"].value) for one in info if one["layerType"].value == "FullyConnected"]
+    info = [
+        node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()
+    ]
+    kinds = [
+        str(one["runtimePrecision"].value)
+        for one in info
+        if one["layerType"].value == "FullyConnected"
+    ]
     assert {*kinds} == ({"i8"} if form == INT8 else {"i4", "i8"})
     assert form == INT8 or kinds.count("i8") == 1  # the LM head
 
@@ -95,7 +118,11 @@ def matrices(file: Path) -> set[str]:
 def test_llamacpp_gets_a_file_of_as_many_bits_and_each_form_has_its_own():
     pytest.importorskip("gguf")
     files = {form: llamacpp.file(family(form), print) for form in (None, *FORMS)}
-    assert {form: matrices(file) for form, file in files.items()} == {None: {"F32"}, INT8: {"Q8_0"}, INT4: {"Q4_0"}}
+    assert {form: matrices(file) for form, file in files.items()} == {
+        None: {"F32"},
+        INT8: {"Q8_0"},
+        INT4: {"Q4_0"},
+    }
 
 
 def test_a_file_of_the_target_is_read_itself_and_others_hold_as_many_bits(tmp_path):
@@ -110,8 +137,13 @@ def test_a_file_of_the_target_is_read_itself_and_others_hold_as_many_bits(tmp_pa
         assert llamacpp.file(target, pytest.fail) == file
         draft = convertible_draft(given)  # OpenVINO refuses a pair with two tokenizers
         assert draft.spelling == target.spelling
-        assert all(getattr(draft.model.config, name) == getattr(target.model.config, name) for name in SPECIAL)
-        held = given.held(("llamacpp.generate", "openvino.generate", "transformers.generate"))
+        assert all(
+            getattr(draft.model.config, name) == getattr(target.model.config, name)
+            for name in SPECIAL
+        )
+        held = given.held(
+            ("llamacpp.generate", "openvino.generate", "transformers.generate")
+        )
         assert held["foreword"] == held["llamacpp"] == file.name
         assert held["openvino"].startswith(form or "bfloat16")
         assert held["openvino"].endswith(", of dequantized weights")
@@ -128,15 +160,26 @@ def test_every_way_writes_about_the_text_of_the_rounded_model(engine, form):
     pair = Pair(lambda: target, lambda: family(None, starter.draft()), print)
     prompts = spread(load("in-domain"), 4)
     requests = [
-        Request(p.id, rendered(p, TOKENIZER, 1024, Options(max_tokens=TOKENS)), 0.0, place, TOKENS)
+        Request(
+            p.id,
+            rendered(p, TOKENIZER, 1024, Options(max_tokens=TOKENS)),
+            0.0,
+            place,
+            TOKENS,
+        )
         for place, p in enumerate(prompts)
     ]
     contenders = {mode: registry.make(f"{engine}.{mode}", pair) for mode in MODES}
-    said = {mode: [one.run(request) for request in requests] for mode, one in contenders.items()}
+    said = {
+        mode: [one.run(request) for request in requests]
+        for mode, one in contenders.items()
+    }
     plain = said[GENERATE]
     for mode, trials in said.items():
         alike = [
-            np.cumprod([x == y for x, y in zip(one.tokens, two.tokens, strict=False)]).sum()
+            np.cumprod(
+                [x == y for x, y in zip(one.tokens, two.tokens, strict=False)]
+            ).sum()
             for one, two in zip(trials, plain, strict=True)
         ]
         written = sum(len(one.tokens) for one in trials)
@@ -145,9 +188,17 @@ def test_every_way_writes_about_the_text_of_the_rounded_model(engine, form):
         assert passes == written if mode == GENERATE else passes < 0.9 * written
 
 
-@pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+@pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
 def test_the_report_says_how_each_engine_holds_the_weights():
-    few = Options(limit_prompts=1, max_tokens=4, methods=("none",), temperatures=(0.0,), dtype="bfloat16")
+    few = Options(
+        limit_prompts=1,
+        max_tokens=4,
+        methods=("none",),
+        temperatures=(0.0,),
+        dtype="bfloat16",
+    )
     report = run(few)
     assert report.settings["held"] == dict.fromkeys(
         ("foreword", "transformers", "draft models of other engines"), "bfloat16"
@@ -156,6 +207,11 @@ def test_the_report_says_how_each_engine_holds_the_weights():
     given = weights(None, None, "bfloat16", None)
     assert given.held(registry.NAMES)["llamacpp"] == "bfloat16"
     report = run(Options(**{**vars(few), "weights": INT4}))
-    assert json.loads(json.dumps(report.as_json()))["settings"]["held"]["foreword"] == INT4
-    line = "weights: foreword int4; transformers bfloat16; draft models of other engines bfloat16"
+    assert (
+        json.loads(json.dumps(report.as_json()))["settings"]["held"]["foreword"] == INT4
+    )
+    line = (
+        "weights: foreword int4; transformers bfloat16; draft models of other engines "
+        "bfloat16"
+    )
     assert line in str(report.table().caption)

@@ -1,10 +1,15 @@
-"""The weights of a GGUF file are those of the model, its heads in the order in which llama.cpp turns them."""
+"""The weights of a GGUF file are those of the model, its heads in the order in which
+llama.cpp turns them.
+"""
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import (
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 
 import starter
 from foreword.bench.peers.convert import Source, source
@@ -19,7 +24,9 @@ def draft(request) -> Source:
 
 
 def neighbours_turned(read: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """(head, token, size), the pairs (2i, 2i + 1) turned by angles (token, size / 2): llama.cpp's rotation."""
+    """(head, token, size), the pairs (2i, 2i + 1) turned by angles (token, size / 2):
+    llama.cpp's rotation.
+    """
     even, odd, cos, sin = read[..., ::2], read[..., 1::2], angles.cos(), angles.sin()
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
 
@@ -38,16 +45,23 @@ def test_scores_of_turned_heads_are_those_of_transformers():
     q, k = apply_rotary_pos_emb(split(query)[None], split(key)[None], cos, sin)
     angles = positions[0][:, None] * rotary.inv_freq
     ours, theirs = (
-        neighbours_turned(split(weight), angles) for weight in (interleaved(query, heads), interleaved(key, heads))
+        neighbours_turned(split(weight), angles)
+        for weight in (interleaved(query, heads), interleaved(key, heads))
     )
     torch.testing.assert_close(ours @ theirs.mT, (q @ k.mT)[0], rtol=1e-4, atol=1e-2)
 
 
 def test_every_weight_has_a_name_once(draft):
     found = dict(tensors(draft.model))
-    assert sum(weight.numel() for weight in found.values()) == sum(p.numel() for p in draft.model.parameters())
-    assert {weight.dtype for weight in found.values() if weight.dim() == 2} == {draft.model.dtype}
-    assert {weight.dtype for weight in found.values() if weight.dim() == 1} == {torch.float32}
+    assert sum(weight.numel() for weight in found.values()) == sum(
+        p.numel() for p in draft.model.parameters()
+    )
+    assert {weight.dtype for weight in found.values() if weight.dim() == 2} == {
+        draft.model.dtype
+    }
+    assert {weight.dtype for weight in found.values() if weight.dim() == 1} == {
+        torch.float32
+    }
     assert "output.weight" not in found  # tied
 
 
@@ -56,11 +70,18 @@ def test_the_file_holds_what_was_written(draft, tmp_path):
     write(draft, tmp_path / "model.gguf")
     read = gguf.GGUFReader(tmp_path / "model.gguf")
     assert read.fields["general.architecture"].contents() == "llama"
-    assert read.fields["llama.attention.head_count_kv"].contents() == draft.model.config.num_key_value_heads
-    assert len(read.fields["tokenizer.ggml.tokens"].data) == draft.model.config.vocab_size
+    assert (
+        read.fields["llama.attention.head_count_kv"].contents()
+        == draft.model.config.num_key_value_heads
+    )
+    assert (
+        len(read.fields["tokenizer.ggml.tokens"].data) == draft.model.config.vocab_size
+    )
     wanted = dict(tensors(draft.model))
     assert {tensor.name for tensor in read.tensors} == set(wanted)
     for tensor in read.tensors:
         assert list(tensor.shape) == list(wanted[tensor.name].shape)[::-1]
         stored = wanted[tensor.name].contiguous().view(torch.uint8).numpy()
-        assert np.array_equal(np.asarray(tensor.data).view(np.uint8).ravel(), stored.ravel())
+        assert np.array_equal(
+            np.asarray(tensor.data).view(np.uint8).ravel(), stored.ravel()
+        )

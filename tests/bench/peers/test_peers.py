@@ -1,4 +1,6 @@
-"""Where other engines are installed they run our weights: the same scores, the same tokens, every way there is."""
+"""Where other engines are installed they run our weights: the same scores, the same
+tokens, every way there is.
+"""
 
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +13,14 @@ from transformers import AutoModelForCausalLM
 import starter
 from foreword.bench.peers import llamacpp, registry
 from foreword.bench.peers.convert import Source, source
-from foreword.bench.peers.registry import ASSISTED, ENGINES, GENERATE, LOOKUP, MODES, Pair
+from foreword.bench.peers.registry import (
+    ASSISTED,
+    ENGINES,
+    GENERATE,
+    LOOKUP,
+    MODES,
+    Pair,
+)
 from foreword.bench.prompts import load
 from foreword.bench.records import Request, Trial
 from foreword.bench.run import Options, rendered, spread
@@ -33,12 +42,20 @@ def _kept_apart(monkeypatch, cache):
 
 @pytest.fixture(scope="module")
 def target() -> Source:
-    return source("the family", AutoModelForCausalLM.from_pretrained(starter.target(), dtype="float32"), TOKENIZER)
+    return source(
+        "the family",
+        AutoModelForCausalLM.from_pretrained(starter.target(), dtype="float32"),
+        TOKENIZER,
+    )
 
 
 @pytest.fixture(scope="module")
 def pair(target) -> Pair:
-    draft = source("its draft", AutoModelForCausalLM.from_pretrained(starter.draft(), dtype="float32"), TOKENIZER)
+    draft = source(
+        "its draft",
+        AutoModelForCausalLM.from_pretrained(starter.draft(), dtype="float32"),
+        TOKENIZER,
+    )
     return Pair(lambda: target, lambda: draft, print)
 
 
@@ -46,7 +63,10 @@ def pair(target) -> Pair:
 def requests() -> list[Request]:
     options = Options(max_tokens=TOKENS)
     prompts = spread(load("in-domain"), 4)
-    return [Request(p.id, rendered(p, TOKENIZER, 1024, options), 0.0, place, TOKENS) for place, p in enumerate(prompts)]
+    return [
+        Request(p.id, rendered(p, TOKENIZER, 1024, options), 0.0, place, TOKENS)
+        for place, p in enumerate(prompts)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +75,9 @@ def said(target, requests) -> list[list[int]]:
     generate = cast(Any, target.model).generate
     prompts = [torch.tensor([request.prompt]) for request in requests]
     return [
-        generate(p, attention_mask=torch.ones_like(p), max_new_tokens=TOKENS, do_sample=False)[0, p.shape[1] :].tolist()
+        generate(
+            p, attention_mask=torch.ones_like(p), max_new_tokens=TOKENS, do_sample=False
+        )[0, p.shape[1] :].tolist()
         for p in prompts
     ]
 
@@ -67,12 +89,17 @@ def needs(engine: str) -> None:
 
 @pytest.mark.parametrize("way", MODES)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_way_writes_the_greedy_text_however_often_it_is_asked(engine, way, pair, requests, said):
+def test_every_way_writes_the_greedy_text_however_often_it_is_asked(
+    engine, way, pair, requests, said
+):
     needs(engine)
     contender = registry.make(f"{engine}.{way}", pair)
     trials = [contender.run(request) for request in (*requests, *requests)]
     assert [trial.tokens for trial in trials] == [*said, *said]
-    written, passes = sum(map(len, said)), [sum(trial.passes for trial in half) for half in (trials[:4], trials[4:])]
+    written, passes = (
+        sum(map(len, said)),
+        [sum(trial.passes for trial in half) for half in (trials[:4], trials[4:])],
+    )
     assert passes[0] == passes[1]
     assert passes[0] == written if way == GENERATE else passes[0] < 0.8 * written
     assert all(trial.seconds > 0 for trial in trials)
@@ -94,28 +121,48 @@ def test_openvino_scores_as_transformers_does_with_its_prompt_in_parts(target):
     from foreword.bench.peers.openvino_graph import graph
 
     wide = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-    run = ov.Core().compile_model(graph(target.model), "CPU", wide).create_infer_request()
+    run = (
+        ov.Core().compile_model(graph(target.model), "CPU", wide).create_infer_request()
+    )
     ids = np.array([TOKENIZER("How many legs have 3 spiders?")["input_ids"]])
     found = []
     for start, stop in ((0, 5), (5, 6), (6, ids.shape[1])):
         places, seen = np.arange(start, stop)[None], np.ones((1, stop), dtype=np.int64)
-        given = {"input_ids": ids[:, start:stop], "attention_mask": seen, "position_ids": places}
-        found.append(run.infer({**given, "beam_idx": np.zeros(1, dtype=np.int32)})["logits"].copy())
+        given = {
+            "input_ids": ids[:, start:stop],
+            "attention_mask": seen,
+            "position_ids": places,
+        }
+        found.append(
+            run.infer({**given, "beam_idx": np.zeros(1, dtype=np.int32)})[
+                "logits"
+            ].copy()
+        )
     with torch.no_grad():
         wanted = target.model(torch.tensor(ids)).logits
-    torch.testing.assert_close(torch.tensor(np.concatenate(found, 1)), wanted, rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        torch.tensor(np.concatenate(found, 1)), wanted, rtol=0, atol=1e-3
+    )
 
 
 def test_llamacpp_reads_texts_as_the_tokenizer_does(target):
     needs("llamacpp")
     import llama_cpp
 
-    llama = llama_cpp.Llama(str(llamacpp.file(target, print)), vocab_only=True, verbose=False)
+    llama = llama_cpp.Llama(
+        str(llamacpp.file(target, print)), vocab_only=True, verbose=False
+    )
     texts = [
-        message["content"] for kind in ("in-domain", "out-of-domain") for p in load(kind) for message in p.messages
+        message["content"]
+        for kind in ("in-domain", "out-of-domain")
+        for p in load(kind)
+        for message in p.messages
     ]
     for text in (*texts, "<|user|>\nit's 1234,  x\t日本語 é\n\n<|end|>"):
-        assert llama.tokenize(text.encode(), add_bos=False, special=True) == TOKENIZER(text)["input_ids"]
+        assert (
+            llama.tokenize(text.encode(), add_bos=False, special=True)
+            == TOKENIZER(text)["input_ids"]
+        )
 
 
 def test_a_way_with_a_draft_model_says_when_there_is_none(target):

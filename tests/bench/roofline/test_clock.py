@@ -37,9 +37,17 @@ def taken(watch: Watch, of: Iterator[int], each: float) -> list[int]:
 
 @pytest.mark.parametrize(
     ("spend", "each", "count"),
-    [(0.0, 0.0, TURNS), (1.0, 60.0, TURNS), (10.0, 1.0, 10), (10.0, 3.0, 4), (10.0, 9.0, TURNS)],
+    [
+        (0.0, 0.0, TURNS),
+        (1.0, 60.0, TURNS),
+        (10.0, 1.0, 10),
+        (10.0, 3.0, 4),
+        (10.0, 9.0, TURNS),
+    ],
 )
-def test_there_are_a_few_turns_however_long_they_take_and_then_until_the_time_is_over(watch, spend, each, count):
+def test_there_are_a_few_turns_however_long_they_take_and_then_until_the_time_is_over(
+    watch, spend, each, count
+):
     assert taken(watch, turns(spend), each) == [*range(count)]
 
 

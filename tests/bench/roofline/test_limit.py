@@ -1,4 +1,6 @@
-"""Forwards beside the limit of the memory: the bytes are those of the model, the shares follow from bytes and times."""
+"""Forwards beside the limit of the memory: the bytes are those of the model, the shares
+follow from bytes and times.
+"""
 
 import io
 import json
@@ -13,7 +15,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 import starter
 from foreword.bench.inflate.model import SHAPES, shape_of
 from foreword.bench.roofline.batches import BatchPass
-from foreword.bench.roofline.limit import NODES, Limit, LimitOptions, Pass, limit, limits, middle, table
+from foreword.bench.roofline.limit import (
+    NODES,
+    Limit,
+    LimitOptions,
+    Pass,
+    limit,
+    limits,
+    middle,
+    table,
+)
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
@@ -27,7 +38,12 @@ def found(tmp_path_factory) -> Limit:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
         asked = LimitOptions(
-            ("family",), context=30, quick=True, target=str(starter.target()), dtype="float32", batches=(1, 4)
+            ("family",),
+            context=30,
+            quick=True,
+            target=str(starter.target()),
+            dtype="float32",
+            batches=(1, 4),
         )
         (one,) = limits(asked)
     return one
@@ -36,15 +52,38 @@ def found(tmp_path_factory) -> Limit:
 @pytest.fixture
 def invented() -> Limit:
     beside = (BatchPass(16, Interval(5.0, 6.0, 7.0), 0.3, 3.0),)
-    rows = (Pass(1, Interval(1.0, 2.0, 3.0), 0.5, 1.0, 2.2), Pass(8, Interval(3.0, 4.0, 5.0), 0.25, 2.0, 3.0))
-    return Limit("invented", "native", 10, weights=900, keys=100, bandwidth=1e6, rows=rows, batches=beside)
+    rows = (
+        Pass(1, Interval(1.0, 2.0, 3.0), 0.5, 1.0, 2.2),
+        Pass(8, Interval(3.0, 4.0, 5.0), 0.25, 2.0, 3.0),
+    )
+    return Limit(
+        "invented",
+        "native",
+        10,
+        weights=900,
+        keys=100,
+        bandwidth=1e6,
+        rows=rows,
+        batches=beside,
+    )
 
 
 def test_the_bytes_are_those_of_the_weights_and_of_the_keys_after_the_context(found):
-    weights = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32)
+    weights = AutoModelForCausalLM.from_pretrained(
+        starter.target(), dtype=torch.float32
+    )
     config = weights.config
-    assert found.weights == 4 * weights.num_parameters()  # its embedding is its head as well
-    assert found.keys == 30 * 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    # its embedding is its head as well
+    assert found.weights == 4 * weights.num_parameters()
+    assert (
+        found.keys
+        == 30
+        * 2
+        * 4
+        * config.num_hidden_layers
+        * config.num_key_value_heads
+        * config.head_dim
+    )
     assert found.bytes == found.weights + found.keys
 
 
@@ -52,37 +91,68 @@ def test_an_embedding_that_is_only_looked_up_is_not_read_by_a_pass(tmp_path):
     llama = build("llama")
     llama.save_pretrained(tmp_path)
     (one,) = limits_of(tmp_path)
-    assert one.weights == 4 * (llama.num_parameters() - llama.get_input_embeddings().weight.numel())
+    assert one.weights == 4 * (
+        llama.num_parameters() - llama.get_input_embeddings().weight.numel()
+    )
 
 
-def test_an_enlarged_model_is_measured_beyond_the_context_of_the_small_one(monkeypatch, tmp_path):
+def test_an_enlarged_model_is_measured_beyond_the_context_of_the_small_one(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
     llama = build("llama")
     llama.save_pretrained(tmp_path)
     same = shape_of(cast("LlamaConfig", llama.config))
-    monkeypatch.setitem(SHAPES, "tiny", replace(same, name="tiny", layers=same.layers + 1))
+    monkeypatch.setitem(
+        SHAPES, "tiny", replace(same, name="tiny", layers=same.layers + 1)
+    )
     context = 2 * llama.config.max_position_embeddings
-    (one,) = limits(LimitOptions(("tiny",), context=context, quick=True, target=str(tmp_path), dtype="float32"))
+    (one,) = limits(
+        LimitOptions(
+            ("tiny",),
+            context=context,
+            quick=True,
+            target=str(tmp_path),
+            dtype="float32",
+        )
+    )
     assert (one.context, [row.nodes for row in one.rows]) == (context, list(NODES))
-    assert one.keys == context * 2 * 4 * (same.layers + 1) * same.kv_heads * same.head_dim
+    assert (
+        one.keys == context * 2 * 4 * (same.layers + 1) * same.kv_heads * same.head_dim
+    )
     with pytest.raises(ModelError, match="Lower 'context'"):
-        limits(LimitOptions(("family",), context=context, quick=True, target=str(tmp_path), dtype="float32"))
+        limits(
+            LimitOptions(
+                ("family",),
+                context=context,
+                quick=True,
+                target=str(tmp_path),
+                dtype="float32",
+            )
+        )
 
 
 def limits_of(folder) -> list[Limit]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
-        return limits(LimitOptions(("family",), context=30, quick=True, target=str(folder), dtype="float32"))
+        return limits(
+            LimitOptions(
+                ("family",), context=30, quick=True, target=str(folder), dtype="float32"
+            )
+        )
 
 
 def test_shares_follow_from_bytes_bandwidth_and_times(found):
     assert [row.nodes for row in found.rows] == list(NODES)
     for row in found.rows:
-        assert row.share_of_floor == pytest.approx(1e3 * found.bytes / found.bandwidth / row.ms.mid)
+        assert row.share_of_floor == pytest.approx(
+            1e3 * found.bytes / found.bandwidth / row.ms.mid
+        )
         assert row.ms.low <= row.ms.mid <= row.ms.high
         assert row.predicted_ms > 0
     assert found.rows[0].cost_over_one == 1.0
-    assert found.rows[-1].cost_over_one > 1.0  # 64 tokens in float32 are products, whatever the machine
+    # 64 tokens in float32 are products, whatever the machine
+    assert found.rows[-1].cost_over_one > 1.0
 
 
 def test_texts_that_are_read_together_read_the_weights_once_and_their_own_keys(found):
@@ -90,7 +160,9 @@ def test_texts_that_are_read_together_read_the_weights_once_and_their_own_keys(f
     one, four = found.batches
     assert one.cost_over_one == 1.0
     bytes_a_second = [
-        (found.weights + beside.batch * found.keys) / (beside.share_of_floor * beside.ms.mid) for beside in (one, four)
+        (found.weights + beside.batch * found.keys)
+        / (beside.share_of_floor * beside.ms.mid)
+        for beside in (one, four)
     ]
     assert bytes_a_second[0] == pytest.approx(bytes_a_second[1])
     assert found.as_json()["batches"][1]["batch"] == 4
@@ -105,7 +177,10 @@ def test_on_a_cpu_texts_are_read_together_only_when_that_is_asked(tmp_path):
 def test_the_json_has_what_is_promised_and_is_json(found):
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert {"bandwidth_gb_s", "shape", "bytes", "rows"} <= set(written)
-    assert all({"nodes", "ms", "share_of_floor", "cost_over_one"} <= set(row) for row in written["rows"])
+    assert all(
+        {"nodes", "ms", "share_of_floor", "cost_over_one"} <= set(row)
+        for row in written["rows"]
+    )
     assert written["bytes"] == found.bytes
     assert written["bandwidth_gb_s"] == pytest.approx(found.bandwidth / 1e9)
 
@@ -139,7 +214,9 @@ def test_what_is_predicted_is_not_from_a_table_of_another_hour():
 
 
 def test_what_cannot_be_measured_is_refused():
-    with pytest.raises(InvalidRequest, match=r"no such shape\. Choose from family, llama-110m"):
+    with pytest.raises(
+        InvalidRequest, match=r"no such shape\. Choose from family, llama-110m"
+    ):
         limits(LimitOptions(("llama-2t",)))
     with pytest.raises(ModelError, match="cannot use device 'cuda:77'"):
         limits(LimitOptions(device="cuda:77"))

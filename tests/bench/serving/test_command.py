@@ -1,4 +1,6 @@
-"""`foreword bench --serve`, from the command line to the servers' processes and back."""
+"""`foreword bench --serve`, from the command line to the servers' processes
+and back.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,16 @@ from foreword.bench.peers.convert import Source
 from foreword.bench.peers.registry import Pair
 from foreword.bench.run import Options
 from foreword.bench.serving.run import serving
-from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, ServerFailed, command, free_port, running
+from foreword.bench.serving.servers import (
+    OURS,
+    PLAIN,
+    TRANSFORMERS,
+    Served,
+    ServerFailed,
+    command,
+    free_port,
+    running,
+)
 from foreword.errors import InvalidRequest
 
 
@@ -43,7 +54,11 @@ def test_every_server_answers_and_ours_give_equal_texts(tmp_path):
     assert found["exclusions"] == {}
     keys = [(row["name"], row["concurrency"]) for row in found["rows"]]
     both = (OURS, PLAIN, TRANSFORMERS)
-    assert keys == [*((name, 1) for name in both), ("foreword, no HTTP", 1), *((name, 2) for name in both)]
+    assert keys == [
+        *((name, 1) for name in both),
+        ("foreword, no HTTP", 1),
+        *((name, 2) for name in both),
+    ]
     for row in found["rows"]:
         assert row["failures"] == []
         assert 0 < row["tokens"] <= 24

@@ -42,27 +42,44 @@ def target(server: Running) -> HttpTarget:
 def requests(llm: LLM, heat: float = 0.0) -> list[Request]:
     texts = ("Count from one to twenty:", "The capital of France is", "def add(a, b):")
     prompts = [tuple(llm.tokenizer(text)["input_ids"]) for text in texts]
-    return [Request(str(seed), prompt, heat, seed, TOKENS) for seed, prompt in enumerate(prompts)]
+    return [
+        Request(str(seed), prompt, heat, seed, TOKENS)
+        for seed, prompt in enumerate(prompts)
+    ]
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
-def test_texts_and_counts_are_those_of_the_library_at_any_concurrency(llm, target, heat):
+def test_texts_and_counts_are_those_of_the_library_at_any_concurrency(
+    llm, target, heat
+):
     asked = requests(llm, heat)
-    params = [SamplingParams(temperature=heat, seed=one.seed, max_tokens=TOKENS) for one in asked]
+    params = [
+        SamplingParams(temperature=heat, seed=one.seed, max_tokens=TOKENS)
+        for one in asked
+    ]
     expected = llm.generate([list(one.prompt) for one in asked], params)
     for concurrency in (1, 3):
         load = asyncio.run(send(target.ask, asked, concurrency, ""))
         assert load.failures == ()
         assert load.texts == [one.text for one in expected]
-        assert [one.tokens for one in load.answers] == [len(one.tokens) for one in expected]
+        assert [one.tokens for one in load.answers] == [
+            len(one.tokens) for one in expected
+        ]
         assert sum(one.accepted for one in load.answers) > 0
         assert all(one.started < one.first <= one.last for one in load.answers)
-        assert load.tokens_per_second == sum(one.tokens for one in load.answers) / load.seconds
+        assert (
+            load.tokens_per_second
+            == sum(one.tokens for one in load.answers) / load.seconds
+        )
 
 
-def test_text_prompts_get_the_same_answers_and_events_are_counted_without_usage(llm, target):
+def test_text_prompts_get_the_same_answers_and_events_are_counted_without_usage(
+    llm, target
+):
     asked = requests(llm)
-    texts = asyncio.run(send(replace(target, tokenizer=llm.tokenizer).ask, asked, 1, ""))
+    texts = asyncio.run(
+        send(replace(target, tokenizer=llm.tokenizer).ask, asked, 1, "")
+    )
     ids = asyncio.run(send(target.ask, asked, 1, ""))
     assert texts.texts == ids.texts
     for without, reported in zip(texts.answers, ids.answers, strict=True):
@@ -73,7 +90,9 @@ def test_text_prompts_get_the_same_answers_and_events_are_counted_without_usage(
 def test_the_llm_of_this_process_gives_the_same_answers(llm, target):
     async def both() -> tuple[Load, Load]:
         async with AsyncLLM(llm) as engine:
-            return await send(InProcess(engine).ask, asked, 1, ""), await send(target.ask, asked, 1, "")
+            return await send(InProcess(engine).ask, asked, 1, ""), await send(
+                target.ask, asked, 1, ""
+            )
 
     asked = requests(llm)
     bare, http = asyncio.run(both())
@@ -115,7 +134,9 @@ def test_requests_at_a_time_are_limited():
     assert load.texts == [one.name for one in asked]
 
 
-def answer(started: float, first: float, last: float, tokens: int, text: str = "a") -> Answer:
+def answer(
+    started: float, first: float, last: float, tokens: int, text: str = "a"
+) -> Answer:
     return Answer(started=started, first=first, last=last, tokens=tokens, text=text)
 
 
@@ -130,7 +151,13 @@ def test_percentiles_of_known_numbers():
 def test_rows_compare_speeds_and_count_differing_greedy_texts():
     def load(seconds: float, *texts: str | None) -> Load:
         failed = tuple("lost" for text in texts if text is None)
-        return Load(seconds, tuple(None if one is None else answer(0.0, 0.5, 1.5, 3, one) for one in texts), failed)
+        return Load(
+            seconds,
+            tuple(
+                None if one is None else answer(0.0, 0.5, 1.5, 3, one) for one in texts
+            ),
+            failed,
+        )
 
     found = rows(
         {

@@ -1,4 +1,6 @@
-"""Other engines, where installed, answer a load on our weights: greedy texts, and samples without filters."""
+"""Other engines, where installed, answer a load on our weights: greedy texts, and
+samples without filters.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,23 @@ from foreword.model import load_tokenizer
 from foreword.types import SamplingParams
 
 TOKENS, SLOTS = 24, 16
-TEXTS = ("Count from one to twenty:", "The capital of France is", "def add(a, b):", "<|user|>\nWho are you?<|end|>\n")
+TEXTS = (
+    "Count from one to twenty:",
+    "The capital of France is",
+    "def add(a, b):",
+    "<|user|>\nWho are you?<|end|>\n",
+)
 TOKENIZER = load_tokenizer(starter.target())
 
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
     def read(folder: Path) -> Source:
-        return source(folder.name, AutoModelForCausalLM.from_pretrained(folder, dtype="float32"), TOKENIZER)
+        return source(
+            folder.name,
+            AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
+            TOKENIZER,
+        )
 
     return Pair(lambda: read(starter.target()), lambda: read(starter.draft()), print)
 
@@ -51,12 +62,16 @@ def ask(request, pair, tmp_path_factory) -> Iterator[tuple[str, Ask]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("peers")))
         if name in openvino.NAMES:
-            pytest.importorskip("openvino_genai", reason="OpenVINO GenAI is not installed")
+            pytest.importorskip(
+                "openvino_genai", reason="OpenVINO GenAI is not installed"
+            )
             yield name, openvino.OpenVinoTarget(name, pair, SLOTS).ask
             return
         needs_llama_server()
         port = free_port()
-        files = Served(str(starter.target()), None, str(starter.target()), "float32", SLOTS, pair)
+        files = Served(
+            str(starter.target()), None, str(starter.target()), "float32", SLOTS, pair
+        )
         with running(command(name, files, port), port, {}):
             yield name, HttpTarget((servers.HOST, port)).ask
 
@@ -67,31 +82,46 @@ def prompt(text: str) -> tuple[int, ...]:
 
 def test_greedy_texts_are_ours_at_any_concurrency(ask):
     name, asks = ask
-    requests = [Request(str(place), prompt(TEXTS[place % len(TEXTS)]), 0.0, place, TOKENS) for place in range(SLOTS)]
+    requests = [
+        Request(str(place), prompt(TEXTS[place % len(TEXTS)]), 0.0, place, TOKENS)
+        for place in range(SLOTS)
+    ]
     with LLM(starter.target(), method="none", dtype="float32") as llm:
         expected = llm.generate(
-            [list(one.prompt) for one in requests], SamplingParams(temperature=0, max_tokens=TOKENS)
+            [list(one.prompt) for one in requests],
+            SamplingParams(temperature=0, max_tokens=TOKENS),
         )
 
     async def loads() -> list[Load]:
-        return [await send(asks, requests, concurrency, "") for concurrency in (1, 4, SLOTS)]
+        return [
+            await send(asks, requests, concurrency, "") for concurrency in (1, 4, SLOTS)
+        ]
 
     for load in asyncio.run(loads()):
         assert load.failures == ()
         assert load.texts == [one.text for one in expected]
-        assert [one.tokens for one in load.answers] == [len(one.tokens) for one in expected]
+        assert [one.tokens for one in load.answers] == [
+            len(one.tokens) for one in expected
+        ]
         assert all(one.started < one.first <= one.last for one in load.answers)
         assert {one.cached for one in load.answers} == {0}
-        assert (sum(one.accepted for one in load.answers) > 0) == (name == llamacpp.DRAFTING)
+        assert (sum(one.accepted for one in load.answers) > 0) == (
+            name == llamacpp.DRAFTING
+        )
 
 
 def test_samples_follow_the_seed_and_no_filter(ask, pair):
-    """Filters of llama.cpp's defaults (min-p 0.05) would leave the tokens that are likely here, and no other."""
+    """Filters of llama.cpp's defaults (min-p 0.05) would leave the tokens that are
+    likely here, and no other.
+    """
     _, asks = ask
     start = prompt("My favourite word is")
     with torch.no_grad():
         scores = pair.target().model(torch.tensor([start])).logits[0, -1].softmax(-1)
-    likely = {TOKENIZER.decode([token]) for token in (scores >= 0.05 * scores.max()).nonzero().flatten().tolist()}
+    likely = {
+        TOKENIZER.decode([token])
+        for token in (scores >= 0.05 * scores.max()).nonzero().flatten().tolist()
+    }
     requests = [Request(str(seed), start, 1.0, seed, 1) for seed in range(48)]
 
     async def loads() -> list[Load]:
@@ -105,7 +135,10 @@ def test_samples_follow_the_seed_and_no_filter(ask, pair):
 
 def test_without_its_program_llamacpp_says_what_is_missing(monkeypatch, tmp_path, pair):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InvalidRequest, match=r"cannot serve with llama\.cpp.* (no llama-server is on the PATH|gguf)"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot serve with llama\.cpp.* (no llama-server is on the PATH|gguf)",
+    ):
         llamacpp.command(llamacpp.ALONE, pair, 1)
     assert llamacpp.version() == "unknown"
 

@@ -1,4 +1,6 @@
-"""What tokens stand for, in vocabularies of both kinds; text comes back from the tokens it was put into."""
+"""What tokens stand for, in vocabularies of both kinds; text comes back from the tokens
+it was put into.
+"""
 
 from functools import cache
 
@@ -22,23 +24,36 @@ def byte_level() -> Vocabulary:
 
 @cache
 def sentencepiece() -> Vocabulary:
-    """▁ for a space, one put before every text, bytes for what has no token; a newline that was added later."""
+    """▁ for a space, one put before every text, bytes for what has no token; a newline
+    that was added later.
+    """
     words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     words += ["▁", "a", "b", "Ġ", "▁a", "ab", "▁ab", "b▁"]
     merges = [("▁", "a"), ("a", "b"), ("▁a", "b"), ("b", "▁")]
-    model = models.BPE({word: token for token, word in enumerate(words)}, merges, byte_fallback=True, unk_token="<unk>")
+    model = models.BPE(
+        {word: token for token, word in enumerate(words)},
+        merges,
+        byte_fallback=True,
+        unk_token="<unk>",
+    )
     raw = RawTokenizer(model)
     raw.pre_tokenizer = pre_tokenizers.Metaspace()
-    raw.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    raw.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     raw.add_tokens([AddedToken("\n\n", normalized=False)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=raw, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    )
     return Vocabulary(fast, len(words) + 1)
 
 
 def test_byte_level_pieces_are_the_bytes_that_decoding_gives():
     lexicon, ids = byte_level(), tokenizer()(SENTENCE)["input_ids"]
     assert lexicon.text(ids) == SENTENCE.encode()
-    assert {lexicon.pieces[token] for token in range(4, 260)} == {bytes([byte]) for byte in range(256)}
+    assert {lexicon.pieces[token] for token in range(4, 260)} == {
+        bytes([byte]) for byte in range(256)
+    }
     assert lexicon.pieces[8192:] == (None,) * 8
     assert lexicon.roles == {"pad": 0, "eos": 0}
 
@@ -54,10 +69,17 @@ def test_special_tokens_stand_for_no_text():
 
 def test_sentencepiece_spells_spaces_and_bytes_in_its_own_way():
     lexicon = sentencepiece()
-    assert lexicon.text(lexicon.ids[piece] for piece in (b" ab", b"b ", "Ġ".encode(), b"\n\n")) == b" abb \xc4\xa0\n\n"
+    assert (
+        lexicon.text(
+            lexicon.ids[piece] for piece in (b" ab", b"b ", "Ġ".encode(), b"\n\n")
+        )
+        == b" abb \xc4\xa0\n\n"
+    )
     assert lexicon.pieces[3 + 0x41] == b"A"
     assert lexicon.pieces[lexicon.ids[b"a"]] == b"a"
-    assert lexicon.ids[b"a"] > 259, "a character is written as its token, not as its byte"
+    assert lexicon.ids[b"a"] > 259, (
+        "a character is written as its token, not as its byte"
+    )
     assert lexicon.roles == {"unk": 0, "bos": 1, "eos": 2}
 
 
@@ -79,13 +101,18 @@ def test_what_follows_is_spelt_as_the_tokenizer_spells_the_whole():
         before, after = lexicon.text(whole[:place]), lexicon.text(whole[place:])
         assert lexicon.follow(before, after) == whole[place:]
     theirs = sentencepiece()
-    assert [theirs.pieces[token] for token in theirs.follow(b"a", b"ab")] == [b"ab"], "no space where the text goes on"
+    assert [theirs.pieces[token] for token in theirs.follow(b"a", b"ab")] == [b"ab"], (
+        "no space where the text goes on"
+    )
     assert [theirs.pieces[token] for token in theirs.follow(b"", b" ab")] == [b" ab"]
 
 
 def test_where_tokens_run_across_the_border_the_longest_that_fit_are_taken():
     theirs = sentencepiece()
-    assert [theirs.pieces[token] for token in theirs.follow(b" a", b"ba")] == [b"b", b"a"]
+    assert [theirs.pieces[token] for token in theirs.follow(b" a", b"ba")] == [
+        b"b",
+        b"a",
+    ]
 
 
 def test_text_that_reads_like_a_special_token_stays_text():

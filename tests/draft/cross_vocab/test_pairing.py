@@ -1,4 +1,6 @@
-"""The way of drafting is chosen by what the two vocabularies share on the text at hand."""
+"""The way of drafting is chosen by what the two vocabularies share on the
+text at hand.
+"""
 
 import pytest
 
@@ -11,10 +13,14 @@ from running import Request, engine, finish, plain, prompts, target, tokenizer
 from strangers import FAR, NEAR, pair
 
 EITHER_WAY = [(NEAR, 0.9, SHARED), (FAR, 0.6, SHARED), (FAR, 0.9, RETOLD)]
-"""How foreign the draft model is, how much of its law must be shared, and what that makes of it."""
+"""How foreign the draft model is, how much of its law must be shared, and what that
+makes of it.
+"""
 
 
-@pytest.mark.parametrize("clause", [*CONTRACT, *CONTRACT_IN_THE_LOOP], ids=lambda clause: clause.__name__)
+@pytest.mark.parametrize(
+    "clause", [*CONTRACT, *CONTRACT_IN_THE_LOOP], ids=lambda clause: clause.__name__
+)
 @pytest.mark.parametrize("enough", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_the_contract_is_kept_either_way(enough, clause):
     clause(lambda: CrossVocabularyDrafter(pair(FAR), enough))
@@ -35,8 +41,14 @@ def test_before_the_first_text_there_is_nothing_to_forget():
 
 
 def test_a_folder_of_another_tokenizer_drafts_and_changes_nothing(tmp_path):
-    asked = [Request(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)]
-    loop = engine(target(), CrossVocabularyDrafter(load_pair(NEAR.save(tmp_path), target(), tokenizer())), 3)
+    asked = [
+        Request(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)
+    ]
+    loop = engine(
+        target(),
+        CrossVocabularyDrafter(load_pair(NEAR.save(tmp_path), target(), tokenizer())),
+        3,
+    )
     got = finish(loop, asked)
     assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
     assert loop.failed is None

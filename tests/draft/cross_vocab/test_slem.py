@@ -1,4 +1,6 @@
-"""Drafting in text: what the draft model reads, what it writes, and how that is put into the target's tokens."""
+"""Drafting in text: what the draft model reads, what it writes, and how that is put
+into the target's tokens.
+"""
 
 import pytest
 
@@ -16,29 +18,48 @@ def sequence(text: str, params: SamplingParams = GREEDY) -> Sequence:
     return Request(tuple(tokenizer()(text)["input_ids"]), params).sequence(target().eos)
 
 
-def draft_tokens(drafter: StringMatchDrafter, one: Sequence, count: int, *, shared: bool = True) -> list[int]:
+def draft_tokens(
+    drafter: StringMatchDrafter, one: Sequence, count: int, *, shared: bool = True
+) -> list[int]:
     draft = drafter.propose(Batch((one,), NoiseStreams(8192, shared=shared)), [count])
     assert draft.probs is None
     return draft.tokens[0, : int(draft.count[0])].tolist()
 
 
-@pytest.mark.parametrize("rule", ["match", pytest.param("rejection", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("temperature", [*(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)), 1.3])
+@pytest.mark.parametrize(
+    "rule", ["match", pytest.param("rejection", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    "temperature",
+    [*(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)), 1.3],
+)
 @pytest.mark.parametrize("how", [NEAR, FAR])
-def test_guesses_come_true_and_the_text_is_that_of_plain_decoding(how, temperature, rule):
-    params = [SamplingParams(temperature=temperature, seed=s, max_tokens=32, ignore_eos=True) for s in range(5)]
-    asked = [Request(prompt, one) for prompt, one in zip(prompts(), params, strict=True)]
+def test_guesses_come_true_and_the_text_is_that_of_plain_decoding(
+    how, temperature, rule
+):
+    params = [
+        SamplingParams(temperature=temperature, seed=s, max_tokens=32, ignore_eos=True)
+        for s in range(5)
+    ]
+    asked = [
+        Request(prompt, one) for prompt, one in zip(prompts(), params, strict=True)
+    ]
     loop = engine(target(), StringMatchDrafter(pair(how)), 3, rule=rule)
     got = finish(loop, asked)
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 3
     if rule == "match" or temperature == 0:
-        assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+        assert [answer.said for answer in got] == [
+            answer.said for answer in plain(target(), asked)
+        ]
 
 
 @pytest.mark.parametrize("how", [NEAR, FAR])
 def test_the_draft_model_reads_the_text_as_its_own_tokenizer_spells_it(how):
-    text = "Rivers carry water from the mountains to the sea, 12 miles away. Ein Fluß fließt; 你好!"
+    text = (
+        "Rivers carry water from the mountains to the sea, 12 miles away. Ein Fluß "
+        "fließt; 你好!"
+    )
     drafter, one = StringMatchDrafter(pair(how)), sequence(text)
     whole, one.tokens = one.tokens, one.tokens[:3]
     for token in whole[3:]:
@@ -60,7 +81,11 @@ def test_special_tokens_are_told_by_role_or_name():
 
 def test_guesses_are_what_the_draft_model_writes_in_the_targets_tokens():
     """A draft that lacks half of the tokens needs several for one of the target's."""
-    both, drafter, one = pair(FAR), StringMatchDrafter(pair(FAR)), sequence("Rivers carry water from the mountains to")
+    both, drafter, one = (
+        pair(FAR),
+        StringMatchDrafter(pair(FAR)),
+        sequence("Rivers carry water from the mountains to"),
+    )
     wrote = list(both.draft.follow(b"", both.target.text(one.tokens)))
     start = len(wrote)
     both.model.open(777, 200)
@@ -76,9 +101,18 @@ def test_guesses_are_what_the_draft_model_writes_in_the_targets_tokens():
 
 
 def test_an_end_of_text_ends_the_guesses_in_the_targets_own_token():
-    """The family's own draft model, ids shuffled: where it ends its text, the end is guessed, and nothing after it."""
+    """The family's own draft model, ids shuffled: where it ends its text, the end is
+    guessed, and nothing after it.
+    """
     asked = "<|user|>\nTranslate to German: It's your fault.<|end|>\n<|assistant|>\n"
-    (answer,) = plain(target(), [Request(tuple(tokenizer()(asked)["input_ids"]), SamplingParams(temperature=0))])
+    (answer,) = plain(
+        target(),
+        [
+            Request(
+                tuple(tokenizer()(asked)["input_ids"]), SamplingParams(temperature=0)
+            )
+        ],
+    )
     assert answer.tokens[-1] == 0
     drafter, one = StringMatchDrafter(pair(Foreign(one_in=8192))), answer.sequence
     said, one.tokens = one.tokens, one.tokens[: one.prompt]
@@ -94,14 +128,21 @@ def test_an_end_of_text_ends_the_guesses_in_the_targets_own_token():
 @pytest.mark.slow
 def test_drawn_with_the_targets_noise_more_guesses_come_true():
     def kept(shared: bool) -> int:
-        params = [SamplingParams(temperature=1.3, seed=s, max_tokens=24, ignore_eos=True) for s in range(10)]
-        texts = plain(target(), [Request(prompts()[s % 5], one) for s, one in enumerate(params)])
+        params = [
+            SamplingParams(temperature=1.3, seed=s, max_tokens=24, ignore_eos=True)
+            for s in range(10)
+        ]
+        texts = plain(
+            target(), [Request(prompts()[s % 5], one) for s, one in enumerate(params)]
+        )
         drafter, right = StringMatchDrafter(pair(NEAR)), 0
         for answer in texts:
             one = answer.sequence
             said, one.tokens = one.tokens, one.tokens[: one.prompt]
             while len(one.tokens) < len(said):
-                right += draft_tokens(drafter, one, 1, shared=shared) == [said[len(one.tokens)]]
+                right += draft_tokens(drafter, one, 1, shared=shared) == [
+                    said[len(one.tokens)]
+                ]
                 one.tokens = said[: len(one.tokens) + 1]
         return right
 

@@ -1,4 +1,6 @@
-"""Drafting in shared tokens: what is guessed, how often it is kept, and which law a rule is told."""
+"""Drafting in shared tokens: what is guessed, how often it is kept, and which law a
+rule is told.
+"""
 
 import pytest
 import torch
@@ -10,14 +12,30 @@ from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.native.cpu import fast_bfloat16
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
-from running import Request, distribution, draft, engine, finish, plain, prompts, target, tokenizer
+from running import (
+    Request,
+    distribution,
+    draft,
+    engine,
+    finish,
+    plain,
+    prompts,
+    target,
+    tokenizer,
+)
 from strangers import FAR, NEAR, Foreign, pair
 
-TEMPERATURES = (*(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)), 1.3)
+TEMPERATURES = (
+    *(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)),
+    1.3,
+)
 
 
 def requests(temperature: float) -> list[Request]:
-    params = [SamplingParams(temperature=temperature, seed=s, max_tokens=24, ignore_eos=True) for s in range(6)]
+    params = [
+        SamplingParams(temperature=temperature, seed=s, max_tokens=24, ignore_eos=True)
+        for s in range(6)
+    ]
     return [Request(prompts()[seed % 5], one) for seed, one in enumerate(params)]
 
 
@@ -31,42 +49,66 @@ def accepted(drafter, temperature: float, rule: str = "match") -> int:
 def test_the_text_is_that_of_plain_decoding(how, temperature):
     loop = engine(target(), IntersectionDrafter(pair(how)), 3)
     got = finish(loop, requests(temperature))
-    assert [answer.said for answer in got] == [answer.said for answer in plain(target(), requests(temperature))]
+    assert [answer.said for answer in got] == [
+        answer.said for answer in plain(target(), requests(temperature))
+    ]
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 20
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_a_vocabulary_that_differs_in_numbers_only_guesses_what_the_same_one_guesses(temperature):
-    """Ids shuffled, nothing missing: the guesses are those of the family's own draft model."""
+def test_a_vocabulary_that_differs_in_numbers_only_guesses_what_the_same_one_guesses(
+    temperature,
+):
+    """Ids shuffled, nothing missing: the guesses are those of the family's own draft
+    model.
+    """
     renamed = IntersectionDrafter(pair(Foreign(one_in=8192, renamed=False)))
-    assert accepted(renamed, temperature) == accepted(LanguageModelDrafter(draft()), temperature)
+    assert accepted(renamed, temperature) == accepted(
+        LanguageModelDrafter(draft()), temperature
+    )
 
 
-@pytest.mark.skipif(not fast_bfloat16(), reason="trees are grown in one call by the bfloat16 driver")
+@pytest.mark.skipif(
+    not fast_bfloat16(), reason="trees are grown in one call by the bfloat16 driver"
+)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("how", [NEAR, FAR])
 def test_a_tree_in_one_call_is_the_tree_level_by_level(how, temperature):
     both = pair(how, "bfloat16")
     slow = IntersectionDrafter(both)
-    slow.model.backend = RemappedBackend(both.model.backend, both.translation, both.model.context, both.model.device)
-    sequences = tuple(request.sequence(target().eos) for request in requests(temperature)[:5])
+    slow.model.backend = RemappedBackend(
+        both.model.backend, both.translation, both.model.context, both.model.device
+    )
+    sequences = tuple(
+        request.sequence(target().eos) for request in requests(temperature)[:5]
+    )
     batch = Batch(sequences, NoiseStreams(8192, shared=True))
     ours = IntersectionDrafter(both).propose(batch, [8] * 5)
     theirs = slow.propose(batch, [8] * 5)
     assert not ours.chain
     assert torch.equal(ours.tokens, theirs.tokens)
     assert torch.equal(ours.parents, theirs.parents)
-    torch.testing.assert_close(ours.probabilities, theirs.probabilities, atol=1e-3, rtol=1e-2)
+    torch.testing.assert_close(
+        ours.probabilities, theirs.probabilities, atol=1e-3, rtol=1e-2
+    )
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_a_rule_that_compares_laws_is_told_the_renormalised_one(rule):
     drafter, temperature = IntersectionDrafter(pair(FAR)), 0.9
-    sequence = Request(prompts()[3], SamplingParams(temperature=temperature, seed=1)).sequence(target().eos)
-    draft_token = drafter.propose(Batch((sequence,), NoiseStreams(8192, shared=False)), [3])
+    sequence = Request(
+        prompts()[3], SamplingParams(temperature=temperature, seed=1)
+    ).sequence(target().eos)
+    draft_token = drafter.propose(
+        Batch((sequence,), NoiseStreams(8192, shared=False)), [3]
+    )
     drafts, targets = pair(FAR).translation.shared
-    ids = [spelt for token in sequence.tokens for spelt in pair(FAR).translation.spellings[token]]
+    ids = [
+        spelt
+        for token in sequence.tokens
+        for spelt in pair(FAR).translation.spellings[token]
+    ]
     theirs = (distribution(pair(FAR).model, ids)[-1] / temperature).softmax(-1)[drafts]
     q = torch.zeros(8192).index_put((targets,), theirs / theirs.sum())
     torch.testing.assert_close(draft_token.probs[0, 0], q, atol=1e-5, rtol=1e-3)
@@ -74,25 +116,42 @@ def test_a_rule_that_compares_laws_is_told_the_renormalised_one(rule):
     assert accepted(drafter, temperature, rule) > 20
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.7, marks=pytest.mark.slow), 1.3])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.7, marks=pytest.mark.slow), 1.3]
+)
 def test_guesses_are_kept_as_often_as_the_two_laws_say(temperature):
-    """One guess a round under `rejection`: kept with the chance sum_x min(p, q') (Leviathan et al. 2023)."""
+    """One guess a round under `rejection`: kept with the chance sum_x min(p, q')
+    (Leviathan et al. 2023).
+    """
     asked = [
-        Request(prompts()[s % 5], SamplingParams(temperature=temperature, seed=s, max_tokens=32, ignore_eos=True))
+        Request(
+            prompts()[s % 5],
+            SamplingParams(
+                temperature=temperature, seed=s, max_tokens=32, ignore_eos=True
+            ),
+        )
         for s in range(20)
     ]
-    answers = finish(engine(target(), IntersectionDrafter(pair(NEAR)), 1, rule="rejection"), asked)
+    answers = finish(
+        engine(target(), IntersectionDrafter(pair(NEAR)), 1, rule="rejection"), asked
+    )
     drafts, targets = pair(NEAR).translation.shared
     kept, probabilities = [], []
     for answer in answers:
         tokens, place = answer.sequence.tokens, answer.sequence.prompt
         spellings = [pair(NEAR).translation.spellings[token] for token in tokens]
         p = (distribution(target(), tokens) / temperature).softmax(-1)
-        theirs = distribution(pair(NEAR).model, [spelt for ids in spellings for spelt in ids])
+        theirs = distribution(
+            pair(NEAR).model, [spelt for ids in spellings for spelt in ids]
+        )
         for delta in answer.deltas:
             if delta.drafted:
                 row = theirs[sum(map(len, spellings[:place])) - 1]
-                q = torch.full((8192,), -torch.inf).index_put((targets,), row[drafts] / temperature).softmax(-1)
+                q = (
+                    torch.full((8192,), -torch.inf)
+                    .index_put((targets,), row[drafts] / temperature)
+                    .softmax(-1)
+                )
                 kept.append(float(delta.origins[0] == "accepted"))
                 probabilities.append(torch.minimum(p[place - 1], q).sum())
             place += len(delta.tokens)

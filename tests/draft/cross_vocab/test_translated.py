@@ -1,4 +1,6 @@
-"""A model behind a translation scores what the model itself scores, whatever was read, moved, or taken back before."""
+"""A model behind a translation scores what the model itself scores, whatever was read,
+moved, or taken back before.
+"""
 
 from itertools import count
 
@@ -21,11 +23,17 @@ _ids = count(1000)
 
 
 def spelt(tokens: list[int]) -> list[int]:
-    return [text_id for token in tokens for text_id in pair(FAR).translation.spellings[token]]
+    return [
+        text_id
+        for token in tokens
+        for text_id in pair(FAR).translation.spellings[token]
+    ]
 
 
 def own(tokens: list[int]) -> Tensor:
-    """What the draft model itself says after a text, among shared tokens, in target ids."""
+    """What the draft model itself says after a text, among shared tokens, in target
+    ids.
+    """
     model, (drafts, targets) = pair(FAR).model, pair(FAR).translation.shared
     model.open(999, 4096)
     ids = spelt(tokens)
@@ -60,9 +68,16 @@ def test_what_is_not_shared_is_forbidden_and_the_rest_is_the_law_given_that_it_i
     drafts, targets = pair(FAR).translation.shared
     assert row[MISSING] == row[OTHER] == 0
     pair(FAR).model.open(text_id + 5000, 400)
-    distribution = pair(FAR).model.read([Read(text_id + 5000, 0, spelt(TEXT))]).softmax(-1)[0]
+    distribution = (
+        pair(FAR).model.read([Read(text_id + 5000, 0, spelt(TEXT))]).softmax(-1)[0]
+    )
     pair(FAR).model.close(text_id + 5000)
-    torch.testing.assert_close(row[targets], distribution[drafts] / distribution[drafts].sum(), atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(
+        row[targets],
+        distribution[drafts] / distribution[drafts].sum(),
+        atol=1e-5,
+        rtol=1e-3,
+    )
 
 
 def test_guesses_are_taken_back():
@@ -74,17 +89,29 @@ def test_guesses_are_taken_back():
 def test_company_gets_its_own():
     model, text_id = opened()
     model.open(other := next(_ids), 400)
-    found = model.read([Read(text_id, 0, [*TEXT[:9], MISSING], keep=2), Read(other, 0, TEXT[5:12])])
-    for row, text in zip(found, (TEXT[:9], [*TEXT[:9], MISSING], TEXT[5:12]), strict=True):
+    found = model.read(
+        [Read(text_id, 0, [*TEXT[:9], MISSING], keep=2), Read(other, 0, TEXT[5:12])]
+    )
+    for row, text in zip(
+        found, (TEXT[:9], [*TEXT[:9], MISSING], TEXT[5:12]), strict=True
+    ):
         same(row, text)
 
 
 def test_a_tree_stays_a_tree_though_a_guess_takes_several_tokens_and_a_branch_is_kept():
-    #  text → MISSING → 300 → 301;  text → 302 → OTHER → 303; read in two parts, the second branch stays
+    # text → MISSING → 300 → 301; text → 302 → OTHER → 303; read in two parts, the
+    # second branch stays
     model, text_id = opened()
     text, tokens = TEXT[:10], [MISSING, 302, 300, OTHER, 301, 303]
     parents = [-1, -1, 0, 1, 2, 3]
-    paths = [[MISSING], [302], [MISSING, 300], [302, OTHER], [MISSING, 300, 301], [302, OTHER, 303]]
+    paths = [
+        [MISSING],
+        [302],
+        [MISSING, 300],
+        [302, OTHER],
+        [MISSING, 300, 301],
+        [302, OTHER, 303],
+    ]
     first = model.read([Read(text_id, 0, [*text, *tokens[:2]], parents[:2], keep=3)])
     second = model.read([Read(text_id, 10, tokens[2:], parents, keep=4, held=2)])
     for row, path in zip([*first, *second], [[], *paths], strict=True):
@@ -102,7 +129,9 @@ def test_a_branch_that_lies_where_the_text_goes_on_needs_no_moving():
 def test_a_text_that_outgrows_its_room_gets_more():
     model, text_id = opened(capacity=1)
     text = (TEXT * 12)[: MARGIN + 60]
-    assert len(spelt(text)) + MARGIN <= pair(FAR).model.context, "else the beginning is forgotten"
+    assert len(spelt(text)) + MARGIN <= pair(FAR).model.context, (
+        "else the beginning is forgotten"
+    )
     for start in range(0, len(text), 100):
         model.read([Read(text_id, start, text[start : start + 100], keep=0)])
     same(model.read([Read(text_id, len(text), [5])])[0], [*text, 5])
@@ -114,12 +143,16 @@ def test_a_text_longer_than_the_context_is_followed_by_its_end():
     for start in range(0, len(text), 350):
         found = model.read([Read(text_id, start, text[start : start + 350])])[0]
         assert bool(found.isfinite().any())
-    start = next(start for start in range(len(text)) if len(spelt(text[start:])) < context // 2)
+    start = next(
+        start for start in range(len(text)) if len(spelt(text[start:])) < context // 2
+    )
     agreed = (found.softmax(-1) - own(text[start:]).softmax(-1)).abs().sum() / 2
     assert agreed < 0.2, "of a long text, the end is what counts"
 
 
-@pytest.mark.skipif(not fast_bfloat16(), reason="trees are grown in one call by the bfloat16 driver")
+@pytest.mark.skipif(
+    not fast_bfloat16(), reason="trees are grown in one call by the bfloat16 driver"
+)
 @pytest.mark.parametrize("how", [NEAR, FAR])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_chain_in_one_call_is_the_chain_step_by_step(how, temperature):
@@ -127,13 +160,28 @@ def test_a_chain_in_one_call_is_the_chain_step_by_step(how, temperature):
     model, text_id = translated(both.model, both.translation), next(_ids)
     model.open(text_id, 200)
     noise = torch.rand(6, 8192) * 4 if temperature else None
-    grown = model.grow(Read(text_id, 0, TEXT), TreeRequest(6, 1, 6, 16, 32, 0.0, temperature, 0.6, noise, ()))
+    grown = model.grow(
+        Read(text_id, 0, TEXT),
+        TreeRequest(6, 1, 6, 16, 32, 0.0, temperature, 0.6, noise, ()),
+    )
     assert grown is not None
     draft_tokens = grown.tokens
     assert len(draft_tokens) == 6
     for place, draft_token in enumerate(draft_tokens):
-        (row,) = model.read([Read(text_id, len(TEXT) - 1 + place, [[*TEXT, *draft_tokens][len(TEXT) - 1 + place]])])
-        assert draft_token == int(row.argmax() if noise is None else (row / temperature + noise[place]).argmax())
+        (row,) = model.read(
+            [
+                Read(
+                    text_id,
+                    len(TEXT) - 1 + place,
+                    [[*TEXT, *draft_tokens][len(TEXT) - 1 + place]],
+                )
+            ]
+        )
+        assert draft_token == int(
+            row.argmax()
+            if noise is None
+            else (row / temperature + noise[place]).argmax()
+        )
     model.read([Read(text_id, len(TEXT) + 4, [draft_tokens[4]])])
     model.close(text_id)
 

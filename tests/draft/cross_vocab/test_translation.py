@@ -1,4 +1,6 @@
-"""Two vocabularies of the same text: images, spellings, roles, and how much of a law is shared."""
+"""Two vocabularies of the same text: images, spellings, roles, and how much of a law is
+shared.
+"""
 
 import pytest
 import torch
@@ -15,12 +17,18 @@ def test_a_token_goes_to_the_one_of_the_same_text_or_is_spelt(how):
     both, places = pair(how), shuffled()
     translation = both.translation
     missing = [token for token in range(260, 8192) if token % how.one_in == 0]
-    assert (translation.to_draft == -1).nonzero().flatten().tolist() == sorted([*missing, 1, 3])
+    assert (translation.to_draft == -1).nonzero().flatten().tolist() == sorted(
+        [*missing, 1, 3]
+    )
     known = (translation.to_draft >= 0).nonzero().flatten()
     assert translation.to_draft[known].tolist() == places[known].tolist()
     for token in (*missing[:50], 262, 700):
-        assert both.draft.text(translation.spellings[token]) == both.target.text([token])
-    assert both.draft.text(translation.spellings[1]) == b"<|user|>", "an unknown role is read by its name"
+        assert both.draft.text(translation.spellings[token]) == both.target.text(
+            [token]
+        )
+    assert both.draft.text(translation.spellings[1]) == b"<|user|>", (
+        "an unknown role is read by its name"
+    )
 
 
 def test_end_of_text_is_found_by_its_role_and_a_shared_name_by_its_name():
@@ -45,7 +53,8 @@ def test_ids_without_a_token_are_spelt_somehow_and_never_guessed():
 def test_mass_is_the_share_of_the_law():
     translation = pair(FAR).translation
     logits = torch.full((2, 8192), -100.0)
-    logits[0, shuffled()[[300, 301]]] = torch.tensor([1.0, 1.0])  # one of them is missing
+    # one of them is missing
+    logits[0, shuffled()[[300, 301]]] = torch.tensor([1.0, 1.0])
     logits[1, shuffled()[303]] = 1.0
     assert translation.mass(logits) == pytest.approx(0.75)
 

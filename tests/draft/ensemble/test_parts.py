@@ -1,4 +1,6 @@
-"""Drafters made of drafters: the parts they load, the tree they make of several, and whom they ask."""
+"""Drafters made of drafters: the parts they load, the tree they make of several, and
+whom they ask.
+"""
 
 from collections.abc import Sequence as List
 from itertools import count
@@ -16,7 +18,15 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.lookup.suffix import SuffixDrafter
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, DraftTree, SamplingParams, Scores, Sequence, Verdict
+from foreword.types import (
+    Batch,
+    Draft,
+    DraftTree,
+    SamplingParams,
+    Scores,
+    Sequence,
+    Verdict,
+)
 from running import Request, draft, engine, finish, plain, prompts, target, tokenizer
 
 _ids = count(2_000_000)
@@ -25,7 +35,9 @@ _ids = count(2_000_000)
 class Says(Drafter):
     """Always the same tree, or chain without chances."""
 
-    def __init__(self, *draft_tokens: tuple[int, int, float], silent: bool = False) -> None:
+    def __init__(
+        self, *draft_tokens: tuple[int, int, float], silent: bool = False
+    ) -> None:
         self.tree, self.silent, self.asked = DraftTree(), silent, 0
         for token, parent, probability in draft_tokens:
             self.tree.add(token, parent, probability)
@@ -37,30 +49,58 @@ class Says(Drafter):
 
 
 def one(length: int = 3) -> Sequence:
-    return Sequence(next(_ids), [5] * length, 1, SamplingParams(temperature=0, max_tokens=64), seed=0)
+    return Sequence(
+        next(_ids),
+        [5] * length,
+        1,
+        SamplingParams(temperature=0, max_tokens=64),
+        seed=0,
+    )
 
 
-def propose(drafter: Drafter, *sequences: Sequence, most: int = 8, trees: bool = True, **known: float) -> Draft:
+def propose(
+    drafter: Drafter,
+    *sequences: Sequence,
+    most: int = 8,
+    trees: bool = True,
+    **known: float,
+) -> Draft:
     batch = Batch(sequences, NoiseStreams(100, shared=True), trees, **known)
     return drafter.propose(batch, [most] * len(sequences))
 
 
 def probabilities(made: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
     assert made.probabilities is not None
-    return dict(zip(map(tuple, made.trees[row].paths[1:]), made.probabilities[row].tolist(), strict=False))
+    return dict(
+        zip(
+            map(tuple, made.trees[row].paths[1:]),
+            made.probabilities[row].tolist(),
+            strict=False,
+        )
+    )
 
 
 def test_what_two_say_is_likelier_than_what_one_says():
-    fused = FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.4), (3, -1, 0.4), (2, 0, 0.2))])
+    fused = FusedDrafter(
+        [Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.4), (3, -1, 0.4), (2, 0, 0.2))]
+    )
     found = probabilities(propose(fused, one()))
     assert found == pytest.approx({(1,): 0.5, (1, 2): 0.25, (3,): 0.2})
-    assert probabilities(propose(fused, one(), most=2)) == pytest.approx({(1,): 0.5, (1, 2): 0.25})
+    assert probabilities(propose(fused, one(), most=2)) == pytest.approx(
+        {(1,): 0.5, (1, 2): 0.25}
+    )
 
 
 def test_where_one_is_silent_the_other_is_heard_in_full():
-    found = probabilities(propose(FusedDrafter([Says((1, -1, 0.5), (2, 0, 0.4)), Says((1, -1, 0.5))]), one()))
+    found = probabilities(
+        propose(
+            FusedDrafter([Says((1, -1, 0.5), (2, 0, 0.4)), Says((1, -1, 0.5))]), one()
+        )
+    )
     assert found == pytest.approx({(1,): 0.5, (1, 2): 0.4})
-    assert probabilities(propose(FusedDrafter([Says(), Says((4, -1, 0.7))]), one())) == pytest.approx({(4,): 0.7})
+    assert probabilities(
+        propose(FusedDrafter([Says(), Says((4, -1, 0.7))]), one())
+    ) == pytest.approx({(4,): 0.7})
 
 
 def test_who_was_right_counts_more():
@@ -75,7 +115,9 @@ def test_who_was_right_counts_more():
 
 
 def test_who_is_right_for_longer_does_not_pay_for_every_further_token():
-    """A long guess gives each of its tokens a chance below 1; one that is wrong at once says nothing of the others."""
+    """A long guess gives each of its tokens a chance below 1; one that is wrong at once
+    says nothing of the others.
+    """
     long = Says((1, -1, 0.5), (2, 0, 0.25), (3, 1, 0.12), (4, 2, 0.06))
     brief = Says((9, -1, 0.9))
     fused, sequence = FusedDrafter([long, brief]), one()
@@ -103,10 +145,15 @@ def test_who_was_right_for_long_counts_more_until_others_are():
 
 
 def test_one_whose_guesses_ended_keeps_its_standing():
-    fused, sequence = FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.6))]), one()
+    fused, sequence = (
+        FusedDrafter([Says((1, -1, 0.6), (2, 0, 0.3)), Says((1, -1, 0.6))]),
+        one(),
+    )
     propose(fused, sequence)
     fused.update(sequence, fused._trees.pop(sequence.id), [1, 2, 3])
-    assert fused._log_weights == [0.0, 0.0], "where the first said more nobody was heard beside it"
+    assert fused._log_weights == [0.0, 0.0], (
+        "where the first said more nobody was heard beside it"
+    )
 
 
 def test_one_that_was_silent_keeps_its_standing():
@@ -114,7 +161,9 @@ def test_one_that_was_silent_keeps_its_standing():
     for said in ([1], [7], [7], [1]):
         propose(fused, sequence)
         fused.update(sequence, fused._trees.pop(sequence.id), said)
-    assert fused._log_weights == [0.0, 0.0], "nobody was heard beside whom the first could be judged"
+    assert fused._log_weights == [0.0, 0.0], (
+        "nobody was heard beside whom the first could be judged"
+    )
 
 
 def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
@@ -122,22 +171,34 @@ def test_one_that_says_no_chances_is_believed_as_often_as_it_is_right():
     fused, sequence = FusedDrafter([mute, Says()]), one()
     for turn in range(200):
         propose(fused, sequence)
-        fused.update(sequence, fused._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7])
-    assert probabilities(propose(fused, sequence)) == pytest.approx({(1,): 1.0, (1, 2): 0.5}, abs=0.05)
+        fused.update(
+            sequence, fused._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7]
+        )
+    assert probabilities(propose(fused, sequence)) == pytest.approx(
+        {(1,): 1.0, (1, 2): 0.5}, abs=0.05
+    )
 
 
 def test_a_cascade_asks_the_next_only_where_the_first_is_not_sure():
     cheap, dear = Says((1, -1, 0.9), (2, 0, 0.8)), Says((3, -1, 0.9), (4, 0, 0.5))
     sure = CascadeDrafter([cheap, dear])
     for _ in range(30):  # much is hoped of it before it was asked
-        assert probabilities(propose(sure, one())) == pytest.approx({(1,): 0.9, (1, 2): 0.8})
+        assert probabilities(propose(sure, one())) == pytest.approx(
+            {(1,): 0.9, (1, 2): 0.8}
+        )
     assert dear.asked < 10
     asked = dear.asked
     unsure = CascadeDrafter([Says((1, -1, 0.2)), dear])
     for _ in range(30):
-        assert probabilities(propose(unsure, one())) == pytest.approx({(3,): 0.9, (3, 4): 0.5})
+        assert probabilities(propose(unsure, one())) == pytest.approx(
+            {(3,): 0.9, (3, 4): 0.5}
+        )
     assert dear.asked == asked + 30
-    assert propose(CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]), one(), trees=False).chain
+    assert propose(
+        CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]),
+        one(),
+        trees=False,
+    ).chain
 
 
 @pytest.mark.parametrize("kind", [FusedDrafter, CascadeDrafter])
@@ -148,7 +209,9 @@ def test_a_part_that_takes_longer_than_it_earns_is_asked_now_and_then_alone(kind
     assert dear.asked == 1, "nobody knew what it takes"
     both._took[1] = 10.0
     for _ in range(5):
-        assert probabilities(propose(both, one(), pace=1.0)) == pytest.approx({(1,): 0.2})
+        assert probabilities(propose(both, one(), pace=1.0)) == pytest.approx(
+            {(1,): 0.2}
+        )
     assert dear.asked == 1
     propose(both, one(), pace=0.01)
     assert dear.asked == 2, "where text comes slowly there is time"
@@ -161,7 +224,10 @@ def test_a_part_that_takes_longer_than_it_earns_is_asked_now_and_then_alone(kind
     assert both._spare < 20.0, "and paid for"
     both._took[1], both._spare = 5.0, 7.0
     propose(both, one(), pace=1.0)
-    assert dear.asked == 3, "it is expected to add less than 5 tokens, so more than its time must be saved up"
+    assert dear.asked == 3, (
+        "it is expected to add less than 5 tokens, so more than its time must be saved "
+        "up"
+    )
     propose(both, one())
     assert dear.asked == 4, "nobody looks at the time"
 
@@ -195,7 +261,9 @@ def test_what_a_part_takes_to_read_a_text_first_is_not_held_against_it(kind):
     both.rest(1.0)
     both.rest(1.0)
     propose(both, sequence)
-    assert both._took == [0.0, 0.0], "it was not asked in the last round, and has that to catch up with"
+    assert both._took == [0.0, 0.0], (
+        "it was not asked in the last round, and has that to catch up with"
+    )
     both._took = [9.0, 9.0]
     both.rest(1.0)
     both.rest(1.0)
@@ -212,7 +280,9 @@ def test_a_part_must_earn_its_time_for_all_texts_together(kind):
     both._took[1] = 2.0
     asked = dear.asked
     propose(both, one(), one(), pace=0.7)
-    assert dear.asked == asked + 2, "3 guesses that come true take 2.86 seconds to write"
+    assert dear.asked == asked + 2, (
+        "3 guesses that come true take 2.86 seconds to write"
+    )
     both._took[1] = 2.0
     propose(both, one(), one(), pace=0.9)
     assert dear.asked == asked + 2
@@ -254,23 +324,34 @@ def test_the_first_part_is_left_out_where_it_adds_less_than_it_takes():
 
 
 def test_the_first_part_is_worth_the_time_of_those_that_need_not_be_asked():
-    cheap, dear = Says((1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)), Says((1, -1, 0.9), (2, 0, 0.85))
+    cheap, dear = (
+        Says((1, -1, 0.9), (2, 0, 0.85), (3, 1, 0.8), (4, 2, 0.75)),
+        Says((1, -1, 0.9), (2, 0, 0.85)),
+    )
     both = FusedDrafter([cheap, dear])
     for _ in range(100):
         both._took = [1.0, 10.0]
         propose(both, one(), pace=0.5)
     assert (cheap.asked, dear.asked) == (100, 0)
-    assert both._first[True].tokens() == pytest.approx(3.3, abs=0.2), "to ask the other takes more than it promises"
+    assert both._first[True].tokens() == pytest.approx(3.3, abs=0.2), (
+        "to ask the other takes more than it promises"
+    )
 
 
 def test_guesses_that_cost_more_to_score_than_they_bring_promise_nothing():
-    """Three of 0.5 promise more than one of 0.9, unless half of their scoring takes as long as writing as much."""
+    """Three of 0.5 promise more than one of 0.9, unless half of their scoring takes as
+    long as writing as much.
+    """
     dear = Says((9, -1, 0.9))
     both = CascadeDrafter([Says(*((token, -1, 0.5) for token in range(1, 4))), dear])
     for draft_tokens in (1, 5, 2, 9):
         both._scoring.learn(draft_tokens, 1.0 + 0.5 * draft_tokens)
-    assert len(propose(both, one(), pace=0.5).trees[0]) == 3, "3 of 0.38 and one of 0.78"
-    assert probabilities(propose(both, one(), pace=2.0)) == pytest.approx({(9,): 0.9}), "nothing and 0.4"
+    assert len(propose(both, one(), pace=0.5).trees[0]) == 3, (
+        "3 of 0.38 and one of 0.78"
+    )
+    assert probabilities(propose(both, one(), pace=2.0)) == pytest.approx(
+        {(9,): 0.9}
+    ), "nothing and 0.4"
 
 
 def test_what_guesses_take_to_score_is_learnt_of_rounds_that_do_nothing_else():
@@ -279,7 +360,9 @@ def test_what_guesses_take_to_score_is_learnt_of_rounds_that_do_nothing_else():
     for sequence, scored in ((new, None), (running, 1)):
         draft = propose(both, sequence)
         batch = Batch((sequence,), NoiseStreams(100, shared=True))
-        both.observe(batch, draft, Verdict([[]], [7], 0), Scores((torch.zeros(2, 100),)))
+        both.observe(
+            batch, draft, Verdict([[]], [7], 0), Scores((torch.zeros(2, 100),))
+        )
         assert both._scored == scored
     both._spent = 0.25
     both.rest(1.0)
@@ -292,12 +375,16 @@ def test_a_joined_guess_is_left_out_where_its_scoring_would_cost_more_than_it_br
     both = FusedDrafter([Says((1, -1, 0.5), (2, -1, 0.1)), Says()])
     for draft_tokens in (1, 5, 2, 9):
         both._scoring.learn(draft_tokens, 1.0 + 0.2 * draft_tokens)
-    assert probabilities(propose(both, one(), pace=0.5)) == pytest.approx({(1,): 0.5, (2,): 0.1})
+    assert probabilities(propose(both, one(), pace=0.5)) == pytest.approx(
+        {(1,): 0.5, (2,): 0.1}
+    )
     assert probabilities(propose(both, one(), pace=2.0)) == pytest.approx({(1,): 0.5})
 
 
 def test_each_part_is_told_what_its_own_guesses_must_earn():
-    """A guess that costs a forward of a draft model must be likelier than one that is looked up."""
+    """A guess that costs a forward of a draft model must be likelier than one that is
+    looked up.
+    """
     told = []
 
     class Told(Says):
@@ -323,7 +410,9 @@ def test_a_part_whose_promises_do_not_come_true_is_asked_less(kind):
     asked, both._took[1] = boasts.asked, 1.0
     propose(both, sequence, pace=0.5)
     assert boasts.asked == asked, "1.7 guesses, of which a fifth at most is believed"
-    drawn = Sequence(next(_ids), [5] * 3, 1, SamplingParams(temperature=1, max_tokens=64), seed=0)
+    drawn = Sequence(
+        next(_ids), [5] * 3, 1, SamplingParams(temperature=1, max_tokens=64), seed=0
+    )
     propose(both, drawn, pace=0.5)
     assert boasts.asked == asked + 1, "of other texts nothing was learnt"
     for _ in range(200):
@@ -335,7 +424,9 @@ def test_a_part_whose_promises_do_not_come_true_is_asked_less(kind):
 
 
 def test_what_was_never_tried_is_hoped_to_add_no_more_than_where_less_was_promised():
-    """Else a dear part would be tried for every length of what those before it guess."""
+    """Else a dear part would be tried for every length of what those before
+    it guess.
+    """
     cheap, dear = Says(), Says((1, -1, 0.1))
     both = FusedDrafter([cheap, dear])
     for _ in range(100):
@@ -362,13 +453,19 @@ def test_what_is_hoped_of_a_part_gives_way_to_what_it_does():
 def test_a_recipe_is_read_from_its_name():
     recipe = method(" fuse( ngram , cascade(suffix,lm) ) ")
     assert isinstance(recipe, MethodSpec)
-    assert (recipe.kind, [name for name, _ in recipe.parts]) == (FusedDrafter, ["ngram", "cascade(suffix, lm)"])
+    assert (recipe.kind, [name for name, _ in recipe.parts]) == (
+        FusedDrafter,
+        ["ngram", "cascade(suffix, lm)"],
+    )
     assert recipe.needs
     made = recipe.load(draft(), target(), tokenizer())
     assert isinstance(made, FusedDrafter)
     assert [type(part) for part in made.members] == [NgramDrafter, CascadeDrafter]
     assert isinstance(made.members[1], CascadeDrafter)
-    assert [type(part) for part in made.members[1].members] == [SuffixDrafter, LanguageModelDrafter]
+    assert [type(part) for part in made.members[1].members] == [
+        SuffixDrafter,
+        LanguageModelDrafter,
+    ]
     named = method("cascade(suffix,lm)").load({"lm": draft()}, target(), tokenizer())
     assert named.members[1].model is draft()
     assert method("fuse(ngram,suffix)").load(None, target(), tokenizer()).members
@@ -415,17 +512,32 @@ def test_a_recipe_that_cannot_be_made_says_why(name, source, said):
 def test_the_text_is_that_of_plain_decoding_and_the_parts_learn(kind, rule):
     temperature = 0.0 if rule == "rejection" else 0.8
     asked = [
-        Request(p, SamplingParams(temperature=temperature, seed=2, max_tokens=32, ignore_eos=True)) for p in prompts()
+        Request(
+            p,
+            SamplingParams(
+                temperature=temperature, seed=2, max_tokens=32, ignore_eos=True
+            ),
+        )
+        for p in prompts()
     ]
-    drafter = kind([SuffixDrafter.load(None, target(), None), LanguageModelDrafter(draft())])
+    drafter = kind(
+        [SuffixDrafter.load(None, target(), None), LanguageModelDrafter(draft())]
+    )
     loop = engine(target(), drafter, 8, rule=rule)
     got = finish(loop, asked)
-    assert [answer.said for answer in got] == [answer.said for answer in plain(target(), asked)]
+    assert [answer.said for answer in got] == [
+        answer.said for answer in plain(target(), asked)
+    ]
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 40
     assert drafter._trees == {}
     assert drafter._last_round == [set(), set()]
-    assert all(not value for part in drafter.members for value in vars(part).values() if isinstance(value, dict))
+    assert all(
+        not value
+        for part in drafter.members
+        for value in vars(part).values()
+        if isinstance(value, dict)
+    )
 
 
 class Hears(Says):
@@ -433,7 +545,9 @@ class Hears(Says):
         super().__init__()
         self.hidden_layers, self.heard = layers, torch.empty(0)
 
-    def on_hidden_states(self, sequence: Sequence, start: int, hidden: torch.Tensor) -> None:
+    def on_hidden_states(
+        self, sequence: Sequence, start: int, hidden: torch.Tensor
+    ) -> None:
         self.heard = hidden
 
 

@@ -1,4 +1,6 @@
-"""Names that clients write, and drafters in memory: one spelling, one load, and room for a few."""
+"""Names that clients write, and drafters in memory: one spelling, one load, and room
+for a few.
+"""
 
 import gc
 import weakref
@@ -47,35 +49,68 @@ def test_fifteen_methods_fit_in_one_name():
 
 
 def test_spellings_of_a_method_are_one():
-    spellings = ("fuse(suffix, lm)", "fuse(suffix,lm)", " fuse ( suffix ,lm )", "fuse(suffix,   lm)\n")
-    answers = [llm().generate("One day", SamplingParams(method=name, **PARAMS))[0] for name in spellings]
+    spellings = (
+        "fuse(suffix, lm)",
+        "fuse(suffix,lm)",
+        " fuse ( suffix ,lm )",
+        "fuse(suffix,   lm)\n",
+    )
+    answers = [
+        llm().generate("One day", SamplingParams(method=name, **PARAMS))[0]
+        for name in spellings
+    ]
     assert {answer.method for answer in answers} == {"fuse(suffix, lm)"}
     assert len({id(drafter(name)) for name in spellings}) == 1
-    assert LLM(starter.target(), draft={" lm ": starter.draft()}, method=" lm ").method == "lm"
+    assert (
+        LLM(starter.target(), draft={" lm ": starter.draft()}, method=" lm ").method
+        == "lm"
+    )
 
 
 def test_methods_share_their_members():
-    """A draft model is in memory once, however many methods draft with it; the text is the same in all of them."""
-    names = ("lm", "fuse(suffix, lm)", "cascade(lm, ngram)", "fuse(cascade(suffix, lm), ngram)")
+    """A draft model is in memory once, however many methods draft with it; the text is
+    the same in all of them.
+    """
+    names = (
+        "lm",
+        "fuse(suffix, lm)",
+        "cascade(lm, ngram)",
+        "fuse(cascade(suffix, lm), ngram)",
+    )
     params = [SamplingParams(method=name, **PARAMS) for name in (*names, "none")]
     together = llm().generate(["One day"] * 5, params)
     assert len({answer.text for answer in together}) == 1
     alone, first, second, nested = map(drafter, names)
     assert alone is llm().engine.drafter
-    assert first.members[1] is second.members[0] is nested.members[0].members[1] is alone
+    assert (
+        first.members[1] is second.members[0] is nested.members[0].members[1] is alone
+    )
 
 
 def test_drafters_that_no_request_uses_are_freed():
-    llm = LLM(starter.target(), dtype="float32", nodes=3, method="ngram", draft={"ngram": None, "lm": starter.draft()})
-    running = llm.stream("One day", SamplingParams(method="fuse(ngram, lm)", max_tokens=64, ignore_eos=True))
+    llm = LLM(
+        starter.target(),
+        dtype="float32",
+        nodes=3,
+        method="ngram",
+        draft={"ngram": None, "lm": starter.draft()},
+    )
+    running = llm.stream(
+        "One day",
+        SamplingParams(method="fuse(ngram, lm)", max_tokens=64, ignore_eos=True),
+    )
     next(running)
     used = weakref.ref(llm.speculator(SamplingParams(method="fuse(ngram, lm)")).drafter)
-    unused = weakref.ref(llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter)
+    unused = weakref.ref(
+        llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
+    )
     for number in range(UNUSED):
         llm.speculator(SamplingParams(method="suffix", nodes=number))
     gc.collect()
     assert (used() is None, unused() is None) == (False, True)
-    assert llm.speculator(SamplingParams(method="fuse(ngram, lm)")).drafter is used(), "found again, not loaded again"
+    assert llm.speculator(SamplingParams(method="fuse(ngram, lm)")).drafter is used(), (
+        "found again, not loaded again"
+    )
     running.close()
     for number in range(UNUSED):
         llm.speculator(SamplingParams(method="suffix", nodes=number))
@@ -96,9 +131,19 @@ def test_objects_in_use_are_found_after_others_took_their_place():
 
 
 def test_rounds_go_on_while_a_drafter_is_loaded(monkeypatch):
-    """The load waits here for a round of another request, which it would otherwise stop."""
-    llm = LLM(starter.target(), dtype="float32", nodes=3, method="ngram", draft={"ngram": None, "lm": starter.draft()})
-    other = llm.stream("One day", SamplingParams(max_tokens=64, ignore_eos=True, seed=1))
+    """The load waits here for a round of another request, which it would otherwise
+    stop.
+    """
+    llm = LLM(
+        starter.target(),
+        dtype="float32",
+        nodes=3,
+        method="ngram",
+        draft={"ngram": None, "lm": starter.draft()},
+    )
+    other = llm.stream(
+        "One day", SamplingParams(max_tokens=64, ignore_eos=True, seed=1)
+    )
     started, round_done = Event(), Event()
     load = LanguageModelDrafter.load
 

@@ -1,4 +1,6 @@
-"""Blocks: computed once a round for all sequences together, and read depth by depth as trees and chains grow."""
+"""Blocks: computed once a round for all sequences together, and read depth by depth as
+trees and chains grow.
+"""
 
 from collections.abc import Sequence as List
 from dataclasses import replace
@@ -22,7 +24,9 @@ DEEP = 4
 
 
 class Told(BlockPredictor):
-    """Stands where a head stands: its laws are drawn from the anchor and the number of states it was shown."""
+    """Stands where a head stands: its laws are drawn from the anchor and the number of
+    states it was shown.
+    """
 
     def __init__(self) -> None:
         super().__init__(torch.nn.Identity(), target(), DEEP)
@@ -30,8 +34,16 @@ class Told(BlockPredictor):
 
     def compute(self, requests: List[BlockRequest]) -> torch.Tensor:
         self.asked.append(list(requests))
-        made = (torch.Generator().manual_seed(one.anchor * 1000 + self.seen[one.id]) for one in requests)
-        return torch.stack([3 * torch.randn(DEEP, target().vocab, generator=generator) for generator in made])
+        made = (
+            torch.Generator().manual_seed(one.anchor * 1000 + self.seen[one.id])
+            for one in requests
+        )
+        return torch.stack(
+            [
+                3 * torch.randn(DEEP, target().vocab, generator=generator)
+                for generator in made
+            ]
+        )
 
 
 class Independent(Told):
@@ -43,11 +55,17 @@ class Dependent(Told):
     """Each guess depends on the one before it."""
 
     def after(self, distributions: torch.Tensor, tokens: List[int]) -> torch.Tensor:
-        return distributions + torch.stack([distributions[0].roll(token) for token in tokens])
+        return distributions + torch.stack(
+            [distributions[0].roll(token) for token in tokens]
+        )
 
 
-def started(drafter: BlockDrafter, prompt: tuple[int, ...], temperature: float = 0.8) -> Sequence:
-    one = Request(prompt, SamplingParams(temperature=temperature, seed=4, max_tokens=20)).sequence(target().eos)
+def started(
+    drafter: BlockDrafter, prompt: tuple[int, ...], temperature: float = 0.8
+) -> Sequence:
+    one = Request(
+        prompt, SamplingParams(temperature=temperature, seed=4, max_tokens=20)
+    ).sequence(target().eos)
     drafter.on_hidden_states(one, 0, torch.zeros(len(prompt) - 1, 3))
     return one
 
@@ -57,11 +75,17 @@ def batch(*sequences: Sequence, shared: bool = True) -> Batch:
 
 
 def test_one_forward_a_round_for_all_sequences():
-    for blocks, shared in ((Independent(), True), (Dependent(), True), (Dependent(), False)):
+    for blocks, shared in (
+        (Independent(), True),
+        (Dependent(), True),
+        (Dependent(), False),
+    ):
         drafter = BlockDrafter(blocks, (4,))
         sequences = [started(drafter, prompt) for prompt in prompts()[:3]]
         draft = drafter.propose(batch(*sequences, shared=shared), [8, 8, 8])
-        assert [[one.id for one in wanted] for wanted in blocks.asked] == [[one.id for one in sequences]]
+        assert [[one.id for one in wanted] for wanted in blocks.asked] == [
+            [one.id for one in sequences]
+        ]
         assert all(len(tree) == 8 or not shared for tree in draft.trees)
         assert max(map(max, (tree.depths for tree in draft.trees))) <= DEEP
 
@@ -73,17 +97,24 @@ def test_states_are_shown_once_and_in_order():
     drafter.propose(batch(one), [2])
     drafter.propose(batch(one), [2])
     one.tokens += [7, 8, 9]
-    assert drafter.propose(batch(one), [2]).trees[0].tokens == []  # the target was not heard there yet
+    # the target was not heard there yet
+    assert drafter.propose(batch(one), [2]).trees[0].tokens == []
     drafter.on_hidden_states(one, len(one.tokens) - 4, torch.arange(9.0).view(3, 3))
     drafter.propose(batch(one), [2])
-    assert [len(wanted.states) for asked in blocks.asked for wanted in asked] == [len(prompts()[0]) - 1, 0, 3]
+    assert [len(wanted.states) for asked in blocks.asked for wanted in asked] == [
+        len(prompts()[0]) - 1,
+        0,
+        3,
+    ]
     assert torch.equal(blocks.asked[-1][0].states, torch.arange(9.0).view(3, 3))
     assert [asked[0].anchor for asked in blocks.asked] == [prompts()[0][-1]] * 2 + [9]
 
 
 @pytest.mark.parametrize("most", [1, 5, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
-def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, monkeypatch):
+def test_all_levels_at_once_grow_the_tree_that_levels_grow(
+    temperature, most, monkeypatch
+):
     def start():
         drafter = BlockDrafter(Independent(), (4,))
         one = started(drafter, prompts()[1], temperature)
@@ -97,30 +128,49 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, mo
 
 @pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
 @pytest.mark.parametrize("based", [False, True])
-def test_a_vocabulary_of_odd_size_grows_the_tree_of_one_with_tokens_that_nothing_speaks_for(based):
+def test_a_vocabulary_of_odd_size_grows_the_tree_of_one_with_tokens_that_nothing_speaks_for(
+    based,
+):
     draws = torch.Generator().manual_seed(5)
-    distributions, noise = torch.randn(3, 61, generator=draws), torch.randn(3, 61, generator=draws)
+    distributions, noise = (
+        torch.randn(3, 61, generator=draws),
+        torch.randn(3, 61, generator=draws),
+    )
     distributions[:, 60] = 3.0
     table = torch.randn(2, 61, 16, generator=draws).bfloat16() if based else None
     ask = TreeRequest(40, 8, 3, 16, 40, 0.0, 1.0, 0.8, noise, ())
-    wide = NativeBlockTrees(64, None if table is None else tuple(functional.pad(table, (0, 0, 0, 3))))
+    wide = NativeBlockTrees(
+        64, None if table is None else tuple(functional.pad(table, (0, 0, 0, 3)))
+    )
     beyond = functional.pad(distributions, (0, 3), value=-torch.inf)
     wanted = wide.grow(beyond, 60, replace(ask, noise=functional.pad(noise, (0, 3))))
-    found = NativeBlockTrees(61, None if table is None else tuple(table)).grow(distributions, 60, ask)
-    assert (found.tokens, found.parents, found.probabilities) == (wanted.tokens, wanted.parents, wanted.probabilities)
+    found = NativeBlockTrees(61, None if table is None else tuple(table)).grow(
+        distributions, 60, ask
+    )
+    assert (found.tokens, found.parents, found.probabilities) == (
+        wanted.tokens,
+        wanted.parents,
+        wanted.probabilities,
+    )
     assert len(found.tokens) == 40
     assert max(found.tokens) == 60
 
 
 def test_a_guess_follows_from_the_one_before_it():
-    """What a node says is the row of its depth, bettered by its own token: not by that of its uncle."""
+    """What a node says is the row of its depth, bettered by its own token: not by that
+    of its uncle.
+    """
     drafter = BlockDrafter(Dependent(), (4,))
     one = started(drafter, prompts()[0], 0.0)
     tree = drafter.propose(batch(one), [16]).trees[0]
     distributions = drafter.blocks.block(one.id)
     assert len(set(tree.parents)) > 3
     for node in range(-1, len(tree)):
-        children = [tree.tokens[child] for child, parent in enumerate(tree.parents) if parent == node]
+        children = [
+            tree.tokens[child]
+            for child, parent in enumerate(tree.parents)
+            if parent == node
+        ]
         token = one.tokens[-1] if node < 0 else tree.tokens[node]
         row = distributions[tree.depths[node + 1]] if children else distributions[0]
         said = row + row.roll(token)

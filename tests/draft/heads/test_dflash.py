@@ -1,4 +1,6 @@
-"""The head computes what its definition says, in as many rounds as there are, and its folders are those of others."""
+"""The head computes what its definition says, in as many rounds as there are, and its
+folders are those of others.
+"""
 
 import json
 from pathlib import Path
@@ -17,16 +19,29 @@ from foreword.model.loading.checkpoint import Checkpoint
 from running import draft, target
 
 SIZES = {
-    "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024,
-}  # fmt: skip
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+}
 BLOCK, MASK, STATES = 4, 3, (2, 5)
 
 
 def head(**changes: object) -> DFlashHead:
     torch.manual_seed(0)
     made = DFlashHead(
-        Layout(Qwen3Config(**{**SIZES, **changes}), STATES, BLOCK, MASK, sample_from_anchor=False, depth=8)
+        Layout(
+            Qwen3Config(**{**SIZES, **changes}),
+            STATES,
+            BLOCK,
+            MASK,
+            sample_from_anchor=False,
+            depth=8,
+        )
     )
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, 0.5 if parameter.dim() == 1 else 0.0, 0.2)
@@ -40,11 +55,15 @@ def folder(tmp_path) -> Path:
 
 
 def defined(made: DFlashHead, states: torch.Tensor, anchor: int) -> torch.Tensor:
-    """The logits of a block after a text of which the target said `states`, from scratch, head by head."""
+    """The logits of a block after a text of which the target said `states`, from
+    scratch, head by head.
+    """
     context = made.hidden_norm(F.linear(states, made.fc.weight))
     x = target().embed(torch.tensor([anchor] + [MASK] * (BLOCK - 1)))
     length = len(states)
-    angles = torch.arange(length + BLOCK)[:, None] * 10_000.0 ** (-torch.arange(0, 32, 2) / 32)
+    angles = torch.arange(length + BLOCK)[:, None] * 10_000.0 ** (
+        -torch.arange(0, 32, 2) / 32
+    )
     cos, sin = (torch.cat([part, part], -1) for part in (angles.cos(), angles.sin()))
 
     def turned(rows: torch.Tensor, where: slice) -> torch.Tensor:
@@ -56,11 +75,18 @@ def defined(made: DFlashHead, states: torch.Tensor, anchor: int) -> torch.Tensor
         seen = torch.cat([context, own])
         outs = []
         for number in range(6):
-            mine, shared = slice(32 * number, 32 * number + 32), slice(32 * (number // 3), 32 * (number // 3) + 32)
+            mine, shared = (
+                slice(32 * number, 32 * number + 32),
+                slice(32 * (number // 3), 32 * (number // 3) + 32),
+            )
             query = attention.q_norm(own @ attention.q_proj.weight[mine].T)
             key = attention.k_norm(seen @ attention.k_proj.weight[shared].T)
             value = seen @ attention.v_proj.weight[shared].T
-            scores = turned(query, slice(length, None)) @ turned(key, slice(None)).T / 32**0.5
+            scores = (
+                turned(query, slice(length, None))
+                @ turned(key, slice(None)).T
+                / 32**0.5
+            )
             outs.append(scores.softmax(-1) @ value)
         x = x + torch.cat(outs, -1) @ attention.o_proj.weight.T
         x = x + layer.mlp(layer.post_attention_layernorm(x))
@@ -77,35 +103,61 @@ def test_a_block_is_what_the_definition_says_in_every_round():
     shown = {7: 0, 8: 0}
     for upto in ({7: 13, 8: 1}, {7: 14, 8: 1}, {7: 18, 8: 30}, {7: 40, 8: 40}):
         found = blocks.compute(
-            [BlockRequest(one, 100 + end, states[one][shown[one] : end]) for one, end in upto.items()]
+            [
+                BlockRequest(one, 100 + end, states[one][shown[one] : end])
+                for one, end in upto.items()
+            ]
         )
         for distributions, (one, end) in zip(found, upto.items(), strict=True):
             torch.testing.assert_close(
-                distributions, defined(plain, states[one][:end], 100 + end), atol=2e-3, rtol=1e-4
+                distributions,
+                defined(plain, states[one][:end], 100 + end),
+                atol=2e-3,
+                rtol=1e-4,
             )
         shown = upto
 
 
 def test_tensors_and_config_are_those_of_the_published_layout(folder):
-    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
-    parts = (
-        ["input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
-        + [f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")]
-    )  # fmt: skip
+    tensors, config = (
+        load_file(folder / "model.safetensors"),
+        json.loads((folder / "config.json").read_text()),
+    )
+    parts = [
+        "input_layernorm",
+        "post_attention_layernorm",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    ] + [
+        f"self_attn.{name}"
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+    ]
     layers = {f"layers.{number}.{part}.weight" for number in (0, 1) for part in parts}
     assert set(tensors) == layers | {"fc.weight", "hidden_norm.weight", "norm.weight"}
     assert tensors["fc.weight"].shape == (384, 768)
     assert tensors["layers.1.self_attn.k_proj.weight"].shape == (64, 384)
     assert config["architectures"] == ["DFlashDraftModel"]
-    assert config["dflash_config"] == {"mask_token_id": MASK, "target_layer_ids": [1, 4]}
-    assert (config["block_size"], config["num_target_layers"], config["model_type"]) == (BLOCK, 8, "qwen3")
+    assert config["dflash_config"] == {
+        "mask_token_id": MASK,
+        "target_layer_ids": [1, 4],
+    }
+    assert (
+        config["block_size"],
+        config["num_target_layers"],
+        config["model_type"],
+    ) == (BLOCK, 8, "qwen3")
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 10_000.0
     assert "sample_from_anchor" not in config
 
 
 def test_what_was_written_is_read(folder):
     found = DFlashHead.read(Checkpoint.read(folder))
-    assert (found.layout.states, found.layout.block, found.layout.mask) == (STATES, BLOCK, MASK)
+    assert (found.layout.states, found.layout.block, found.layout.mask) == (
+        STATES,
+        BLOCK,
+        MASK,
+    )
     assert not found.layout.sample_from_anchor
     for name, tensor in head().state_dict().items():
         assert torch.equal(found.state_dict()[name], tensor)
@@ -113,14 +165,27 @@ def test_what_was_written_is_read(folder):
 
 def test_the_layout_of_speculators_says_the_same(folder):
     config = json.loads((folder / "config.json").read_text())
-    layers = {name: config[name] for name in (*SIZES, "rms_norm_eps", "rope_parameters", "model_type")}
+    layers = {
+        name: config[name]
+        for name in (*SIZES, "rms_norm_eps", "rope_parameters", "model_type")
+    }
     foreign = {
-        "speculators_model_type": "dflash", "transformer_layer_config": layers, "block_size": BLOCK,
-        "aux_hidden_state_layer_ids": list(STATES), "mask_token_id": MASK, "sample_from_anchor": True,
-    }  # fmt: skip
+        "speculators_model_type": "dflash",
+        "transformer_layer_config": layers,
+        "block_size": BLOCK,
+        "aux_hidden_state_layer_ids": list(STATES),
+        "mask_token_id": MASK,
+        "sample_from_anchor": True,
+    }
     (folder / "config.json").write_text(json.dumps(foreign))
     found = DFlashHead.read(Checkpoint.read(folder)).layout
-    assert (found.states, found.block, found.mask, found.sample_from_anchor, found.draft_tokens) == (
+    assert (
+        found.states,
+        found.block,
+        found.mask,
+        found.sample_from_anchor,
+        found.draft_tokens,
+    ) == (
         STATES,
         BLOCK,
         MASK,
@@ -132,7 +197,9 @@ def test_the_layout_of_speculators_says_the_same(folder):
 
 def test_the_anchor_may_guess_itself(folder):
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"sample_from_anchor": True}))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"sample_from_anchor": True})
+    )
     states = torch.zeros(3, 768)
     distributions = []
     for source in (head(), DFlashHead.read(Checkpoint.read(folder))):
@@ -145,15 +212,22 @@ def test_the_anchor_may_guess_itself(folder):
 
 
 def test_embeddings_that_a_checkpoint_repeats_are_left_aside(folder):
-    tensors = load_file(folder / "model.safetensors") | {"embed_tokens.weight": torch.zeros(2, 2)}
+    tensors = load_file(folder / "model.safetensors") | {
+        "embed_tokens.weight": torch.zeros(2, 2)
+    }
     save_file(tensors, folder / "model.safetensors")
     assert DFlashDrafter.load(folder, target(), None).hidden_layers == STATES
 
 
 @pytest.mark.parametrize("names", [("d2t", "t2d"), ("d2t",), ("t2d",)])
 def test_map_of_the_full_vocabulary_is_left_aside(folder, names):
-    whole = {"d2t": torch.zeros(8192, dtype=torch.int64), "t2d": torch.ones(8192, dtype=torch.bool)}
-    tensors = load_file(folder / "model.safetensors") | {name: whole[name] for name in names}
+    whole = {
+        "d2t": torch.zeros(8192, dtype=torch.int64),
+        "t2d": torch.ones(8192, dtype=torch.bool),
+    }
+    tensors = load_file(folder / "model.safetensors") | {
+        name: whole[name] for name in names
+    }
     save_file(tensors, folder / "model.safetensors")
     assert DFlashDrafter.load(folder, target(), None).hidden_layers == STATES
 
@@ -165,12 +239,28 @@ def test_map_of_the_full_vocabulary_is_left_aside(folder, names):
         ({"hidden_size": None}, {}, "config.json lacks hidden_size"),
         ({"block_size": None}, {}, "has no block_size"),
         ({"dflash_config": {"mask_token_id": 3}}, {}, "has no target_layer_ids"),
-        ({"dflash_config": {"mask_token_id": 8192, "target_layer_ids": [1, 4]}}, {}, "mask_token_id must be one of"),
-        ({"dflash_config": {"mask_token_id": 3, "target_layer_ids": [1, 8]}}, {}, "has states 0 to 8"),
-        ({"layer_types": ["sliding_attention", "full_attention"]}, {}, "sliding window"),
+        (
+            {"dflash_config": {"mask_token_id": 8192, "target_layer_ids": [1, 4]}},
+            {},
+            "mask_token_id must be one of",
+        ),
+        (
+            {"dflash_config": {"mask_token_id": 3, "target_layer_ids": [1, 8]}},
+            {},
+            "has states 0 to 8",
+        ),
+        (
+            {"layer_types": ["sliding_attention", "full_attention"]},
+            {},
+            "sliding window",
+        ),
         ({"intermediate_size": 97}, {}, "has the shape"),
         ({}, {"norm.weight": None}, "lacks norm.weight"),
-        ({}, {"layers.2.mlp.up_proj.weight": torch.zeros(1)}, "holds layers.2.mlp.up_proj.weight"),
+        (
+            {},
+            {"layers.2.mlp.up_proj.weight": torch.zeros(1)},
+            "holds layers.2.mlp.up_proj.weight",
+        ),
         ({}, {"d2t": torch.zeros(1)}, "reduced vocabulary"),
         ({}, {"d2t": torch.ones(8192, dtype=torch.int64)}, "reduced vocabulary"),
         ({}, {"t2d": torch.arange(8192) > 0}, "reduced vocabulary"),
@@ -180,7 +270,10 @@ def test_a_folder_that_does_not_fit_is_refused(folder, config, tensors, said):
     found = json.loads((folder / "config.json").read_text()) | config
     (folder / "config.json").write_text(json.dumps(found))
     held = load_file(folder / "model.safetensors") | tensors
-    save_file({name: tensor for name, tensor in held.items() if tensor is not None}, folder / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in held.items() if tensor is not None},
+        folder / "model.safetensors",
+    )
     with pytest.raises(ModelError, match=said):
         DFlashDrafter.load(folder, target(), None)
 

@@ -1,4 +1,6 @@
-"""The token before betters the law of a guess, through two small tables; folders are those of others."""
+"""The token before betters the law of a guess, through two small tables; folders are
+those of others.
+"""
 
 import json
 from pathlib import Path
@@ -21,18 +23,31 @@ from foreword.types import Batch, SamplingParams
 from running import Request, prompts, target
 
 SIZES = {
-    "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024,
-}  # fmt: skip
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+}
 RANK = 6
 
 
-native = pytest.mark.skipif(isinstance(forward.library(), str), reason=f"no native kernel here: {forward.library()}")
+native = pytest.mark.skipif(
+    isinstance(forward.library(), str),
+    reason=f"no native kernel here: {forward.library()}",
+)
 
 
 def head(*, rank: int = RANK, **options: bool) -> DSparkHead:
     torch.manual_seed(0)
-    return DSparkHead(Layout(Qwen3Config(**SIZES), (3, 6), 4, 0, sample_from_anchor=True, depth=8), rank, **options)
+    return DSparkHead(
+        Layout(Qwen3Config(**SIZES), (3, 6), 4, 0, sample_from_anchor=True, depth=8),
+        rank,
+        **options,
+    )
 
 
 @pytest.fixture
@@ -53,17 +68,25 @@ def test_each_guess_is_bettered_by_the_token_before_it():
     fresh = head()
     table = fresh.markov_head.markov_w1.weight @ fresh.markov_head.markov_w2.weight.T
     first = blocks.read([Read(1, 5, [9])])
-    torch.testing.assert_close(first[0], distributions[0] + table[9], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        first[0], distributions[0] + table[9], atol=1e-4, rtol=1e-4
+    )
     level = blocks.read([Read(1, 6, [20, 21], [-1, -1], 2)])
-    torch.testing.assert_close(level, distributions[[1, 1]] + table[[20, 21]], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        level, distributions[[1, 1]] + table[[20, 21]], atol=1e-4, rtol=1e-4
+    )
     deeper = blocks.read([Read(1, 6, [22], [-1, -1, 1], 1, held=2)])
-    torch.testing.assert_close(deeper, distributions[[2]] + table[[22]], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        deeper, distributions[[2]] + table[[22]], atol=1e-4, rtol=1e-4
+    )
 
 
 @native
 @pytest.mark.parametrize("most", [1, 6, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
-def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, monkeypatch):
+def test_all_levels_at_once_grow_the_tree_that_levels_grow(
+    temperature, most, monkeypatch
+):
     """In C from the table and the block; and the table is held once."""
 
     def start():
@@ -72,7 +95,11 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(temperature, most, mo
         params = SamplingParams(temperature=temperature, seed=4, max_tokens=20)
         one = Request(prompts()[1], params).sequence(target("bfloat16").eos)
         drafter.on_hidden_states(
-            one, 0, torch.randn(len(one.tokens) - 1, 768, generator=torch.Generator().manual_seed(1))
+            one,
+            0,
+            torch.randn(
+                len(one.tokens) - 1, 768, generator=torch.Generator().manual_seed(1)
+            ),
         )
         return drafter, one, Batch((one,), NoiseStreams(8192, shared=True))
 
@@ -86,28 +113,44 @@ def test_confidence_sees_the_token_before_and_not_the_guess():
     hidden = torch.randn(3, 384)
     weight, bias = made.confidence_head.proj.weight[0], made.confidence_head.proj.bias
     known = torch.cat([hidden, made.markov_head.markov_w1.weight[[4, 5, 6]]], -1)
-    torch.testing.assert_close(made.confidence(hidden, torch.tensor([4, 5, 6])), known @ weight + bias)
+    torch.testing.assert_close(
+        made.confidence(hidden, torch.tensor([4, 5, 6])), known @ weight + bias
+    )
     alone = head(assured_by_token=False)
     assert alone.confidence_head.proj.weight.shape == (1, 384)
     assert torch.equal(
-        alone.confidence(hidden, torch.tensor([4, 5, 6])), alone.confidence(hidden, torch.tensor([7, 8, 9]))
+        alone.confidence(hidden, torch.tensor([4, 5, 6])),
+        alone.confidence(hidden, torch.tensor([7, 8, 9])),
     )
     assert head(assured=False).confidence(hidden, torch.tensor([4, 5, 6])) is None
 
 
 def test_tensors_and_config_are_those_of_the_published_layout(folder):
-    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    tensors, config = (
+        load_file(folder / "model.safetensors"),
+        json.loads((folder / "config.json").read_text()),
+    )
     assert tensors["markov_head.markov_w1.weight"].shape == (8192, RANK)
     assert tensors["markov_head.markov_w2.weight"].shape == (8192, RANK)
     assert tensors["confidence_head.proj.weight"].shape == (1, 384 + RANK)
     assert tensors["confidence_head.proj.bias"].shape == (1,)
     assert config["architectures"] == ["Qwen3DSparkModel"]
-    assert (config["target_layer_ids"], config["mask_token_id"], config["block_size"]) == ([2, 5], 0, 4)
+    assert (
+        config["target_layer_ids"],
+        config["mask_token_id"],
+        config["block_size"],
+    ) == ([2, 5], 0, 4)
     assert (config["markov_rank"], config["markov_head_type"]) == (RANK, "vanilla")
-    assert config["enable_confidence_head"] is config["confidence_head_with_markov"] is True
+    assert (
+        config["enable_confidence_head"]
+        is config["confidence_head_with_markov"]
+        is True
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"assured": False}, {"assured_by_token": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"assured": False}, {"assured_by_token": False}]
+)
 def test_what_was_written_is_read(tmp_path, options):
     made = head(**options)
     made.dump(torch.float32).write(tmp_path)
@@ -123,12 +166,20 @@ def test_what_was_written_is_read(tmp_path, options):
 def test_the_layout_of_speculators_says_the_same(folder):
     config = json.loads((folder / "config.json").read_text())
     foreign = {
-        "speculators_model_type": "dspark", "transformer_layer_config": {name: config[name] for name in SIZES},
-        "aux_hidden_state_layer_ids": [3, 6], "sample_from_anchor": False,
+        "speculators_model_type": "dspark",
+        "transformer_layer_config": {name: config[name] for name in SIZES},
+        "aux_hidden_state_layer_ids": [3, 6],
+        "sample_from_anchor": False,
     } | {
         name: config[name]
-        for name in ("block_size", "mask_token_id", "markov_rank", "markov_head_type", "enable_confidence_head")
-    }  # fmt: skip
+        for name in (
+            "block_size",
+            "mask_token_id",
+            "markov_rank",
+            "markov_head_type",
+            "enable_confidence_head",
+        )
+    }
     (folder / "config.json").write_text(json.dumps(foreign))
     drafter = DSparkDrafter.load(folder, target(), None)
     assert (drafter.hidden_layers, drafter.deep) == ((3, 6), 3)
@@ -143,13 +194,20 @@ def test_the_layout_of_speculators_says_the_same(folder):
         ({"markov_rank": 7}, {}, "has the shape"),
         ({"mask_token_id": None}, {}, "has no mask_token_id"),
         ({"enable_confidence_head": False}, {}, "holds confidence_head.proj.bias"),
-        ({}, {"markov_head.markov_w2.weight": None}, "lacks markov_head.markov_w2.weight"),
+        (
+            {},
+            {"markov_head.markov_w2.weight": None},
+            "lacks markov_head.markov_w2.weight",
+        ),
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused(folder, config, tensors, said):
     found = json.loads((folder / "config.json").read_text()) | config
     (folder / "config.json").write_text(json.dumps(found))
     held = load_file(folder / "model.safetensors") | tensors
-    save_file({name: tensor for name, tensor in held.items() if tensor is not None}, folder / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in held.items() if tensor is not None},
+        folder / "model.safetensors",
+    )
     with pytest.raises(ModelError, match=said):
         DSparkDrafter.load(folder, target(), None)

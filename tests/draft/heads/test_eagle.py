@@ -1,4 +1,6 @@
-"""EAGLE-3 heads as files that other engines read too, and what is said of those that do not fit."""
+"""EAGLE-3 heads as files that other engines read too, and what is said of those that do
+not fit.
+"""
 
 import json
 
@@ -17,12 +19,20 @@ from pair import VOCAB, llama, setting
 
 LAYERS = 8
 NAMES = {
-    "fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d",
-    "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight", "midlayer.post_attention_layernorm.weight",
+    "fc.weight",
+    "norm.weight",
+    "lm_head.weight",
+    "d2t",
+    "t2d",
+    "midlayer.input_layernorm.weight",
+    "midlayer.hidden_norm.weight",
+    "midlayer.post_attention_layernorm.weight",
     *(f"midlayer.self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"midlayer.mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
-}  # fmt: skip
-"""What vLLM's and SGLang's loaders of LlamaForCausalLMEagle3 look for (a target's embeddings are used)."""
+}
+"""What vLLM's and SGLang's loaders of LlamaForCausalLMEagle3 look for (a target's
+embeddings are used).
+"""
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +59,41 @@ def change(folder, **values) -> None:
 def test_it_is_written_as_other_engines_read_it(folder, target):
     found = Checkpoint.read(folder)
     assert set(found.tensors) == NAMES
-    assert {name: list(tensor.shape) for name, tensor in found.tensors.items() if "proj" not in name} == {
-        "fc.weight": [32, 96], "norm.weight": [32], "lm_head.weight": [200, 32], "d2t": [200], "t2d": [VOCAB],
-        "midlayer.input_layernorm.weight": [32], "midlayer.hidden_norm.weight": [32],
+    assert {
+        name: list(tensor.shape)
+        for name, tensor in found.tensors.items()
+        if "proj" not in name
+    } == {
+        "fc.weight": [32, 96],
+        "norm.weight": [32],
+        "lm_head.weight": [200, 32],
+        "d2t": [200],
+        "t2d": [VOCAB],
+        "midlayer.input_layernorm.weight": [32],
+        "midlayer.hidden_norm.weight": [32],
         "midlayer.post_attention_layernorm.weight": [32],
-    }  # fmt: skip
+    }
     assert found.tensors["midlayer.self_attn.q_proj.weight"].shape == (32, 64)
     assert found.tensors["midlayer.self_attn.k_proj.weight"].shape == (16, 64)
-    assert (found.tensors["d2t"].dtype, found.tensors["t2d"].dtype) == (torch.int64, torch.bool)
+    assert (found.tensors["d2t"].dtype, found.tensors["t2d"].dtype) == (
+        torch.int64,
+        torch.bool,
+    )
     wanted = {
-        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1, "vocab_size": VOCAB,
-        "draft_vocab_size": 200, "hidden_size": 32, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "vocab_size": VOCAB,
+        "draft_vocab_size": 200,
+        "hidden_size": 32,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
         "norm_before_residual": False,
-    }  # fmt: skip
+    }
     assert wanted.items() <= dict(found.config).items()
-    assert "eagle_aux_hidden_state_layer_ids" not in found.config, "2, 4, 5 of 8 are what every engine takes anyway"
+    assert "eagle_aux_hidden_state_layer_ids" not in found.config, (
+        "2, 4, 5 of 8 are what every engine takes anyway"
+    )
     assert load(folder, target.config).config.states == (2, 4, 5)
 
 
@@ -87,29 +117,42 @@ def test_what_is_written_is_read(folder, head, target):
 
 def test_the_layout_of_speculators_is_read_too(folder, head, target):
     found = Checkpoint.read(folder)
-    tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in found.tensors.items()}
+    tensors = {
+        name.replace("midlayer.", "layers.0."): tensor
+        for name, tensor in found.tensors.items()
+    }
     tensors["embed_tokens.weight"] = torch.randn(VOCAB, 32)
     config = {
-        "speculators_model_type": "eagle3", "draft_vocab_size": 200, "norm_before_residual": True,
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": 200,
+        "norm_before_residual": True,
         "transformer_layer_config": dict(found.config) | {"architectures": None},
-    }  # fmt: skip
+    }
     Checkpoint("", config, tensors).write(folder)
     again = load(folder, target.config)
     assert again.config.embeds
     assert again.config.norm_before_residual
-    assert torch.equal(again.midlayer.mlp.up_proj.weight, head.midlayer.mlp.up_proj.weight)
+    assert torch.equal(
+        again.midlayer.mlp.up_proj.weight, head.midlayer.mlp.up_proj.weight
+    )
     assert torch.equal(again.embed_tokens.weight, tensors["embed_tokens.weight"])
 
 
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, "as an EAGLE-3 head: its config names"),
+        (
+            {"architectures": ["LlamaForCausalLM"]},
+            "as an EAGLE-3 head: its config names",
+        ),
         ({"vocab_size": 64}, "vocabulary of 64 tokens, and .* has 320"),
         ({"fc_norm": True}, "uses fc_norm, which is not supported"),
         ({"num_hidden_layers": 2}, "uses several layers"),
         ({"model_type": "qwen3"}, "layer type 'qwen3' is not supported"),
-        ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, "reads 96 features, and the target has 2 times 32"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [1, 2]},
+            "reads 96 features, and the target has 2 times 32",
+        ),
         ({"hidden_size": 64}, "has no embeddings of its own"),
         ({"intermediate_size": 48}, r"mlp\.\w+_proj\.weight has the shape"),
     ],
@@ -127,7 +170,9 @@ def test_tensors_that_are_missing_or_damaged_are_refused(folder, target):
         Checkpoint("", whole.config, rest).write(folder)
         with pytest.raises(ModelError, match=f"lacks {name}"):
             load(folder, target.config)
-    Checkpoint("", whole.config, {**whole.tensors, "d2t": torch.full((200,), 300)}).write(folder)
+    Checkpoint(
+        "", whole.config, {**whole.tensors, "d2t": torch.full((200,), 300)}
+    ).write(folder)
     with pytest.raises(ModelError, match="d2t points outside"):
         load(folder, target.config)
 

@@ -1,4 +1,6 @@
-"""The head in C against its plain definition, and the promise that a row's bits are its own."""
+"""The head in C against its plain definition, and the promise that a row's bits are its
+own.
+"""
 
 import copy
 from dataclasses import replace
@@ -23,17 +25,32 @@ from foreword.types import Batch, SamplingParams, Sequence
 from pair import VOCAB, llama, setting
 from running import sayings, shelf, target
 
-native = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
-KINDS = ["reduced", "reduced to an odd number", "whole", "own embeddings", "normed before", "normed after", "biased"]
+native = pytest.mark.skipif(
+    reason() is not None, reason=f"no native kernel here: {reason()}"
+)
+KINDS = [
+    "reduced",
+    "reduced to an odd number",
+    "whole",
+    "own embeddings",
+    "normed before",
+    "normed after",
+    "biased",
+]
 PARENTS = [-1, -1, 0, 1, 1, 2, 4]
 LEVELS = ((0, 2), (2, 5), (5, 7))
 LENGTH = 60
 
 
 def made(kind: str = "reduced") -> EagleHead:
-    """A head with random weights for `beside`, float32; its tokens are not the first ones, nor in a row."""
+    """A head with random weights for `beside`, float32; its tokens are not the first
+    ones, nor in a row.
+    """
     torch.manual_seed(2)
-    head = new(setting(llama(0, layers=8, hidden=64)), EagleOptions(draft_vocab=203 if "odd" in kind else 192))
+    head = new(
+        setting(llama(0, layers=8, hidden=64)),
+        EagleOptions(draft_vocab=203 if "odd" in kind else 192),
+    )
     config = replace(
         head.config,
         embeds=kind == "own embeddings",
@@ -45,7 +62,11 @@ def made(kind: str = "reduced") -> EagleHead:
     for weight in head.parameters():
         nn.init.normal_(weight, 1.0 if weight.dim() == 1 else 0.0, 0.15)
     attention = head.midlayer.self_attn
-    for part in (attention.q_proj, attention.k_proj, attention.v_proj) if kind == "biased" else ():
+    for part in (
+        (attention.q_proj, attention.k_proj, attention.v_proj)
+        if kind == "biased"
+        else ()
+    ):
         part.bias = nn.Parameter(torch.randn(part.out_features))
     if kind != "whole":
         tokens = torch.randperm(VOCAB)[: config.draft_vocab].sort().values
@@ -57,7 +78,9 @@ def beside(dtype: torch.dtype) -> Model:
     return Model(llama(0, layers=8, hidden=64).to(dtype))
 
 
-def plain(head: EagleHead, model: Model, monkeypatch: pytest.MonkeyPatch) -> EagleDrafter:
+def plain(
+    head: EagleHead, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> EagleDrafter:
     with monkeypatch.context() as patch:
         patch.setattr(eagle, "unsupported", lambda *_: "it was asked for")
         return EagleDrafter(head, model)
@@ -78,7 +101,9 @@ def reader(head) -> NativeHead:
 
 @pytest.fixture
 def text() -> list[int]:
-    return torch.randint(VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
+    return torch.randint(
+        VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(1)
+    ).tolist()
 
 
 @pytest.fixture
@@ -103,9 +128,13 @@ def levels(past: int, nodes: list[int]) -> list[Read]:
 
 @pytest.mark.sample(3)
 @native
-def test_scores_are_those_of_the_plain_head_up_to_bfloat16(head, reader, text, states, monkeypatch):
+def test_scores_are_those_of_the_plain_head_up_to_bfloat16(
+    head, reader, text, states, monkeypatch
+):
     truth = EagleDrafter(copy.deepcopy(head), beside(torch.float32))._reader
-    rounded = plain(copy.deepcopy(head).bfloat16(), beside(torch.bfloat16), monkeypatch)._reader
+    rounded = plain(
+        copy.deepcopy(head).bfloat16(), beside(torch.bfloat16), monkeypatch
+    )._reader
     found = []
     for asked in (truth, rounded, reader):
         asked.open(1, 4 * LENGTH)
@@ -113,8 +142,11 @@ def test_scores_are_those_of_the_plain_head_up_to_bfloat16(head, reader, text, s
     silent = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, head.tokens, False)
     assert all(bool((said[:, silent] == -torch.inf).all()) for said in found)
     said = [one[:, head.tokens] for one in found]
-    theirs, ours = ((one - said[0]).pow(2).mean().sqrt() / said[0].std() for one in said[1:])
-    # Thoughts stay in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
+    theirs, ours = (
+        (one - said[0]).pow(2).mean().sqrt() / said[0].std() for one in said[1:]
+    )
+    # Thoughts stay in float32 between products here, so we are nearer to the truth than
+    # bfloat16 throughout.
     assert ours < theirs
     assert ours < 0.05
 
@@ -132,7 +164,9 @@ def test_the_bits_of_a_row_do_not_depend_on_its_company(reader, text, states):
     reader.open(2, 4 * LENGTH)
     reader.head_states.give(1, states[20:33])
     reader.head_states.give(2, states[:7])
-    together = [reader.read([Read(2, 0, text[:7]), Read(1, 20, text[20:33], keep=13)])[1:]]
+    together = [
+        reader.read([Read(2, 0, text[:7]), Read(1, 20, text[20:33], keep=13)])[1:]
+    ]
     together.append(reader.read([Read(2, 7, text[9:11], [-1, -1], 2), tree[0]])[2:])
     reader.head_states.give(2, states[7:15])
     together.append(reader.read([tree[1], Read(2, 7, text[7:15])])[:-1])
@@ -151,7 +185,12 @@ def test_a_guess_goes_on_from_what_was_thought_at_its_parent(reader, text, state
         return torch.cat([reader.read([read]) for read in reads])
 
     tree = after_the_text(levels(20, nodes))
-    chain = after_the_text([Read(1, 20, [nodes[n]], [-1, 0, 1][: i + 1], 1, held=i) for i, n in enumerate(branch)])
+    chain = after_the_text(
+        [
+            Read(1, 20, [nodes[n]], [-1, 0, 1][: i + 1], 1, held=i)
+            for i, n in enumerate(branch)
+        ]
+    )
     assert torch.equal(tree[branch], chain)
 
 
@@ -159,7 +198,9 @@ def test_a_guess_goes_on_from_what_was_thought_at_its_parent(reader, text, state
 def test_a_guess_whose_parent_was_not_read_is_refused(reader, text, states):
     reader.head_states.give(1, states[:20])
     reader.read([Read(1, 0, text[:20])])
-    with pytest.raises(ModelError, match="cannot read draft tokens before their parents"):
+    with pytest.raises(
+        ModelError, match="cannot read draft tokens before their parents"
+    ):
         reader.read([Read(1, 20, text[20:22], [-1, 0], 2)])
 
 
@@ -167,14 +208,18 @@ def asked(temperature: float) -> tuple[Sequence, Batch]:
     tokens = list(sayings()[2])
     params = SamplingParams(temperature=temperature, max_tokens=64)
     one = Sequence(1, tokens, 12, params, seed=7, eos=target("bfloat16").eos)
-    return one, Batch((one,), NoiseStreams(target("bfloat16").vocab, shared=True), True, 0.001)
+    return one, Batch(
+        (one,), NoiseStreams(target("bfloat16").vocab, shared=True), True, 0.001
+    )
 
 
 def told(drafter: EagleDrafter, one: Sequence) -> None:
     """The drafter hears what the target thinks of all but the last token."""
     model = target("bfloat16")
     model.open(-3, len(one.tokens))
-    states = model.read_hidden([Read(-3, 0, one.tokens[:-1], keep=0)], drafter.hidden_layers)[1]
+    states = model.read_hidden(
+        [Read(-3, 0, one.tokens[:-1], keep=0)], drafter.hidden_layers
+    )[1]
     model.close(-3)
     drafter.on_hidden_states(one, 0, states)
 
@@ -183,7 +228,11 @@ def trainable(dtype: str = "bfloat16", size: int = 400) -> EagleHead:
     """A trained head, of whose 400 tokens the first so many are left."""
     trained = load(shelf(EagleOptions(unroll=2, draft_vocab=400)), target().hf.config)
     head = EagleHead(replace(trained.config, draft_vocab=size))
-    kept = {name: weight[:size] for name, weight in trained.state_dict().items() if name in ("d2t", "lm_head.weight")}
+    kept = {
+        name: weight[:size]
+        for name, weight in trained.state_dict().items()
+        if name in ("d2t", "lm_head.weight")
+    }
     head.load_state_dict(trained.state_dict() | kept)
     return head.to(getattr(torch, dtype)).eval()
 
@@ -199,22 +248,31 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature, most, size, monke
         return drafter, one, batch
 
     by_level = grown(start, most, monkeypatch, AT_ONCE)
-    assert max(by_level[0].depths) > 1 or most == 1, "guesses after guesses are what this is about"
+    assert max(by_level[0].depths) > 1 or most == 1, (
+        "guesses after guesses are what this is about"
+    )
     check_same(grown(start, most, monkeypatch), by_level)
 
 
 @native
 def test_on_real_text_it_guesses_as_the_plain_head_does(monkeypatch):
     model, found = target("bfloat16"), []
-    for drafter in (EagleDrafter(trainable(), model), plain(trainable(), model, monkeypatch)):
+    for drafter in (
+        EagleDrafter(trainable(), model),
+        plain(trainable(), model, monkeypatch),
+    ):
         likeliest = []
         for number, text in enumerate(sayings()):
             model.open(-3, len(text))
-            states = model.read_hidden([Read(-3, 0, list(text), keep=0)], drafter.hidden_layers)[1]
+            states = model.read_hidden(
+                [Read(-3, 0, list(text), keep=0)], drafter.hidden_layers
+            )[1]
             model.close(-3)
             drafter._reader.open(number, len(text))
             drafter._reader.head_states.give(number, states[:-1])
-            said = drafter._reader.read([Read(number, 0, list(text[1:]), keep=len(text) - 1)])
+            said = drafter._reader.read(
+                [Read(number, 0, list(text[1:]), keep=len(text) - 1)]
+            )
             likeliest += said.argmax(-1).tolist()
         found.append(likeliest)
     same = sum(a == b for a, b in zip(*found, strict=True)) / len(found[0])
@@ -224,7 +282,9 @@ def test_on_real_text_it_guesses_as_the_plain_head_does(monkeypatch):
 
 def test_what_it_is_not_made_for_is_computed_plainly():
     biased = made()
-    biased.midlayer.mlp.gate_proj.bias = nn.Parameter(torch.zeros(len(biased.midlayer.mlp.gate_proj.weight)))
+    biased.midlayer.mlp.gate_proj.bias = nn.Parameter(
+        torch.zeros(len(biased.midlayer.mlp.gate_proj.weight))
+    )
     told = {
         "bfloat16 on CPU": (made(), beside(torch.float32)),
         "not the usual ones": (biased.bfloat16(), beside(torch.bfloat16)),
@@ -239,4 +299,6 @@ def test_what_it_is_not_made_for_is_computed_plainly():
 def test_its_weights_are_held_once():
     head = trainable()
     EagleDrafter(head, target("bfloat16"))
-    assert {len(module.weight) for module in head.modules() if isinstance(module, nn.Linear)} == {0}
+    assert {
+        len(module.weight) for module in head.modules() if isinstance(module, nn.Linear)
+    } == {0}

@@ -1,4 +1,6 @@
-"""A head's layers in C against their plain definition, and the promise that a block does not depend on its company."""
+"""A head's layers in C against their plain definition, and the promise that a block
+does not depend on its company.
+"""
 
 import copy
 
@@ -9,22 +11,44 @@ from torch import nn
 from foreword.draft.heads import masked_runtime
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.masked import Layout, MaskedHead
-from foreword.draft.heads.masked_runtime import MaskedBlocks, NativeLayers, TorchLayers, unsupported
+from foreword.draft.heads.masked_runtime import (
+    MaskedBlocks,
+    NativeLayers,
+    TorchLayers,
+    unsupported,
+)
 from foreword.model.head_layers import Qwen3Config
 from foreword.native.forward import reason
 from running import target
 
-native = pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+native = pytest.mark.skipif(
+    reason() is not None, reason=f"no native kernel here: {reason()}"
+)
 SIZES = {
-    "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024,
-}  # fmt: skip
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+}
 BLOCK, ENDS = 5, (33, 34, 40, 70)
 
 
 def head(**changes: object) -> MaskedHead:
     torch.manual_seed(0)
-    made = MaskedHead(Layout(Qwen3Config(**{**SIZES, **changes}), (2, 5), BLOCK, 3, sample_from_anchor=False, depth=8))
+    made = MaskedHead(
+        Layout(
+            Qwen3Config(**{**SIZES, **changes}),
+            (2, 5),
+            BLOCK,
+            3,
+            sample_from_anchor=False,
+            depth=8,
+        )
+    )
     for parameter in made.parameters():
         nn.init.normal_(parameter, 1.0 if parameter.dim() == 1 else 0.0, 0.1)
     return made
@@ -32,7 +56,9 @@ def head(**changes: object) -> MaskedHead:
 
 @pytest.fixture
 def states() -> torch.Tensor:
-    return torch.randn(2, max(ENDS), 2 * 384, generator=torch.Generator().manual_seed(1))
+    return torch.randn(
+        2, max(ENDS), 2 * 384, generator=torch.Generator().manual_seed(1)
+    )
 
 
 def hidden(stack: TorchLayers | NativeLayers, states: torch.Tensor) -> torch.Tensor:
@@ -55,8 +81,11 @@ def test_thoughts_are_those_of_the_plain_head_up_to_bfloat16(states):
     blocks = MaskedBlocks(head(), target("bfloat16"))
     assert isinstance(blocks._stack, NativeLayers)
     found = hidden(blocks._stack, states[0])
-    ours, theirs = ((one - truth).pow(2).mean().sqrt() / truth.std() for one in (found, rounded))
-    # The residual stays in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
+    ours, theirs = (
+        (one - truth).pow(2).mean().sqrt() / truth.std() for one in (found, rounded)
+    )
+    # The residual stays in float32 between products here, so we are nearer to the truth
+    # than bfloat16 throughout.
     assert ours < theirs
     assert ours < 0.05
 
@@ -64,13 +93,17 @@ def test_thoughts_are_those_of_the_plain_head_up_to_bfloat16(states):
 @native
 @torch.inference_mode()
 def test_a_block_does_not_depend_on_its_company_or_on_how_the_text_was_heard(states):
-    alone, together = (NativeLayers(head().bfloat16(), target("bfloat16")) for _ in range(2))
+    alone, together = (
+        NativeLayers(head().bfloat16(), target("bfloat16")) for _ in range(2)
+    )
     for one in (1, 2):
         alone.open(one, 200)
         together.open(one, 200)
     seen = []
     for end in range(4, 30):
-        alone.read_target_states([BlockRequest(1, 7, states[0, max(0, end - 1) if end > 4 else 0 : end])])
+        alone.read_target_states(
+            [BlockRequest(1, 7, states[0, max(0, end - 1) if end > 4 else 0 : end])]
+        )
         seen.append(alone.hidden_states([BlockRequest(1, end, states[0, :0])])[0])
     alone.read_target_states([BlockRequest(2, 7, states[1, :9])])
     other = alone.hidden_states([BlockRequest(2, 50, states[1, :0])])[0]
@@ -85,7 +118,9 @@ def test_a_block_does_not_depend_on_its_company_or_on_how_the_text_was_heard(sta
 @native
 @torch.inference_mode()
 def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
-    """For nearly all places the same token is likeliest, through the target's own output matrix."""
+    """For nearly all places the same token is likeliest, through the target's own
+    output matrix.
+    """
     fast = MaskedBlocks(head(), target("bfloat16"))
     with monkeypatch.context() as patch:
         patch.setattr(masked_runtime, "unsupported", lambda *_: "it was asked for")
@@ -96,7 +131,13 @@ def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
         blocks.open(1, 200)
         ends = range(10, 70, 2)
         distributions = [
-            blocks.compute([BlockRequest(1, 90 + end, states[0, end - 10 if end == 10 else end - 2 : end])])
+            blocks.compute(
+                [
+                    BlockRequest(
+                        1, 90 + end, states[0, end - 10 if end == 10 else end - 2 : end]
+                    )
+                ]
+            )
             for end in ends
         ]
         said.append(torch.cat(distributions).flatten(0, 1).argmax(-1))
@@ -117,4 +158,6 @@ def test_what_it_is_not_made_for_is_computed_plainly():
 def test_its_weights_are_held_once():
     made = copy.deepcopy(head()).bfloat16()
     MaskedBlocks(made, target("bfloat16"))
-    assert {len(module.weight) for module in made.modules() if isinstance(module, nn.Linear)} == {0}
+    assert {
+        len(module.weight) for module in made.modules() if isinstance(module, nn.Linear)
+    } == {0}

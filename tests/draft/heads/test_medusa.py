@@ -1,4 +1,6 @@
-"""Heads say what their definition says, of the last token that was heard; folders are those of the original."""
+"""Heads say what their definition says, of the last token that was heard; folders are
+those of the original.
+"""
 
 import json
 from pathlib import Path
@@ -37,7 +39,9 @@ def test_a_block_is_what_the_definition_says(own, layers):
     weights = heads(own=own, layers=layers).state_dict()
     blocks = MedusaBlocks(heads(own=own, layers=layers), target())
     states = torch.randn(4, 384)
-    found = blocks.compute([BlockRequest(1, 9, states[:1]), BlockRequest(2, 8, states[1:])])
+    found = blocks.compute(
+        [BlockRequest(1, 9, states[:1]), BlockRequest(2, 8, states[1:])]
+    )
     again = blocks.compute([BlockRequest(2, 8, states[:0])])
     torch.testing.assert_close(again[0], found[1])
     for distributions, x in zip(found, states[[0, 3]], strict=True):
@@ -45,26 +49,41 @@ def test_a_block_is_what_the_definition_says(own, layers):
             thought = x
             for layer in range(layers):
                 name = f"{head}.{layer}.linear"
-                thought = thought + F.silu(weights[f"{name}.weight"] @ thought + weights[f"{name}.bias"])
-            said = weights[f"{head}.{layers}.weight"] @ thought if own else target().lm_head(thought[None])[0]
+                thought = thought + F.silu(
+                    weights[f"{name}.weight"] @ thought + weights[f"{name}.bias"]
+                )
+            said = (
+                weights[f"{head}.{layers}.weight"] @ thought
+                if own
+                else target().lm_head(thought[None])[0]
+            )
             torch.testing.assert_close(distributions[head], said, atol=1e-3, rtol=1e-4)
 
 
 @torch.inference_mode()
 def test_new_heads_say_what_the_target_says():
-    """Of the next token, which they are not asked about: what they begin with is the target's own head."""
+    """Of the next token, which they are not asked about: what they begin with is the
+    target's own head.
+    """
     tokens = [5, 6, 7, 8]
     target().open(-3, 8)
     logits, heard = target().read_hidden([Read(-3, 0, tokens)], (8,))
     target().close(-3)
     blocks = MedusaBlocks(MedusaHeads(2, 1, 384, 8192, own=False), target())
     distributions = blocks.compute([BlockRequest(1, 9, heard)])[0]
-    torch.testing.assert_close(distributions, logits.float().expand(2, -1), atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(
+        distributions, logits.float().expand(2, -1), atol=1e-3, rtol=1e-4
+    )
 
 
 def test_tensors_are_named_as_the_original_names_them(folder):
-    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
-    expected = {f"{head}.0.linear.{part}" for head in range(3) for part in ("weight", "bias")}
+    tensors, config = (
+        load_file(folder / "model.safetensors"),
+        json.loads((folder / "config.json").read_text()),
+    )
+    expected = {
+        f"{head}.0.linear.{part}" for head in range(3) for part in ("weight", "bias")
+    }
     own = {f"{head}.1.weight" for head in range(3)}
     assert set(tensors) in (expected, expected | own)
     assert tensors["2.0.linear.weight"].shape == (384, 384)
@@ -93,7 +112,10 @@ def test_a_folder_that_does_not_fit_is_refused(folder, config, tensors, said):
     found = json.loads((folder / "config.json").read_text()) | config
     (folder / "config.json").write_text(json.dumps(found))
     held = load_file(folder / "model.safetensors") | tensors
-    save_file({name: tensor for name, tensor in held.items() if tensor is not None}, folder / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in held.items() if tensor is not None},
+        folder / "model.safetensors",
+    )
     with pytest.raises(ModelError, match=said):
         MedusaDrafter.load(folder, target(), None)
 

@@ -1,4 +1,6 @@
-"""Sizes in a head's config are compared with the tensors of its file before anything of that size is allocated."""
+"""Sizes in a head's config are compared with the tensors of its file before anything of
+that size is allocated.
+"""
 
 import json
 import re
@@ -26,21 +28,38 @@ from foreword.model.loading.checkpoint import Checkpoint
 from running import target
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 8192, "hidden_size": 384, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024,
-}  # fmt: skip
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+}
 LIMIT = 2**26
-"""Bytes. Several times those of these heads; a tenth of what the sizes ask for, or much less."""
+"""Bytes.
+
+Several times those of these heads; a tenth of what the sizes ask for, or much less.
+"""
 NOT_HELD = "and the longest side of its tensors is 8192"
 
 
 def checkpoint(kind: str) -> Checkpoint:
     """Return an untrained head for the bundled target."""
-    layout = Layout(Qwen3Config(**SIZES), (2, 5), 4, 3, sample_from_anchor=False, depth=8)
+    layout = Layout(
+        Qwen3Config(**SIZES), (2, 5), 4, 3, sample_from_anchor=False, depth=8
+    )
     match kind:
         case "eagle":
             llama = LlamaConfig(**SIZES)
-            about = EagleConfig(llama=llama, states=(2, 4, 5), target_hidden=384, draft_vocab=64, embeds=True)
+            about = EagleConfig(
+                llama=llama,
+                states=(2, 4, 5),
+                target_hidden=384,
+                draft_vocab=64,
+                embeds=True,
+            )
             return dump(EagleHead(about), torch.bfloat16, target().hf.config)
         case "dflash":
             return DFlashHead(layout).dump(torch.bfloat16)
@@ -62,17 +81,25 @@ def configured(folder: Path, **entries: object) -> None:
 
 
 class Allocated(TorchDispatchMode):
-    """Fails once torch has made tensors of LIMIT bytes; they are counted before a number is written into them."""
+    """Fails once torch has made tensors of LIMIT bytes; they are counted before a
+    number is written into them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         del types
         made = func(*args, **(kwargs or {}))
         if all(one.alias_info is None for one in func._schema.returns):
-            held = [one for one in tree_leaves(made) if isinstance(one, Tensor) and not one.is_meta]
+            held = [
+                one
+                for one in tree_leaves(made)
+                if isinstance(one, Tensor) and not one.is_meta
+            ]
             self.bytes += sum(one.untyped_storage().nbytes() for one in held)
         if self.bytes > LIMIT:
             pytest.fail(f"{self.bytes} bytes were allocated")
@@ -97,18 +124,52 @@ def refused(kind: str, folder: Path, said: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "entries", "said"),
     [
-        ("eagle", {"hidden_size": 10**6}, f"hidden_size in its config.json is 1000000, {NOT_HELD}"),
-        ("eagle", {"intermediate_size": 10**9}, f"intermediate_size in its config.json is 1000000000, {NOT_HELD}"),
-        ("eagle", {"num_attention_heads": 10**6}, "num_attention_heads in its config.json"),
+        (
+            "eagle",
+            {"hidden_size": 10**6},
+            f"hidden_size in its config.json is 1000000, {NOT_HELD}",
+        ),
+        (
+            "eagle",
+            {"intermediate_size": 10**9},
+            f"intermediate_size in its config.json is 1000000000, {NOT_HELD}",
+        ),
+        (
+            "eagle",
+            {"num_attention_heads": 10**6},
+            "num_attention_heads in its config.json",
+        ),
         ("eagle", {"head_dim": 10**9}, "head_dim in its config.json"),
-        ("dflash", {"hidden_size": 10**6}, f"hidden_size in its config.json is 1000000, {NOT_HELD[:-4]}768"),
-        ("dflash", {"num_key_value_heads": 10**6}, "num_key_value_heads in its config.json"),
-        ("dspark", {"intermediate_size": 10**9}, f"intermediate_size in its config.json is 1000000000, {NOT_HELD}"),
-        ("dspark", {"markov_rank": 10**6}, f"markov_rank in its config.json is 1000000, {NOT_HELD}"),
-        ("dspark", {"vocab_size": 10**9}, f"vocab_size in its config.json is 1000000000, {NOT_HELD}"),
+        (
+            "dflash",
+            {"hidden_size": 10**6},
+            f"hidden_size in its config.json is 1000000, {NOT_HELD[:-4]}768",
+        ),
+        (
+            "dflash",
+            {"num_key_value_heads": 10**6},
+            "num_key_value_heads in its config.json",
+        ),
+        (
+            "dspark",
+            {"intermediate_size": 10**9},
+            f"intermediate_size in its config.json is 1000000000, {NOT_HELD}",
+        ),
+        (
+            "dspark",
+            {"markov_rank": 10**6},
+            f"markov_rank in its config.json is 1000000, {NOT_HELD}",
+        ),
+        (
+            "dspark",
+            {"vocab_size": 10**9},
+            f"vocab_size in its config.json is 1000000000, {NOT_HELD}",
+        ),
     ],
 )
-def test_sizes_beyond_all_tensors_are_refused_by_their_entry(kind, entries, said, folder):
+def test_sizes_beyond_all_tensors_are_refused_by_their_entry(
+    kind, entries, said, folder
+):
     configured(folder, **entries)
     refused(kind, folder, said)
 
@@ -116,14 +177,36 @@ def test_sizes_beyond_all_tensors_are_refused_by_their_entry(kind, entries, said
 @pytest.mark.parametrize(
     ("kind", "entries", "said"),
     [
-        ("dflash", {"num_hidden_layers": 10**6}, "num_hidden_layers in its config.json is 1000000, .* is 2"),
-        ("dspark", {"num_hidden_layers": 10**9}, "num_hidden_layers in its config.json is 1000000000, .* is 2"),
-        ("medusa", {"medusa_num_heads": 10**6}, r"medusa_num_heads \* medusa_num_layers in .* is 1000000, .* is 6"),
-        ("medusa", {"medusa_num_layers": 10**6}, r"medusa_num_heads \* medusa_num_layers in .* is 3000000, .* is 6"),
-        ("dflash", {"block_size": 10**9}, "block_size 1000000000. .* block_size 2 to 256"),
+        (
+            "dflash",
+            {"num_hidden_layers": 10**6},
+            "num_hidden_layers in its config.json is 1000000, .* is 2",
+        ),
+        (
+            "dspark",
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers in its config.json is 1000000000, .* is 2",
+        ),
+        (
+            "medusa",
+            {"medusa_num_heads": 10**6},
+            r"medusa_num_heads \* medusa_num_layers in .* is 1000000, .* is 6",
+        ),
+        (
+            "medusa",
+            {"medusa_num_layers": 10**6},
+            r"medusa_num_heads \* medusa_num_layers in .* is 3000000, .* is 6",
+        ),
+        (
+            "dflash",
+            {"block_size": 10**9},
+            "block_size 1000000000. .* block_size 2 to 256",
+        ),
     ],
 )
-def test_counts_beyond_the_tensors_are_refused_by_their_entry(kind, entries, said, folder):
+def test_counts_beyond_the_tensors_are_refused_by_their_entry(
+    kind, entries, said, folder
+):
     configured(folder, **entries)
     refused(kind, folder, said)
 
@@ -140,24 +223,40 @@ def test_long_vectors_do_not_stand_for_matrices(kind, entries, odd, folder):
     """Vectors of a few bytes are as long as the sides that the config asks for."""
     tensors = load_file(folder / "model.safetensors")
     side = next(iter(entries.values()), 20_000)
-    save_file(tensors | {odd: torch.ones(side, 1, dtype=torch.bfloat16)}, folder / "model.safetensors")
+    save_file(
+        tensors | {odd: torch.ones(side, 1, dtype=torch.bfloat16)},
+        folder / "model.safetensors",
+    )
     configured(folder, **entries)
     refused(kind, folder, rf"\.weight has the shape \[.*\], not \[.*{side}")
 
 
 @pytest.mark.parametrize("kind", ["eagle", "dspark"])
 def test_tables_that_are_computed_are_bounded_by_the_file(kind, folder):
-    rope = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0, "partial_rotary_factor": 10.0**9}
+    rope = {
+        "rope_type": "linear",
+        "rope_theta": 10_000.0,
+        "factor": 2.0,
+        "partial_rotary_factor": 10.0**9,
+    }
     configured(folder, rope_parameters=rope)
-    refused(kind, folder, "its config asks for 3200.* numbers, and its files have .* bytes")
+    refused(
+        kind, folder, "its config asks for 3200.* numbers, and its files have .* bytes"
+    )
 
 
 @pytest.mark.parametrize("kind", ["dflash"])
 def test_pickled_tensors_count_as_the_bytes_that_they_hold(kind, folder):
     """A pickle may repeat one number as a matrix of any size."""
     tensors = load_file(folder / "model.safetensors")
-    for part, shape in {"gate": (200_000, 384), "up": (200_000, 384), "down": (384, 200_000)}.items():
-        tensors[f"layers.0.mlp.{part}_proj.weight"] = torch.ones(1, dtype=torch.bfloat16).expand(shape)
+    for part, shape in {
+        "gate": (200_000, 384),
+        "up": (200_000, 384),
+        "down": (384, 200_000),
+    }.items():
+        tensors[f"layers.0.mlp.{part}_proj.weight"] = torch.ones(
+            1, dtype=torch.bfloat16
+        ).expand(shape)
     (folder / "model.safetensors").unlink()
     torch.save(tensors, folder / "pytorch_model.bin")
     configured(folder, intermediate_size=200_000)
@@ -184,5 +283,8 @@ def test_sizes_that_are_none_are_refused(kind, entries, folder):
 def test_matrices_of_one_dimension_are_refused(kind, folder):
     tensors = load_file(folder / "model.safetensors")
     name = {"eagle": "fc.weight", "medusa": "0.0.linear.weight"}[kind]
-    save_file(tensors | {name: torch.ones((), dtype=torch.bfloat16)}, folder / "model.safetensors")
+    save_file(
+        tensors | {name: torch.ones((), dtype=torch.bfloat16)},
+        folder / "model.safetensors",
+    )
     refused(kind, folder, name)

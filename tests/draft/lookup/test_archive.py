@@ -1,4 +1,6 @@
-"""Past texts: apart for each tenant, bounded for all, the same after a visit to the disk."""
+"""Past texts: apart for each tenant, bounded for all, the same after a visit to the
+disk.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,19 @@ def test_the_one_silent_longest_is_forgotten_when_all_have_the_least() -> None:
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3 * LEAST)), max_size=25))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3 * LEAST)), max_size=25
+    )
+)
 def test_memory_is_bounded_whoever_comes(texts: list[tuple[str, int]]) -> None:
     archive = AnswerStore(100, capacity=5 * LEAST)
     for tenant, length in texts:
         archive.add(tenant, [1] * length)
-        assert sum(archive[one].capacity for one in "abcdefgh" if archive[one]) <= 5 * LEAST
+        assert (
+            sum(archive[one].capacity for one in "abcdefgh" if archive[one])
+            <= 5 * LEAST
+        )
         assert not length or archive[tenant] is not None
 
 
@@ -84,7 +93,9 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["past"]
 
 
-def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = AnswerStore(100)
     archive.add("", [1])
     archive.save(tmp_path / "past")
@@ -109,7 +120,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
             AnswerStore.load(tmp_path / name, 100)
 
 
-def test_a_file_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = AnswerStore(100)
     archive.add("", [1])
     with monkeypatch.context() as past:

@@ -1,4 +1,6 @@
-"""The datastore: what it finds is what a plain search finds, and what is not a datastore for this model is refused."""
+"""The datastore: what it finds is what a plain search finds, and what is not a
+datastore for this model is refused.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,29 @@ from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
 import foreword.draft.lookup.datastore as place_of_datastore
-from foreword.draft.lookup.datastore import DEPTH, META, ORDER, TOKENS, Datastore, Meta, build, fingerprint
+from foreword.draft.lookup.datastore import (
+    DEPTH,
+    META,
+    ORDER,
+    TOKENS,
+    Datastore,
+    Meta,
+    build,
+    fingerprint,
+)
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch
 from running import tokenizer
 
 
 @cache
 def letters(size: int = 26) -> PreTrainedTokenizerFast:
-    """A tokenizer of single letters: a = 0, b = 1 … with `size` token ids, most of which may have no letter."""
-    vocab = {chr(ord("a") + token) if token < 26 else f"<{token}>": token for token in range(size)}
+    """A tokenizer of single letters: a = 0, b = 1 … with `size` token ids, most of
+    which may have no letter.
+    """
+    vocab = {
+        chr(ord("a") + token) if token < 26 else f"<{token}>": token
+        for token in range(size)
+    }
     made = Tokenizer(WordLevel(vocab, "a"))
     made.pre_tokenizer = Split("", "isolated")
     return PreTrainedTokenizerFast(tokenizer_object=made)
@@ -40,12 +56,17 @@ def made(folder: Path, *texts: str, size: int = 26) -> Datastore:
 
 
 def searched(texts: list[str], end: str) -> list[tuple[int, str]]:
-    """The definition: every place in every text, how far it agrees, and the rest of its text; longest match first."""
+    """The definition: every place in every text, how far it agrees, and the rest of its
+    text; longest match first.
+    """
     found = []
     for text in texts:
         for place in range(1, len(text)):
             agree = 0
-            while agree < min(place, len(end), DEPTH) and text[place - agree - 1] == end[-agree - 1]:
+            while (
+                agree < min(place, len(end), DEPTH)
+                and text[place - agree - 1] == end[-agree - 1]
+            ):
                 agree += 1
             if agree:
                 found.append((agree, text[place:]))
@@ -56,7 +77,12 @@ few_letters = st.text("ab", max_size=40) | st.text("abcd", max_size=40)
 
 
 @settings(max_examples=50)  # the large vocabulary takes its time
-@given(st.lists(few_letters, min_size=1, max_size=6), few_letters, st.sampled_from([26, 70_000]), st.integers(1, 60))
+@given(
+    st.lists(few_letters, min_size=1, max_size=6),
+    few_letters,
+    st.sampled_from([26, 70_000]),
+    st.integers(1, 60),
+)
 def test_it_finds_what_a_plain_search_finds(tmp_path_factory, texts, end, size, bucket):
     expected = searched(texts, end)
     with pytest.MonkeyPatch.context() as patch:
@@ -71,19 +97,29 @@ def test_it_finds_what_a_plain_search_finds(tmp_path_factory, texts, end, size, 
     assert store.meta.token.itemsize == (2 if size == 26 else 4)
     places, agree = store.nearest(ids(end), 300)
     assert agree.tolist() == [length for length, _ in expected]
-    after = ["".join(chr(ord("a") + token) for token in row) for row in store.after(places, 50)]
+    after = [
+        "".join(chr(ord("a") + token) for token in row)
+        for row in store.after(places, 50)
+    ]
     assert sorted(zip(agree.tolist(), after, strict=True), reverse=True) == expected
     for count in (1, 3):
-        assert store.nearest(ids(end), count)[1].tolist() == agree[:count].tolist(), "the longest matches, if few"
+        assert store.nearest(ids(end), count)[1].tolist() == agree[:count].tolist(), (
+            "the longest matches, if few"
+        )
         assert store.after(places, count) == [ids(text[:count]) for text in after]
 
 
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=60))
-def test_the_places_are_in_the_order_of_what_stands_before_them(tmp_path_factory, tokens):
+def test_the_places_are_in_the_order_of_what_stands_before_them(
+    tmp_path_factory, tokens
+):
     text = "".join(chr(ord("a") + token) for token in tokens)
     store = made(tmp_path_factory.mktemp("store"), text)
     assert sorted(store.order.tolist()) == list(range(DEPTH + 1, DEPTH + len(text)))
-    before = [store.tokens[place - DEPTH : place][::-1].tolist() for place in store.order.tolist()]
+    before = [
+        store.tokens[place - DEPTH : place][::-1].tolist()
+        for place in store.order.tolist()
+    ]
     assert before == sorted(before)
 
 
@@ -105,7 +141,12 @@ def test_tokens_that_the_corpus_cannot_hold_are_looked_up_in_vain(tmp_path):
 
 def test_it_says_what_it_holds(tmp_path):
     heard: list[float] = []
-    meta = build([("x", "ab"), ("y", "cd"), ("x", "e")], letters(), tmp_path / "new" / "store", progress=heard.append)
+    meta = build(
+        [("x", "ab"), ("y", "cd"), ("x", "e")],
+        letters(),
+        tmp_path / "new" / "store",
+        progress=heard.append,
+    )
     assert meta == Meta(1, 26, DEPTH + 8, 2, fingerprint(letters()), {"x": 2, "y": 1})
     assert Datastore(tmp_path / "new" / "store").meta == meta
     assert heard[-1] == 1.0
@@ -140,7 +181,9 @@ def test_what_is_there_is_not_overwritten(tmp_path):
     before = {path: path.read_bytes() for path in (tmp_path / "store").iterdir()}
     with pytest.raises(InvalidRequest, match="exists already"):
         build([("here", "xyz")], letters(), tmp_path / "store")
-    assert {path: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "store").iterdir()
+    } == before
 
 
 def test_no_folder_is_a_wrong_request(tmp_path):

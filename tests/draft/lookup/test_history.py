@@ -1,4 +1,6 @@
-"""The index finds what a plain search finds, forgets what it must, and notes many tokens as it notes one."""
+"""The index finds what a plain search finds, forgets what it must, and notes many
+tokens as it notes one.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ def noted(tokens: list[int], capacity: int) -> SuffixIndex:
     return history
 
 
-def searched(tokens: list[int], context: list[int], first: int) -> list[tuple[int, int]]:
-    """The definition: for each size, longest first, every place before the end, latest first, if it is remembered."""
+def searched(
+    tokens: list[int], context: list[int], first: int
+) -> list[tuple[int, int]]:
+    """The definition: for each size, longest first, every place before the end, latest
+    first, if it is remembered.
+    """
     found: dict[int, int] = {}
     for size in SIZES:
         for place in range(len(tokens) - 1, size + first - (first == 0), -1):
@@ -31,7 +37,9 @@ def searched(tokens: list[int], context: list[int], first: int) -> list[tuple[in
 
 
 @given(texts, st.lists(few, min_size=1, max_size=20), st.integers(0, 40))
-def test_places_are_those_of_a_plain_search(tokens: list[int], context: list[int], most: int) -> None:
+def test_places_are_those_of_a_plain_search(
+    tokens: list[int], context: list[int], most: int
+) -> None:
     expected = searched(tokens, context, 0)
     assert noted(tokens, 128).find(context, 200) == expected
     assert noted(tokens, 128).find(context, most + 1) == expected[: most + 1]
@@ -50,8 +58,13 @@ def test_what_is_forgotten_is_not_found(tokens: list[int], context: list[int]) -
     assert history.find(context, 300) == searched(tokens, context, history.start)
 
 
-@given(st.lists(st.lists(st.integers(GAP, 3), min_size=1, max_size=40), max_size=12), st.sampled_from([32, 50, 64]))
-def test_tokens_are_noted_in_c_as_defined(pieces: list[list[int]], capacity: int) -> None:
+@given(
+    st.lists(st.lists(st.integers(GAP, 3), min_size=1, max_size=40), max_size=12),
+    st.sampled_from([32, 50, 64]),
+)
+def test_tokens_are_noted_in_c_as_defined(
+    pieces: list[list[int]], capacity: int
+) -> None:
     defined, fast = SuffixIndex(capacity), SuffixIndex(capacity)
     defined.index = None
     for piece in pieces:
@@ -70,7 +83,9 @@ def test_a_text_longer_than_the_room_leaves_its_end() -> None:
 
 
 @given(texts, st.data(), st.integers(0, 30))
-def test_what_follows_a_place_goes_on_with_itself(tokens: list[int], data: st.DataObject, count: int) -> None:
+def test_what_follows_a_place_goes_on_with_itself(
+    tokens: list[int], data: st.DataObject, count: int
+) -> None:
     place = data.draw(st.integers(0, len(tokens) - 1))
     text = list(tokens)
     for step in range(count):

@@ -1,4 +1,6 @@
-"""Lookahead decoding: the pool keeps what is latest, the window closes in on the text, and both are one tree."""
+"""Lookahead decoding: the pool keeps what is latest, the window closes in on the text,
+and both are one tree.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import pytest
 import torch
 
 from contract import check_form
-from foreword.draft.lookup.lookahead import GRAM, NGRAMS_PER_TOKEN, LookaheadDrafter, Pool
+from foreword.draft.lookup.lookahead import (
+    GRAM,
+    NGRAMS_PER_TOKEN,
+    LookaheadDrafter,
+    Pool,
+)
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, Scores, Verdict
 from markov import Markov, noisy
@@ -44,8 +51,12 @@ def test_what_followed_the_last_token_is_guessed_and_the_rest_is_window():
     assert [4, 5] in found
     assert [2, 3] in found
     assert found.index([4, 5]) < found.index([2, 3]), "the latest comes first"
-    assert len({tuple(path) for path in found}) == len(found), "a twin is never followed"
-    assert draft.probabilities is None, "a width that cuts unlikely guesses would cut the window"
+    assert len({tuple(path) for path in found}) == len(found), (
+        "a twin is never followed"
+    )
+    assert draft.probabilities is None, (
+        "a width that cuts unlikely guesses would cut the window"
+    )
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8, 16, 64])
@@ -59,8 +70,12 @@ def test_sizes_adapt_to_what_is_asked(nodes):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_every_gram_of_the_window_ends_with_what_the_target_would_say_there(temperature):
-    """With the noise of that place, so that the sampled text itself is what the window settles on."""
+def test_every_gram_of_the_window_ends_with_what_the_target_would_say_there(
+    temperature,
+):
+    """With the noise of that place, so that the sampled text itself is what the window
+    settles on.
+    """
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
     one = target.sequence([1, 2, 3, 4, 5, 6, 7], 5, temperature=temperature)
     checked = 0
@@ -83,7 +98,9 @@ def target_at(one, text):
     return type(one)(one.id, text, one.prompt, one.params, one.seed)
 
 
-def rounds_of(drafter: LookaheadDrafter, target: Markov, temperature: float, rounds: int = 150) -> float:
+def rounds_of(
+    drafter: LookaheadDrafter, target: Markov, temperature: float, rounds: int = 150
+) -> float:
     one = target.sequence([0, 1, 2, 3], 3, temperature=temperature)
     for _ in range(rounds):
         target.round(drafter, [one], 16)
@@ -91,16 +108,23 @@ def rounds_of(drafter: LookaheadDrafter, target: Markov, temperature: float, rou
 
 
 class Blind(LookaheadDrafter):
-    """Betters its guesses by what is likely, as the paper does, not by what will be drawn."""
+    """Betters its guesses by what is likely, as the paper does, not by what will be
+    drawn.
+    """
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         blind = NoiseStreams(scores.logits[0].shape[-1], shared=False)
         super().observe(Batch(batch.sequences, blind), draft, verdict, scores)
 
 
 def test_known_noise_lets_the_window_foresee_sampled_text():
     target = Markov(noisy(200))  # so many successors that no text repeats itself
-    blind, seeing = rounds_of(Blind(), target, 1.0), rounds_of(LookaheadDrafter(), target, 1.0)
+    blind, seeing = (
+        rounds_of(Blind(), target, 1.0),
+        rounds_of(LookaheadDrafter(), target, 1.0),
+    )
     assert blind < 1.2
     assert seeing > 1.3 * blind
 
@@ -131,7 +155,9 @@ def test_where_trees_are_not_judged_the_pool_is_copied():
 
 
 def test_guesses_of_its_own_are_needed_to_learn():
-    """Rounds without a call, or with other guesses than its own, leave the window as it was."""
+    """Rounds without a call, or with other guesses than its own, leave the window as it
+    was.
+    """
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
     one = target.sequence([1, 2, 3, 4, 5, 6, 7])
     target.round(drafter, [one], 16)

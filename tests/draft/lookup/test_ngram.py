@@ -15,8 +15,12 @@ EOS = 3
 tokens_of_few = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
-def sequence(tokens: list[int], id: int = 0, eos: frozenset[int] = frozenset()) -> Sequence:
-    return Sequence(id=id, tokens=list(tokens), prompt=1, params=SamplingParams(), seed=0, eos=eos)
+def sequence(
+    tokens: list[int], id: int = 0, eos: frozenset[int] = frozenset()
+) -> Sequence:
+    return Sequence(
+        id=id, tokens=list(tokens), prompt=1, params=SamplingParams(), seed=0, eos=eos
+    )
 
 
 def batch(*sequences: Sequence) -> Batch:
@@ -24,7 +28,10 @@ def batch(*sequences: Sequence) -> Batch:
 
 
 def draft_tokens(draft: Draft) -> list[list[int]]:
-    return [row[:count] for row, count in zip(draft.tokens.tolist(), draft.count.tolist(), strict=True)]
+    return [
+        row[:count]
+        for row, count in zip(draft.tokens.tolist(), draft.count.tolist(), strict=True)
+    ]
 
 
 def propose(drafter: NgramDrafter, one: Sequence, budget: int) -> list[int]:
@@ -32,7 +39,9 @@ def propose(drafter: NgramDrafter, one: Sequence, budget: int) -> list[int]:
 
 
 def searched(tokens: list[int], sizes: range, budget: int) -> list[int]:
-    """The definition: longest n-gram first, then the nearest occurrence before the end; one token copied at a time."""
+    """The definition: longest n-gram first, then the nearest occurrence before the end;
+    one token copied at a time.
+    """
     for size in reversed(sizes):
         for end in range(len(tokens) - 1, size - 1, -1):
             if tokens[end - size : end] == tokens[len(tokens) - size :]:
@@ -44,26 +53,42 @@ def searched(tokens: list[int], sizes: range, budget: int) -> list[int]:
 
 
 @given(tokens_of_few, st.integers(1, 3), st.integers(0, 4), st.integers(0, 9))
-def test_guesses_are_those_of_a_plain_search(tokens: list[int], smallest: int, more: int, budget: int) -> None:
+def test_guesses_are_those_of_a_plain_search(
+    tokens: list[int], smallest: int, more: int, budget: int
+) -> None:
     drafter = NgramDrafter(max_ngram=smallest + more, min_ngram=smallest)
     expected = searched(tokens, range(smallest, smallest + more + 1), budget)
     assert propose(drafter, sequence(tokens), budget) == expected
 
 
-@given(tokens_of_few, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=12))
-def test_a_text_that_grew_is_guessed_like_the_same_text_at_once(start: list[int], grown: list[list[int]]) -> None:
+@given(
+    tokens_of_few,
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=12),
+)
+def test_a_text_that_grew_is_guessed_like_the_same_text_at_once(
+    start: list[int], grown: list[list[int]]
+) -> None:
     drafter, growing = NgramDrafter(), sequence(start)
     for new in [[], *grown]:
         growing.tokens.extend(new)
-        assert propose(drafter, growing, 6) == propose(NgramDrafter(), sequence(growing.tokens), 6)
+        assert propose(drafter, growing, 6) == propose(
+            NgramDrafter(), sequence(growing.tokens), 6
+        )
 
 
-@given(tokens_of_few, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=12))
-def test_rounds_without_a_budget_lose_nothing(start: list[int], rounds: list[tuple[int, int]]) -> None:
+@given(
+    tokens_of_few,
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=12),
+)
+def test_rounds_without_a_budget_lose_nothing(
+    start: list[int], rounds: list[tuple[int, int]]
+) -> None:
     drafter, growing = NgramDrafter(), sequence(start)
     for token, budget in rounds:
         growing.tokens.append(token)
-        assert propose(drafter, growing, budget) == propose(NgramDrafter(), sequence(growing.tokens), budget)
+        assert propose(drafter, growing, budget) == propose(
+            NgramDrafter(), sequence(growing.tokens), budget
+        )
 
 
 @given(tokens_of_few, st.integers(1, 9))
@@ -74,7 +99,9 @@ def test_nothing_follows_an_end_of_text(tokens: list[int], budget: int) -> None:
 
 
 def test_only_the_first_end_of_text_is_guessed() -> None:
-    assert propose(NgramDrafter(), sequence([EOS, 1, EOS], eos=frozenset({EOS})), 4) == [1, EOS]
+    assert propose(
+        NgramDrafter(), sequence([EOS, 1, EOS], eos=frozenset({EOS})), 4
+    ) == [1, EOS]
 
 
 class Counted(list):
@@ -95,7 +122,8 @@ def test_a_round_reads_the_new_tokens_only(length: int) -> None:
     before = growing.tokens.reads
     growing.tokens.append(length % 7)
     assert propose(drafter, growing, 2) == [(length + 1) % 7, (length + 2) % 7]
-    # 4 n-grams noted, 4 looked up, one copy, and a few looks by the checker of types; never the whole text.
+    # 4 n-grams noted, 4 looked up, one copy, and a few looks by the checker of types;
+    # never the whole text.
     assert growing.tokens.reads - before <= 4 + 4 + 1 + 10
 
 
@@ -122,7 +150,12 @@ def test_a_text_without_repetition_gets_no_guess() -> None:
 
 def test_sequences_of_one_batch_keep_to_their_own_text_and_budget() -> None:
     drafter = NgramDrafter()
-    texts = [sequence([1, 2, 1], id=1), sequence([5, 6, 7, 5], id=2), sequence([1, 3, 1], id=3), sequence([9], id=4)]
+    texts = [
+        sequence([1, 2, 1], id=1),
+        sequence([5, 6, 7, 5], id=2),
+        sequence([1, 3, 1], id=3),
+        sequence([9], id=4),
+    ]
     draft = drafter.propose(batch(*texts), [2, 3, 0, 4])
     assert draft_tokens(draft) == [[2, 1], [6, 7, 5], [], []]
     assert draft.probs is None

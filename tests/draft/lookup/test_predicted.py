@@ -1,4 +1,6 @@
-"""The copy of an expected answer: where it is, how it leaves at an edit and joins again, and how sure it is."""
+"""The copy of an expected answer: where it is, how it leaves at an edit and joins
+again, and how sure it is.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,35 @@ few = st.integers(0, 3)
 texts = st.lists(few, min_size=1, max_size=30)
 
 
-def sequence(written: list[int], prediction: list[int], prompt: tuple[int, ...] = (40, 41), id: int = 0) -> Sequence:
+def sequence(
+    written: list[int],
+    prediction: list[int],
+    prompt: tuple[int, ...] = (40, 41),
+    id: int = 0,
+) -> Sequence:
     params = SamplingParams(temperature=0, prediction=tuple(prediction))
     tokens = [*prompt, *written]
-    return Sequence(id, tokens, len(prompt), params, 0, frozenset({9}), prediction=tuple(prediction))
+    return Sequence(
+        id, tokens, len(prompt), params, 0, frozenset({9}), prediction=tuple(prediction)
+    )
 
 
 def batch(*sequences: Sequence, floor: float = 0.0) -> Batch:
     return Batch(sequences, NoiseStreams(50, shared=True), floor=floor)
 
 
-def propose(one: Sequence, budget: int, by: PredictedDrafter | None = None) -> list[int]:
+def propose(
+    one: Sequence, budget: int, by: PredictedDrafter | None = None
+) -> list[int]:
     draft = (by or PredictedDrafter()).propose(batch(one), [budget])
     assert draft.chain
     return draft.tokens[0].tolist()
 
 
 def searched(expected: list[int], written: list[int]) -> list[int]:
-    """The definition: all that is expected from where the text has come to, token by token, by plain search."""
+    """The definition: all that is expected from where the text has come to, token by
+    token, by plain search.
+    """
     here, stray = 0, 0
     for end in range(1, len(written) + 1):
         on = stray == 0 and expected[here : here + 1] == [written[end - 1]]
@@ -42,21 +55,29 @@ def searched(expected: list[int], written: list[int]) -> list[int]:
             ends = [
                 place
                 for place in range(size, len(expected))
-                if size <= end and expected[place - size : place] == written[end - size : end]
+                if size <= end
+                and expected[place - size : place] == written[end - size : end]
             ]
             if ends:
-                here, stray = next((place for place in ends if place >= here), ends[-1]), 0
+                here, stray = (
+                    next((place for place in ends if place >= here), ends[-1]),
+                    0,
+                )
                 break
     return expected[here + stray :]
 
 
 @given(texts, st.lists(few, max_size=20))
-def test_guesses_are_those_of_a_plain_search(expected: list[int], written: list[int]) -> None:
+def test_guesses_are_those_of_a_plain_search(
+    expected: list[int], written: list[int]
+) -> None:
     assert propose(sequence(written, expected), 40) == searched(expected, written)
 
 
 @given(texts, st.lists(st.lists(few, min_size=1, max_size=5), max_size=6))
-def test_it_does_not_matter_when_one_asks(expected: list[int], grown: list[list[int]]) -> None:
+def test_it_does_not_matter_when_one_asks(
+    expected: list[int], grown: list[list[int]]
+) -> None:
     one, by = sequence([], expected), PredictedDrafter()
     for new in [[], *grown]:
         one.tokens += new
@@ -83,7 +104,9 @@ def test_of_equal_places_the_next_one_is_taken() -> None:
     assert propose(sequence([1, 5, 2, 5], expected), 1) == [3]
     assert propose(sequence([1, 5, 2, 30, 31, 5], expected), 1) == [3]
     assert propose(sequence([6, 30, 5], expected), 1) == [2]
-    assert propose(sequence([1, 5, 2, 5, 3, 5, 4, 30, 5], expected), 1) == [4], "none comes after: the last one"
+    assert propose(sequence([1, 5, 2, 5, 3, 5, 4, 30, 5], expected), 1) == [4], (
+        "none comes after: the last one"
+    )
 
 
 def test_without_a_prediction_the_prompt_is_expected() -> None:
@@ -96,7 +119,12 @@ def test_without_a_prediction_the_prompt_is_expected() -> None:
 def test_sequences_keep_to_their_own_expectation_and_release_forgets_it() -> None:
     by = PredictedDrafter()
     draft = by.propose(
-        batch(sequence([], [1, 2], id=1), sequence([5], [5, 6, 7], id=2), sequence([], [8], id=3)), [2, 1, 0]
+        batch(
+            sequence([], [1, 2], id=1),
+            sequence([5], [5, 6, 7], id=2),
+            sequence([], [8], id=3),
+        ),
+        [2, 1, 0],
     )
     assert draft.count.tolist() == [2, 1, 0]
     assert draft.tokens.tolist() == [[1, 2], [6, 0], [0, 0]]
@@ -108,12 +136,16 @@ def test_chances_grow_with_agreement_and_learn_from_failure() -> None:
     expected = list(range(10, 30))
     by, fresh = PredictedDrafter(), sequence(expected[:10], expected)
     sure = by.propose(batch(fresh), [3]).probabilities[0]
-    lost = by.propose(batch(sequence([*expected[:3], 45], expected, id=1)), [3]).probabilities[0]
+    lost = by.propose(
+        batch(sequence([*expected[:3], 45], expected, id=1)), [3]
+    ).probabilities[0]
     assert float(sure[0]) > float(lost[0])
     assert bool((sure[1:] <= sure[:-1]).all())
     for _ in range(20):
         draft = by.propose(batch(fresh), [3])
-        wrong = Verdict.padded(torch.full((1, draft.nodes), -1), torch.tensor([0]), torch.tensor([45]))
+        wrong = Verdict.padded(
+            torch.full((1, draft.nodes), -1), torch.tensor([0]), torch.tensor([45])
+        )
         by.observe(batch(fresh), draft, wrong, Scores(()))
     assert float(by.propose(batch(fresh), [3]).probabilities[0, 0]) < 0.3
     assert by.propose(batch(fresh, floor=0.3), [3]).count.tolist() == [0]
@@ -125,15 +157,23 @@ def test_only_guesses_that_were_reached_are_learned_from() -> None:
         one.follow([40, 41])
         one.propose(4)
         one.learn(said)
-    assert [copy.probability(node) for node in range(4)] == [other.probability(node) for node in range(4)]
+    assert [copy.probability(node) for node in range(4)] == [
+        other.probability(node) for node in range(4)
+    ]
     assert copy.probability(0) > Copy.of(sequence([], [1])).probability(0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_expected_answer_comes_in_few_rounds_and_is_not_changed(temperature: float) -> None:
-    params = SamplingParams(temperature=temperature, seed=3, max_tokens=32, ignore_eos=True)
+def test_an_expected_answer_comes_in_few_rounds_and_is_not_changed(
+    temperature: float,
+) -> None:
+    params = SamplingParams(
+        temperature=temperature, seed=3, max_tokens=32, ignore_eos=True
+    )
     plainly = plain(target(), [Request(prompts()[1], params)])[0]
-    edited = tuple(token if place % 10 != 5 else 7 for place, token in enumerate(plainly.tokens))
+    edited = tuple(
+        token if place % 10 != 5 else 7 for place, token in enumerate(plainly.tokens)
+    )
     request = Request(prompts()[1], params)
     loop = engine(target(), drafter("predicted"), 8)
     asked = request.sequence(target().eos)
@@ -154,7 +194,10 @@ def test_agreement_counts_equal_ends(left: list[int], right: list[int]) -> None:
 
 def test_finishing_leaves_nothing_behind() -> None:
     by = drafter("predicted")
-    finish(engine(target(), by, 3), [Request(prompts()[3], SamplingParams(max_tokens=4, seed=1))])
+    finish(
+        engine(target(), by, 3),
+        [Request(prompts()[3], SamplingParams(max_tokens=4, seed=1))],
+    )
     assert by._copies == {}
 
 

@@ -1,4 +1,6 @@
-"""Token Recycling: what is remembered, who may read it, and that its chances are those of the target's text."""
+"""Token Recycling: what is remembered, who may read it, and that its chances are those
+of the target's text.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import pytest
 import torch
 
 from contract import check_form
-from foreword.draft.lookup.recycle import SUCCESSORS, TENANTS, Adjacency, Calibration, RecyclingDrafter
+from foreword.draft.lookup.recycle import (
+    SUCCESSORS,
+    TENANTS,
+    Adjacency,
+    Calibration,
+    RecyclingDrafter,
+)
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft
 from markov import Markov, noisy
@@ -33,7 +41,12 @@ def test_a_row_is_replaced_and_remembers_who_wrote_it():
 
 def test_a_text_is_put_before_what_was_known():
     adjacency = Adjacency(20)
-    adjacency.write(1, list(range(2, 2 + SUCCESSORS)), [float(-n) for n in range(SUCCESSORS)], writer=1)
+    adjacency.write(
+        1,
+        list(range(2, 2 + SUCCESSORS)),
+        [float(-n) for n in range(SUCCESSORS)],
+        writer=1,
+    )
     adjacency.copy([1, 15, 1, 4, 9], writer=2)
     assert adjacency.read(1)[0] == [15, 2, 3, 4, 5, 6, 7, 8]
     assert adjacency.read(15) == ([1], [0.0])
@@ -41,7 +54,9 @@ def test_a_text_is_put_before_what_was_known():
 
 
 def test_guesses_follow_what_the_target_found_likely_even_after_guesses_that_were_wrong():
-    """A cycle with a false alley: 0 → 1 → 2 → … → 7 → 0, and after each token its twin (+ 8) comes second."""
+    """A cycle with a false alley: 0 → 1 → 2 → … → 7 → 0, and after each token its twin
+    (+ 8) comes second.
+    """
     table = torch.full((16, 16), -9.0)
     for token in range(16):
         table[token, (token + 1) % 8], table[token, (token + 1) % 8 + 8] = 3.0, 2.0
@@ -76,7 +91,10 @@ def test_chances_are_those_of_the_target_text(temperature):
         check_form(draft, [12], 24)
         probabilities = draft.probabilities[0].tolist()
         assert probabilities == sorted(probabilities, reverse=True)
-        promised, kept = promised + (turn > 100) * sum(probabilities), kept + (turn > 100) * (len(said) - 1)
+        promised, kept = (
+            promised + (turn > 100) * sum(probabilities),
+            kept + (turn > 100) * (len(said) - 1),
+        )
     assert kept > 100
     assert promised == pytest.approx(kept, rel=0.15)
 
@@ -85,7 +103,9 @@ class Blind(RecyclingDrafter):
     """Guesses what is likely, not what will be drawn."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return super().propose(Batch(batch.sequences, NoiseStreams(24, shared=False), batch.trees), nodes)
+        return super().propose(
+            Batch(batch.sequences, NoiseStreams(24, shared=False), batch.trees), nodes
+        )
 
 
 def test_known_noise_makes_guesses_come_true():
@@ -122,13 +142,23 @@ def test_nothing_is_guessed_after_the_end_of_text():
 
 
 def test_a_tenant_learns_nothing_from_another():
-    target, drafter, fresh = Markov(noisy(32, 3.0)), RecyclingDrafter(), RecyclingDrafter()
+    target, drafter, fresh = (
+        Markov(noisy(32, 3.0)),
+        RecyclingDrafter(),
+        RecyclingDrafter(),
+    )
     theirs = target.sequence([0], 1, temperature=0, tenant="theirs")
     for _ in range(40):
         target.round(drafter, [theirs], 8)
-    ours, alone = (target.sequence(theirs.tokens[:3], 2, temperature=0, tenant="ours") for _ in range(2))
+    ours, alone = (
+        target.sequence(theirs.tokens[:3], 2, temperature=0, tenant="ours")
+        for _ in range(2)
+    )
     for _ in range(3):
-        said = [target.round(one, [asker], 8)[0] for one, asker in ((drafter, ours), (fresh, alone))]
+        said = [
+            target.round(one, [asker], 8)[0]
+            for one, asker in ((drafter, ours), (fresh, alone))
+        ]
         assert said[0] == said[1]
         knows, learnt, started = (
             chain(one.propose(target.batch(asker), [8]))
@@ -144,14 +174,20 @@ def test_what_one_sequence_saw_serves_the_next_of_its_tenant():
     for _ in range(40):
         target.round(drafter, [first], 8)
     drafter.release(first)
-    said = [target.round(one, [target.sequence([0], 2, temperature=0)], 8)[0] for one in (drafter, RecyclingDrafter())]
+    said = [
+        target.round(one, [target.sequence([0], 2, temperature=0)], 8)[0]
+        for one in (drafter, RecyclingDrafter())
+    ]
     assert said == [first.tokens[1 : 1 + len(said[0])], first.tokens[1:2]]
     assert len(said[0]) > 1
 
 
 def test_tenants_that_were_not_served_for_longest_are_forgotten():
     target, drafter = Markov(noisy(8)), RecyclingDrafter()
-    crowd = [target.sequence([0], turn, temperature=0, tenant=str(turn)) for turn in range(TENANTS + 2)]
+    crowd = [
+        target.sequence([0], turn, temperature=0, tenant=str(turn))
+        for turn in range(TENANTS + 2)
+    ]
     target.round(drafter, crowd, 0)
     assert list(drafter._memories) == [str(turn) for turn in range(2, TENANTS + 2)]
 

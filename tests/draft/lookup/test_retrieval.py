@@ -1,4 +1,6 @@
-"""The lookup in other texts: trees of what followed there, likeliest first, with chances that come true."""
+"""The lookup in other texts: trees of what followed there, likeliest first, with
+chances that come true.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.draft.lookup.datastore import Datastore, build
-from foreword.draft.lookup.retrieval import GROWTH, NOVELTY, Occurrence, RetrievalDrafter, grown
+from foreword.draft.lookup.retrieval import (
+    GROWTH,
+    NOVELTY,
+    Occurrence,
+    RetrievalDrafter,
+    grown,
+)
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch
 from foreword.llm import LLM
 from foreword.sampling.streams import NoiseStreams
@@ -21,7 +29,11 @@ from running import datastore, draft, target, tokenizer
 GREEDY = SamplingParams(temperature=0)
 
 rows = st.lists(
-    st.tuples(st.lists(st.integers(0, 2), max_size=5).map(tuple), st.integers(1, 16), st.integers(1, 3)),
+    st.tuples(
+        st.lists(st.integers(0, 2), max_size=5).map(tuple),
+        st.integers(1, 16),
+        st.integers(1, 3),
+    ),
     max_size=8,
 )
 
@@ -33,10 +45,16 @@ def paths(tree: DraftTree) -> list[tuple[int, ...]]:
     return found
 
 
-def probabilities(found: list[Occurrence], novelty: float) -> dict[tuple[int, ...], float]:
-    """The definition: of every beginning of what followed, the product of its tokens' shares."""
+def probabilities(
+    found: list[Occurrence], novelty: float
+) -> dict[tuple[int, ...], float]:
+    """The definition: of every beginning of what followed, the product of its tokens'
+    shares.
+    """
     weighed: dict[tuple[int, ...], float] = {}
-    for path in {one.after[:length] for one in found for length in range(1, len(one.after) + 1)}:
+    for path in {
+        one.after[:length] for one in found for length in range(1, len(one.after) + 1)
+    }:
         probability = 1.0
         for depth in range(len(path)):
             share = {
@@ -59,7 +77,9 @@ def test_a_tree_holds_the_likeliest_beginnings(rows, most, novelty):
     assert len(tree.tokens) == min(most, len(wanted))
     assert len(set(paths(tree))) == len(tree.tokens)
     assert tree.probabilities == pytest.approx([wanted[path] for path in paths(tree)])
-    assert tree.probabilities == pytest.approx(sorted(wanted.values(), reverse=True)[:most])
+    assert tree.probabilities == pytest.approx(
+        sorted(wanted.values(), reverse=True)[:most]
+    )
     assert tree.probabilities == sorted(tree.probabilities, reverse=True)
 
 
@@ -67,7 +87,9 @@ def test_a_tree_holds_the_likeliest_beginnings(rows, most, novelty):
 def test_what_is_below_the_floor_is_left_out(rows, floor):
     found = [Occurrence(*row) for row in rows]
     whole, cut = grown(found, 99, 5.0), grown(found, 99, 5.0, floor=floor)
-    assert len(cut.tokens) == sum(probability > floor for probability in whole.probabilities)
+    assert len(cut.tokens) == sum(
+        probability > floor for probability in whole.probabilities
+    )
 
 
 @given(rows, st.integers(0, 5))
@@ -76,7 +98,11 @@ def test_a_chain_follows_the_likeliest_child(rows, most):
     chain, wanted = grown(found, most, 5.0, chain=True), probabilities(found, 5.0)
     assert chain.parents == list(range(-1, len(chain.tokens) - 1))
     for depth, path in enumerate(paths(chain)):
-        rivals = [wanted[other] for other in wanted if len(other) == depth + 1 and other[:depth] == path[:depth]]
+        rivals = [
+            wanted[other]
+            for other in wanted
+            if len(other) == depth + 1 and other[:depth] == path[:depth]
+        ]
         assert wanted[path] == pytest.approx(max(rivals))
 
 
@@ -84,14 +110,24 @@ def test_a_chain_follows_the_likeliest_child(rows, most):
 def test_nothing_follows_an_end_of_text(rows):
     found = [Occurrence(*row) for row in rows]
     tree = grown(found, 99, 5.0, ends=frozenset({0}))
-    assert set(paths(tree)) == {path for path in probabilities(found, 5.0) if 0 not in path[:-1]}
+    assert set(paths(tree)) == {
+        path for path in probabilities(found, 5.0) if 0 not in path[:-1]
+    }
 
 
 @cache
 def clichés() -> tuple[str, ...]:
-    """Texts of a few phrases, each at a chance of its own, so that what comes next is known only so well."""
+    """Texts of a few phrases, each at a chance of its own, so that what comes next is
+    known only so well.
+    """
     dice = Random(1)
-    phrases = "once upon a time", "in the beginning", "once more into the fire", "a time to go", "the end"
+    phrases = (
+        "once upon a time",
+        "in the beginning",
+        "once more into the fire",
+        "a time to go",
+        "the end",
+    )
     texts = (". ".join(dice.choices(phrases, (5, 3, 2, 1, 1), k=8)) for _ in range(400))
     return tuple(texts)
 
@@ -112,20 +148,28 @@ def batch(*sequences: Sequence, **options) -> Batch:
 
 
 def test_chances_come_true(drafter):
-    """On new texts of the same kind: as often as is said, or more often, for nothing in them is novel."""
+    """On new texts of the same kind: as often as is said, or more often, for nothing in
+    them is novel.
+    """
     said, came = [], []
     for text in clichés()[300:]:
         tokens = tokenizer()(text)["input_ids"]
         for place in range(4, len(tokens) - 4, 11):
             draft = drafter.propose(batch(sequence(tokens[:place])), [8])
             assert draft.probabilities is not None
-            for path, probability in zip(draft.trees[0].paths[1:], draft.probabilities[0].tolist(), strict=True):
+            for path, probability in zip(
+                draft.trees[0].paths[1:], draft.probabilities[0].tolist(), strict=True
+            ):
                 said.append(probability)
                 came.append(tokens[place : place + len(path)] == path)
     assert len(said) > 1000
     seen = []
     for low, high in ((0.1, 0.3), (0.3, 0.6), (0.6, 1.0)):
-        some = [(probability, true) for probability, true in zip(said, came, strict=True) if low <= probability < high]
+        some = [
+            (probability, true)
+            for probability, true in zip(said, came, strict=True)
+            if low <= probability < high
+        ]
         assert len(some) > 40
         expected, true = (sum(column) / len(some) for column in zip(*some, strict=True))
         assert expected - 0.05 < true < expected + 0.2
@@ -136,7 +180,9 @@ def test_chances_come_true(drafter):
 def test_hot_text_is_foreseen_less_surely(drafter):
     tokens = tokenizer()("once upon a")["input_ids"]
     cold, hot = (
-        drafter.propose(batch(sequence(tokens, SamplingParams(temperature=t))), [3]).probabilities[0, 0]
+        drafter.propose(
+            batch(sequence(tokens, SamplingParams(temperature=t))), [3]
+        ).probabilities[0, 0]
         for t in (0.0, 1.0)
     )
     assert hot < cold
@@ -167,13 +213,17 @@ def test_trees_where_they_are_judged_and_chains_where_not(drafter):
 
 def test_a_floor_and_a_short_match_are_respected(drafter):
     tokens = tokenizer()("once upon a")["input_ids"]
-    assert drafter.propose(batch(sequence(tokens), floor=0.9999), [8]).count.tolist() == [0]
+    assert drafter.propose(
+        batch(sequence(tokens), floor=0.9999), [8]
+    ).count.tolist() == [0]
     strict = RetrievalDrafter(drafter._datastore, min_match=16)
     assert strict.propose(batch(sequence(tokens)), [8]).count.tolist() == [0]
     assert drafter.propose(batch(sequence(tokens)), [8]).count.tolist() == [8]
 
 
-@pytest.mark.parametrize("options", [{"occurrences": 0}, {"min_match": 0}, {"min_match": 17}])
+@pytest.mark.parametrize(
+    "options", [{"occurrences": 0}, {"min_match": 0}, {"min_match": 17}]
+)
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(InvalidRequest, match="min_match"):
         RetrievalDrafter(datastore(), **options)
@@ -192,7 +242,11 @@ def test_loading_says_how_a_datastore_is_built(tmp_path: Path):
 def test_token_ids_that_the_model_has_not_are_refused(tmp_path: Path):
     build([("here", "a few words")], tokenizer(), tmp_path / "store")
     meta = tmp_path / "store" / "meta.json"
-    meta.write_text(meta.read_text().replace(f'"vocab": {target().vocab}', f'"vocab": {target().vocab + 1}'))
+    meta.write_text(
+        meta.read_text().replace(
+            f'"vocab": {target().vocab}', f'"vocab": {target().vocab + 1}'
+        )
+    )
     with pytest.raises(VocabularyMismatch, match="token ids, and the model"):
         RetrievalDrafter.load(tmp_path / "store", target(), None)
 
@@ -200,7 +254,11 @@ def test_token_ids_that_the_model_has_not_are_refused(tmp_path: Path):
 def test_the_library_takes_the_folder(tmp_path: Path):
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     plain = LLM(method="none").generate("The capital of France is", params)[0]
-    build([("here", "The capital of France is" + plain.text)], tokenizer(), tmp_path / "store")
+    build(
+        [("here", "The capital of France is" + plain.text)],
+        tokenizer(),
+        tmp_path / "store",
+    )
     llm = LLM(method="retrieval", draft=tmp_path / "store", nodes=4)
     found = llm.generate("The capital of France is", params)[0]
     assert found.tokens == plain.tokens

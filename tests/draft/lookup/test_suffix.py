@@ -1,4 +1,6 @@
-"""Votes of earlier places: counted as defined, grown into the likeliest guesses, learned from, kept apart and kept."""
+"""Votes of earlier places: counted as defined, grown into the likeliest guesses,
+learned from, kept apart and kept.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,42 @@ from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.estimators import AcceptanceEstimate
 from foreword.native import suffix
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Source, Verdict
+from foreword.types import (
+    Batch,
+    Draft,
+    SamplingParams,
+    Scores,
+    Sequence,
+    Source,
+    Verdict,
+)
 from running import Request, drafter, engine, finish, plain, prompts, target
 
 VOCAB = 50
 NATIVE = pytest.mark.skipif(suffix.library() is None, reason="there is no C compiler")
 few = st.integers(0, 2)
 texts = st.lists(few, min_size=1, max_size=50)
-ballots = st.lists(st.tuples(st.lists(few, max_size=5).map(tuple), st.integers(1, 300)), max_size=8)
+ballots = st.lists(
+    st.tuples(st.lists(few, max_size=5).map(tuple), st.integers(1, 300)), max_size=8
+)
 
 
-def sequence(tokens: list[int], id: int = 0, tenant: str = "", temperature: float = 0.0, prompt: int = 1) -> Sequence:
+def sequence(
+    tokens: list[int],
+    id: int = 0,
+    tenant: str = "",
+    temperature: float = 0.0,
+    prompt: int = 1,
+) -> Sequence:
     params = SamplingParams(tenant=tenant, temperature=temperature, max_tokens=2000)
-    return Sequence(id=id, tokens=list(tokens), prompt=prompt, params=params, seed=0, eos=frozenset({9}))
+    return Sequence(
+        id=id,
+        tokens=list(tokens),
+        prompt=prompt,
+        params=params,
+        seed=0,
+        eos=frozenset({9}),
+    )
 
 
 def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch:
@@ -53,7 +78,9 @@ def paths(draft: Draft, row: int = 0) -> list[tuple[int, ...]]:
     return [tuple(path) for path in draft.trees[row].paths[1:]]
 
 
-def propose(one: Drafter, asked: Sequence, budget: int, **how: bool | float) -> list[tuple[int, ...]]:
+def propose(
+    one: Drafter, asked: Sequence, budget: int, **how: bool | float
+) -> list[tuple[int, ...]]:
     return paths(one.propose(batch(asked, **how), [budget]))
 
 
@@ -65,12 +92,20 @@ def answer(one: Drafter, tokens: list[int], tenant: str = "", id: int = 99) -> N
     one.release(asked)
 
 
-def counted(text: list[int], past: list[int], length: int) -> dict[tuple[int, ...], int]:
+def counted(
+    text: list[int], past: list[int], length: int
+) -> dict[tuple[int, ...], int]:
     """The definition of the votes, by plain search."""
     matches: list[tuple[int, list[int], int]] = []
     for tokens in (text, past):
         for place in range(len(tokens) - 1, 0, -1):
-            sizes = (n for n in SIZES if n <= place and n <= len(text) and tokens[place - n : place] == text[-n:])
+            sizes = (
+                n
+                for n in SIZES
+                if n <= place
+                and n <= len(text)
+                and tokens[place - n : place] == text[-n:]
+            )
             size = next(sizes, 0)
             if size:
                 matches.append((size, tokens, place))
@@ -86,22 +121,37 @@ def counted(text: list[int], past: list[int], length: int) -> dict[tuple[int, ..
 
 
 @given(texts, st.lists(texts, max_size=3), st.integers(1, 6))
-def test_votes_are_those_of_a_plain_search(text: list[int], answers: list[list[int]], length: int) -> None:
+def test_votes_are_those_of_a_plain_search(
+    text: list[int], answers: list[list[int]], length: int
+) -> None:
     own, archive = SuffixIndex(64), AnswerStore(VOCAB)
     own.extend(text)
     for tokens in answers:
         archive.add("", tokens)
     past = [token for tokens in answers for token in (*tokens, GAP)]
-    assert dict(votes(own, archive[""], text[-SIZES[0] :], length)) == counted(text, past, length)
+    assert dict(votes(own, archive[""], text[-SIZES[0] :], length)) == counted(
+        text, past, length
+    )
 
 
-def expected_chances(ballot: Votes, poll: ContinuationCounts) -> dict[tuple[int, ...], float]:
-    """The definition: of each path, its parent's chance, times that of no surprise, times the share of the votes."""
+def expected_chances(
+    ballot: Votes, poll: ContinuationCounts
+) -> dict[tuple[int, ...], float]:
+    """The definition: of each path, its parent's chance, times that of no surprise,
+    times the share of the votes.
+    """
     probabilities: dict[tuple[int, ...], float] = {(): 1.0}
-    every = sorted({run[:length] for run, _ in ballot for length in range(1, len(run) + 1)}, key=len)
+    every = sorted(
+        {run[:length] for run, _ in ballot for length in range(1, len(run) + 1)},
+        key=len,
+    )
     for path in every:
         before = path[:-1]
-        total = sum(weight for run, weight in ballot if len(run) > len(before) and run[: len(before)] == before)
+        total = sum(
+            weight
+            for run, weight in ballot
+            if len(run) > len(before) and run[: len(before)] == before
+        )
         weight = sum(weight for run, weight in ballot if run[: len(path)] == path)
         believed = poll.acceptance.probability(*poll._kind(total, len(before)))
         probabilities[path] = probabilities[before] * believed * weight / total
@@ -109,7 +159,12 @@ def expected_chances(ballot: Votes, poll: ContinuationCounts) -> dict[tuple[int,
     return probabilities
 
 
-@given(ballots, st.integers(1, 12), st.sampled_from([0.0, 0.05, 0.3]), st.lists(st.lists(few, max_size=4), max_size=5))
+@given(
+    ballots,
+    st.integers(1, 12),
+    st.sampled_from([0.0, 0.05, 0.3]),
+    st.lists(st.lists(few, max_size=4), max_size=5),
+)
 def test_the_tree_holds_the_likeliest_guesses(
     ballot: Votes, most: int, floor: float, experience: list[list[int]]
 ) -> None:
@@ -118,7 +173,10 @@ def test_the_tree_holds_the_likeliest_guesses(
         poll.close(tokens)
     tree = poll.grown(Bounds(most, floor))
     expected = expected_chances(ballot, poll)
-    best = sorted((probability for probability in expected.values() if probability > floor), reverse=True)[:most]
+    best = sorted(
+        (probability for probability in expected.values() if probability > floor),
+        reverse=True,
+    )[:most]
     assert tree.probabilities == pytest.approx(best)
     grown: list[tuple[int, ...]] = []
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
@@ -133,9 +191,13 @@ def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
     tree = poll.grown(Bounds(most, branches=False))
     expected = expected_chances(ballot, poll)
     path: tuple[int, ...] = ()
-    for token, parent, probability in zip(tree.tokens, tree.parents, tree.probabilities, strict=True):
+    for token, parent, probability in zip(
+        tree.tokens, tree.parents, tree.probabilities, strict=True
+    ):
         assert parent == len(path) - 1
-        siblings = [expected[(*path, other)] for other in range(3) if (*path, other) in expected]
+        siblings = [
+            expected[(*path, other)] for other in range(3) if (*path, other) in expected
+        ]
         path = (*path, token)
         assert probability == pytest.approx(max(siblings))
     assert len(path) == most or not any(other[:-1] == path for other in expected)
@@ -146,7 +208,12 @@ def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
     texts,
     st.lists(texts, max_size=3),
     st.sampled_from([40, 64]),
-    st.tuples(st.integers(1, 20), st.sampled_from([0.0, 0.05, 0.3]), st.sets(few, max_size=2), st.booleans()),
+    st.tuples(
+        st.integers(1, 20),
+        st.sampled_from([0.0, 0.05, 0.3]),
+        st.sets(few, max_size=2),
+        st.booleans(),
+    ),
     st.lists(st.tuples(st.lists(few, max_size=5), st.booleans()), max_size=6),
 )
 def test_votes_in_c_are_those_defined(
@@ -156,7 +223,9 @@ def test_votes_in_c_are_those_defined(
     how: tuple[int, float, set[int], bool],
     course: list[tuple[list[int], bool]],
 ) -> None:
-    """Every round of a text, greedy and sampled rounds mixed: the same guesses, in the same order, as likely."""
+    """Every round of a text, greedy and sampled rounds mixed: the same guesses, in the
+    same order, as likely.
+    """
     own, archive = SuffixIndex(room), AnswerStore(VOCAB)
     own.extend(text)
     for tokens in answers:
@@ -165,11 +234,14 @@ def test_votes_in_c_are_those_defined(
     ways: tuple[CountsFactory, ...] = (PlainCountsFactory(), NativeCountsFactory())
     for said, greedy in [*course, ([], True), ([], False)]:
         context = text[-SIZES[0] :]
-        defined, fast = (ask(own, archive[""], context, most, greedy=greedy) for ask in ways)
+        defined, fast = (
+            ask(own, archive[""], context, most, greedy=greedy) for ask in ways
+        )
         bounds = Bounds(most, floor, frozenset(ends), branches)
         expected, found = defined.grown(bounds), fast.grown(bounds)
         assert found.probabilities == pytest.approx(expected.probabilities, rel=1e-12)
-        if len(set(expected.probabilities)) == len(expected.probabilities):  # or the last bit may order equal chances
+        # or the last bit may order equal chances
+        if len(set(expected.probabilities)) == len(expected.probabilities):
             assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
         for poll in (defined, fast):
             poll.close(said)
@@ -184,10 +256,14 @@ def test_where_there_is_a_compiler_votes_are_counted_in_c() -> None:
 
 
 def test_equal_chances_keep_the_order_in_which_they_were_found() -> None:
-    """Four tokens followed once each: the latest place is the first in the tree, in C and as defined."""
+    """Four tokens followed once each: the latest place is the first in the tree, in C
+    and as defined.
+    """
     text = [1, 2, 1, 3, 1, 4, 1, 5, 1]
     for ask in (PlainCountsFactory(), counts_factory()):
-        assert propose(SuffixDrafter(AnswerStore(VOCAB), ask=ask), sequence(text), 4) == [(5,), (4,), (3,), (2,)]
+        assert propose(
+            SuffixDrafter(AnswerStore(VOCAB), ask=ask), sequence(text), 4
+        ) == [(5,), (4,), (3,), (2,)]
 
 
 def test_of_equal_places_this_text_is_heard_before_past_answers() -> None:
@@ -210,7 +286,9 @@ def test_a_guess_at_the_floor_is_not_made(branches: bool) -> None:
 
 @NATIVE
 def test_a_long_text_has_as_many_voters_in_c() -> None:
-    """Where the latest places are the end itself, or were found for a longer run already, older ones are heard."""
+    """Where the latest places are the end itself, or were found for a longer run
+    already, older ones are heard.
+    """
     draw = random.Random(3)
     text = [draw.randrange(3) for _ in range(600)]
     history = SuffixIndex(1024)
@@ -277,11 +355,15 @@ def test_chances_learn_from_what_the_target_says(truth: bool, better: bool) -> N
     assert (float(after.probabilities) > float(before.probabilities)) == better
     warm = sequence([1, 2, 3, 1, 2], id=5, temperature=1.0)
     untaught = SuffixDrafter(AnswerStore(VOCAB)).propose(batch(warm), [1])
-    torch.testing.assert_close(one.propose(batch(warm), [1]).probabilities, untaught.probabilities)
+    torch.testing.assert_close(
+        one.propose(batch(warm), [1]).probabilities, untaught.probabilities
+    )
 
 
 def test_chances_are_honest_on_a_random_text() -> None:
-    """Expected calibration error over ten bins after a hundred rounds; over 0.08 if nothing is learned."""
+    """Expected calibration error over ten bins after a hundred rounds; over 0.08 if
+    nothing is learned.
+    """
     draw = random.Random(1)
     one, asked = SuffixDrafter(AnswerStore(VOCAB)), sequence([1, 2], temperature=1.0)
     bins = [[0.0, 0.0] for _ in range(10)]
@@ -290,7 +372,10 @@ def test_chances_are_honest_on_a_random_text() -> None:
         draft = one.propose(batch(asked), [3])
         token = draw.randrange(40)
         siblings = zip(
-            draft.tokens[0].tolist(), draft.parents[0].tolist(), draft.probabilities[0].tolist(), strict=True
+            draft.tokens[0].tolist(),
+            draft.parents[0].tolist(),
+            draft.probabilities[0].tolist(),
+            strict=True,
         )
         roots = [
             (node, draft_token, probability)
@@ -299,7 +384,11 @@ def test_chances_are_honest_on_a_random_text() -> None:
         ]
         for _, draft_token, probability in roots if turn > 100 else []:
             hit = bins[min(9, int(10 * probability))]
-            hit[0], hit[1], draft_tokens = hit[0] + probability, hit[1] + (draft_token == token), draft_tokens + 1
+            hit[0], hit[1], draft_tokens = (
+                hit[0] + probability,
+                hit[1] + (draft_token == token),
+                draft_tokens + 1,
+            )
         one.observe(batch(asked), draft, decided([], token, draft.nodes), Scores(()))
         asked.tokens.append(token)
     assert draft_tokens > 500
@@ -325,7 +414,11 @@ def test_tenants_do_not_meet() -> None:
 
 
 def test_an_answer_that_is_given_again_is_foreseen_whole() -> None:
-    asked = [Request(prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))]
+    asked = [
+        Request(
+            prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+        )
+    ]
     want, loop = plain(target(), asked), engine(target(), drafter("suffix"), 8)
     first, second = (finish(loop, asked)[0] for _ in range(2))
     assert [first.said, second.said] == [want[0].said] * 2

@@ -1,4 +1,6 @@
-"""A draft that learns while it serves: what it says matters to nobody's text, and its guesses come true more often."""
+"""A draft that learns while it serves: what it says matters to nobody's text, and its
+guesses come true more often.
+"""
 
 import copy
 
@@ -45,13 +47,20 @@ def harmed(dtype: str = FAST, noise: float = 0.1) -> Model:
     return model
 
 
-def learner(model: Model, settings: Learning = EAGER, dtype: str = FAST) -> OnlineLearner:
+def learner(
+    model: Model, settings: Learning = EAGER, dtype: str = FAST
+) -> OnlineLearner:
     return OnlineLearner(LanguageModelDrafter(model), target(dtype), settings)
 
 
 def requests(temperature: float, seeds: range, tokens: int = 48) -> list[Request]:
     return [
-        Request(prompt, SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True))
+        Request(
+            prompt,
+            SamplingParams(
+                temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True
+            ),
+        )
         for seed in seeds
         for prompt in prompts()
     ]
@@ -63,11 +72,16 @@ def kept(model: Model, asked: list[Request], dtype: str = FAST) -> int:
     return sum(answer.sequence.stats.accepted for answer in answers)
 
 
-def study(trainable: OnlineLearner, seeds: range, dtype: str = FAST, rule: str = "match") -> None:
-    """Let it hear what the target says, then learn from all of that, again and again."""
+def study(
+    trainable: OnlineLearner, seeds: range, dtype: str = FAST, rule: str = "match"
+) -> None:
+    """Let it hear what the target says, then learn from all of that, again
+    and again.
+    """
     loop = engine(target(dtype), trainable, 4, rule=rule)
     for seed in seeds:
-        trainable._capture_credit = 1.0  # all texts are listened to, however long it takes
+        # all texts are listened to, however long it takes
+        trainable._capture_credit = 1.0
         finish(loop, requests(1.0, range(seed, seed + 1)))
         while trainable.learn():
             pass
@@ -77,14 +91,18 @@ def study(trainable: OnlineLearner, seeds: range, dtype: str = FAST, rule: str =
 # ---- the text
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"]
+)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_no_text_depends_on_what_is_learnt(temperature, dtype):
     asked = requests(temperature, range(1), tokens=64)
     trainable = learner(harmed(dtype), dtype=dtype)
     loop = engine(target(dtype), trainable, 4, slots=1)
     answers = finish(loop, asked)
-    assert [answer.said for answer in answers] == [answer.said for answer in plain(target(dtype), asked)]
+    assert [answer.said for answer in answers] == [
+        answer.said for answer in plain(target(dtype), asked)
+    ]
     assert (loop.failed, trainable.progress.off) == (None, None)
     assert trainable.progress.published > 0  # or nothing was shown
 
@@ -97,7 +115,8 @@ class Watched(LanguageModelDrafter):
         self.rounds = []
 
     def _seen(self):
-        some = torch.arange(0, self.model.vocab, 61)  # a step of learning changes every row
+        # a step of learning changes every row
+        some = torch.arange(0, self.model.vocab, 61)
         return self.model.embed(some).detach().clone()
 
     def propose(self, batch, nodes):
@@ -112,18 +131,31 @@ class Watched(LanguageModelDrafter):
 
 
 @pytest.mark.parametrize(
-    "rule", ["match", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("block", "rejection"))]
+    "rule",
+    [
+        "match",
+        *(
+            pytest.param(rule, marks=pytest.mark.slow)
+            for rule in ("block", "rejection")
+        ),
+    ],
 )
 def test_weights_change_between_rounds_only(rule):
-    """A rule that compares laws is exact where a guess comes with the law it was drawn from, whatever that law is."""
+    """A rule that compares laws is exact where a guess comes with the law it was drawn
+    from, whatever that law is.
+    """
     watched = Watched(harmed())
     trainable = OnlineLearner(watched, target(FAST), EAGER)
-    answers = finish(engine(target(FAST), trainable, 3, rule=rule, slots=1), requests(1.0, range(1), tokens=64))
+    answers = finish(
+        engine(target(FAST), trainable, 3, rule=rule, slots=1),
+        requests(1.0, range(1), tokens=64),
+    )
     assert all(answer.sequence.produced == 64 for answer in answers)
     for before, *later in watched.rounds:
         assert all(torch.equal(before, seen) for seen in later)
     changes = sum(
-        not torch.equal(one[-1], other[0]) for one, other in zip(watched.rounds, watched.rounds[1:], strict=False)
+        not torch.equal(one[-1], other[0])
+        for one, other in zip(watched.rounds, watched.rounds[1:], strict=False)
     )
     assert changes == trainable.progress.published + trainable.progress.returned > 0
 
@@ -143,7 +175,11 @@ def test_a_draft_that_was_harmed_recovers():
 
 
 def test_it_learns_as_part_of_several():
-    trainable = OnlineLearner(FusedDrafter([NgramDrafter(), LanguageModelDrafter(harmed())]), target(FAST), ASKED)
+    trainable = OnlineLearner(
+        FusedDrafter([NgramDrafter(), LanguageModelDrafter(harmed())]),
+        target(FAST),
+        ASKED,
+    )
     study(trainable, range(3))
     assert trainable.progress.published > 0
 
@@ -162,12 +198,19 @@ def test_what_foresees_worse_never_serves():
     study(trainable, range(3))
     assert trainable.progress.evaluations == 2
     assert trainable.progress.published == 0
-    assert trainable._trainer._rate == 3.0 / 4, "each time that what was learnt is thrown away it learns more slowly"
-    assert all(torch.equal(weight, before[name]) for name, weight in copied(model).state_dict().items())
+    assert trainable._trainer._rate == 3.0 / 4, (
+        "each time that what was learnt is thrown away it learns more slowly"
+    )
+    assert all(
+        torch.equal(weight, before[name])
+        for name, weight in copied(model).state_dict().items()
+    )
 
 
 def test_the_first_weights_come_back_where_they_foresee_better():
-    """As when other texts are asked for than were learnt: here, what serves is harmed behind the learner's back."""
+    """As when other texts are asked for than were learnt: here, what serves is harmed
+    behind the learner's back.
+    """
     model = Model.load(starter.draft(), dtype=FAST)
     first = copied(model).state_dict()
     trainable = learner(model, ASKED)
@@ -176,11 +219,17 @@ def test_the_first_weights_come_back_where_they_foresee_better():
         for parameter in taught.module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     taught._publish(taught._now())
-    assert not all(torch.equal(weight, first[name]) for name, weight in copied(model).state_dict().items())
+    assert not all(
+        torch.equal(weight, first[name])
+        for name, weight in copied(model).state_dict().items()
+    )
     trainable.progress.steps = 1
     study(trainable, range(1))
     assert (trainable.progress.evaluations, trainable.progress.returned) == (1, 1)
-    assert all(torch.equal(weight, first[name]) for name, weight in copied(model).state_dict().items())
+    assert all(
+        torch.equal(weight, first[name])
+        for name, weight in copied(model).state_dict().items()
+    )
 
 
 # ---- what it costs
@@ -200,7 +249,8 @@ def test_time_is_earned_before_it_is_spent():
     object.__setattr__(trainable.settings, "share", 0.5)
     before = trainable._trainer.module.lm_head.weight.grad
     trainable.rest(0.0)
-    assert before is trainable._trainer.module.lm_head.weight.grad is None  # nothing was earned, nothing is done
+    # nothing was earned, nothing is done
+    assert before is trainable._trainer.module.lm_head.weight.grad is None
     trainable.rest(0.2)
     assert trainable._trainer.module.lm_head.weight.grad is not None
     trainable._credit = -0.1
@@ -244,13 +294,16 @@ def test_a_failure_ends_learning_and_nothing_else():
     trainable = learner(harmed())
     loop = engine(target(FAST), trainable, 4, slots=2)
     with torch.no_grad():
-        trainable._trainer.module.lm_head.weight = torch.nn.Parameter(torch.zeros(3, 3))  # no forward can work any more
+        # no forward can work any more
+        trainable._trainer.module.lm_head.weight = torch.nn.Parameter(torch.zeros(3, 3))
     with pytest.warns(RuntimeWarning, match="learns no more") as said:
         answers = finish(loop, asked)
     assert len(said) == 1
     assert loop.failed is None
     assert trainable.progress.off is not None
-    assert [answer.said for answer in answers] == [answer.said for answer in plain(target(FAST), asked)]
+    assert [answer.said for answer in answers] == [
+        answer.said for answer in plain(target(FAST), asked)
+    ]
     assert sum(answer.sequence.stats.accepted for answer in answers) > 0
 
 
@@ -259,14 +312,19 @@ def test_what_cannot_be_copied_cannot_learn_but_guesses():
     model.hf.model.register_parameter("more", torch.nn.Parameter(torch.zeros(1)))
     model.hf.model.norm.register_buffer("lost", torch.zeros(2))
     hidden = model.hf.state_dict
-    model.hf.state_dict = lambda: {name: weight for name, weight in hidden().items() if "norm" not in name}
+    model.hf.state_dict = lambda: {
+        name: weight for name, weight in hidden().items() if "norm" not in name
+    }
     with pytest.warns(RuntimeWarning, match="learns no more"):
         trainable = learner(model)
     answers = finish(engine(target(FAST), trainable, 4), requests(1.0, range(1)))
     assert sum(answer.sequence.stats.accepted for answer in answers) > 0
 
 
-@pytest.mark.parametrize("wrong", [{"share": 0}, {"share": float("nan")}, {"memory": 10}, {"rate": -1}, {"pause": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"share": 0}, {"share": float("nan")}, {"memory": 10}, {"rate": -1}, {"pause": 0}],
+)
 def test_settings_are_checked(wrong):
     with pytest.raises(InvalidRequest, match=next(iter(wrong))):
         Learning(**wrong)
@@ -293,7 +351,9 @@ def test_learn_is_yes_no_or_how(unchecked):
 @pytest.mark.slow
 def test_what_was_learnt_is_saved_and_served_again(tmp_path):
     llm = LLM(draft=harmed("auto"), learn=ASKED, nodes=4)
-    params = [SamplingParams(seed=seed, max_tokens=40, ignore_eos=True) for seed in range(8)]
+    params = [
+        SamplingParams(seed=seed, max_tokens=40, ignore_eos=True) for seed in range(8)
+    ]
     for _ in range(4):
         llm.engine.drafter._capture_credit = 1.0
         texts = [answer.text for answer in llm.generate(["The river"] * 8, params)]
@@ -304,9 +364,13 @@ def test_what_was_learnt_is_saved_and_served_again(tmp_path):
     again = LLM(draft=tmp_path / "learnt", nodes=4)
     assert again.progress is None
     stored = Model.load(tmp_path / "learnt")
-    mine, theirs = (copied(one).state_dict() for one in (llm.engine.drafter.trainable, stored))
+    mine, theirs = (
+        copied(one).state_dict() for one in (llm.engine.drafter.trainable, stored)
+    )
     assert all(torch.equal(weight, theirs[name]) for name, weight in mine.items())
-    assert [answer.text for answer in again.generate(["The river"] * 8, params)] == texts
+    assert [
+        answer.text for answer in again.generate(["The river"] * 8, params)
+    ] == texts
     with pytest.raises(InvalidRequest, match="exists already"):
         llm.save_draft(tmp_path / "learnt")
     with pytest.raises(InvalidRequest, match="cannot save a draft model"):
@@ -316,7 +380,9 @@ def test_what_was_learnt_is_saved_and_served_again(tmp_path):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_laws_that_are_not_finite_teach_nothing(bad):
-    """One text with such logits is left out; what others say is learnt, examined and served."""
+    """One text with such logits is left out; what others say is learnt, examined and
+    served.
+    """
 
     class Spoiling(OnlineLearner):
         def observe(self, batch, draft, verdict, scores):
@@ -329,4 +395,6 @@ def test_laws_that_are_not_finite_teach_nothing(bad):
     assert spoilt.progress.steps > 0
     assert spoilt.progress.evaluations > 0
     assert 0 < spoilt.progress.serving < 1
-    assert all(bool(weight.isfinite().all()) for weight in spoilt._trainer.module.parameters())
+    assert all(
+        bool(weight.isfinite().all()) for weight in spoilt._trainer.module.parameters()
+    )

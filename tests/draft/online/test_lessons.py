@@ -1,9 +1,19 @@
-"""What is kept of a text that the target writes: its tokens, and laws that are the target's own."""
+"""What is kept of a text that the target writes: its tokens, and laws that are the
+target's own.
+"""
 
 import pytest
 import torch
 
-from foreword.draft.online.replay import KEPT, LEARNT, WINDOW, ReplayBuffer, Sample, distributions, draft_log_probs
+from foreword.draft.online.replay import (
+    KEPT,
+    LEARNT,
+    WINDOW,
+    ReplayBuffer,
+    Sample,
+    distributions,
+    draft_log_probs,
+)
 from foreword.types import SamplingParams, Sequence
 
 VOCAB = 200
@@ -13,7 +23,12 @@ def sequence(prompt: int = 5, id: int = 1) -> Sequence:
     return Sequence(id, list(range(prompt)), prompt, SamplingParams(max_tokens=1000), 0)
 
 
-def say(lessons: ReplayBuffer, text: Sequence, tokens: list[int], logits: torch.Tensor | None = None) -> torch.Tensor:
+def say(
+    lessons: ReplayBuffer,
+    text: Sequence,
+    tokens: list[int],
+    logits: torch.Tensor | None = None,
+) -> torch.Tensor:
     """One round: the laws are heard, then the tokens are committed."""
     logits = torch.randn(len(tokens), VOCAB) if logits is None else logits
     lessons.record(text, logits)
@@ -45,7 +60,8 @@ def test_every_law_stands_where_its_token_comes_next():
     lessons.end(text)
     assert lessons.new(len, 100) == []
     (lesson,) = lessons.new(len, 1)
-    assert lesson.tokens.tolist() == text.tokens[:-1]  # the last law is of the last token
+    # the last law is of the last token
+    assert lesson.tokens.tolist() == text.tokens[:-1]
     assert len(lesson.logs) == 14
     likeliest, logs = distributions(torch.cat(said), VOCAB)
     assert torch.equal(lesson.likeliest, likeliest)
@@ -98,12 +114,18 @@ def test_memory_is_bounded_and_the_oldest_goes_first(handed):
         assert lessons.held <= 600
     kept = [*lessons.seen, *lessons.new(len, 1)]
     assert sum(map(len, kept)) == lessons.held
-    assert [int(lesson.tokens[-1]) for lesson in kept] == list(range(40 - len(kept), 40))
+    assert [int(lesson.tokens[-1]) for lesson in kept] == list(
+        range(40 - len(kept), 40)
+    )
     assert len(kept) > 20
 
 
 def test_a_lesson_cut_short_keeps_some_text_before_what_is_learnt():
-    lesson = Sample(torch.arange(100), torch.zeros(80, 3, dtype=torch.int32), torch.arange(80.0)[:, None].expand(80, 4))
+    lesson = Sample(
+        torch.arange(100),
+        torch.zeros(80, 3, dtype=torch.int32),
+        torch.arange(80.0)[:, None].expand(80, 4),
+    )
     short = lesson.cut(32)
     assert short.tokens.tolist() == list(range(68, 100))
     assert short.logs[:, 0].tolist() == [64.0 + i for i in range(16)]

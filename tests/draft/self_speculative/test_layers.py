@@ -1,4 +1,6 @@
-"""Skipped halves of layers: the search for them, the file they are kept in, and the search while text is written."""
+"""Skipped halves of layers: the search for them, the file they are kept in, and the
+search while text is written.
+"""
 
 from random import Random
 
@@ -26,7 +28,10 @@ from running import Request, engine, finish, plain, prompts, target
 
 
 def requests(length: int = 40) -> list[Request]:
-    settings = [SamplingParams(temperature=t, seed=5, max_tokens=length, ignore_eos=True) for t in (0.0, 1.0)]
+    settings = [
+        SamplingParams(temperature=t, seed=5, max_tokens=length, ignore_eos=True)
+        for t in (0.0, 1.0)
+    ]
     return [Request(prompt, params) for prompt in prompts() for params in settings]
 
 
@@ -39,9 +44,12 @@ def test_a_neighbour_is_another_mask_of_the_same_halves():
 
 
 def test_gain_is_that_of_the_best_length():
-    assert gain(0.0, 0.5) == pytest.approx(1 / 1.5)  # no length pays, and one guess loses least
+    # no length pays, and one guess loses least
+    assert gain(0.0, 0.5) == pytest.approx(1 / 1.5)
     assert gain(0.5, 0.9) == pytest.approx(1.5 / 1.9)
-    assert gain(0.9, 0.5) == pytest.approx(max(sum(0.9**i for i in range(k + 1)) / (1 + 0.5 * k) for k in range(1, 9)))
+    assert gain(0.9, 0.5) == pytest.approx(
+        max(sum(0.9**i for i in range(k + 1)) / (1 + 0.5 * k) for k in range(1, 9))
+    )
     assert gain(1.0, 0.25) == pytest.approx(9 / 3)
 
 
@@ -64,7 +72,9 @@ def test_a_mask_is_kept_in_a_file(tmp_path):
     mask = frozenset({1, 6, 7, 12})
     save(mask, tmp_path / "mask.json")
     assert load(tmp_path / "mask.json") == mask
-    assert (tmp_path / "mask.json").read_text() == '{"attention": [3, 6], "mlp": [0, 3]}\n'
+    assert (
+        tmp_path / "mask.json"
+    ).read_text() == '{"attention": [3, 6], "mlp": [0, 3]}\n'
     drafter = LayersDrafter.load(str(tmp_path / "mask.json"), target(), None)
     assert (drafter.mask, drafter.every) == (mask, 0)
     for said in ("{}", "[1]", "no json", '{"attention": ["x"], "mlp": []}'):
@@ -95,14 +105,17 @@ def test_the_text_stays_what_it_is_whatever_is_left_out(mask, least, most):
     asked = requests(24)[2:8]
     got = finish(engine(target(), drafter, 4, chunk=16, slots=4), asked)
     assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
-    kept = sum(one.sequence.stats.accepted for one in got) / sum(one.sequence.stats.drafted for one in got)
+    kept = sum(one.sequence.stats.accepted for one in got) / sum(
+        one.sequence.stats.drafted for one in got
+    )
     assert least <= kept <= most
 
 
 @pytest.mark.slow
 def test_it_finds_a_better_mask_while_it_writes():
     model = target("float32" if isinstance(library(), str) else "bfloat16")
-    start = frozenset({0, 1, 4})  # the first layer, without which this model cannot say a word
+    # the first layer, without which this model cannot say a word
+    start = frozenset({0, 1, 4})
     drafter = LayersDrafter(view(model, spare=SPARE), costs(model), start, every=2)
     asked = requests(100)[:4]
     got = finish(engine(model, drafter, 1), asked)
@@ -110,7 +123,9 @@ def test_it_finds_a_better_mask_while_it_writes():
     assert [one.said for one in got] == [one.said for one in plain(model, asked)]
     drafter.every = 0
     again = finish(engine(model, drafter, 1), asked)
-    kept = [sum(one.sequence.stats.accepted for one in answers) for answers in (got, again)]
+    kept = [
+        sum(one.sequence.stats.accepted for one in answers) for answers in (got, again)
+    ]
     assert kept[1] > kept[0]
 
 

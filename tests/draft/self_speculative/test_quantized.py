@@ -1,4 +1,6 @@
-"""The target in fewer bits as its own drafter: what it guesses, from which memory, and what it refuses."""
+"""The target in fewer bits as its own drafter: what it guesses, from which memory, and
+what it refuses.
+"""
 
 import pytest
 
@@ -9,17 +11,25 @@ from foreword.native.forward import library
 from foreword.types import SamplingParams
 from running import Request, engine, finish, plain, prompts, target
 
-native = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+native = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 LENGTH = 40
 
 
 def requests() -> list[Request]:
-    settings = [SamplingParams(temperature=t, seed=5, max_tokens=LENGTH, ignore_eos=True) for t in (0.0, 1.0)]
+    settings = [
+        SamplingParams(temperature=t, seed=5, max_tokens=LENGTH, ignore_eos=True)
+        for t in (0.0, 1.0)
+    ]
     return [Request(prompt, params) for prompt in prompts() for params in settings]
 
 
 @native
-@pytest.mark.parametrize(("source", "bytes", "kept"), [(None, 0.29, 0.6), ("int4", 0.29, 0.6), ("int8", 0.54, 0.75)])
+@pytest.mark.parametrize(
+    ("source", "bytes", "kept"),
+    [(None, 0.29, 0.6), ("int4", 0.29, 0.6), ("int8", 0.54, 0.75)],
+)
 def test_it_foresees_most_of_the_text_with_fewer_bytes(source, bytes, kept):
     model = target("bfloat16")
     drafter = QuantizedDrafter.load(source, model, None)
@@ -46,7 +56,9 @@ def test_it_never_reads_a_prompt(chunk):
         return grow(one, ask)
 
     backend.read, backend.grow = watched_read, watched_grow
-    got = finish(engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4), requests())
+    got = finish(
+        engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4), requests()
+    )
     assert sum(one.sequence.stats.accepted for one in got) > 0
     assert 0 < max(longest) <= max(FEW, 8)
 

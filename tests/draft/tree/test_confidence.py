@@ -11,10 +11,19 @@ from foreword.types import SamplingParams
 from running import Request, draft, drafter, engine, finish, prompts, target
 
 NOTHING = -math.inf
-FILTERS = ({"top_p": 0.95}, {"top_p": 0.3}, {"top_k": 1}, {"top_k": 5}, {"min_p": 0.3}, {"typical_p": 0.5})
+FILTERS = (
+    {"top_p": 0.95},
+    {"top_p": 0.3},
+    {"top_k": 1},
+    {"top_k": 5},
+    {"min_p": 0.3},
+    {"typical_p": 0.5},
+)
 
 
-def taught(confidence: Calibration, truth: float, rounds: int, temperature: float = 0.0) -> Calibration:
+def taught(
+    confidence: Calibration, truth: float, rounds: int, temperature: float = 0.0
+) -> Calibration:
     """Draws that are off by Gumbel errors of this scale."""
     rng = random.Random(0)
     for _ in range(rounds):
@@ -37,7 +46,9 @@ def taught(confidence: Calibration, truth: float, rounds: int, temperature: floa
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_what_says_nothing_teaches_nothing(values: list[float], drawn: int, temperature: float) -> None:
+def test_what_says_nothing_teaches_nothing(
+    values: list[float], drawn: int, temperature: float
+) -> None:
     confidence = Calibration()
     confidence.learn(values, drawn, temperature)
     assert confidence == Calibration()
@@ -53,25 +64,39 @@ def test_a_child_that_a_filter_forbids_has_no_mass() -> None:
 
 
 def test_what_is_learnt_from_filtered_children_is_true() -> None:
-    """The target draws among what is left: the estimate comes to the scale of the errors all the same."""
+    """The target draws among what is left: the estimate comes to the scale of the
+    errors all the same.
+    """
     rng, confidence = random.Random(1), Calibration()
     for _ in range(3000):
         values = [rng.gauss(0, 2) for _ in range(8)]
         errors = [-1.5 * math.log(rng.expovariate(1.0)) for _ in values]
-        kept = sorted(range(8), key=lambda place: -values[place])[: rng.choice((1, 2, 3, 5))]
+        kept = sorted(range(8), key=lambda place: -values[place])[
+            : rng.choice((1, 2, 3, 5))
+        ]
         drawn = max(kept, key=lambda place: values[place] + errors[place])
-        confidence.learn([value if place in kept else NOTHING for place, value in enumerate(values)], drawn, 0.0)
+        confidence.learn(
+            [value if place in kept else NOTHING for place, value in enumerate(values)],
+            drawn,
+            0.0,
+        )
     assert confidence.error == pytest.approx(1.5, rel=0.15)
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-200, 1e-6, 100.0])
 def test_no_temperature_spoils_what_was_learnt(temperature: float) -> None:
-    """A hot text says nothing of the drafter's error, so hours of it change nothing; a cold one breaks nothing."""
+    """A hot text says nothing of the drafter's error, so hours of it change nothing; a
+    cold one breaks nothing.
+    """
     rng, confidence = random.Random(2), taught(Calibration(), 0.6, 1000)
     before = confidence.error
     for _ in range(5000):
-        values = sorted((rng.gauss(0, 1) / min(1, temperature) for _ in range(8)), reverse=True)
-        confidence.learn(values, 0 if temperature < 1 else rng.randrange(8), temperature)
+        values = sorted(
+            (rng.gauss(0, 1) / min(1, temperature) for _ in range(8)), reverse=True
+        )
+        confidence.learn(
+            values, 0 if temperature < 1 else rng.randrange(8), temperature
+        )
     assert math.isfinite(confidence.error)
     if temperature > 1:
         assert confidence.error == pytest.approx(before, rel=0.1)
@@ -91,11 +116,21 @@ def test_from_the_far_end_it_comes_back() -> None:
 @pytest.mark.parametrize("name", ["lm", "eagle", "dspark", "medusa"])
 def test_after_filtered_requests_guesses_are_made_and_kept_as_before(name: str) -> None:
     """The law that a filter leaves has fewer tokens than a guess has children."""
-    greedy = [Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)) for prompt in prompts()]
+    greedy = [
+        Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
+        for prompt in prompts()
+    ]
     spoiled, fresh = drafter(name), drafter(name)
     filtered = [
-        Request(prompt, SamplingParams(temperature=0.8, seed=seed, max_tokens=12, ignore_eos=True, **filters))
-        for seed, (prompt, filters) in enumerate(zip((*prompts(), prompts()[0]), FILTERS, strict=True))
+        Request(
+            prompt,
+            SamplingParams(
+                temperature=0.8, seed=seed, max_tokens=12, ignore_eos=True, **filters
+            ),
+        )
+        for seed, (prompt, filters) in enumerate(
+            zip((*prompts(), prompts()[0]), FILTERS, strict=True)
+        )
     ]
     loop = engine(target(), spoiled, 6)
     others = [one.sequence.stats for one in finish(loop, filtered)]
@@ -104,12 +139,18 @@ def test_after_filtered_requests_guesses_are_made_and_kept_as_before(name: str) 
     before = [one.sequence.stats for one in finish(engine(target(), fresh, 6), greedy)]
     assert loop.failed is None
     assert sum(one.drafted for one in after) > 0.8 * sum(one.drafted for one in before)
-    assert sum(one.accepted for one in after) >= 0.9 * sum(one.accepted for one in before) > 0
+    assert (
+        sum(one.accepted for one in after)
+        >= 0.9 * sum(one.accepted for one in before)
+        > 0
+    )
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_children_are_tokens_that_may_come(filters: dict[str, float]) -> None:
-    """What the levels hand over is what one call in C does: no child without a chance."""
+    """What the levels hand over is what one call in C does: no child without
+    a chance.
+    """
     handed: list[list[float]] = []
 
     class Noting(Calibration):
@@ -119,7 +160,10 @@ def test_children_are_tokens_that_may_come(filters: dict[str, float]) -> None:
 
     guesser = LanguageModelDrafter(draft())
     guesser.calibration = Noting()
-    asked = [Request(one, SamplingParams(temperature=0.8, seed=3, max_tokens=16, **filters)) for one in prompts()]
+    asked = [
+        Request(one, SamplingParams(temperature=0.8, seed=3, max_tokens=16, **filters))
+        for one in prompts()
+    ]
     finish(engine(target(), guesser, 4), asked)
     assert handed
     assert all(map(math.isfinite, (value for values in handed for value in values)))

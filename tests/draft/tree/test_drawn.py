@@ -1,4 +1,6 @@
-"""Drawn trees: the laws they carry, lists of both kinds, and a text that keeps the target's law from end to end."""
+"""Drawn trees: the laws they carry, lists of both kinds, and a text that keeps the
+target's law from end to end.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ from foreword.verify import RULES
 VOCAB = 6
 QUICK = ("rejection", "traversal", "kseq")
 LEVEL = 1e-4
-"""Seeds are fixed, so a test either always passes or always fails; this is its chance of being unlucky."""
-DRAFTER = torch.tensor([[2.0, 1.0, 0.5, 0.0, -1.0, -2.0], [0.0, 1.0, 2.0, -1.0, 0.5, 0.3]])
+"""Seeds are fixed, so a test either always passes or always fails; this is its chance
+of being unlucky.
+"""
+DRAFTER = torch.tensor(
+    [[2.0, 1.0, 0.5, 0.0, -1.0, -2.0], [0.0, 1.0, 2.0, -1.0, 0.5, 0.3]]
+)
 """Raw logits: after the last committed token, and after any guess."""
 
 
@@ -26,8 +32,15 @@ def sequence(seed: int = 3, **params: object) -> Sequence:
     return Sequence(seed, [0, 1, 2, 3], 2, SamplingParams(**params), seed=seed)
 
 
-def batch(*sequences: Sequence, lists: Lists = "distinct", shared: bool = False, trees: bool = True) -> Batch:
-    return Batch(sequences, NoiseStreams(VOCAB, shared=shared, lists=lists), trees=trees)
+def batch(
+    *sequences: Sequence,
+    lists: Lists = "distinct",
+    shared: bool = False,
+    trees: bool = True,
+) -> Batch:
+    return Batch(
+        sequences, NoiseStreams(VOCAB, shared=shared, lists=lists), trees=trees
+    )
 
 
 def grow(batch: Batch, shape: Shape) -> Draft:
@@ -52,20 +65,30 @@ def test_siblings_carry_the_law_that_the_first_was_drawn_from() -> None:
 
 
 def test_a_chain_is_drawn_guess_by_guess() -> None:
-    """The definition: the largest of log q + G at each depth, G being the drafter's own noise of that position."""
+    """The definition: the largest of log q + G at each depth, G being the drafter's own
+    noise of that position.
+    """
     one = batch(*(sequence(seed) for seed in range(20)))
     draft = grow(one, full_tree((1, 1, 1)))
     assert draft.chain
     for row, each in enumerate(one.sequences):
         for depth, token in enumerate(draft.tokens[row].tolist()):
             distribution = DRAFTER[min(1, depth)]
-            assert token == int((distribution + one.draws.drafting(each, depth)).argmax())
-            torch.testing.assert_close(draft.probs[row, depth], distribution.softmax(-1))
+            assert token == int(
+                (distribution + one.draws.drafting(each, depth)).argmax()
+            )
+            torch.testing.assert_close(
+                draft.probs[row, depth], distribution.softmax(-1)
+            )
 
 
-@pytest.mark.parametrize(("lists", "twins"), [("distinct", False), ("independent", True)])
+@pytest.mark.parametrize(
+    ("lists", "twins"), [("distinct", False), ("independent", True)]
+)
 def test_lists_are_drawn_as_the_rule_wants_them(lists: Lists, twins: bool) -> None:
-    draft = grow(batch(*(sequence(seed) for seed in range(1500)), lists=lists), full_tree((2,)))
+    draft = grow(
+        batch(*(sequence(seed) for seed in range(1500)), lists=lists), full_tree((2,))
+    )
     first, second = draft.tokens.unbind(dim=1)
     assert bool((first == second).any()) == twins
     q = DRAFTER[0].double().softmax(-1)
@@ -77,12 +100,17 @@ def test_lists_are_drawn_as_the_rule_wants_them(lists: Lists, twins: bool) -> No
 
 
 def test_families_of_one_depth_are_drawn_independently() -> None:
-    """The children of two nodes follow the same law here; with the same noise they would be equal."""
+    """The children of two nodes follow the same law here; with the same noise they
+    would be equal.
+    """
     draft = grow(batch(*(sequence(seed) for seed in range(1500))), full_tree((2, 1)))
     left, right = draft.tokens[:, 2], draft.tokens[:, 3]
     q = DRAFTER[1].double().softmax(-1)
     seen = (left * VOCAB + right).bincount(minlength=VOCAB**2)
-    assert chisquare(seen.numpy(), ((q[:, None] * q).flatten() * 1500).numpy()).pvalue > LEVEL
+    assert (
+        chisquare(seen.numpy(), ((q[:, None] * q).flatten() * 1500).numpy()).pvalue
+        > LEVEL
+    )
 
 
 def test_under_shared_noise_the_list_holds_what_the_target_is_nearest_to() -> None:
@@ -91,7 +119,9 @@ def test_under_shared_noise_the_list_holds_what_the_target_is_nearest_to() -> No
     draft = grow(shared, full_tree((2, 2)))
     noise = [shared.draws.drafting(one, depth) for depth in range(2)]
     assert draft.probs is None
-    assert draft.tokens[0, :2].tolist() == (DRAFTER[0] + noise[0]).topk(2).indices.tolist()
+    assert (
+        draft.tokens[0, :2].tolist() == (DRAFTER[0] + noise[0]).topk(2).indices.tolist()
+    )
     assert (
         draft.tokens[0, 2:4].tolist()
         == draft.tokens[0, 4:].tolist()
@@ -115,7 +145,9 @@ def test_where_the_law_allows_fewer_there_are_fewer() -> None:
 
 
 def test_a_chain_ends_where_the_law_after_it_says_so_before_anything_is_drawn() -> None:
-    """Asked once for each guess, with the law it would be drawn from; the guesses before it are what they would be."""
+    """Asked once for each guess, with the law it would be drawn from; the guesses
+    before it are what they would be.
+    """
     asked: list[tuple[int, int, list[float]]] = []
 
     def stops(one: Sequence, depth: int, distribution: torch.Tensor) -> bool:
@@ -124,13 +156,18 @@ def test_a_chain_ends_where_the_law_after_it_says_so_before_anything_is_drawn() 
 
     free = batch(sequence(4), sequence(5), trees=False)
     ending = replace(free, stops=stops)
-    draft, whole = grow(ending, full_tree((1, 1, 1, 1))), grow(free, full_tree((1, 1, 1, 1)))
+    draft, whole = (
+        grow(ending, full_tree((1, 1, 1, 1))),
+        grow(free, full_tree((1, 1, 1, 1))),
+    )
     assert draft.count.tolist() == [1, 2]
     assert [tree.tokens for tree in draft.trees] == [
         tree.tokens[:n] for tree, n in zip(whole.trees, (1, 2), strict=True)
     ]
     assert asked == [
-        (one, depth, DRAFTER[min(1, depth)].tolist()) for one, last in ((4, 1), (5, 2)) for depth in range(last + 1)
+        (one, depth, DRAFTER[min(1, depth)].tolist())
+        for one, last in ((4, 1), (5, 2))
+        for depth in range(last + 1)
     ]
 
 
@@ -160,7 +197,9 @@ def test_a_processor_that_fails_costs_its_guesses_alone() -> None:
     ],
 )
 def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
-    """The first token of many sequences, drafted and judged with keyed noise, follows the target's law."""
+    """The first token of many sequences, drafted and judged with keyed noise, follows
+    the target's law.
+    """
     rule, rows = RULES[name], 1500
     one = batch(*(sequence(seed) for seed in range(rows)), lists=rule.lists)
     draft = grow(one, full_tree((2, 1)))
@@ -171,8 +210,14 @@ def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
         """p-value of the first token under the target's law."""
         verdict = rule.verify(target.expand(rows, draft.nodes + 1, -1), draft, noise)
         draft_token = draft.tokens.gather(1, verdict.path[:, :1].clamp(min=0))[:, 0]
-        seen = draft_token.where(verdict.accepted > 0, verdict.bonus).bincount(minlength=VOCAB)
-        return chisquare(seen.numpy(), (target.double().softmax(-1) * rows).numpy()).pvalue
+        seen = draft_token.where(verdict.accepted > 0, verdict.bonus).bincount(
+            minlength=VOCAB
+        )
+        return chisquare(
+            seen.numpy(), (target.double().softmax(-1) * rows).numpy()
+        ).pvalue
 
     assert likely(draft) > LEVEL
-    assert likely(Draft(draft.trees, torch.full_like(draft.probs, 1 / VOCAB))) < LEVEL, "any law would have done"
+    assert (
+        likely(Draft(draft.trees, torch.full_like(draft.probs, 1 / VOCAB))) < LEVEL
+    ), "any law would have done"

@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 
 from foreword.draft.tree.shapes import Shape, expected, full_tree, sequoia
 
-probabilities = st.lists(st.sampled_from([0.0, 0.05, 0.2, 0.4, 0.6, 0.9, 1.0]), min_size=1, max_size=3)
+probabilities = st.lists(
+    st.sampled_from([0.0, 0.05, 0.2, 0.4, 0.6, 0.9, 1.0]), min_size=1, max_size=3
+)
 
 
 @cache
 def every_forest(nodes: int, levels: int, children: int) -> list[tuple]:
-    """All forests of so many nodes, as nested tuples, with at most `children` siblings and so many levels."""
+    """All forests of so many nodes, as nested tuples, with at most `children` siblings
+    and so many levels.
+    """
     if not nodes:
         return [()]
     if not levels or not children:
@@ -33,7 +37,10 @@ MOST = 3
 
 def worth(forest: tuple, acceptance: list[float]) -> float:
     """Guesses that are kept on average, by the definition."""
-    return sum(acceptance[rank] * (1 + worth(child, acceptance)) for rank, child in enumerate(forest))
+    return sum(
+        acceptance[rank] * (1 + worth(child, acceptance))
+        for rank, child in enumerate(forest)
+    )
 
 
 def test_a_tree_is_spread_depth_by_depth() -> None:
@@ -51,12 +58,18 @@ def test_what_is_expected_is_the_sum_of_the_chances_of_all_paths() -> None:
 def test_no_tree_is_better(acceptance: list[float], budget: int, depth: int) -> None:
     acceptance = acceptance + [0.0] * (MOST - len(acceptance))
     shape = sequoia(acceptance, budget, depth)
-    best = max(worth(forest, acceptance) for nodes in range(budget + 1) for forest in every_forest(nodes, depth, MOST))
+    best = max(
+        worth(forest, acceptance)
+        for nodes in range(budget + 1)
+        for forest in every_forest(nodes, depth, MOST)
+    )
     assert expected(shape, acceptance) == pytest.approx(best)
 
 
 @given(probabilities, st.integers(0, 30), st.integers(1, 8))
-def test_a_shape_keeps_to_its_bounds(acceptance: list[float], budget: int, depth: int) -> None:
+def test_a_shape_keeps_to_its_bounds(
+    acceptance: list[float], budget: int, depth: int
+) -> None:
     shape = sequoia(acceptance, budget, depth)
     assert len(shape) <= budget
     assert all(-1 <= parent < node for node, parent in enumerate(shape))

@@ -1,4 +1,6 @@
-"""Coupled trees: the best-first tree, chances that are true, and one C call that equals its definition."""
+"""Coupled trees: the best-first tree, chances that are true, and one C call that equals
+its definition.
+"""
 
 import math
 from dataclasses import replace
@@ -20,13 +22,23 @@ from running import Request, draft, engine, finish, plain, prompts, target
 
 _ids = count(1_000_000)
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
-SETTINGS = [(0.0, {}), (0.7, {}), (1.0, {}), (1.3, {}), (0.9, {"top_p": 0.9, "repetition_penalty": 1.2})]
+SETTINGS = [
+    (0.0, {}),
+    (0.7, {}),
+    (1.0, {}),
+    (1.3, {}),
+    (0.9, {"top_p": 0.9, "repetition_penalty": 1.2}),
+]
 
 
-def sequence(temperature: float, tokens: tuple[int, ...] = (), **params: object) -> Sequence:
+def sequence(
+    temperature: float, tokens: tuple[int, ...] = (), **params: object
+) -> Sequence:
     asked = SamplingParams(temperature=temperature, max_tokens=64, **params)
     tokens = tokens or prompts()[1]
-    return Sequence(next(_ids), list(tokens), len(tokens), asked, seed=7, eos=target().eos)
+    return Sequence(
+        next(_ids), list(tokens), len(tokens), asked, seed=7, eos=target().eos
+    )
 
 
 def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch:
@@ -36,11 +48,21 @@ def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch
 def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
     """Every guess by the tokens that lead to it."""
     assert draft.probabilities is not None
-    return dict(zip(map(tuple, draft.trees[row].paths[1:]), draft.probabilities[row].tolist(), strict=False))
+    return dict(
+        zip(
+            map(tuple, draft.trees[row].paths[1:]),
+            draft.probabilities[row].tolist(),
+            strict=False,
+        )
+    )
 
 
-def child_law(one: Sequence, path: tuple[int, ...], confidence: Calibration) -> torch.Tensor:
-    """The chance of every token after a path, from a fresh reading of the whole text: the definition."""
+def child_law(
+    one: Sequence, path: tuple[int, ...], confidence: Calibration
+) -> torch.Tensor:
+    """The chance of every token after a path, from a fresh reading of the whole text:
+    the definition.
+    """
     model, text = draft(), [*one.tokens, *path]
     from foreword.model import Read
     from foreword.sampling.logits import weights
@@ -56,7 +78,9 @@ def child_law(one: Sequence, path: tuple[int, ...], confidence: Calibration) -> 
 
 @pytest.mark.parametrize(("temperature", "params"), SETTINGS)
 def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
-    """Search with one reading of the whole text for each guess, always after the likeliest one."""
+    """Search with one reading of the whole text for each guess, always after the
+    likeliest one.
+    """
     one, most, confidence = sequence(temperature, **params), 9, Calibration()
     best: dict[tuple[int, ...], float] = {}
     waiting: dict[tuple[int, ...], float] = {(): 1.0}
@@ -66,7 +90,9 @@ def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
         if path and path[-1] in one.eos:
             continue
         distribution = child_law(one, path, confidence).topk(8)
-        pairs = zip(distribution.indices.tolist(), distribution.values.tolist(), strict=True)
+        pairs = zip(
+            distribution.indices.tolist(), distribution.values.tolist(), strict=True
+        )
         waiting |= {(*path, token): probability * share for token, share in pairs}
     best.pop(())
     found = paths(LanguageModelDrafter(draft()).propose(batch(one), [most]))
@@ -78,26 +104,43 @@ def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
 @pytest.mark.parametrize("most", [1, 5, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 @pytest.mark.parametrize("trees", [True, False])
-def test_one_call_grows_the_tree_that_levels_grow(temperature, most, trees, monkeypatch):
+def test_one_call_grows_the_tree_that_levels_grow(
+    temperature, most, trees, monkeypatch
+):
     check_growth(draft("bfloat16"), sequence, temperature, most, trees, monkeypatch)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_one_call_grows_it_from_a_vocabulary_of_odd_size_too(temperature, monkeypatch):
     hf = tiny_models.extended("llama-gqa").to(torch.bfloat16)
-    hf.lm_head.weight.data[tiny_models.VOCAB :] *= 4  # so that the last ones are among the guesses
+    # so that the last ones are among the guesses
+    hf.lm_head.weight.data[tiny_models.VOCAB :] *= 4
     model = Model(hf)
-    said = check_growth(model, lambda heat: sequence(heat, tuple(range(5, 30))), temperature, 60, True, monkeypatch)
+    said = check_growth(
+        model,
+        lambda heat: sequence(heat, tuple(range(5, 30))),
+        temperature,
+        60,
+        True,
+        monkeypatch,
+    )
     assert said & set(range(tiny_models.VOCAB, model.vocab))
 
 
 def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int]:
-    """Both ways from one text, then from one that has gone on; returns the tokens that were guessed."""
+    """Both ways from one text, then from one that has gone on; returns the tokens that
+    were guessed.
+    """
     if not isinstance(model.backend, GrowsTrees):
         pytest.skip("no native driver here")
 
     def batch(*sequences: Sequence, **given) -> Batch:
-        return Batch(sequences, NoiseStreams(model.vocab, shared=True), given["trees"], given.get("floor", 0.0))
+        return Batch(
+            sequences,
+            NoiseStreams(model.vocab, shared=True),
+            given["trees"],
+            given.get("floor", 0.0),
+        )
 
     made = []
     for at_once in (True, False):
@@ -108,19 +151,27 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
             one = start(temperature)
             first = drafter.propose(batch(one, trees=trees, floor=0.003), [most])
             growth = drafter._coupled[one.id]
-            one.tokens += [*first.trees[0].paths[-1], 11]  # a branch that came true, and a token that nobody guessed
+            # a branch that came true, and a token that nobody guessed
+            one.tokens += [*first.trees[0].paths[-1], 11]
             second = drafter.propose(batch(one, trees=trees), [most])
             made.append((first, second, growth))
             drafter.release(one)
     for ours, plain_ones in zip(made[0][:2], made[1][:2], strict=True):
         assert torch.equal(ours.tokens, plain_ones.tokens)
         assert torch.equal(ours.parents, plain_ones.parents)
-        torch.testing.assert_close(ours.probabilities, plain_ones.probabilities, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            ours.probabilities, plain_ones.probabilities, rtol=1e-4, atol=1e-6
+        )
         assert ours.chain or trees
     ours, plain_ones = made[0][2], made[1][2]
-    assert (ours.expanded.tokens, ours.expanded.parents) == (plain_ones.expanded.tokens, plain_ones.expanded.parents)
+    assert (ours.expanded.tokens, ours.expanded.parents) == (
+        plain_ones.expanded.tokens,
+        plain_ones.expanded.parents,
+    )
     assert len(ours.children) == len(plain_ones.children) == len(ours.expanded) + 1
-    for (tokens, values), (wanted, right) in zip(ours.children, plain_ones.children, strict=True):
+    for (tokens, values), (wanted, right) in zip(
+        ours.children, plain_ones.children, strict=True
+    ):
         assert tokens == wanted
         assert values == pytest.approx(right, rel=1e-4, abs=1e-4)
     return set(made[0][0].trees[0].tokens)
@@ -129,9 +180,11 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_chances_are_true(temperature):
-    """Of guesses that are promised to come true with a chance, that share does, up to the error of so few trials.
+    """Of guesses that are promised to come true with a chance, that share does, up to
+    the error of so few trials.
 
-    Not at temperature 0, where these prompts end in loops, of which a drafter is less sure than it could be.
+    Not at temperature 0, where these prompts end in loops, of which a drafter is less
+    sure than it could be.
     """
     asked = [
         Request(prompt, SamplingParams(temperature=temperature, seed=s, max_tokens=40))
@@ -147,11 +200,15 @@ def test_chances_are_true(temperature):
                 return
             probabilities = [
                 probability
-                for row, n in zip(draft.probabilities.tolist(), draft.count.tolist(), strict=True)
+                for row, n in zip(
+                    draft.probabilities.tolist(), draft.count.tolist(), strict=True
+                )
                 for probability in row[:n]
             ]
             promised += sum(probabilities)
-            trials += sum(probability * (1 - probability) for probability in probabilities)
+            trials += sum(
+                probability * (1 - probability) for probability in probabilities
+            )
             came += int(verdict.accepted.sum())
             super().observe(batch, draft, verdict, scores)
 
@@ -161,13 +218,17 @@ def test_chances_are_true(temperature):
 
 
 def test_a_confidence_learns_how_far_a_drafter_is_off():
-    """Children whose values are off by Gumbel errors of a known scale: the estimate comes near it, from either side."""
+    """Children whose values are off by Gumbel errors of a known scale: the estimate
+    comes near it, from either side.
+    """
     rng = torch.Generator().manual_seed(0)
     for truth, start in ((1.5, 0.6), (0.3, 0.8)):
         confidence = Calibration(error=start)
         for _ in range(3000):
             values = torch.randn(8, generator=rng) * 2
-            drawn = int((values - truth * (-torch.rand(8, generator=rng).log()).log()).argmax())
+            drawn = int(
+                (values - truth * (-torch.rand(8, generator=rng).log()).log()).argmax()
+            )
             confidence.learn(values.tolist(), drawn, 0.0)
         assert confidence.error == pytest.approx(truth, rel=0.15)
 
@@ -175,8 +236,13 @@ def test_a_confidence_learns_how_far_a_drafter_is_off():
 def test_a_floor_leaves_out_what_is_below_it_and_nothing_else():
     one, other = sequence(1.0), sequence(1.0)
     drafter = LanguageModelDrafter(draft())
-    whole, floored = (paths(drafter.propose(batch(s, floor=f), [30])) for s, f in ((one, 0.0), (other, 0.05)))
-    assert floored == {path: probability for path, probability in whole.items() if probability > 0.05}
+    whole, floored = (
+        paths(drafter.propose(batch(s, floor=f), [30]))
+        for s, f in ((one, 0.0), (other, 0.05))
+    )
+    assert floored == {
+        path: probability for path, probability in whole.items() if probability > 0.05
+    }
     assert 0 < len(floored) < len(whole)
 
 
@@ -205,12 +271,18 @@ def test_nothing_follows_the_end_of_a_text_and_processors_are_heard():
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("left", [2, 3])
 def test_a_tree_is_no_deeper_than_guesses_can_be_of_use(left, shared, monkeypatch):
-    """The last token is the target's own; and no level is asked for that could not be kept."""
+    """The last token is the target's own; and no level is asked for that could not be
+    kept.
+    """
     one, model, reads = sequence(1.0), draft(), []
     one.params = replace(one.params, max_tokens=left)
     read = model.backend.read
-    monkeypatch.setattr(model.backend, "read", lambda asked: (reads.append(asked), read(asked))[1])
-    together = Batch((one,), NoiseStreams(target().vocab, shared=shared, lists="distinct"))
+    monkeypatch.setattr(
+        model.backend, "read", lambda asked: (reads.append(asked), read(asked))[1]
+    )
+    together = Batch(
+        (one,), NoiseStreams(target().vocab, shared=shared, lists="distinct")
+    )
     (tree,) = LanguageModelDrafter(model).propose(together, [16]).trees
     assert max(tree.depths) == left - 1 == len(reads)
     assert len(tree) == (16 if left > 2 else 8 if shared else 4)
@@ -220,7 +292,12 @@ def test_trees_foresee_more_than_chains_at_every_temperature():
     """With equal nodes, on the same requests; this is what they are for."""
     for temperature in (0.0, 1.0):
         asked = [
-            Request(prompt, SamplingParams(temperature=temperature, seed=3, max_tokens=48, ignore_eos=True))
+            Request(
+                prompt,
+                SamplingParams(
+                    temperature=temperature, seed=3, max_tokens=48, ignore_eos=True
+                ),
+            )
             for prompt in prompts()
         ]
         rounds = []
@@ -230,10 +307,15 @@ def test_trees_foresee_more_than_chains_at_every_temperature():
                 trees = breadth
 
                 def propose(self, batch, nodes):
-                    return super().propose(Batch(batch.sequences, batch.draws, self.trees, batch.floor), nodes)
+                    return super().propose(
+                        Batch(batch.sequences, batch.draws, self.trees, batch.floor),
+                        nodes,
+                    )
 
             got = finish(engine(target(DTYPE), Shaped(draft(DTYPE)), 12), asked)
-            assert [answer.said for answer in got] == [answer.said for answer in plain(target(DTYPE), asked)]
+            assert [answer.said for answer in got] == [
+                answer.said for answer in plain(target(DTYPE), asked)
+            ]
             rounds.append(sum(answer.sequence.stats.rounds for answer in got))
         assert rounds[0] < rounds[1]
 
@@ -246,7 +328,11 @@ def test_a_tree_can_be_cut_straightened_and_padded():
     assert tree.best(3) == [first, third, second]
     assert tree.best(4, floor=0.35) == [first, third]
     cut = tree.cut(3)
-    assert (cut.tokens, cut.parents, cut.probabilities) == ([5, 7, 6], [-1, 0, -1], [0.6, 0.4, 0.3])
+    assert (cut.tokens, cut.parents, cut.probabilities) == (
+        [5, 7, 6],
+        [-1, 0, -1],
+        [0.6, 0.4, 0.3],
+    )
     assert tree.as_chain().tokens == [5, 7]
     made = Draft([tree, DraftTree(), cut.as_chain()])
     assert not made.chain

@@ -1,4 +1,6 @@
-"""Decoders of encoder-decoders in C against the models they were built from; a row's bits are its own."""
+"""Decoders of encoder-decoders in C against the models they were built from; a row's
+bits are its own.
+"""
 
 import copy
 from functools import cache
@@ -18,23 +20,31 @@ from foreword.model.weights import copied, replace
 from foreword.native.forward import library
 from foreword.types import Features
 
-pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+pytestmark = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 
 WHISPER = "whisper v2"
 NAMES = ["t5", "flan-t5", "mt5", "umt5", "t5, heads of 32", WHISPER]
 LENGTHS = (1, 2, 16, 63, 64, 65, 150, 2300)
-"""Tokens of the sources: of one row, of whole pages and blocks, of several pages, and more than any text has."""
+"""Tokens of the sources: of one row, of whole pages and blocks, of several pages, and
+more than any text has.
+"""
 PARENTS = [-1, 0, 1, -1, 3, 3, 0]
 
 
 def noise(length: int, seed: int = 0) -> list[int]:
-    return torch.randint(60, 310, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.randint(
+        60, 310, (length,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
 
 
 def built(name: str, *, tied: bool = False) -> PreTrainedModel:
     whole = tiny_whisper.build("v2") if name == WHISPER else tiny_seq2seq.build(name)
     if tied:
-        whole.set_output_embeddings(type(whole.get_output_embeddings())(64, tiny_seq2seq.VOCAB, bias=False))
+        whole.set_output_embeddings(
+            type(whole.get_output_embeddings())(64, tiny_seq2seq.VOCAB, bias=False)
+        )
         whole.get_output_embeddings().weight = whole.get_input_embeddings().weight
         whole.config.scale_decoder_outputs = True
     return whole.bfloat16().eval()
@@ -68,9 +78,17 @@ def opened(name: str, id: int, source: int = 0, capacity: int = 128) -> None:
 def expected(hf: PreTrainedModel, source, text: list[int]) -> torch.Tensor:
     """Return the model's own scores after each token of a text."""
     key = "input_features" if isinstance(source, Features) else "input_ids"
-    given = source.mels[None].to(hf.dtype) if isinstance(source, Features) else torch.tensor([source])
+    given = (
+        source.mels[None].to(hf.dtype)
+        if isinstance(source, Features)
+        else torch.tensor([source])
+    )
     with torch.inference_mode():
-        return hf(**{key: given}, decoder_input_ids=torch.tensor([text]), use_cache=False).logits[0].float()
+        return (
+            hf(**{key: given}, decoder_input_ids=torch.tensor([text]), use_cache=False)
+            .logits[0]
+            .float()
+        )
 
 
 def deviation(scores: torch.Tensor, reference: torch.Tensor) -> float:
@@ -82,8 +100,12 @@ def test_scores_are_those_of_the_model_for_each_source(name):
     texts = [noise(3 + 5 * number, 50 + number) for number in range(len(LENGTHS))]
     for row in range(len(LENGTHS)):
         opened(name, row, row)
-    scores = model(name).read([Read(row, 0, text, keep=len(text)) for row, text in enumerate(texts)])
-    for row, (part, text) in enumerate(zip(scores.split([len(text) for text in texts]), texts, strict=True)):
+    scores = model(name).read(
+        [Read(row, 0, text, keep=len(text)) for row, text in enumerate(texts)]
+    )
+    for row, (part, text) in enumerate(
+        zip(scores.split([len(text) for text in texts]), texts, strict=True)
+    ):
         reference = expected(truth(name), sources(name)[row], text)
         assert deviation(part, reference) < ROUNDED / 2, f"source of {LENGTHS[row]}"
         other = expected(truth(name), sources(name)[row - 1], text)
@@ -100,14 +122,18 @@ def test_a_tree_has_the_scores_and_the_bits_of_its_chains(name):
     for node, parent in enumerate(PARENTS):
         paths.append(([] if parent < 0 else paths[parent]) + [draft[node]])
         opened(name, 1, 6)
-        assert torch.equal(scores[node], model(name).read([Read(1, 0, text + paths[-1], keep=1)])[0])
+        assert torch.equal(
+            scores[node], model(name).read([Read(1, 0, text + paths[-1], keep=1)])[0]
+        )
         reference = expected(truth(name), sources(name)[6], text + paths[-1])[-1]
         assert deviation(scores[node], reference) < ROUNDED / 2
     kept, after = [3, 5], noise(2, 5)
     model(name).move(0, [len(text) + node for node in kept], len(text))
     moved = model(name).read([Read(0, len(text) + 2, after, keep=2)])
     opened(name, 1, 6)
-    assert torch.equal(moved, model(name).read([Read(1, 0, text + paths[5] + after, keep=2)]))
+    assert torch.equal(
+        moved, model(name).read([Read(1, 0, text + paths[5] + after, keep=2)])
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +141,9 @@ def test_bits_do_not_depend_on_the_batch(name):
     one, text = model(name), noise(90, 9)
     for row, source in enumerate((4, 4, 7, 0)):
         opened(name, row, source)
-    alone = torch.cat([one.read([Read(0, at, [token], keep=1)]) for at, token in enumerate(text)])
+    alone = torch.cat(
+        [one.read([Read(0, at, [token], keep=1)]) for at, token in enumerate(text)]
+    )
     together = []
     for start, stop in ((0, 1), (1, 18), (18, 20), (20, 90)):
         reads = [
@@ -129,11 +157,20 @@ def test_bits_do_not_depend_on_the_batch(name):
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_bits_do_not_depend_on_how_many_threads_share_a_forward(rows):
-    sizes = dict(d_model=256, d_kv=32, num_heads=8, d_ff=1024, num_layers=1, num_decoder_layers=8)
+    sizes = dict(
+        d_model=256, d_kv=32, num_heads=8, d_ff=1024, num_layers=1, num_decoder_layers=8
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = T5Config(**sizes, vocab_size=320, feed_forward_proj="gated-gelu", decoder_start_token_id=0)
-        hf = T5ForConditionalGeneration._from_config(config, dtype=torch.bfloat16).eval()
+        config = T5Config(
+            **sizes,
+            vocab_size=320,
+            feed_forward_proj="gated-gelu",
+            decoder_start_token_id=0,
+        )
+        hf = T5ForConditionalGeneration._from_config(
+            config, dtype=torch.bfloat16
+        ).eval()
     one, before, scores = Model(hf, "t5"), torch.get_num_threads(), []
     one.open(0, 256)
     one.encode(0, noise(200))
@@ -141,7 +178,10 @@ def test_bits_do_not_depend_on_how_many_threads_share_a_forward(rows):
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             assert one.backend._threads == threads
-            reads = [Read(0, rows * number, noise(rows, number), keep=rows) for number in range(5)]
+            reads = [
+                Read(0, rows * number, noise(rows, number), keep=rows)
+                for number in range(5)
+            ]
             scores.append(torch.cat([one.read([read]) for read in reads * 3]))
     finally:
         torch.set_num_threads(before)
@@ -155,7 +195,10 @@ def test_a_text_of_any_length_has_its_position_biases(name):
     opened(name, 0, 3, capacity=2048)
     model(name).read([Read(0, 0, text[:900], keep=1)])
     scores = model(name).read([Read(0, 900, text[900:], keep=8)])
-    assert deviation(scores, expected(truth(name), sources(name)[3], text)[-8:]) < ROUNDED / 2
+    assert (
+        deviation(scores, expected(truth(name), sources(name)[3], text)[-8:])
+        < ROUNDED / 2
+    )
 
 
 @pytest.mark.parametrize("name", ["t5", "mt5", "umt5"])
@@ -167,44 +210,67 @@ def test_a_tied_head_shares_its_weight_with_both_embeddings(name):
     own.open(0, 64)
     own.encode(0, sources(name)[4])
     text = noise(20)
-    scores, states = own.read_hidden([Read(0, 0, text, keep=20)], (0, len(hf.decoder.block)))
+    scores, states = own.read_hidden(
+        [Read(0, 0, text, keep=20)], (0, len(hf.decoder.block))
+    )
     assert deviation(scores, expected(reference, sources(name)[4], text)) < ROUNDED / 2
     assert torch.equal(own.lm_head(states[:, 64:]), scores)
     assert torch.equal(states[:, :64], hf.shared(torch.tensor(text)))
     own.backend.restore()
     assert hf.lm_head.weight is hf.shared.weight is hf.encoder.embed_tokens.weight
-    assert deviation(expected(hf, sources(name)[4], text), expected(reference, sources(name)[4], text)) < ROUNDED / 2
+    assert (
+        deviation(
+            expected(hf, sources(name)[4], text),
+            expected(reference, sources(name)[4], text),
+        )
+        < ROUNDED / 2
+    )
 
 
 @pytest.mark.parametrize("name", ["t5", "flan-t5", WHISPER])
 def test_weights_can_be_read_back_and_replaced(name):
     hf, wanted = built(name), built(name).state_dict()
     own = Model(hf, name)
-    assert all(torch.equal(weight, wanted[key].float()) for key, weight in copied(own).state_dict().items())
+    assert all(
+        torch.equal(weight, wanted[key].float())
+        for key, weight in copied(own).state_dict().items()
+    )
     other = copied(own)
     with torch.no_grad():
         for weight in other.get_decoder().parameters():
-            weight += 0.05 * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+            weight += (
+                0.05
+                * weight.std()
+                * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+            )
     replace(own, other)
     own.open(0, 64)
     own.encode(0, sources(name)[3])
     text = noise(20)
     found = own.read([Read(0, 0, text, keep=20)])
-    assert deviation(found, expected(other.bfloat16().float(), sources(name)[3], text)) < ROUNDED / 2
+    assert (
+        deviation(found, expected(other.bfloat16().float(), sources(name)[3], text))
+        < ROUNDED / 2
+    )
     assert deviation(found, expected(truth(name), sources(name)[3], text)) > ROUNDED
 
 
 @pytest.mark.parametrize("name", ["flan-t5", WHISPER])
 def test_a_borrowed_model_stays_as_it_is(name):
     hf, text = built(name), noise(9)
-    before, wanted = expected(hf, sources(name)[2], text), copy.deepcopy(hf.state_dict())
+    before, wanted = (
+        expected(hf, sources(name)[2], text),
+        copy.deepcopy(hf.state_dict()),
+    )
     with borrow(hf) as own:
         assert isinstance(own.backend, DecoderBackend)
         with own.single_torch_thread():
             own.open(0, 32)
             own.encode(0, sources(name)[2])
             assert deviation(own.read([Read(0, 0, text, keep=9)]), before) < ROUNDED
-    assert all(torch.equal(weight, wanted[key]) for key, weight in hf.state_dict().items())
+    assert all(
+        torch.equal(weight, wanted[key]) for key, weight in hf.state_dict().items()
+    )
     assert torch.equal(expected(hf, sources(name)[2], text), before)
 
 
@@ -235,7 +301,10 @@ def test_weights_in_few_bits_give_other_scores_with_bits_of_their_own(weights):
         own.open(row, 64)
         own.encode(row, source)
     whole = own.read([Read(0, 0, text, keep=30)])
-    assert torch.equal(whole, torch.cat([own.read([Read(1, at, [one])]) for at, one in enumerate(text)]))
+    assert torch.equal(
+        whole,
+        torch.cat([own.read([Read(1, at, [one])]) for at, one in enumerate(text)]),
+    )
     reference = expected(truth("flan-t5"), source, text)
     assert 0.01 < float((whole - reference).std() / reference.std()) < 0.5
     assert own.weights == weights
@@ -243,9 +312,20 @@ def test_weights_in_few_bits_give_other_scores_with_bits_of_their_own(weights):
 
 def test_parts_that_the_c_code_lacks_are_refused():
     for change, reason in (
-        (lambda hf: setattr(hf.config, "dense_act_fn", "tanh"), "its sizes, its activation or its biases"),
-        (lambda hf: hf.decoder.block[1].layer[-1].DenseReluDense.wo.float(), "some of its weights are not bfloat16"),
-        (lambda hf: setattr(hf.decoder.block[0].layer[0].SelfAttention, "scaling", 0.5), "it scales the scores"),
+        (
+            lambda hf: setattr(hf.config, "dense_act_fn", "tanh"),
+            "its sizes, its activation or its biases",
+        ),
+        (
+            lambda hf: hf.decoder.block[1].layer[-1].DenseReluDense.wo.float(),
+            "some of its weights are not bfloat16",
+        ),
+        (
+            lambda hf: setattr(
+                hf.decoder.block[0].layer[0].SelfAttention, "scaling", 0.5
+            ),
+            "it scales the scores",
+        ),
     ):
         hf = built("t5")
         change(hf)

@@ -1,4 +1,6 @@
-"""Experts in C, in models large enough that several threads share the work; those of test_native.py are not."""
+"""Experts in C, in models large enough that several threads share the work; those of
+test_native.py are not.
+"""
 
 import os
 import subprocess
@@ -15,23 +17,37 @@ from foreword.model.pool.plan import Read
 from foreword.native.forward import library
 from tiny_models import near_truth, random, with_truth
 
-pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+pytestmark = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 THREADS = 4
 
 
 def backend() -> CpuBackend:
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
-        vocab_size=320, hidden_size=256, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-        num_experts=16, num_experts_per_tok=4, moe_intermediate_size=240, initializer_range=0.1,
-    )  # fmt: skip
-    made = CpuBackend(AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval())
+        vocab_size=320,
+        hidden_size=256,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        num_experts=16,
+        num_experts_per_tok=4,
+        moe_intermediate_size=240,
+        initializer_range=0.1,
+    )
+    made = CpuBackend(
+        AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval()
+    )
     made.open(1, 200)
     return made
 
 
 def scores(threads: int, rounds: int) -> torch.Tensor:
-    """Of many short reads, in each of which other experts are asked, with so many threads."""
+    """Of many short reads, in each of which other experts are asked, with so many
+    threads.
+    """
     torch.set_num_threads(threads)
     made, generator = backend(), torch.Generator().manual_seed(1)
     assert made._threads == threads
@@ -58,10 +74,18 @@ def test_the_bits_do_not_depend_on_how_many_threads_share_the_experts(rows):
 
 def test_gates_of_gpt_oss_and_what_they_let_through_are_clamped():
     config = GptOssConfig(
-        vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, num_local_experts=4, num_experts_per_tok=2, initializer_range=0.15,
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        initializer_range=0.15,
         max_position_embeddings=256,
-    )  # fmt: skip
+    )
     model, generator = random(config), torch.Generator().manual_seed(2)
     with torch.no_grad():
         for layer in model.model.layers:
@@ -70,13 +94,29 @@ def test_gates_of_gpt_oss_and_what_they_let_through_are_clamped():
     models, tokens = with_truth(model), list(range(20, 60))
     made = CpuBackend(models[0])
     made.open(1, 100)
-    ours, theirs = near_truth(models, tokens, made.read([Read(1, 0, tokens, keep=len(tokens))]))
+    ours, theirs = near_truth(
+        models, tokens, made.read([Read(1, 0, tokens, keep=len(tokens))])
+    )
     assert ours < theirs
     assert ours < 0.05
 
 
 def test_a_late_thread_does_not_wait_for_what_a_later_layer_asks():
-    """More threads than cores: some are late in every forward. In a process of its own, for who waits in C waits on."""
-    command = f"import test_experts as t; import torch; assert torch.equal(t.scores({THREADS}, 400), t.scores(1, 400))"
-    paths = os.pathsep.join(str(Path(module.__file__).parent) for module in (sys.modules[__name__], tiny_models))
-    subprocess.run([sys.executable, "-c", command], env=os.environ | {"PYTHONPATH": paths}, check=True, timeout=90)
+    """More threads than cores: some are late in every forward.
+
+    In a process of its own, for who waits in C waits on.
+    """
+    command = (
+        "import test_experts as t; import torch; assert "
+        f"torch.equal(t.scores({THREADS}, 400), t.scores(1, 400))"
+    )
+    paths = os.pathsep.join(
+        str(Path(module.__file__).parent)
+        for module in (sys.modules[__name__], tiny_models)
+    )
+    subprocess.run(
+        [sys.executable, "-c", command],
+        env=os.environ | {"PYTHONPATH": paths},
+        check=True,
+        timeout=90,
+    )

@@ -1,6 +1,8 @@
-"""Images on backend `native`: scores are those of the model's own code, and drafts and batches change no token.
+"""Images on backend `native`: scores are those of the model's own code, and drafts and
+batches change no token.
 
-In bfloat16, on a CPU; text on the other backends is that of transformers (test_images.py).
+In bfloat16, on a CPU; text on the other backends is that of transformers
+(test_images.py).
 """
 
 from contextlib import contextmanager
@@ -22,11 +24,22 @@ from foreword.native.forward import reason
 from foreword.prompts import ImagePrompt
 from tiny_vision import chats, folder, picture, said
 
-pytestmark = pytest.mark.skipif(reason() is not None, reason=f"no native backend here: {reason()}")
-FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None and "gemma4" not in name]
+pytestmark = pytest.mark.skipif(
+    reason() is not None, reason=f"no native backend here: {reason()}"
+)
+FAMILIES = [
+    name
+    for name in tiny_vision.FAMILIES
+    if tiny_vision.missing(name) is None and "gemma4" not in name
+]
 QUICK = ("tied", "qwen3-vl", "llava", "gemma3")
-SOME = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
-"""Families with M-RoPE and a tied head, with states for later layers, with neither, and with mutual attention."""
+SOME = [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+    for name in FAMILIES
+]
+"""Families with M-RoPE and a tied head, with states for later layers, with neither, and
+with mutual attention.
+"""
 RECURRENT = ("lfm2-vl",)
 NEW = 32
 AFTER = [40, 50, 60, 70, 80, 90]
@@ -47,7 +60,10 @@ def fresh(name: str, method: str = "none", **options) -> LLM:
 def asked(**more) -> list[SamplingParams]:
     """Parameters for each chat: most are sampled, some of them hardly."""
     heats = (0, 0.8, 0.3, 0, 0.5)
-    return [SamplingParams(temperature=heat, seed=7, max_tokens=NEW, **more) for heat in heats]
+    return [
+        SamplingParams(temperature=heat, seed=7, max_tokens=NEW, **more)
+        for heat in heats
+    ]
 
 
 def together(llm: LLM, params) -> list:
@@ -58,7 +74,9 @@ def together(llm: LLM, params) -> list:
 def plain(name: str) -> list[list[int]]:
     """Our own text without drafts, each chat alone."""
     llm = fresh(name)
-    return [llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)]
+    return [
+        llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)
+    ]
 
 
 @contextmanager
@@ -77,8 +95,15 @@ def scored(llm: LLM, prompt: ImagePrompt, chunk: int) -> torch.Tensor:
     """The scores of every token of a prompt, and of some after it, read in chunks."""
     text = [*prompt, *AFTER]
     with opened(llm, prompt) as backend:
-        parts = ((start, text[start : start + chunk]) for start in range(0, len(text), chunk))
-        return torch.cat([backend.read([Read(99, start, part, keep=len(part))]) for start, part in parts])
+        parts = (
+            (start, text[start : start + chunk]) for start in range(0, len(text), chunk)
+        )
+        return torch.cat(
+            [
+                backend.read([Read(99, start, part, keep=len(part))])
+                for start, part in parts
+            ]
+        )
 
 
 def own_scores(name: str, llm: LLM, chat) -> torch.Tensor:
@@ -99,7 +124,8 @@ def own_scores(name: str, llm: LLM, chat) -> torch.Tensor:
 def test_scores_of_prompts_with_images_are_those_of_the_model(name):
     llm = fresh(name)
     assert llm.target.capability.backend == NATIVE
-    assert llm.target.hf.get_output_embeddings().weight.numel() == 0  # packed, and not held twice
+    # packed, and not held twice
+    assert llm.target.hf.get_output_embeddings().weight.numel() == 0
     for chat in chats()[:-1]:
         prompt, expected = llm.render(chat), own_scores(name, llm, chat)
         scores = scored(llm, prompt, len(prompt) + len(AFTER))
@@ -120,7 +146,10 @@ def test_a_view_that_shares_keys_sees_the_images(name):
         with opened(llm, prompt) as backend:
             reader = view(llm.target, spare=SPARE)
             backend.read([Read(99, 0, text[:start], keep=0)])
-            assert torch.equal(reader.read([Read(99, start, text[start:], keep=len(text) - start)]), whole[start:])
+            assert torch.equal(
+                reader.read([Read(99, start, text[start:], keep=len(text) - start)]),
+                whole[start:],
+            )
 
 
 @pytest.mark.parametrize("chunk", [5, 512])
@@ -132,12 +161,18 @@ def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("method", ["suffix", "predicted", "layers", "quantized", "lm", "recycle", "lookahead"])
+@pytest.mark.parametrize(
+    "method",
+    ["suffix", "predicted", "layers", "quantized", "lm", "recycle", "lookahead"],
+)
 @pytest.mark.parametrize("name", SOME)
 def test_drafts_change_no_token(name, method):
     params = asked()
     if method == "predicted":
-        params = [asked(prediction=tuple(text))[number] for number, text in enumerate(plain(name))]
+        params = [
+            asked(prediction=tuple(text))[number]
+            for number, text in enumerate(plain(name))
+        ]
     if name in RECURRENT and method in ("layers", "quantized"):
         pytest.skip("refused: draft tokens cannot share a recurrent state")
     draft = Model.load(folder(name), dtype="bfloat16") if method == "lm" else None
@@ -155,7 +190,10 @@ def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
     params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
     first = llm.render(one)
     filler = "A long text before the image, so that a page is full of it."
-    filler += "." * ((PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder)) % PAGE)
+    filler += "." * (
+        (PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder))
+        % PAGE
+    )
     before = [{"role": "user", "content": filler}]
     ids = llm.render(before + one)
     placeholder = ids.index(ids.placeholder)
@@ -165,11 +203,16 @@ def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
     second, again = llm.chat(before + other, params), llm.chat(before + one, params)
     assert second.logprobs == alone.logprobs != first.logprobs  # of every bit
     assert again.logprobs == first.logprobs
-    assert second.stats.cached == (0 if name in RECURRENT else placeholder // PAGE * PAGE)  # a state is kept at the end
+    # a state is kept at the end
+    assert second.stats.cached == (
+        0 if name in RECURRENT else placeholder // PAGE * PAGE
+    )
     assert again.stats.cached == (len(ids) - 1) // PAGE * PAGE > second.stats.cached
 
 
-@pytest.mark.parametrize("name", ["tied", "gemma3", *(name for name in RECURRENT if name in FAMILIES)])
+@pytest.mark.parametrize(
+    "name", ["tied", "gemma3", *(name for name in RECURRENT if name in FAMILIES)]
+)
 def test_a_text_that_gives_way_is_read_again_with_its_images(name):
     llm = fresh(name)
     sequence = llm.prepare(llm.render(chats()[0]), asked()[0])[0]
@@ -205,13 +248,17 @@ def test_a_state_that_was_kept_is_read_again_with_its_images(name):
     assert torch.equal(second, whole[past:])
 
 
-@pytest.mark.parametrize(("name", "form"), [("tied", "weights"), ("tied", "kv"), ("gemma3", "kv")])
+@pytest.mark.parametrize(
+    ("name", "form"), [("tied", "weights"), ("tied", "kv"), ("gemma3", "kv")]
+)
 def test_a_target_in_8_bits_reads_images_too(name, form):
     coded = Model.load(folder(name), **{form: "int8"})
     llm, prompt = LLM(coded, method="none"), fresh(name).render(chats()[3])
     scores, whole = (scored(one, prompt, 512) for one in (llm, fresh(name)))
     assert 0 < float(((scores - whole).abs().amax(-1) / whole.std()).median()) < ROUNDED
-    texts = [llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)]
+    texts = [
+        llm.chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)
+    ]
     assert len({tuple(text) for text in texts}) == len(texts)
     drafted = together(LLM(coded, method="recycle", nodes=4), asked())
     assert [one.tokens for one in drafted] == texts
@@ -219,9 +266,14 @@ def test_a_target_in_8_bits_reads_images_too(name, form):
 
 
 def test_angles_of_three_directions_are_joined_also_where_transformers_does_so_in_attention():
-    config, rotary = target("tied").hf.config.text_config, target("tied").hf.get_decoder().rotary_emb
+    config, rotary = (
+        target("tied").hf.config.text_config,
+        target("tied").hf.get_decoder().rotary_emb,
+    )
     positions = torch.tensor([[0, 1, 1, 1, 3], [0, 1, 1, 2, 3], [0, 1, 2, 1, 3]])
-    grid = torch.stack([rotary(torch.zeros(1), axis.expand(3, 1, -1))[0] for axis in positions])
+    grid = torch.stack(
+        [rotary(torch.zeros(1), axis.expand(3, 1, -1))[0] for axis in positions]
+    )
     expected, _ = rotary(torch.zeros(1), positions[:, None])
     assert grid.shape == (3, *expected.shape)
     assert torch.equal(joined(grid, config.rope_parameters["mrope_section"]), expected)
@@ -233,10 +285,23 @@ def test_a_backend_that_packed_the_weights_lends_them_to_the_model_only_for_a_wh
     chats_before = plain("tied")
     with target("tied").backend.lend(), torch.inference_mode():
         own = hf(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
-    expected = tiny_vision.build("tied").bfloat16()(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
-    torch.testing.assert_close(own, expected, rtol=0.1, atol=0.1)
-    assert hf.get_output_embeddings().weight.numel() == hf.get_input_embeddings().weight.numel() == 0
-    assert all(
-        linear.weight.numel() == 0 for linear in hf.get_decoder().modules() if isinstance(linear, torch.nn.Linear)
+    expected = (
+        tiny_vision.build("tied")
+        .bfloat16()(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False)
+        .logits
     )
-    assert [fresh("tied").chat(chat, one).tokens for chat, one in zip(chats(), asked(), strict=True)] == chats_before
+    torch.testing.assert_close(own, expected, rtol=0.1, atol=0.1)
+    assert (
+        hf.get_output_embeddings().weight.numel()
+        == hf.get_input_embeddings().weight.numel()
+        == 0
+    )
+    assert all(
+        linear.weight.numel() == 0
+        for linear in hf.get_decoder().modules()
+        if isinstance(linear, torch.nn.Linear)
+    )
+    assert [
+        fresh("tied").chat(chat, one).tokens
+        for chat, one in zip(chats(), asked(), strict=True)
+    ] == chats_before

@@ -1,4 +1,6 @@
-"""Models held in 8 bits, for guesses: what they say then, what they hold, and what can no longer be had of them."""
+"""Models held in 8 bits, for guesses: what they say then, what they hold, and what can
+no longer be had of them.
+"""
 
 from pathlib import Path
 
@@ -31,8 +33,21 @@ from foreword.native.workspace import multiplied
 from running import prompts, target, tokenizer
 from strangers import NEAR
 
-pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
-KINDS = ["llama-gqa", "qwen2", "qwen3", "gemma3", "phi3", "granite", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
+pytestmark = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
+KINDS = [
+    "llama-gqa",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "phi3",
+    "granite",
+    "lfm2",
+    "qwen3.5",
+    "qwen2-moe",
+    "gpt-neox",
+]
 KINDS += ["gpt-oss"]
 
 
@@ -61,8 +76,13 @@ def held(backend: CpuBackend) -> int:
 
 def test_it_says_nearly_the_same_from_half_of_the_bytes():
     model, tokens = loaded(), text(8192)
-    whole, viewed, bytes_before = said(model, tokens), said(view(model, bits=8), tokens), held(model.backend)
-    table = model.backend._table.nbytes  # its embeddings, which are its head as well, stay as they are
+    whole, viewed, bytes_before = (
+        said(model, tokens),
+        said(view(model, bits=8), tokens),
+        held(model.backend),
+    )
+    # its embeddings, which are its head as well, stay as they are
+    table = model.backend._table.nbytes
     model.quantize_int8()
     found = said(model, tokens)
     assert 0.97 < overlap(found, whole) < 1
@@ -87,10 +107,13 @@ def test_every_kind_that_is_read_in_c_can_be_held_so(name):
     whole = said(model, tokens)
     model.quantize_int8()
     found = said(model, tokens)
-    assert (found - whole).pow(2).mean().sqrt() < 0.2 * whole.std()  # random weights are larger than learnt ones
+    # random weights are larger than learnt ones
+    assert (found - whole).pow(2).mean().sqrt() < 0.2 * whole.std()
     model.open(1, 100)
     model.read([Read(1, 0, tokens[:20], keep=0)])
-    one_by_one = torch.cat([model.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(8)])
+    one_by_one = torch.cat(
+        [model.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(8)]
+    )
     assert torch.equal(one_by_one, found[20:28])
 
 
@@ -109,7 +132,9 @@ def test_sums_are_exact_whichever_instructions_make_them():
 def test_what_is_nothing_and_what_is_huge_can_be_multiplied():
     model = loaded()
     model.quantize_int8()
-    rows = torch.randn(3, model.hf.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    rows = torch.randn(
+        3, model.hf.config.hidden_size, generator=torch.Generator().manual_seed(0)
+    )
     rows[1] = 0
     found = model.lm_head(torch.cat([rows, 2.0**20 * rows[:1]]))
     assert not found[1].any()
@@ -138,21 +163,30 @@ def coding(model: Model) -> int:
 
 
 def test_a_draft_model_is_held_so_unless_it_learns(tmp_path):
-    paths = {"target": starter.target(), "draft": starter.draft(), "dtype": "bfloat16", "device": "cpu"}
+    paths = {
+        "target": starter.target(),
+        "draft": starter.draft(),
+        "dtype": "bfloat16",
+        "device": "cpu",
+    }
     asked = SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True)
     served, learner = LLM(**paths), LLM(**paths, learn=Learning(share=0.01))
     assert coding(served.engine.drafter.model) == forward.BYTES
     assert coding(learner.engine.drafter.trainable) == forward.WHOLE
     assert coding(served.target) == coding(learner.target) == forward.WHOLE
     answers = {
-        tuple(one.generate("The river", asked)[0].tokens) for one in (served, learner, LLM(**paths | {"draft": None}))
+        tuple(one.generate("The river", asked)[0].tokens)
+        for one in (served, learner, LLM(**paths | {"draft": None}))
     }
     assert len(answers) == 1
     with pytest.raises(ModelError, match="with learn=True"):
         served.save_draft(tmp_path / "none")
     assert not (tmp_path / "none").exists()
     source = Weights(str(starter.target()), str(starter.draft()), torch.bfloat16, None)
-    assert coding(lined_up("lm", served.target, served.tokenizer, source).model) == forward.BYTES
+    assert (
+        coding(lined_up("lm", served.target, served.tokenizer, source).model)
+        == forward.BYTES
+    )
 
 
 def test_the_target_itself_is_never_held_so():
@@ -160,7 +194,9 @@ def test_the_target_itself_is_never_held_so():
     for drafter in (LanguageModelDrafter(model), SelfDrafter(view(model, spare=SPARE))):
         taught(drafter, model, None)
     assert coding(model) == forward.WHOLE
-    joined = FusedDrafter([SuffixDrafter.load(None, model, None), LanguageModelDrafter(loaded())])
+    joined = FusedDrafter(
+        [SuffixDrafter.load(None, model, None), LanguageModelDrafter(loaded())]
+    )
     taught(joined, model, None)
     assert coding(joined.members[1].model) == forward.BYTES
 
@@ -172,25 +208,37 @@ def test_heads_are_held_so_where_they_are_loaded():
     )
     eagle = EagleDrafter.load(heads / "eagle", beside, None)
     dspark = DSparkDrafter.load(heads / "dspark", beside, None)
-    assert [eagle._reader._model.coding, eagle._reader._fc.coding] == [forward.BYTES] * 2
+    assert [eagle._reader._model.coding, eagle._reader._fc.coding] == [
+        forward.BYTES
+    ] * 2
     stack = dspark.blocks._stack
     assert [stack._model.coding, stack._fc.coding] == [forward.BYTES] * 2
 
 
 def plain_products(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The definition of products with 8 bits: both sides are integers, the exact sum is rounded once, then scaled."""
+    """The definition of products with 8 bits: both sides are integers, the exact sum is
+    rounded once, then scaled.
+    """
     rows, weight = rows.bfloat16().float(), weight.float()
-    largest, top = rows.abs().amax(-1, keepdim=True), weight.abs().amax(-1, keepdim=True)
-    limit, steps = torch.tensor(127.0 * 128), torch.tensor(127.0)  # a number over a tensor is a product in torch
+    largest, top = (
+        rows.abs().amax(-1, keepdim=True),
+        weight.abs().amax(-1, keepdim=True),
+    )
+    # a number over a tensor is a product in torch
+    limit, steps = torch.tensor(127.0 * 128), torch.tensor(127.0)
     integers = torch.where(largest > 0, rows * (limit / largest), 0).round().long()
     sums = integers @ (weight * (steps / top)).round().long().T
     return (largest / limit) * (top * torch.tensor(1 / 127)).T * sums.float()
 
 
 @pytest.mark.usefixtures("registers")
-@pytest.mark.parametrize(("depth", "outputs"), [(4096, 48), (16384, 32), (1024, 64), (80, 16)])
+@pytest.mark.parametrize(
+    ("depth", "outputs"), [(4096, 48), (16384, 32), (1024, 64), (80, 16)]
+)
 def test_sums_of_any_depth_are_exact(depth, outputs):
-    """Whatever registers make them: of random numbers, and of the largest, all of one sign."""
+    """Whatever registers make them: of random numbers, and of the largest, all of one
+    sign.
+    """
     generator = torch.Generator().manual_seed(depth)
     weight = torch.randn(outputs, depth, generator=generator).bfloat16()
     weight[3] = weight.abs().max()
@@ -206,7 +254,9 @@ class Matrix(Kernel):
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__(Rows([], 0), [])
-        self._only = forward.Model(hidden=weight.shape[1], vocab=len(weight), head=self._pack(weight))
+        self._only = forward.Model(
+            hidden=weight.shape[1], vocab=len(weight), head=self._pack(weight)
+        )
         self.describe(self._only, 1)
 
     def times(self, rows: torch.Tensor) -> torch.Tensor:
@@ -216,4 +266,7 @@ class Matrix(Kernel):
 def test_draft_models_of_other_tokenizers_and_of_the_drop_in_are_held_so(tmp_path):
     pair = load_pair(NEAR.save(tmp_path), target("bfloat16"), tokenizer())
     assert coding(pair.model) == forward.BYTES
-    assert coding(ModelRecord().draft(str(starter.draft()), target("bfloat16"))) == forward.BYTES
+    assert (
+        coding(ModelRecord().draft(str(starter.draft()), target("bfloat16")))
+        == forward.BYTES
+    )

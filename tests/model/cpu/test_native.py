@@ -1,4 +1,6 @@
-"""The C forward against the Hugging Face model it was built from, and the promise that a row's bits are its own."""
+"""The C forward against the Hugging Face model it was built from, and the promise that
+a row's bits are its own.
+"""
 
 import copy
 
@@ -26,60 +28,135 @@ from foreword.model.pool.plan import Read
 from foreword.native.forward import library
 from tiny_models import differing, near_truth, random, with_truth
 
-pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+pytestmark = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 
-SIZES = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, initializer_range=0.15)
+SIZES = dict(
+    vocab_size=320,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    initializer_range=0.15,
+)
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
 WIDE = {
-    "heads of 32, window": MistralConfig(**SIZES, **HEADS, head_dim=32, sliding_window=40),
+    "heads of 32, window": MistralConfig(
+        **SIZES, **HEADS, head_dim=32, sliding_window=40
+    ),
     "heads of 96": LlamaConfig(**SIZES, **HEADS, head_dim=96),
     "heads of 128": LlamaConfig(**SIZES, **HEADS, head_dim=128),
-    "an MLP that 32 rows fill a cache with": LlamaConfig(**{**SIZES, "intermediate_size": 8192}, **HEADS),
+    "an MLP that 32 rows fill a cache with": LlamaConfig(
+        **{**SIZES, "intermediate_size": 8192}, **HEADS
+    ),
     "a vocabulary of odd size": LlamaConfig(**{**SIZES, "vocab_size": 331}, **HEADS),
     "tied, of odd size, capped": Gemma2Config(
-        **{**SIZES, "vocab_size": 321}, **HEADS, head_dim=16, query_pre_attn_scalar=16, final_logit_softcapping=0.5,
+        **{**SIZES, "vocab_size": 321},
+        **HEADS,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        final_logit_softcapping=0.5,
     ),
     "granite, of odd size": GraniteConfig(
-        **{**SIZES, "vocab_size": 345}, **HEADS, tie_word_embeddings=True, embedding_multiplier=6.0,
-        residual_multiplier=0.3, attention_multiplier=0.1, logits_scaling=4.0,
+        **{**SIZES, "vocab_size": 345},
+        **HEADS,
+        tie_word_embeddings=True,
+        embedding_multiplier=6.0,
+        residual_multiplier=0.3,
+        attention_multiplier=0.1,
+        logits_scaling=4.0,
     ),
-    "tied, half a panel left": LlamaConfig(**{**SIZES, "vocab_size": 336}, **HEADS, tie_word_embeddings=True),
+    "tied, half a panel left": LlamaConfig(
+        **{**SIZES, "vocab_size": 336}, **HEADS, tie_word_embeddings=True
+    ),
     "gemma2, heads of 64": Gemma2Config(
-        **SIZES, **HEADS, head_dim=64, query_pre_attn_scalar=64, sliding_window=40, attn_logit_softcapping=2.0,
-        final_logit_softcapping=0.5, tie_word_embeddings=False,
+        **SIZES,
+        **HEADS,
+        head_dim=64,
+        query_pre_attn_scalar=64,
+        sliding_window=40,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=0.5,
+        tie_word_embeddings=False,
     ),
     "half of each head turned": Phi3Config(
-        **SIZES, **HEADS, pad_token_id=0,
-        rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        **SIZES,
+        **HEADS,
+        pad_token_id=0,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 100.0,
+            "partial_rotary_factor": 0.5,
+        },
     ),
     "olmo3, layers that turn otherwise": Olmo3Config(
-        **SIZES, **HEADS, sliding_window=40, layer_types=["sliding_attention", "full_attention"],
+        **SIZES,
+        **HEADS,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention"],
         rope_parameters={
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-            "full_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0},
+            "full_attention": {
+                "rope_type": "linear",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+            },
         },
     ),
     "gemma3 that sees": Gemma3Config(
         text_config=dict(
-            **SIZES, **HEADS, head_dim=32, query_pre_attn_scalar=16, sliding_window=40,
+            **SIZES,
+            **HEADS,
+            head_dim=32,
+            query_pre_attn_scalar=16,
+            sliding_window=40,
             layer_types=["sliding_attention", "full_attention"],
         ),
         vision_config=dict(
-            hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            image_size=28,
             patch_size=14,
         ),
-        mm_tokens_per_image=4, image_token_index=319, boi_token_index=318, eoi_token_index=317,
+        mm_tokens_per_image=4,
+        image_token_index=319,
+        boi_token_index=318,
+        eoi_token_index=317,
     ),
     "gpt-oss": GptOssConfig(
-        **SIZES, **HEADS, head_dim=32, sliding_window=40, num_local_experts=4, num_experts_per_tok=2,
+        **SIZES,
+        **HEADS,
+        head_dim=32,
+        sliding_window=40,
+        num_local_experts=4,
+        num_experts_per_tok=2,
     ),
     "qwen3.5, states of 32 by 144": Qwen3_5TextConfig(
-        **{**SIZES, "hidden_size": 128, "num_hidden_layers": 4, "initializer_range": 0.05}, **HEADS, head_dim=32,
-        layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
-        linear_num_key_heads=2, linear_num_value_heads=8, linear_key_head_dim=32, linear_value_head_dim=144,
+        **{
+            **SIZES,
+            "hidden_size": 128,
+            "num_hidden_layers": 4,
+            "initializer_range": 0.05,
+        },
+        **HEADS,
+        head_dim=32,
+        layer_types=[
+            "linear_attention",
+            "linear_attention",
+            "full_attention",
+            "linear_attention",
+        ],
+        linear_num_key_heads=2,
+        linear_num_value_heads=8,
+        linear_key_head_dim=32,
+        linear_value_head_dim=144,
     ),
-}  # fmt: skip
-"""Heads that matrix registers can hold: one half of what they add up at once, one and a half, two; and what is rare."""
+}
+"""Heads that matrix registers can hold: one half of what they add up at once, one and a
+half, two; and what is rare.
+"""
 NAMES = [
     "family",
     "llama-gqa",
@@ -94,7 +171,9 @@ NAMES = [
     "lfm2",
     *WIDE,
 ]
-"""Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms after halves; places unseen."""
+"""Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms
+after halves; places unseen.
+"""
 LENGTH = 150
 """More than one product over keys takes at once."""
 PARENTS = [-1, 0, 1, -1, 3, 3, 5]
@@ -102,10 +181,18 @@ PARENTS = [-1, 0, 1, -1, 3, 3, 5]
 
 @pytest.fixture(scope="module", params=NAMES)
 def models(request):
-    """A model in bfloat16 for the driver, and the same weights in float32 as the truth."""
+    """A model in bfloat16 for the driver, and the same weights in float32 as
+    the truth.
+    """
     if request.param == "family":
-        return with_truth(AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16))
-    return with_truth(random(WIDE[request.param]) if request.param in WIDE else tiny_models.build(request.param))
+        return with_truth(
+            AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16)
+        )
+    return with_truth(
+        random(WIDE[request.param])
+        if request.param in WIDE
+        else tiny_models.build(request.param)
+    )
 
 
 @pytest.fixture
@@ -118,23 +205,35 @@ def backend(models, registers):
 @pytest.fixture
 def text(models):
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(models[0].config.get_text_config().vocab_size - 8, (LENGTH,), generator=generator).tolist()
+    return torch.randint(
+        models[0].config.get_text_config().vocab_size - 8,
+        (LENGTH,),
+        generator=generator,
+    ).tolist()
 
 
 def test_scores_are_those_of_the_model_up_to_bfloat16(models, backend, text):
     assert refused(models[0]) is None
     found = torch.cat(
-        [backend.read([Read(1, 0, text[:23], keep=23)]), backend.read([Read(1, 23, text[23:], keep=LENGTH - 23)])]
+        [
+            backend.read([Read(1, 0, text[:23], keep=23)]),
+            backend.read([Read(1, 23, text[23:], keep=LENGTH - 23)]),
+        ]
     )
     ours, theirs = near_truth(models, text, found)
-    # Activations stay in float32 between products here, so we are nearer to the truth than bfloat16 throughout.
+    # Activations stay in float32 between products here, so we are nearer to the truth
+    # than bfloat16 throughout.
     assert ours < theirs
     assert ours < 0.05
 
 
-def test_the_head_alone_says_of_given_states_what_the_model_s_own_matrix_does(models, backend):
+def test_the_head_alone_says_of_given_states_what_the_model_s_own_matrix_does(
+    models, backend
+):
     states = torch.randn(
-        5, models[0].config.get_text_config().hidden_size, generator=torch.Generator().manual_seed(1)
+        5,
+        models[0].config.get_text_config().hidden_size,
+        generator=torch.Generator().manual_seed(1),
     ).bfloat16()
     with torch.inference_mode():
         truth = models[1].get_output_embeddings()(states.float())
@@ -145,18 +244,29 @@ def test_the_head_alone_says_of_given_states_what_the_model_s_own_matrix_does(mo
 @pytest.mark.parametrize("rows", [2, 3, 6, 7, 12, 13, 16, 17, 30])
 def test_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it(backend, text, rows):
     backend.read([Read(1, 0, text[:20], keep=0)])
-    alone = torch.cat([backend.read([Read(1, 20 + i, [text[20 + i]], keep=1)]) for i in range(rows)])
+    alone = torch.cat(
+        [backend.read([Read(1, 20 + i, [text[20 + i]], keep=1)]) for i in range(rows)]
+    )
     together = backend.read([Read(1, 20, text[20 : 20 + rows], keep=rows)])
     assert torch.equal(alone, together)
 
 
-def test_in_a_long_text_rows_that_share_their_loads_of_keys_keep_their_bits(backend, text):
+def test_in_a_long_text_rows_that_share_their_loads_of_keys_keep_their_bits(
+    backend, text
+):
     long, tree = text + text[:30], text[: len(PARENTS)]
     together = backend.read([Read(1, 0, long, keep=30)])
-    alone = torch.cat([backend.read([Read(1, i, [long[i]], keep=1)]) for i in range(len(long) - 30, len(long))])
+    alone = torch.cat(
+        [
+            backend.read([Read(1, i, [long[i]], keep=1)])
+            for i in range(len(long) - 30, len(long))
+        ]
+    )
     assert torch.equal(alone, together)
     draft_tokens = backend.read([Read(1, len(long), tree, PARENTS, keep=len(tree))])
-    branch = backend.read([Read(1, len(long), [tree[node] for node in (3, 5, 6)], keep=3)])
+    branch = backend.read(
+        [Read(1, len(long), [tree[node] for node in (3, 5, 6)], keep=3)]
+    )
     assert torch.equal(draft_tokens[[3, 5, 6]], branch)
 
 
@@ -164,19 +274,26 @@ def test_a_tree_may_be_read_in_pieces(backend, text):
     whole = backend.read([Read(1, 0, text[:30], PARENTS, keep=7)])
     backend.read([Read(1, 0, text[:23], keep=0)])
     pieces = [
-        backend.read([Read(1, 23, text[23 + a : 23 + b], PARENTS[:b], b - a, a)]) for a, b in ((0, 1), (1, 5), (5, 7))
+        backend.read([Read(1, 23, text[23 + a : 23 + b], PARENTS[:b], b - a, a)])
+        for a, b in ((0, 1), (1, 5), (5, 7))
     ]
     assert torch.equal(torch.cat(pieces), whole)
 
 
-def test_the_bits_of_a_sequence_do_not_depend_on_its_company_or_on_threads(backend, text):
+def test_the_bits_of_a_sequence_do_not_depend_on_its_company_or_on_threads(
+    backend, text
+):
     alone = backend.read([Read(1, 0, text[:30], keep=3)])
     backend.open(2, 100)
     backend.open(3, 100)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        reads = [Read(2, 0, text[5:50], keep=1), Read(1, 0, text[:30], keep=3), Read(3, 0, text[9:10], keep=1)]
+        reads = [
+            Read(2, 0, text[5:50], keep=1),
+            Read(1, 0, text[:30], keep=3),
+            Read(3, 0, text[9:10], keep=1),
+        ]
         together = backend.read(reads)
     finally:
         torch.set_num_threads(threads)
@@ -188,7 +305,9 @@ def test_the_bits_of_a_sequence_do_not_depend_on_its_company_or_on_threads(backe
 def test_a_node_of_a_tree_scores_as_its_path_does_in_plain_text(backend, text, held):
     first_chain, nodes = text[: held + 3], text[held + 3 : held + 3 + len(PARENTS)]
     backend.read([Read(1, 0, first_chain[:held], keep=0)])
-    tree = backend.read([Read(1, held, first_chain[held:] + nodes, PARENTS, keep=len(nodes) + 1)])
+    tree = backend.read(
+        [Read(1, held, first_chain[held:] + nodes, PARENTS, keep=len(nodes) + 1)]
+    )
     backend.open(2, 100)
     paths: list[list[int]] = []
     for node, parent in enumerate(PARENTS):
@@ -204,7 +323,9 @@ def test_what_lies_in_memory_beyond_a_text_may_be_anything(backend, text):
     assert torch.equal(backend.read([Read(1, 0, text[:70], PARENTS, keep=7)]), clean)
 
 
-def test_an_accepted_branch_is_moved_and_the_pool_grows_without_losing_it(backend, text):
+def test_an_accepted_branch_is_moved_and_the_pool_grows_without_losing_it(
+    backend, text
+):
     first_chain, nodes, branch = text[:21], text[21 : 21 + len(PARENTS)], [3, 5, 6]
     backend.read([Read(1, 0, first_chain + nodes, PARENTS, keep=0)])
     backend.move(1, [len(first_chain) + node for node in branch], len(first_chain))
@@ -215,21 +336,35 @@ def test_an_accepted_branch_is_moved_and_the_pool_grows_without_losing_it(backen
     plain = backend.read([Read(3, 0, said + text[40:43], keep=3)])
     assert torch.equal(after, plain)
     backend.close(3)
-    assert torch.equal(backend.read([Read(2, 0, said, keep=1)]), backend.read([Read(1, 0, said, keep=1)]))
+    assert torch.equal(
+        backend.read([Read(2, 0, said, keep=1)]),
+        backend.read([Read(1, 0, said, keep=1)]),
+    )
 
 
 def test_a_model_that_is_ours_is_held_once_and_gets_its_weights_back(models, text):
     model = copy.deepcopy(models[0])
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     backend = drive(model, owned=True)
-    parts = [part for layer in layers_of(model) for parts in linears(layer).values() for part in parts]
-    assert {part.weight.numel() for part in [*parts, model.get_output_embeddings()]} == {0}
-    assert (model.get_input_embeddings().weight.numel() == 0) is models[0].config.tie_word_embeddings
+    parts = [
+        part
+        for layer in layers_of(model)
+        for parts in linears(layer).values()
+        for part in parts
+    ]
+    assert {
+        part.weight.numel() for part in [*parts, model.get_output_embeddings()]
+    } == {0}
+    assert (model.get_input_embeddings().weight.numel() == 0) is models[
+        0
+    ].config.tie_word_embeddings
     every = torch.arange(models[0].config.get_text_config().vocab_size).repeat(2, 1)
     assert torch.equal(backend.embed(every), models[0].get_input_embeddings()(every))
     kept = drive(models[0])
     backend.open(1, LENGTH)
     kept.open(1, LENGTH)
-    assert torch.equal(backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)]))
+    assert torch.equal(
+        backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)])
+    )
     backend.restore()
     assert differing(before, model.state_dict()) == []

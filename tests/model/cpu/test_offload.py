@@ -1,4 +1,6 @@
-"""Weights that do not fit in memory: layers are read from a file in every forward, and no bit of a score changes."""
+"""Weights that do not fit in memory: layers are read from a file in every forward, and
+no bit of a score changes.
+"""
 
 import os
 import resource
@@ -17,8 +19,19 @@ from foreword.model.pool import memory
 from foreword.native import forward
 from running import prompts
 
-pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
-KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-oss", "gpt-neox"]
+pytestmark = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
+KINDS = [
+    "llama-gqa",
+    "qwen3",
+    "gemma3",
+    "lfm2",
+    "qwen3.5",
+    "qwen2-moe",
+    "gpt-oss",
+    "gpt-neox",
+]
 LITTLE, MUCH = 2_000_000, 2_000_000_000
 """Bytes. Too few for the layers of any model here, and enough for all."""
 EVERY = 8
@@ -49,12 +62,20 @@ def scores(model: Model) -> torch.Tensor:
 
 @pytest.mark.parametrize(("size", "offloaded"), [(LITTLE, EVERY), (MUCH, None)])
 @pytest.mark.parametrize("form", [None, "int8", "int4"])
-def test_scores_are_those_of_weights_in_memory(form, size, offloaded, limited, tmp_path):
+def test_scores_are_those_of_weights_in_memory(
+    form, size, offloaded, limited, tmp_path
+):
     whole = scores(Model.load(bundled.target(), weights=form, backend="native"))
     limited(size)
     for _ in ("written", "opened", "opened again"):
-        model = Model.load(bundled.target(), weights=form, offload_folder=tmp_path / "weights")
-        assert (model.offloaded, model.weights, str(model.device)) == (offloaded, form, "cpu")
+        model = Model.load(
+            bundled.target(), weights=form, offload_folder=tmp_path / "weights"
+        )
+        assert (model.offloaded, model.weights, str(model.device)) == (
+            offloaded,
+            form,
+            "cpu",
+        )
         for _ in range(3):
             assert torch.equal(scores(model), whole)
     assert len(list((tmp_path / "weights").iterdir())) == 1
@@ -66,9 +87,14 @@ def test_every_kind_of_model_is_opened_as_it_was(kind, limited, tmp_path):
     hf.save_pretrained(tmp_path / "model")
     whole = scores(Model.load(tmp_path / "model", backend="native"))
     limited(1000)
-    models = [Model.load(tmp_path / "model", offload_folder=tmp_path / "weights") for _ in range(2)]
+    models = [
+        Model.load(tmp_path / "model", offload_folder=tmp_path / "weights")
+        for _ in range(2)
+    ]
     assert all(
-        model.offloaded == len(model.backend._model.layer[: model.backend._model.layers]) // 2 * 2 for model in models
+        model.offloaded
+        == len(model.backend._model.layer[: model.backend._model.layers]) // 2 * 2
+        for model in models
     )
     assert all(torch.equal(scores(model), whole) for model in models)
     assert models[0].parameters == models[1].parameters
@@ -85,7 +111,9 @@ def test_a_folder_is_opened_without_the_weights_of_the_checkpoint(tmp_path):
         opened.seek(before.st_size // 2)
         opened.write(b"<" * (before.st_size // 4))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert torch.equal(scores(Model.load(source, offload_folder=tmp_path / "weights")), whole)
+    assert torch.equal(
+        scores(Model.load(source, offload_folder=tmp_path / "weights")), whole
+    )
     os.utime(file)
     changed = scores(Model.load(source, offload_folder=tmp_path / "weights"))
     assert not torch.equal(changed, whole), "another checkpoint has a folder of its own"
@@ -95,7 +123,14 @@ def test_a_folder_is_opened_without_the_weights_of_the_checkpoint(tmp_path):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_drafts_leave_the_text_unchanged(temperature, limited, tmp_path):
     def answers(llm: LLM, method: str) -> list:
-        params = SamplingParams(temperature=temperature, seed=5, max_tokens=30, ignore_eos=True, method=method, nodes=6)
+        params = SamplingParams(
+            temperature=temperature,
+            seed=5,
+            max_tokens=30,
+            ignore_eos=True,
+            method=method,
+            nodes=6,
+        )
         return llm.generate([list(prompt) for prompt in prompts()[:2]], params)
 
     kept = [one.tokens for one in answers(LLM(weights="int4"), "none")]
@@ -103,7 +138,8 @@ def test_drafts_leave_the_text_unchanged(temperature, limited, tmp_path):
     llm = LLM(weights="int4", offload_folder=tmp_path / "weights", cache_tokens=4096)
     assert "offloaded=8" in repr(llm)
     assert [one.tokens for one in answers(llm, "none")] == kept
-    for method in ("lm", "suffix", "eagle", "layers"):  # the last one reads some layers only
+    # the last one reads some layers only
+    for method in ("lm", "suffix", "eagle", "layers"):
         drafted = answers(llm, method)
         assert [one.tokens for one in drafted] == kept, method
         assert sum(one.stats.accepted for one in drafted) > 0, method
@@ -116,11 +152,16 @@ def test_a_file_that_can_no_longer_be_read_is_an_error_that_names_it(limited, tm
     scores(model)
     (file,) = (tmp_path / "weights").rglob("matrices.bin")
     os.truncate(file, 4096)
-    with pytest.raises(ModelError, match=r"cannot read weights from .*matrices\.bin: .*Load the model again"):
+    with pytest.raises(
+        ModelError,
+        match=r"cannot read weights from .*matrices\.bin: .*Load the model again",
+    ):
         scores(model)
 
 
-@pytest.mark.parametrize("damage", ["matrices.bin", "matrices.json", "about.json", "rest.safetensors"])
+@pytest.mark.parametrize(
+    "damage", ["matrices.bin", "matrices.json", "about.json", "rest.safetensors"]
+)
 def test_a_damaged_folder_is_an_error_that_says_what_to_do(damage, tmp_path):
     Model.load(bundled.target(), offload_folder=tmp_path)
     (file,) = tmp_path.rglob(damage)
@@ -133,7 +174,9 @@ def test_a_full_disk_is_an_error_of_ours_and_nothing_is_left(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     try:
-        with pytest.raises(DiskError, match=r"cannot write .*: the disk is full.*Free some space"):
+        with pytest.raises(
+            DiskError, match=r"cannot write .*: the disk is full.*Free some space"
+        ):
             Model.load(bundled.target(), offload_folder=tmp_path / "weights")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -142,12 +185,20 @@ def test_a_full_disk_is_an_error_of_ours_and_nothing_is_left(tmp_path):
 
 def test_as_many_layers_stay_in_memory_as_fit():
     assert offload.kept([10] * 6, 60) == 6
-    assert [offload.kept([10] * 6, free) for free in (59, 40, 39, 20, 0)] == [2, 2, 0, 0, 0]
+    assert [offload.kept([10] * 6, free) for free in (59, 40, 39, 20, 0)] == [
+        2,
+        2,
+        0,
+        0,
+        0,
+    ]
     assert [offload.kept([10] * 5, free) for free in (49, 30, 29, 0)] == [1, 1, 1, 1]
     assert offload.kept([10, 10, 30, 10], 59) == 0
 
 
-def test_the_memory_of_a_container_is_counted_without_copies_of_files(limited, monkeypatch, tmp_path):
+def test_the_memory_of_a_container_is_counted_without_copies_of_files(
+    limited, monkeypatch, tmp_path
+):
     device = torch.device("cpu")
     limited(1000, taken=300)
     assert memory.free_memory(device) == 700
@@ -166,7 +217,11 @@ def test_the_memory_of_a_container_is_counted_without_copies_of_files(limited, m
     assert memory.free_memory(device) == 50
 
 
-@pytest.mark.parametrize("how", [dict(backend="pool"), dict(dtype="float32"), dict(device="cuda:99")], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [dict(backend="pool"), dict(dtype="float32"), dict(device="cuda:99")],
+    ids=str,
+)
 def test_what_cannot_be_offloaded_is_refused_before_work_starts(how, tmp_path):
     with pytest.raises((InvalidRequest, ModelError), match=r"cannot use"):
         LLM(offload_folder=tmp_path / "weights", **how)
@@ -180,7 +235,9 @@ def test_a_folder_that_cannot_be_made_is_refused_before_work_starts():
 
 def test_a_model_in_memory_is_not_offloaded(tmp_path):
     model = tiny_models.build("llama-gqa")
-    with pytest.raises(InvalidRequest, match=r"cannot offload a model in memory\. Save it"):
+    with pytest.raises(
+        InvalidRequest, match=r"cannot offload a model in memory\. Save it"
+    ):
         LLM(model, tokenizer=False, offload_folder=tmp_path)
 
 

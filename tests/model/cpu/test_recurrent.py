@@ -1,4 +1,6 @@
-"""Models that remember in states: guesses leave no trace in them, whatever becomes of them."""
+"""Models that remember in states: guesses leave no trace in them, whatever becomes of
+them.
+"""
 
 import copy
 from dataclasses import replace
@@ -7,7 +9,12 @@ from itertools import product
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Lfm2Config, PreTrainedModel, Qwen3_5TextConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Lfm2Config,
+    PreTrainedModel,
+    Qwen3_5TextConfig,
+)
 
 import tiny_models
 from drafters import Foresight, RandomTree, known
@@ -27,15 +34,27 @@ from foreword.types import SamplingParams
 from running import Request, distribution, drafter, engine, finish, plain, prompts
 from strangers import NEAR, pair
 
-pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+pytestmark = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 
 ATTENTION, STATE = "full_attention", "linear_attention"
 LAYERS = (STATE, STATE, ATTENTION, STATE)
 SIZES = dict(
-    vocab_size=8192, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-    linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=16, linear_value_head_dim=16,
-    max_position_embeddings=1024, initializer_range=0.06, tie_word_embeddings=True,
-)  # fmt: skip
+    vocab_size=8192,
+    hidden_size=64,
+    intermediate_size=96,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    linear_num_key_heads=4,
+    linear_num_value_heads=8,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    max_position_embeddings=1024,
+    initializer_range=0.06,
+    tie_word_embeddings=True,
+)
 
 
 def random(*layers: str, **others: int) -> PreTrainedModel:
@@ -43,7 +62,9 @@ def random(*layers: str, **others: int) -> PreTrainedModel:
         torch.default_generator.manual_seed(len(layers))
         sizes = SIZES | others
         model = AutoModelForCausalLM.from_config(
-            Qwen3_5TextConfig(**sizes, num_hidden_layers=len(layers), layer_types=[*layers])
+            Qwen3_5TextConfig(
+                **sizes, num_hidden_layers=len(layers), layer_types=[*layers]
+            )
         )
         tiny_models.disturb(model)
     return model.eval()
@@ -67,7 +88,12 @@ def draft() -> Model:
 def requests() -> list[Request]:
     settings = product((0.0, 0.8), (24, 31), prompts()[:3])
     return [
-        Request(prompt, SamplingParams(temperature=heat, seed=seed, max_tokens=count, ignore_eos=True))
+        Request(
+            prompt,
+            SamplingParams(
+                temperature=heat, seed=seed, max_tokens=count, ignore_eos=True
+            ),
+        )
         for seed, (heat, count, prompt) in enumerate(settings)
     ]
 
@@ -81,8 +107,16 @@ def convolving() -> Model:
     """Nothing but convolutions between its gates, and attention."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(5)
-        sizes = {name: size for name, size in SIZES.items() if not name.startswith(("linear", "head"))}
-        config = Lfm2Config(**sizes, num_hidden_layers=4, layer_types=["conv", "conv", ATTENTION, "conv"])
+        sizes = {
+            name: size
+            for name, size in SIZES.items()
+            if not name.startswith(("linear", "head"))
+        }
+        config = Lfm2Config(
+            **sizes,
+            num_hidden_layers=4,
+            layer_types=["conv", "conv", ATTENTION, "conv"],
+        )
         return Model(AutoModelForCausalLM.from_config(config).eval().to(torch.bfloat16))
 
 
@@ -101,12 +135,16 @@ GUESSERS = {
     "a tree": lambda answers: RandomTree(known(answers()), spoilt=0.3),
     "nonsense": lambda answers: Foresight(known(answers()), spoilt=1.0),
     "recycled": lambda _: RecyclingDrafter(),
-    "a draft model that remembers in states too": lambda _: LanguageModelDrafter(draft()),
+    "a draft model that remembers in states too": lambda _: LanguageModelDrafter(
+        draft()
+    ),
     "a draft model with attention alone": lambda _: drafter("lm", "bfloat16"),
     "a draft model of another vocabulary": lambda _: IntersectionDrafter(
         replace(pair(NEAR, "bfloat16"), model=draft())
     ),
-    "another spelling": lambda _: StringMatchDrafter(replace(pair(NEAR, "bfloat16"), model=draft())),
+    "another spelling": lambda _: StringMatchDrafter(
+        replace(pair(NEAR, "bfloat16"), model=draft())
+    ),
     "its twin": lambda _: LanguageModelDrafter(built(*LAYERS)),
 }
 
@@ -143,24 +181,38 @@ def test_a_draft_model_in_which_only_a_convolution_remembers():
     loop = engine(short(), LanguageModelDrafter(convolving()), 7)
     got = finish(loop, requests())
     assert [answer.said for answer in got] == [answer.said for answer in said()]
-    assert sum(answer.sequence.stats.accepted for answer in got) > sum(answer.sequence.stats.rounds for answer in got)
+    assert sum(answer.sequence.stats.accepted for answer in got) > sum(
+        answer.sequence.stats.rounds for answer in got
+    )
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "traversal"])
 def test_guesses_that_are_drawn_leave_no_trace_either(rule):
-    """What was read with guesses beside it, and what such a text is when it is read in one piece."""
-    loop = engine(target(), LanguageModelDrafter(draft()), 5, rule=rule, slots=4, chunk=5)
+    """What was read with guesses beside it, and what such a text is when it is read in
+    one piece.
+    """
+    loop = engine(
+        target(), LanguageModelDrafter(draft()), 5, rule=rule, slots=4, chunk=5
+    )
     got = finish(loop, requests())
     assert loop.failed is None
     assert any(answer.sequence.stats.accepted for answer in got)
     for answer in got:
         if answer.sequence.params.greedy:
-            said, tokens = distribution(target(), answer.sequence.tokens).argmax(-1).tolist(), answer.sequence.tokens
-            assert said[answer.sequence.prompt - 1 : -1] == tokens[answer.sequence.prompt :]
+            said, tokens = (
+                distribution(target(), answer.sequence.tokens).argmax(-1).tolist(),
+                answer.sequence.tokens,
+            )
+            assert (
+                said[answer.sequence.prompt - 1 : -1]
+                == tokens[answer.sequence.prompt :]
+            )
 
 
 def test_a_tree_that_a_draft_model_grows_may_have_more_guesses_than_there_are_slots():
-    """Its twin foresees everything, so what it guesses is kept only where its states are right in every branch."""
+    """Its twin foresees everything, so what it guesses is kept only where its states
+    are right in every branch.
+    """
     loop = engine(target(), LanguageModelDrafter(built(*LAYERS)), 3 * SLOTS)
     got = finish(loop, requests())
     assert [answer.said for answer in got] == [answer.said for answer in answers()]
@@ -168,7 +220,9 @@ def test_a_tree_that_a_draft_model_grows_may_have_more_guesses_than_there_are_sl
 
 
 def text(count: int) -> list[int]:
-    return torch.randint(8192, (count,), generator=torch.Generator().manual_seed(3)).tolist()
+    return torch.randint(
+        8192, (count,), generator=torch.Generator().manual_seed(3)
+    ).tolist()
 
 
 @pytest.fixture
@@ -188,13 +242,19 @@ def test_a_text_is_read_anew_once_where_it_is_taken_back_and_then_no_more(backen
     assert (state.folded, state.back) == (40, 0)
     seen = [backend.read([Read(1, 34, words[34:40], keep=1)])]
     assert (state.folded, state.back) == (28, 12)
-    seen += [backend.read([Read(1, past, words[past : past + 4], keep=1)]) for past in (36, 30, 34)]
+    seen += [
+        backend.read([Read(1, past, words[past : past + 4], keep=1)])
+        for past in (36, 30, 34)
+    ]
     assert state.folded == 28  # nothing of this was read anew
     backend.read([Read(2, 0, words[:34], keep=0)])
     assert torch.equal(seen[-1], backend.read([Read(2, 34, words[34:38], keep=1)]))
     backend.read([Read(1, 38, words[38:55], keep=0)])
     assert state.folded == 55 - 12
-    assert torch.equal(backend.read([Read(1, 55, words[55:], keep=1)]), distribution(target(), words)[-1:])
+    assert torch.equal(
+        backend.read([Read(1, 55, words[55:], keep=1)]),
+        distribution(target(), words)[-1:],
+    )
 
 
 def test_a_branch_that_was_kept_is_read_anew_as_it_was_kept(backend):
@@ -215,7 +275,9 @@ def test_steps_far_beyond_the_usual_forget_no_more_than_they_should():
         mixer.A_log.fill_(-7)
         model = model.to(torch.bfloat16)
         truth = copy.deepcopy(model).float()(torch.tensor([text(40)])).logits[0]
-    assert (distribution(Model(model), text(40)) - truth).pow(2).mean().sqrt() < 0.05 * truth.std()
+    assert (distribution(Model(model), text(40)) - truth).pow(
+        2
+    ).mean().sqrt() < 0.05 * truth.std()
 
 
 @pytest.mark.parametrize("back", [0, 9])
@@ -225,26 +287,52 @@ def test_more_guesses_than_there_are_slots(backend, back):
     backend.read([Read(1, 0, words[:49], keep=0)])
     backend.read([Read(1, 49, words[49:] + draft_tokens[:5], keep=6)])
     parents = [max(node - 1 - node % 3, -1) for node in range(3 * SLOTS)]
-    # Three guesses turned out to be right: the first two are known from the read before, the last one is read again.
-    tree = backend.read([Read(1, 52, draft_tokens[2:3] + nodes[: len(parents)], parents, keep=len(parents) + 1)])
+    # Three guesses turned out to be right: the first two are known from the read
+    # before, the last one is read again.
+    tree = backend.read(
+        [
+            Read(
+                1,
+                52,
+                draft_tokens[2:3] + nodes[: len(parents)],
+                parents,
+                keep=len(parents) + 1,
+            )
+        ]
+    )
     for last in (0, 5, 17, len(parents) - 1):
         path, node = list[int](), last
         while node >= 0:
             path, node = [nodes[node], *path], parents[node]
-        assert torch.equal(tree[last + 1], distribution(target(), words + draft_tokens[:3] + path)[-1])
+        assert torch.equal(
+            tree[last + 1], distribution(target(), words + draft_tokens[:3] + path)[-1]
+        )
 
 
 def test_what_is_asked_for_row_by_row_may_be_long(backend):
     words = text(400)
-    assert torch.equal(backend.read([Read(1, 0, words, keep=400)])[-1:], backend.read([Read(2, 0, words, keep=1)]))
+    assert torch.equal(
+        backend.read([Read(1, 0, words, keep=400)])[-1:],
+        backend.read([Read(2, 0, words, keep=1)]),
+    )
     assert backend._memories[1].state.slots == SLOTS  # these were no guesses
 
 
-@pytest.mark.parametrize(("others", "why"), [
-    (dict(hidden_act="gelu_pytorch_tanh"), "another activation"),
-    (dict(linear_key_head_dim=24), "unusual sizes"),
-    (dict(linear_num_value_heads=4, linear_num_key_heads=4, linear_value_head_dim=20), "unusual sizes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        (dict(hidden_act="gelu_pytorch_tanh"), "another activation"),
+        (dict(linear_key_head_dim=24), "unusual sizes"),
+        (
+            dict(
+                linear_num_value_heads=4,
+                linear_num_key_heads=4,
+                linear_value_head_dim=20,
+            ),
+            "unusual sizes",
+        ),
+    ],
+)
 def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
     with pytest.warns(UserWarning, match="runs in mode 'cache'"):
         model = built(STATE, ATTENTION, **others)
@@ -253,11 +341,16 @@ def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
 
 
 def test_without_any_attention_it_is_refused():
-    assert refused(random(STATE, STATE).to(torch.bfloat16)) == "none of its layers has attention"
+    assert (
+        refused(random(STATE, STATE).to(torch.bfloat16))
+        == "none of its layers has attention"
+    )
 
 
 def test_halves_cannot_be_left_out_of_such_a_model():
-    with pytest.raises(InvalidRequest, match="keep a recurrent state, which draft tokens cannot share"):
+    with pytest.raises(
+        InvalidRequest, match="keep a recurrent state, which draft tokens cannot share"
+    ):
         view(target(), bits=4)
 
 

@@ -1,4 +1,6 @@
-"""Folders with trained parts: they come back as they were, and what is wrong with one is said."""
+"""Folders with trained parts: they come back as they were, and what is wrong with one
+is said.
+"""
 
 import json
 
@@ -51,9 +53,13 @@ def test_what_cannot_be_read_is_an_error_that_says_what_to_give(folder, wrong):
 
 def test_tensors_that_do_not_fit_are_named(folder):
     found = Checkpoint.read(folder)
-    with pytest.raises(ModelError, match="it holds bias, which its config has no place for"):
+    with pytest.raises(
+        ModelError, match="it holds bias, which its config has no place for"
+    ):
         found.filled(lambda: nn.Linear(3, 2, bias=False))
-    with pytest.raises(ModelError, match=r"weight has the shape \[2, 3\], not \[2, 4\]"):
+    with pytest.raises(
+        ModelError, match=r"weight has the shape \[2, 3\], not \[2, 4\]"
+    ):
         found.filled(lambda: nn.Linear(4, 2))
     with pytest.raises(ModelError, match=r"lacks 0\.bias, 0\.weight; it holds"):
         found.filled(lambda: nn.Sequential(nn.Linear(3, 2)))

@@ -1,6 +1,8 @@
-"""Compiles the kernels for a GPU that need not be here, as `attend` calls them: python compiling.py 90 bfloat16 64
+"""Compiles the kernels for a GPU that need not be here, as `attend` calls them: python
+compiling.py 90 bfloat16 64
 
-The interpreter takes what the compiler does not, such as a variable that changes its shape in a loop.
+The interpreter takes what the compiler does not, such as a variable that changes its
+shape in a loop.
 """
 
 import sys
@@ -12,7 +14,12 @@ from triton.compiler import ASTSource
 
 from foreword.model.cuda import kernels, launch
 
-KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32"}
+KINDS = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int32: "i32",
+}
 
 
 class Compiled:
@@ -28,17 +35,29 @@ class Compiled:
         types = dict(zip(self.kernel.arg_names, map(kind, given), strict=False))
         constants |= {name: None for name, held in types.items() if held == "constexpr"}
         made = triton.compile(
-            ASTSource(self.kernel, types | dict.fromkeys(constants, "constexpr"), constexprs=constants),
+            ASTSource(
+                self.kernel,
+                types | dict.fromkeys(constants, "constexpr"),
+                constexprs=constants,
+            ),
             target=self.target,
         )
         assert made.asm["cubin"]
-        sys.stdout.write(f"{self.kernel.__name__}: {made.metadata.shared} bytes of shared memory\n")
+        sys.stdout.write(
+            f"{self.kernel.__name__}: {made.metadata.shared} bytes of shared memory\n"
+        )
 
 
 def kind(argument) -> str:
     if isinstance(argument, torch.Tensor):
         return f"*{KINDS[argument.dtype]}"
-    return "constexpr" if argument is None else "fp32" if isinstance(argument, float) else "i32"
+    return (
+        "constexpr"
+        if argument is None
+        else "fp32"
+        if isinstance(argument, float)
+        else "i32"
+    )
 
 
 def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
@@ -46,7 +65,11 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
         setattr(kernels, name, Compiled(getattr(kernels, name), int(capability)))
     query, pool = torch.zeros(2, 8, int(dim)), torch.zeros(64, 2, int(dim))
     given = [tensor.to(getattr(torch, dtype)) for tensor in (query, pool, pool)]
-    extra = launch.Scoring(0.1, 5, 2.0, given[0][0, :, 0]) if extras else launch.Scoring(0.1)
+    extra = (
+        launch.Scoring(0.1, 5, 2.0, given[0][0, :, 0])
+        if extras
+        else launch.Scoring(0.1)
+    )
     launch.attend(*given, torch.zeros(2, 17, dtype=torch.int32), extra, (9, 2, 16))
 
 

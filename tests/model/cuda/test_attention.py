@@ -1,6 +1,8 @@
-"""The kernels beside the plain definition: random trees, windows and heads, and no bit that company could change.
+"""The kernels beside the plain definition: random trees, windows and heads, and no bit
+that company could change.
 
-Triton's interpreter runs them where there is no GPU (see conftest.py), and a GPU where there is one.
+Triton's interpreter runs them where there is no GPU (see conftest.py), and a GPU where
+there is one.
 """
 
 import os
@@ -20,9 +22,15 @@ from layers import DEVICE, TOLERANCE, Layer
 
 pytest.importorskip("triton")
 
-parents = st.integers(0, 18).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n))))
-reads = st.tuples(st.integers(0, 700), st.integers(1, 6), st.none() | parents, st.integers(0, 3))
-"""Tokens held, tokens in a line, the tree after them, and how many of its guesses were read before."""
+parents = st.integers(0, 18).flatmap(
+    lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))
+)
+reads = st.tuples(
+    st.integers(0, 700), st.integers(1, 6), st.none() | parents, st.integers(0, 3)
+)
+"""Tokens held, tokens in a line, the tree after them, and how many of its guesses were
+read before.
+"""
 heads = st.sampled_from([(4, 4), (6, 2), (3, 1), (8, 1), (14, 2)])
 dims = st.sampled_from([(64, 64), (24, 16), (80, 80), (16, 40)])
 
@@ -32,7 +40,13 @@ def read_of(id: int, shape) -> Read:
     if tree is None:
         return Read(id, past, [0] * first_chain)
     held = min(held, max(len(tree) - 1, 0))
-    return Read(id, past, [0] * ((0 if held else first_chain) + len(tree) - held), list(tree), held=held)
+    return Read(
+        id,
+        past,
+        [0] * ((0 if held else first_chain) + len(tree) - held),
+        list(tree),
+        held=held,
+    )
 
 
 @settings(max_examples=10)
@@ -45,63 +59,104 @@ def read_of(id: int, shape) -> Read:
 )
 def test_equal_to_the_definition(shapes, heads, dims, dtype, scored):
     window, softcap, sinks = scored
-    layer = Layer([read_of(name, shape) for name, shape in enumerate(shapes)], heads, dims, dtype)
-    scoring = Scoring(0.3, window, softcap, torch.linspace(-1, 2, heads[0], device=DEVICE) if sinks else None)
+    layer = Layer(
+        [read_of(name, shape) for name, shape in enumerate(shapes)], heads, dims, dtype
+    )
+    scoring = Scoring(
+        0.3,
+        window,
+        softcap,
+        torch.linspace(-1, 2, heads[0], device=DEVICE) if sinks else None,
+    )
     want = layer.plainly(scoring)
-    torch.testing.assert_close(layer.by_kernel(scoring), want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    torch.testing.assert_close(
+        layer.by_kernel(scoring), want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype]
+    )
 
 
 @pytest.mark.parametrize("window", [None, 900])
 def test_a_long_text_is_summed_up_split_by_split(window):
     layer = Layer([Read(1, 2060, [0, 0], [-1]), Read(2, 3, [0])], heads=(4, 1))
     found = layer.by_kernel(Scoring(0.3, window), splits=8)
-    torch.testing.assert_close(found, layer.plainly(Scoring(0.3, window)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found, layer.plainly(Scoring(0.3, window)), atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.fixture
 def blind(monkeypatch) -> None:
-    """The interpreter multiplies by BLAS, which sums otherwise elsewhere in a tile: here in one order for all."""
-    monkeypatch.setattr(np, "matmul", lambda a, b, dtype: (a[:, :, None].astype(dtype) * b[None]).sum(1, dtype=dtype))
+    """The interpreter multiplies by BLAS, which sums otherwise elsewhere in a tile:
+    here in one order for all.
+    """
+    monkeypatch.setattr(
+        np,
+        "matmul",
+        lambda a, b, dtype: (a[:, :, None].astype(dtype) * b[None]).sum(1, dtype=dtype),
+    )
 
 
 @pytest.mark.usefixtures("blind")
 @pytest.mark.parametrize(
-    ("dtype", "past", "window"), list(zip(TOLERANCE, (570, 507, 570), (420, None, None), strict=True))
+    ("dtype", "past", "window"),
+    list(zip(TOLERANCE, (570, 507, 570), (420, None, None), strict=True)),
 )
 def test_a_rows_bits_depend_on_its_own_text_alone(dtype, past, window):
-    """Alone or beside others, in tiles of any filling, in wider sheets and grids, before or after its neighbours."""
+    """Alone or beside others, in tiles of any filling, in wider sheets and grids,
+    before or after its neighbours.
+    """
     line, other = Read(1, past, [0] * 9), Read(2, 70, [0] * 3, [-1, -1])
     scoring = Scoring(0.3, window)
     together = Layer([line, other], dtype=dtype)
     want = together.by_kernel(scoring)
     for rows, splits in ((16, 2), (12, 5)):
         assert torch.equal(together.by_kernel(scoring, rows, splits)[:12], want)
-    for first, last in ((0, 1), (3, 5), (8, 9)):  # the same rows of the same text, read by themselves
+    # the same rows of the same text, read by themselves
+    for first, last in ((0, 1), (3, 5), (8, 9)):
         (span, _), part = together.spans, Layer([])
-        part.__dict__.update(vars(together), count=last - first, query=together.query[first:last])
-        part.spans = [Span(0, last - first, span.table, Read(1, past + first, [0] * (last - first)))]
+        part.__dict__.update(
+            vars(together), count=last - first, query=together.query[first:last]
+        )
+        part.spans = [
+            Span(
+                0, last - first, span.table, Read(1, past + first, [0] * (last - first))
+            )
+        ]
         assert torch.equal(part.by_kernel(scoring), want[first:last])
     turned = Layer([])
     turned.__dict__.update(vars(together), query=together.query.roll(3, 0))
-    turned.spans = [Span(0, 3, together.spans[1].table, other), Span(3, 12, together.spans[0].table, line)]
+    turned.spans = [
+        Span(0, 3, together.spans[1].table, other),
+        Span(3, 12, together.spans[0].table, line),
+    ]
     assert torch.equal(turned.by_kernel(scoring).roll(-3, 0), want)
 
 
 @pytest.mark.usefixtures("blind")
 def test_a_branch_gets_the_bits_of_the_same_text_in_a_line():
-    """The keys of a branch lie where those of a line would, up to the first guess of another branch."""
+    """The keys of a branch lie where those of a line would, up to the first guess of
+    another branch.
+    """
     tree = Layer([Read(1, 600, [0] * 6, [-1, 0, 1, -1, 3])])
     line = Layer([])
-    line.__dict__.update(vars(tree), spans=[Span(0, 6, tree.spans[0].table, Read(1, 600, [0] * 6))])
-    assert torch.equal(tree.by_kernel(Scoring(0.3))[:4], line.by_kernel(Scoring(0.3))[:4])
-    assert not torch.equal(tree.by_kernel(Scoring(0.3))[4:], line.by_kernel(Scoring(0.3))[4:])
+    line.__dict__.update(
+        vars(tree), spans=[Span(0, 6, tree.spans[0].table, Read(1, 600, [0] * 6))]
+    )
+    assert torch.equal(
+        tree.by_kernel(Scoring(0.3))[:4], line.by_kernel(Scoring(0.3))[:4]
+    )
+    assert not torch.equal(
+        tree.by_kernel(Scoring(0.3))[4:], line.by_kernel(Scoring(0.3))[4:]
+    )
 
 
 def test_what_lies_beyond_a_text_is_not_touched_and_padding_gives_zero():
     layer = Layer([Read(1, 40, [0] * 2)])
     want = layer.by_kernel(Scoring(0.3))
     span = layer.spans[0]
-    layer.keys[span.table.start + 42 :], layer.values[span.table.start + 42 :] = torch.nan, torch.nan
+    layer.keys[span.table.start + 42 :], layer.values[span.table.start + 42 :] = (
+        torch.nan,
+        torch.nan,
+    )
     found = layer.by_kernel(Scoring(0.3), rows=16)
     assert torch.equal(found[:2], want)
     assert not found[2:].any()
@@ -123,15 +178,21 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_the_compiler_takes_them_for_a_gpu_that_is_not_here(wanted, tmp_path):
-    elsewhere = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    elsewhere = {
+        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
+    }
     script = Path(__file__).with_name("compiling.py")
     done = subprocess.run(
         [sys.executable, str(script), *wanted.split()],
-        env=elsewhere | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=elsewhere
+        | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["partial_sums", "joined_sums"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        "partial_sums",
+        "joined_sums",
+    ]

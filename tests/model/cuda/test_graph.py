@@ -1,4 +1,6 @@
-"""Forwards of fixed shapes: what the pool says, text for text; what is recorded reads nothing but memory that stays."""
+"""Forwards of fixed shapes: what the pool says, text for text; what is recorded reads
+nothing but memory that stays.
+"""
 
 import sys
 import warnings
@@ -15,7 +17,16 @@ from foreword.model import Model, Read
 from foreword.model.backend import ReadsHiddenStates
 from foreword.model.cuda import backend as cuda_backend
 from foreword.model.cuda.backend import CudaGraphBackend, refused
-from foreword.model.cuda.launch import CHAIN_ROWS, LENGTH, MOST, POSITION, RUN, SPLIT, Scoring, library
+from foreword.model.cuda.launch import (
+    CHAIN_ROWS,
+    LENGTH,
+    MOST,
+    POSITION,
+    RUN,
+    SPLIT,
+    Scoring,
+    library,
+)
 from foreword.model.pool.backend import PoolBackend
 from foreword.model.probe.probe import REFUSED, choose
 from foreword.train.methods.lm import load
@@ -33,18 +44,33 @@ def at_once(work):
     return work
 
 
-def script(backend: ReadsHiddenStates, layers: tuple[int, ...] = ()) -> list[torch.Tensor]:
-    """Two texts that are read, guessed after, kept in part and read on, beside each other; all that is said."""
+def script(
+    backend: ReadsHiddenStates, layers: tuple[int, ...] = ()
+) -> list[torch.Tensor]:
+    """Two texts that are read, guessed after, kept in part and read on, beside each
+    other; all that is said.
+    """
     said, tokens = [], list(range(40, 90))
     read_hidden = (
-        (lambda reads: backend.read_hidden(reads, layers)) if layers else (lambda reads: (backend.read(reads),))
+        (lambda reads: backend.read_hidden(reads, layers))
+        if layers
+        else (lambda reads: (backend.read(reads),))
     )
     backend.open(1, 64)
     backend.open(2, 64)
-    said += read_hidden([Read(1, 0, tokens[:21], keep=3), Read(2, 0, tokens[7:12], keep=0)])
-    said += read_hidden([Read(2, 5, tokens[12:14] + tokens[:7], TREE, keep=8), Read(1, 21, tokens[21:22])])
+    said += read_hidden(
+        [Read(1, 0, tokens[:21], keep=3), Read(2, 0, tokens[7:12], keep=0)]
+    )
+    said += read_hidden(
+        [
+            Read(2, 5, tokens[12:14] + tokens[:7], TREE, keep=8),
+            Read(1, 21, tokens[21:22]),
+        ]
+    )
     backend.move(2, [10, 11], 7)
-    said += read_hidden([Read(2, 9, tokens[20:21] + tokens[30:33], [-1, -1, 0], keep=4)])
+    said += read_hidden(
+        [Read(2, 9, tokens[20:21] + tokens[30:33], [-1, -1, 0], keep=4)]
+    )
     said += read_hidden([Read(2, 10, tokens[33:35], [-1, -1, 0, 1, 3], keep=2, held=3)])
     backend.close(1)
     backend.close(2)
@@ -81,7 +107,9 @@ def test_logits_and_hidden_states_are_those_of_the_pool(which, kernel, layers):
 
 @KERNEL
 @SLOW
-@pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt-oss", "deepseek-v3", "cohere2"])
+@pytest.mark.parametrize(
+    "name", ["mistral", "gemma2", "gpt-oss", "deepseek-v3", "cohere2"]
+)
 def test_windows_caps_sinks_and_other_sizes_go_through_the_kernel(name):
     hf = build(name)
     found = script(CudaGraphBackend(hf, at_once, (16, 32)))
@@ -101,23 +129,36 @@ def test_windows_caps_sinks_and_other_sizes_go_through_the_kernel(name):
 def test_a_tree_of_guesses_does_not_change_the_text(which, kernel, temperature):
     model = Model(load(which, torch.float32))
     model.backend = CudaGraphBackend(model.hf, at_once, (16, 32, 64), kernel=kernel)
-    params = SamplingParams(temperature=temperature, seed=3, max_tokens=6 if kernel else 16, ignore_eos=True)
+    params = SamplingParams(
+        temperature=temperature, seed=3, max_tokens=6 if kernel else 16, ignore_eos=True
+    )
     requests = [Request(prompt, params) for prompt in prompts()[:2]]
     want = finish(engine(model), requests)
     got = finish(engine(model, RandomTree(known(want), spoilt=0.3), 6), requests)
     assert [answer.said for answer in got] == [answer.said for answer in want]
     model.backend = PoolBackend(model.hf)
-    assert [answer.said for answer in finish(engine(model), requests)] == [answer.said for answer in want]
+    assert [answer.said for answer in finish(engine(model), requests)] == [
+        answer.said for answer in want
+    ]
 
 
 def by_the_sheet(query, keys, values, sheet, scoring: Scoring, at):
     """The kernel in plain tensors: everything that it may know is in the sheet."""
     words, splits, _ = at
     key = torch.arange(splits * SPLIT)
-    line = {name: sheet[:, name, None].long() for name in (RUN, LENGTH, CHAIN_ROWS, POSITION)}
+    line = {
+        name: sheet[:, name, None].long()
+        for name in (RUN, LENGTH, CHAIN_ROWS, POSITION)
+    }
     node = key - line[CHAIN_ROWS]
-    word = sheet[:, words : words + MOST // 32].long().gather(1, node.clamp(0, MOST - 1) // 32)
-    seen = (key < line[CHAIN_ROWS]) | ((node >= 0) & (key < line[LENGTH]) & ((word >> (node % 32)) & 1).bool())
+    word = (
+        sheet[:, words : words + MOST // 32]
+        .long()
+        .gather(1, node.clamp(0, MOST - 1) // 32)
+    )
+    seen = (key < line[CHAIN_ROWS]) | (
+        (node >= 0) & (key < line[LENGTH]) & ((word >> (node % 32)) & 1).bool()
+    )
     places = (line[RUN] + key).clamp(max=len(keys) - 1)
     group = query.shape[1] // keys.shape[1]
     k, v = (held[places].repeat_interleave(group, 2) for held in (keys, values))
@@ -127,7 +168,8 @@ def by_the_sheet(query, keys, values, sheet, scoring: Scoring, at):
 
 
 class Traced:
-    """Records work as a list of operations on tensors, as a CUDA graph does; what it says is always in the same place.
+    """Records work as a list of operations on tensors, as a CUDA graph does; what it
+    says is always in the same place.
 
     No Python of ours runs when it is played.
     """
@@ -160,26 +202,38 @@ def test_what_is_recorded_depends_on_nothing_but_memory_that_stays(traced):
     hf = load(starter.draft(), torch.float32).eval()
     backend = CudaGraphBackend(hf, traced, (16, 64))
     found = [*script(backend), *script(backend, (0, 2))]
-    assert traced.recorded == 4 < traced.played == 8  # two shapes, with and without somebody who listens
+    # two shapes, with and without somebody who listens
+    assert traced.recorded == 4 < traced.played == 8
     backend.open(7, 3000)  # the pool grows, so the keys lie elsewhere
     backend.close(7)
     found += [*script(backend), at_length(backend)]
     assert (traced.recorded, traced.played) == (7, 14)
     hf.set_attn_implementation("foreword")
     pooled = PoolBackend(hf)
-    same(found, [*script(pooled), *script(pooled, (0, 2)), *script(pooled), at_length(pooled)])
+    same(
+        found,
+        [*script(pooled), *script(pooled, (0, 2)), *script(pooled), at_length(pooled)],
+    )
 
 
 def test_a_text_longer_than_the_widest_shape_is_read_in_parts():
     hf = load(starter.target(), torch.float32).eval()
     text, tree = list(range(100, 150)), [-1, *range(9)]
-    reads = [Read(1, 0, text[:5], keep=1), Read(2, 0, text, keep=37), Read(3, 0, text[:40], tree, keep=12)]
+    reads = [
+        Read(1, 0, text[:5], keep=1),
+        Read(2, 0, text, keep=37),
+        Read(3, 0, text[:40], tree, keep=12),
+    ]
     wide = [Read(4, 0, text[:30], [-1, *range(18)], keep=20)]
 
     def said(backend) -> list[torch.Tensor]:
         for read in (*reads, *wide):
             backend.open(read.id, 64)
-        return [*backend.read_hidden(reads, (0, 8)), *backend.read_hidden(wide, (0, 8)), backend.read(wide)]
+        return [
+            *backend.read_hidden(reads, (0, 8)),
+            *backend.read_hidden(wide, (0, 8)),
+            backend.read(wide),
+        ]
 
     found = said(CudaGraphBackend(hf, at_once, (16,), kernel=False))
     hf.set_attn_implementation("foreword")
@@ -209,7 +263,11 @@ def test_a_recording_that_fails_is_done_without():
     with pytest.raises(RuntimeError, match="not permitted"):
         script(CudaGraphBackend(hf, Failing(0), kernel=False))
     with pytest.raises(ModelError, match=r"forward over 16 rows: .*Lower"):
-        script(CudaGraphBackend(hf, Failing(1, torch.OutOfMemoryError), (16, 32), kernel=False))
+        script(
+            CudaGraphBackend(
+                hf, Failing(1, torch.OutOfMemoryError), (16, 32), kernel=False
+            )
+        )
 
 
 def test_where_nothing_can_be_recorded_the_probe_takes_the_pool(monkeypatch):
@@ -231,13 +289,19 @@ def test_no_gpu_and_no_triton_are_said(monkeypatch):
 
 
 def on_devices(*devices: str) -> torch.nn.Module:
-    """A model whose weights say that they lie on these devices, the last of them all that remain. None has a GPU."""
+    """A model whose weights say that they lie on these devices, the last of them all
+    that remain. None has a GPU.
+    """
     model, names = build("llama"), [*devices]
     with FakeTensorMode():
         for name, weight in [*model.named_parameters()]:
             module, _, own = name.rpartition(".")
             device = names.pop(0) if len(names) > 1 else names[0]
-            setattr(model.get_submodule(module), own, torch.nn.Parameter(torch.empty(weight.shape, device=device)))
+            setattr(
+                model.get_submodule(module),
+                own,
+                torch.nn.Parameter(torch.empty(weight.shape, device=device)),
+            )
     return model
 
 
@@ -252,7 +316,11 @@ def on_devices(*devices: str) -> torch.nn.Module:
 )
 def test_a_gpu_that_is_too_old_is_refused(monkeypatch, found, why):
     asked = []
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked.append(device) or found)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_capability",
+        lambda device: asked.append(device) or found,
+    )
     monkeypatch.setattr(cuda_backend, "library", object)
     assert refused(on_devices("cuda:1")) == why
     assert asked == [torch.device("cuda:1")]
@@ -267,18 +335,27 @@ def test_weights_on_several_devices_are_refused(monkeypatch, devices):
 
 def test_without_triton_a_gpu_is_of_no_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(cuda_backend, "library", lambda: "there is no Triton here: pip install triton")
-    assert refused(on_devices("cuda:0")) == "there is no Triton here: pip install triton"
+    monkeypatch.setattr(
+        cuda_backend, "library", lambda: "there is no Triton here: pip install triton"
+    )
+    assert (
+        refused(on_devices("cuda:0")) == "there is no Triton here: pip install triton"
+    )
 
 
 def test_no_room_says_how_much_was_asked_and_what_to_lower(monkeypatch):
     def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB, of which 1.00 GiB is free.\nMore")
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB, of which 1.00 GiB is "
+            "free.\nMore"
+        )
 
     backend = CudaGraphBackend(build("llama"), at_once, kernel=False)
     script(backend)
     monkeypatch.setattr("foreword.model.pool.kv_pool.grown", full)
-    with pytest.raises(ModelError, match=r"5000 more tokens.*2.00 GiB.*1.00 GiB.*[Ll]ower 'max_tokens'") as said:
+    with pytest.raises(
+        ModelError, match=r"5000 more tokens.*2.00 GiB.*1.00 GiB.*[Ll]ower 'max_tokens'"
+    ) as said:
         backend.open(9, 5000)
     assert "More" not in str(said.value)
 

@@ -23,17 +23,34 @@ from foreword.model.pool.pages import PageTable
 from foreword.model.pool.plan import Read, Span
 from foreword.model.pool.prefixes import PAGE
 
-trees = st.integers(0, 60).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n))))
-shapes = st.tuples(st.integers(0, 90), st.integers(1, 6), st.none() | trees, st.integers(0, 3), st.integers(0, 2))
-"""Tokens held, tokens in a line, the tree after them, how many guesses were read before, how many logits to keep."""
+trees = st.integers(0, 60).flatmap(
+    lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))
+)
+shapes = st.tuples(
+    st.integers(0, 90),
+    st.integers(1, 6),
+    st.none() | trees,
+    st.integers(0, 3),
+    st.integers(0, 2),
+)
+"""Tokens held, tokens in a line, the tree after them, how many guesses were read
+before, how many logits to keep.
+"""
 
 
 def spans_of(drawn) -> list[Span]:
     spans, start, room = [], 0, PAGE
     for name, (past, first_chain, tree, held, keep) in enumerate(drawn):
         held = 0 if not tree else min(held, len(tree) - 1)
-        count = first_chain if tree is None else (0 if held else first_chain) + len(tree) - held
-        tokens, parents = list(range(7, 7 + count)), None if tree is None else list(tree)
+        count = (
+            first_chain
+            if tree is None
+            else (0 if held else first_chain) + len(tree) - held
+        )
+        tokens, parents = (
+            list(range(7, 7 + count)),
+            None if tree is None else list(tree),
+        )
         read = Read(name, past, tokens, parents, keep=min(keep, count), held=held)
         table = PageTable(3 * PAGE)
         table.put(0, [room // PAGE, room // PAGE + 1, room // PAGE + 2])
@@ -46,11 +63,22 @@ def seen(table: torch.Tensor, row: int, window: int | None, words: int) -> list[
     """The keys that a line lets its row see, as the kernel reads it."""
     line = table[row].tolist()
     bits = [(line[words + n // BITS] >> n % BITS) & 1 for n in range(MOST)]
-    free = [key for key in range(line[CHAIN_ROWS]) if window is None or key > line[POSITION] - window]
-    return free + [line[CHAIN_ROWS] + n for n, bit in enumerate(bits) if bit and line[CHAIN_ROWS] + n < line[LENGTH]]
+    free = [
+        key
+        for key in range(line[CHAIN_ROWS])
+        if window is None or key > line[POSITION] - window
+    ]
+    return free + [
+        line[CHAIN_ROWS] + n
+        for n, bit in enumerate(bits)
+        if bit and line[CHAIN_ROWS] + n < line[LENGTH]
+    ]
 
 
-@given(st.lists(shapes, min_size=1, max_size=3), st.none() | st.integers(1, 20) | st.just(MOST + 40))
+@given(
+    st.lists(shapes, min_size=1, max_size=3),
+    st.none() | st.integers(1, 20) | st.just(MOST + 40),
+)
 def test_a_sheet_says_what_the_masks_say(drawn, window):
     spans = spans_of(drawn)
     words = columns([window])
@@ -67,21 +95,44 @@ def test_a_sheet_says_what_is_read_written_and_kept(drawn):
     spans, tile = spans_of(drawn), 4
     rows, read = spans[-1].stop + 5, spans[-1].stop
     table = torch.from_numpy(row_table(spans, rows, tile, 11, columns([])))
-    assert table[:read, TOKEN].tolist() == [token for span in spans for token in span.read.tokens]
+    assert table[:read, TOKEN].tolist() == [
+        token for span in spans for token in span.read.tokens
+    ]
     where = [span.read.past + depth for span in spans for depth in span.read.depths]
     assert table[:read, POSITION].tolist() == where
-    assert table[:read, RUN].tolist() == [span.table.start for span in spans for _ in span.read.tokens]
-    places = [span.table.start + span.read.start + i for span in spans for i in range(len(span.read.tokens))]
+    assert table[:read, RUN].tolist() == [
+        span.table.start for span in spans for _ in span.read.tokens
+    ]
+    places = [
+        span.table.start + span.read.start + i
+        for span in spans
+        for i in range(len(span.read.tokens))
+    ]
     assert table[:, PLACE].tolist() == [*places, 11, 11, 11, 11, 11]
     assert not table[read:, LENGTH].any()
-    kept = [row for span in spans for row in range(span.stop - span.read.keep, span.stop)]
+    kept = [
+        row for span in spans for row in range(span.stop - span.read.keep, span.stop)
+    ]
     assert table[: len(kept), KEPT].tolist() == kept
-    covered = [row for first, count in table[:, [FIRST, COUNT]].tolist() for row in range(first, first + count)]
-    assert covered == list(range(read))  # each row in one tile, and no tile across two sequences
+    covered = [
+        row
+        for first, count in table[:, [FIRST, COUNT]].tolist()
+        for row in range(first, first + count)
+    ]
+    # each row in one tile, and no tile across two sequences
+    assert covered == list(range(read))
     owner = [span.read.id for span in spans for _ in span.read.tokens]
-    assert all(owner[first] == owner[first + count - 1] for first, count in table[:, [FIRST, COUNT]].tolist() if count)
+    assert all(
+        owner[first] == owner[first + count - 1]
+        for first, count in table[:, [FIRST, COUNT]].tolist()
+        if count
+    )
     assert table[:, COUNT].max() <= tile
 
 
 def test_short_windows_have_words_of_their_own_and_long_ones_need_none():
-    assert columns([None, 5, MOST, 4096]) == {None: WORDS, 5: WORDS + MOST // BITS, -1: WORDS + 2 * MOST // BITS}
+    assert columns([None, 5, MOST, 4096]) == {
+        None: WORDS,
+        5: WORDS + MOST // BITS,
+        -1: WORDS + 2 * MOST // BITS,
+    }

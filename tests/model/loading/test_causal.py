@@ -1,4 +1,6 @@
-"""Models that read in both directions write no text; they are refused, whatever their config is called."""
+"""Models that read in both directions write no text; they are refused, whatever their
+config is called.
+"""
 
 import pytest
 import torch
@@ -9,22 +11,30 @@ from foreword.errors import ModelError
 from foreword.model import Model
 
 SMALL = dict(
-    vocab_size=320, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+    vocab_size=320,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=96,
     max_position_embeddings=128,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("config", [BertConfig, RobertaConfig])
 def test_a_masked_model_is_refused(tmp_path, config, dtype):
     AutoModelForCausalLM.from_config(config(**SMALL)).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"is bidirectional.*\(config\.json says is_decoder=false\)"):
+    with pytest.raises(
+        ModelError, match=r"is bidirectional.*\(config\.json says is_decoder=false\)"
+    ):
         Model.load(tmp_path, device="cpu", dtype=dtype)
 
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 def test_the_same_model_as_a_decoder_is_driven(tmp_path):
-    AutoModelForCausalLM.from_config(BertConfig(**SMALL, is_decoder=True)).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(
+        BertConfig(**SMALL, is_decoder=True)
+    ).save_pretrained(tmp_path)
     assert Model.load(tmp_path, device="cpu", dtype="float32").vocab == 320
 
 

@@ -1,4 +1,6 @@
-"""What a config, generation settings or a tokenizer's files say is checked before anything is made from it."""
+"""What a config, generation settings or a tokenizer's files say is checked before
+anything is made from it.
+"""
 
 import json
 import math
@@ -29,7 +31,9 @@ def configured(folder: Path, **values: object) -> Path:
 @pytest.mark.parametrize("text", ["null", "[1]", '"text"', "3", "{", "", "[" * 100_000])
 def test_a_config_that_is_no_object_is_refused(copied, text):
     (copied / "config.json").write_text(text)
-    with pytest.raises(ModelError, match=r"config\.json (holds no JSON object|is not JSON)"):
+    with pytest.raises(
+        ModelError, match=r"config\.json (holds no JSON object|is not JSON)"
+    ):
         Model.load(copied, device="cpu")
 
 
@@ -40,7 +44,10 @@ max_position_embeddings""".split()
 @pytest.mark.parametrize("value", ["12", 0, -1, 1.5, True])
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_that_cannot_be_are_refused_by_name(copied, name, value):
-    with pytest.raises(ModelError, match=f"{name} must be a whole number above 0, got {json.dumps(value)}"):
+    with pytest.raises(
+        ModelError,
+        match=f"{name} must be a whole number above 0, got {json.dumps(value)}",
+    ):
         Model.load(configured(copied, **{name: value}), device="cpu")
 
 
@@ -56,18 +63,33 @@ LONG = {"rope_type": "longrope", "factor": 2.0, "original_max_position_embedding
 @pytest.mark.parametrize(
     ("rope", "said"),
     [
-        ({"rope_type": "yarn", "factor": 0}, "factor must be a finite number above 0, got 0"),
+        (
+            {"rope_type": "yarn", "factor": 0},
+            "factor must be a finite number above 0, got 0",
+        ),
         ({"rope_type": "yarn", "factor": -2.0}, "factor must be"),
         ({"rope_type": "yarn", "factor": math.nan}, "factor must be"),
         ({"rope_type": "yarn", "factor": "two"}, "factor must be"),
-        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0}, "original_max_position_embed"),
+        (
+            {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0},
+            "original_max_position_embed",
+        ),
         ({"rope_type": "dynamic", "factor": math.inf}, "factor must be"),
         ({"rope_type": "linear", "factor": 0.0}, "factor must be"),
         ({"rope_type": "default", "rope_theta": -1.0}, "rope_theta must be"),
         ({"rope_type": "nonsense"}, "nonsense"),
-        ({**LONG, "short_factor": [1.0], "long_factor": [1.0]}, "short_factor must be a list of 32 numbers.* got 1"),
-        ({**LONG, "short_factor": [1.0] * 32, "long_factor": [0.0] * 32}, "long_factor must be a list of finite"),
-        ({**LONG, "short_factor": [1.0] * 32, "long_factor": [math.nan] * 32}, "long_factor must be a list of finite"),
+        (
+            {**LONG, "short_factor": [1.0], "long_factor": [1.0]},
+            "short_factor must be a list of 32 numbers.* got 1",
+        ),
+        (
+            {**LONG, "short_factor": [1.0] * 32, "long_factor": [0.0] * 32},
+            "long_factor must be a list of finite",
+        ),
+        (
+            {**LONG, "short_factor": [1.0] * 32, "long_factor": [math.nan] * 32},
+            "long_factor must be a list of finite",
+        ),
         ("text", "rope_parameters must be a table"),
     ],
 )
@@ -78,19 +100,32 @@ def test_rotary_factors_that_cannot_be_are_refused(copied, rope, said):
 
 
 def test_longrope_of_the_right_length_is_loaded(copied):
-    rope = {**LONG, "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
-    assert Model.load(configured(copied, rope_parameters=rope), device="cpu").context == 1024
+    rope = {
+        **LONG,
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 32,
+        "long_factor": [2.0] * 32,
+    }
+    assert (
+        Model.load(configured(copied, rope_parameters=rope), device="cpu").context
+        == 1024
+    )
 
 
 def test_a_dtype_that_torch_does_not_have_is_refused(copied):
-    with pytest.raises(ModelError, match='dtype must be the name of one of torch\'s dtypes, got "float99"'):
+    with pytest.raises(
+        ModelError,
+        match='dtype must be the name of one of torch\'s dtypes, got "float99"',
+    ):
         Model.load(configured(copied, dtype="float99"), device="cpu")
 
 
 @pytest.mark.parametrize("text", ["null", "[1]", "{", '{"max_new_tokens": -4}'])
 def test_generation_settings_that_cannot_be_read_are_ignored_with_a_word(copied, text):
     (copied / "generation_config.json").write_text(text)
-    with pytest.warns(UserWarning, match=r"cannot read generation_config\.json of .*It is ignored"):
+    with pytest.warns(
+        UserWarning, match=r"cannot read generation_config\.json of .*It is ignored"
+    ):
         model = Model.load(copied, device="cpu")
     assert model.eos == {0}, "as config.json says"
 

@@ -1,4 +1,6 @@
-"""A model in memory is as good as its folder, and is left as it was; what is no model is refused at once."""
+"""A model in memory is as good as its folder, and is left as it was; what is no model
+is refused at once.
+"""
 
 import re
 
@@ -25,37 +27,56 @@ def loaded(dtype: torch.dtype = torch.float32):
 def test_a_model_in_memory_says_what_its_folder_says_and_stays_as_it_was(dtype):
     hf = loaded(dtype).train()
     ids = torch.arange(10)[None]
-    before, kinds = {name: w.clone() for name, w in hf.state_dict().items()}, [type(m) for m in hf.modules()]
+    before, kinds = (
+        {name: w.clone() for name, w in hf.state_dict().items()},
+        [type(m) for m in hf.modules()],
+    )
     logits, attention = hf(ids).logits, hf.config._attn_implementation
     llm = LLM(hf, draft=starter.draft())
     got = llm.generate(PROMPT, ASKED)[0]
     assert (
         got.text
-        == LLM(starter.target(), dtype=str(dtype).removeprefix("torch."), method="none").generate(PROMPT, ASKED)[0].text
+        == LLM(starter.target(), dtype=str(dtype).removeprefix("torch."), method="none")
+        .generate(PROMPT, ASKED)[0]
+        .text
     )
     assert got.stats.accepted > 0
     assert hf.training
     assert hf.config._attn_implementation == attention
     assert [type(module) for module in hf.modules()] == kinds
-    assert all(torch.equal(before[name], weight) for name, weight in hf.state_dict().items())
+    assert all(
+        torch.equal(before[name], weight) for name, weight in hf.state_dict().items()
+    )
     assert torch.equal(hf(ids).logits, logits)
 
 
 def test_a_twin_shares_every_weight_and_no_module():
     hf = loaded()
     made = twin(hf)
-    pointers = [{tensor.data_ptr() for tensor in model.state_dict().values()} for model in (hf, made)]
+    pointers = [
+        {tensor.data_ptr() for tensor in model.state_dict().values()}
+        for model in (hf, made)
+    ]
     assert pointers[0] == pointers[1]
-    assert not {id(module) for module in hf.modules()} & {id(module) for module in made.modules()}
+    assert not {id(module) for module in hf.modules()} & {
+        id(module) for module in made.modules()
+    }
 
 
 @pytest.mark.parametrize("given", ["object", "folder"])
 def test_its_tokenizer_may_be_given(given):
     hf = loaded()
     hf.config.name_or_path = ""
-    with pytest.raises(InvalidRequest, match=r"cannot find the tokenizer of this model.*Give tokenizer="):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot find the tokenizer of this model.*Give tokenizer=",
+    ):
         LLM(hf)
-    tokenizer = AutoTokenizer.from_pretrained(starter.target()) if given == "object" else starter.target()
+    tokenizer = (
+        AutoTokenizer.from_pretrained(starter.target())
+        if given == "object"
+        else starter.target()
+    )
     assert LLM(hf, tokenizer=tokenizer).generate(PROMPT, ASKED)[0].text
 
 
@@ -64,35 +85,55 @@ def test_a_model_that_is_driven_already_is_taken_as_it_is():
     assert LLM(llm.target, method="none").target is llm.target
 
 
-@pytest.mark.parametrize("target", [3, [starter.target()], {}, "", nn.Linear(2, 2), "base"])
+@pytest.mark.parametrize(
+    "target", [3, [starter.target()], {}, "", nn.Linear(2, 2), "base"]
+)
 def test_what_is_no_model_is_no_target(unchecked, target):
     target = AutoModel.from_pretrained(starter.draft()) if target == "base" else target
     with pytest.raises(
-        InvalidRequest, match=r"'target' must be a folder, a hub id or a language model|as 'target': it has no LM head"
+        InvalidRequest,
+        match=(
+            r"'target' must be a folder, a hub id or a language model|as 'target': it "
+            r"has no LM head"
+        ),
     ):
         LLM(target)
 
 
-@pytest.mark.parametrize("draft", [3, 0, False, [starter.draft()], "", nn.Linear(2, 2), "base", {"lm": 3}])
+@pytest.mark.parametrize(
+    "draft", [3, 0, False, [starter.draft()], "", nn.Linear(2, 2), "base", {"lm": 3}]
+)
 def test_what_is_no_model_is_no_draft_and_nothing_is_loaded(unchecked, draft):
     draft = AutoModel.from_pretrained(starter.draft()) if draft == "base" else draft
     with pytest.raises(
-        InvalidRequest, match=r"'draft(\['lm'\])?' must be a folder, a hub|as 'draft': it has no LM head"
+        InvalidRequest,
+        match=r"'draft(\['lm'\])?' must be a folder, a hub|as 'draft': it has no LM head",
     ):
-        LLM("/no/such/folder", draft=draft, method="fuse(suffix, lm)" if isinstance(draft, dict) else None)
+        LLM(
+            "/no/such/folder",
+            draft=draft,
+            method="fuse(suffix, lm)" if isinstance(draft, dict) else None,
+        )
 
 
 def test_a_tokenizer_that_is_none_is_refused(unchecked):
     with pytest.raises(
         InvalidRequest,
-        match="'tokenizer' must be a tokenizer of transformers, or its folder, or False for token ids alone, got 7",
+        match=(
+            "'tokenizer' must be a tokenizer of transformers, or its folder, or False "
+            "for token ids alone, got 7"
+        ),
     ):
         LLM("/no/such/folder", tokenizer=7)
 
 
 def test_a_model_in_memory_is_not_cast_or_moved():
     with pytest.raises(
-        InvalidRequest, match=r"cannot change 'dtype' or 'device' of a model in memory. Move it with model\.to"
+        InvalidRequest,
+        match=(
+            r"cannot change 'dtype' or 'device' of a model in memory. Move it with "
+            r"model\.to"
+        ),
     ):
         LLM(loaded(), dtype="bfloat16")
 
@@ -100,7 +141,10 @@ def test_a_model_in_memory_is_not_cast_or_moved():
 def test_a_model_in_memory_must_hold_numbers():
     hf = loaded()
     hf.model.norm.weight.data[0] = float("nan")
-    with pytest.raises(ModelError, match=re.escape("model.norm.weight holds NaN or infinite numbers in float32")):
+    with pytest.raises(
+        ModelError,
+        match=re.escape("model.norm.weight holds NaN or infinite numbers in float32"),
+    ):
         LLM(hf)
 
 
@@ -124,7 +168,9 @@ def test_bad_options_are_told_before_a_model_is_looked_for(unchecked, options, s
         LLM("/no/such/folder", **options)
 
 
-@pytest.mark.parametrize("form", [{"weights": "int8"}, {"weights": "int4"}, {"kv": "int8"}], ids=str)
+@pytest.mark.parametrize(
+    "form", [{"weights": "int8"}, {"weights": "int4"}, {"kv": "int8"}], ids=str
+)
 def test_float32_in_memory_is_held_in_few_bits_as_its_folder_is(form):
     given = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
     before = {name: weight.clone() for name, weight in given.state_dict().items()}
@@ -135,7 +181,9 @@ def test_float32_in_memory_is_held_in_few_bits_as_its_folder_is(form):
             assert llm.target.capability.backend == "native"
             texts.append(llm.generate("The little dog", params)[0].tokens)
     assert texts[0] == texts[1]
-    assert all(torch.equal(weight, before[name]) for name, weight in given.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in given.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,4 +1,6 @@
-"""A hub that does not answer is tried once, and code from the folder of a model runs only when that was asked for."""
+"""A hub that does not answer is tried once, and code from the folder of a model runs
+only when that was asked for.
+"""
 
 import ast
 import io
@@ -49,11 +51,14 @@ def silent(monkeypatch, tmp_path):
     made = Silent()
     monkeypatch.setattr(constants, "ENDPOINT", made.place)
     monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", made.place + "/{repo_id}/resolve/{revision}/{filename}"
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        made.place + "/{repo_id}/resolve/{revision}/{filename}",
     )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "FRESH", 1e12)  # seconds; or a test may fall between two moments
+    # seconds; or a test may fall between two moments
+    monkeypatch.setattr(hub, "FRESH", 1e12)
     hub._answers.cache_clear()
     yield made
     hub._answers.cache_clear()
@@ -63,7 +68,11 @@ def silent(monkeypatch, tmp_path):
 def test_an_id_that_is_nowhere_is_tried_once(silent):
     for load in (Model.load, load_tokenizer, lambda source: LLM(source)):
         with pytest.raises(
-            ModelError, match=r"'some/model': there is no such folder, it is not in the cache.*does not"
+            ModelError,
+            match=(
+                r"'some/model': there is no such folder, it is not in the cache.*does "
+                r"not"
+            ),
         ):
             load("some/model")
     assert usual("some/model") == "lm"
@@ -87,7 +96,9 @@ def test_a_file_is_looked_for_without_fetching_it(silent, tmp_path):
 
 def test_an_id_in_the_cache_is_loaded_after_one_try(silent, tmp_path):
     cached(tmp_path)
-    assert Model.load("some/model", device="cpu").vocab == len(load_tokenizer("some/model"))
+    assert Model.load("some/model", device="cpu").vocab == len(
+        load_tokenizer("some/model")
+    )
     assert 0 < silent.calls <= ONCE
 
 
@@ -108,7 +119,9 @@ class OwnConfig(LlamaConfig):
 
 @pytest.fixture
 def coded(tmp_path):
-    """A model that needs code from its folder, and the file that this code makes when it runs."""
+    """A model that needs code from its folder, and the file that this code makes when
+    it runs.
+    """
     folder = Path(shutil.copytree(starter.draft(), tmp_path / "model"))
     (folder / "own.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -120,15 +133,24 @@ def coded(tmp_path):
 @pytest.mark.parametrize("load", [Model.load, LLM], ids=["Model", "LLM"])
 def test_code_of_a_folder_does_not_run_and_nobody_is_asked(coded, monkeypatch, load):
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
-    with pytest.raises(ModelError, match=r"needs Python code from its own folder \(auto_map\).*trust_remote_code=True"):
+    with pytest.raises(
+        ModelError,
+        match=(
+            r"needs Python code from its own folder "
+            r"\(auto_map\).*trust_remote_code=True"
+        ),
+    ):
         load(coded)
     assert not (coded.parent / "ran").exists()
     assert sys.stdin.read() == "y\n" * 9
 
 
 def test_code_of_a_folder_runs_where_it_is_trusted(coded, monkeypatch, tmp_path):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    with pytest.raises(ModelError, match="OwnConfig"):  # there is no model of that kind: its code was run to find out
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
+    # there is no model of that kind: its code was run to find out
+    with pytest.raises(ModelError, match="OwnConfig"):
         Model.load(coded, device="cpu", trust_remote_code=True)
     assert (coded.parent / "ran").exists()
 
@@ -136,7 +158,9 @@ def test_code_of_a_folder_runs_where_it_is_trusted(coded, monkeypatch, tmp_path)
 def test_code_that_is_not_needed_is_left_alone(tmp_path):
     folder = Path(shutil.copytree(starter.draft(), tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "own.Own"}}), encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps(config | {"auto_map": {"AutoConfig": "own.Own"}}), encoding="utf-8"
+    )
     assert Model.load(folder, device="cpu").vocab == 8192
 
 
@@ -145,10 +169,20 @@ def test_whoever_loads_says_whether_code_is_trusted():
     silent = []
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
+            if (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "attr", "") == "from_pretrained"
+            ):
                 owner = ast.unparse(node.func.value)  # type: ignore[attr-defined]
-                told = any(keyword.arg == "trust_remote_code" for keyword in node.keywords)
-                if not told and owner not in ("LlamaConfig", "GenerationConfig"):  # which run no code
+                told = any(
+                    keyword.arg == "trust_remote_code" for keyword in node.keywords
+                )
+                # which run no code
+                if not told and owner not in ("LlamaConfig", "GenerationConfig"):
                     silent.append(f"{path.name}:{node.lineno}")
-            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "input" and "cli" not in path.parts)
+            assert not (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "input"
+                and "cli" not in path.parts
+            )
     assert silent == []

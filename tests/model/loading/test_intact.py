@@ -1,4 +1,6 @@
-"""Weights that are not those that the config asks for are refused by name, whoever they are for."""
+"""Weights that are not those that the config asks for are refused by name, whoever they
+are for.
+"""
 
 import json
 import shutil
@@ -56,13 +58,22 @@ def renamed(tensors: dict[str, Tensor]) -> None:
     ("edit", "said"),
     [
         (lambda tensors: tensors.pop(LAYER), f"it lacks {LAYER}"),
-        (lambda tensors: tensors.update(strange=torch.ones(2)), "it holds strange, which its config has no place for"),
+        (
+            lambda tensors: tensors.update(strange=torch.ones(2)),
+            "it holds strange, which its config has no place for",
+        ),
         (
             lambda tensors: tensors.update({LAYER: torch.ones(2, 2)}),
             rf"{LAYER} has the shape \[2, 2\], not \[384, 128\]",
         ),
-        (lambda tensors: tensors[LAYER][3, 4].fill_(float("nan")), f"{LAYER} holds NaN or infinite numbers"),
-        (lambda tensors: tensors[LAYER][3, 4].fill_(float("-inf")), f"{LAYER} holds NaN or infinite numbers"),
+        (
+            lambda tensors: tensors[LAYER][3, 4].fill_(float("nan")),
+            f"{LAYER} holds NaN or infinite numbers",
+        ),
+        (
+            lambda tensors: tensors[LAYER][3, 4].fill_(float("-inf")),
+            f"{LAYER} holds NaN or infinite numbers",
+        ),
     ],
     ids=["missing", "unexpected", "mismatched", "NaN", "infinite"],
 )
@@ -74,20 +85,28 @@ def test_a_model_is_refused_by_the_name_of_its_odd_tensor(copied, edit, said):
 @pytest.mark.parametrize("name", [LAYER, "model.embed_tokens.weight"])
 def test_a_matrix_of_zeros_is_refused_as_incomplete(copied, name):
     changed(copied, lambda tensors: tensors[name].zero_())
-    with pytest.raises(ModelError, match=f"all numbers of {name} are zero, so the file is incomplete"):
+    with pytest.raises(
+        ModelError, match=f"all numbers of {name} are zero, so the file is incomplete"
+    ):
         Model.load(copied, device="cpu")
 
 
 def test_a_matrix_of_zeros_that_is_meant_so_runs_from_memory(copied):
-    given = AutoModelForCausalLM.from_pretrained(changed(copied, lambda tensors: tensors[LAYER].zero_()))
-    assert LLM(given, method="none").generate("a", SamplingParams(max_tokens=1))[0].tokens
+    given = AutoModelForCausalLM.from_pretrained(
+        changed(copied, lambda tensors: tensors[LAYER].zero_())
+    )
+    assert (
+        LLM(given, method="none").generate("a", SamplingParams(max_tokens=1))[0].tokens
+    )
 
 
 @pytest.mark.parametrize("form", ["int4", "int8"])
 def test_a_quantized_matrix_of_zeros_is_refused_as_incomplete(tmp_path, form):
     write(starter.draft(), tmp_path / "model", form)
     changed(tmp_path / "model", lambda tensors: tensors[LAYER + "_scale"].zero_())
-    with pytest.raises(ModelError, match=f"all numbers of {LAYER} are zero, so the file is incomplete"):
+    with pytest.raises(
+        ModelError, match=f"all numbers of {LAYER} are zero, so the file is incomplete"
+    ):
         Model.load(tmp_path / "model", device="cpu")
 
 
@@ -106,7 +125,11 @@ def test_rows_and_vectors_of_zeros_are_loaded(copied, edit):
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"), [(99, r"it lacks model\.layers\.10\..* and 870 more"), (1, r"it holds model\.layers\.1\.")]
+    ("layers", "said"),
+    [
+        (99, r"it lacks model\.layers\.10\..* and 870 more"),
+        (1, r"it holds model\.layers\.1\."),
+    ],
 )
 def test_a_config_of_more_or_fewer_layers_is_refused(copied, layers, said):
     with pytest.raises(ModelError, match=said):
@@ -117,22 +140,36 @@ def test_a_config_of_more_or_fewer_layers_is_refused(copied, layers, said):
     "edit",
     [
         renamed,
-        lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(32)}),
-        lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}),
+        lambda tensors: tensors.update(
+            {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(32)}
+        ),
+        lambda tensors: tensors.update(
+            {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+        ),
         lambda tensors: tensors.update({"vision_tower.encoder.weight": torch.ones(2)}),
     ],
     ids=["without a prefix", "an old table", "a head that is tied", "eyes"],
 )
 def test_what_no_text_is_read_with_does_not_matter(copied, edit):
     kept = Model.load(starter.draft(), device="cpu", dtype="float32").hf.state_dict()
-    found = Model.load(changed(copied, edit), device="cpu", dtype="float32").hf.state_dict()
+    found = Model.load(
+        changed(copied, edit), device="cpu", dtype="float32"
+    ).hf.state_dict()
     assert tiny_models.differing(kept, found) == []
 
 
 def test_of_a_model_that_sees_the_eyes_may_be_missing_and_no_more(tmp_path):
-    eyes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28)
+    eyes = dict(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=28,
+    )
     text = tiny_models.build("mistral").config
-    made = tiny_models.random(Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes)))
+    made = tiny_models.random(
+        Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes))
+    )
     made.save_pretrained(tmp_path)
 
     def blind(tensors: dict[str, Tensor]) -> None:
@@ -140,8 +177,14 @@ def test_of_a_model_that_sees_the_eyes_may_be_missing_and_no_more(tmp_path):
             del tensors[name]
 
     changed(tmp_path, blind)
-    assert Model.load(tmp_path, dtype="float32", device="cpu").vocab == tiny_models.VOCAB
-    last = next(name for name in sorted(load_file(tmp_path / "model.safetensors")) if name.endswith("up_proj.weight"))
+    assert (
+        Model.load(tmp_path, dtype="float32", device="cpu").vocab == tiny_models.VOCAB
+    )
+    last = next(
+        name
+        for name in sorted(load_file(tmp_path / "model.safetensors"))
+        if name.endswith("up_proj.weight")
+    )
     changed(tmp_path, lambda tensors: tensors.pop(last))
     with pytest.raises(ModelError, match=r"it lacks .*up_proj\.weight"):
         Model.load(tmp_path, dtype="float32", device="cpu")
@@ -149,13 +192,18 @@ def test_of_a_model_that_sees_the_eyes_may_be_missing_and_no_more(tmp_path):
 
 def test_numbers_too_large_for_a_dtype_are_named_and_fit_in_another(copied):
     changed(copied, lambda tensors: tensors[LAYER][3, 4].fill_(1e6))
-    with pytest.raises(ModelError, match=f"{LAYER} holds NaN or infinite numbers in float16.*use dtype='float32'"):
+    with pytest.raises(
+        ModelError,
+        match=f"{LAYER} holds NaN or infinite numbers in float16.*use dtype='float32'",
+    ):
         Model.load(copied, device="cpu", dtype="float16")
     assert Model.load(copied, device="cpu", dtype="float32").dtype == torch.float32
 
 
 def test_a_config_that_names_another_dtype_than_its_weights_is_loaded(copied):
-    model = Model.load(configured(copied, dtype="float16"), device="cpu", dtype="float32")
+    model = Model.load(
+        configured(copied, dtype="float16"), device="cpu", dtype="float32"
+    )
     assert model.dtype == torch.float32
 
 
@@ -169,23 +217,41 @@ def head(name: str, folder: Path) -> Path:
     if shipped := bundled.head(name):
         return Path(shutil.copytree(shipped, folder, dirs_exist_ok=True))
     config = family_target().hf.config
-    sizes = dict(intermediate_size=96, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=32)
-    made = Qwen3Config(vocab_size=config.vocab_size, hidden_size=config.hidden_size, **sizes)
-    DFlashHead(Layout(made, (1, 2), 4, 3, sample_from_anchor=False)).dump(torch.float32).write(folder)
+    sizes = dict(
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+    )
+    made = Qwen3Config(
+        vocab_size=config.vocab_size, hidden_size=config.hidden_size, **sizes
+    )
+    DFlashHead(Layout(made, (1, 2), 4, 3, sample_from_anchor=False)).dump(
+        torch.float32
+    ).write(folder)
     return folder
 
 
 @pytest.mark.parametrize("name", ["eagle", "dflash", "dspark", "medusa"])
 def test_a_head_is_refused_by_the_name_of_its_odd_tensor(name, tmp_path):
     def load(edit: Edit) -> None:
-        method(name).load(changed(head(name, tmp_path / "head"), edit), family_target(), None)
+        method(name).load(
+            changed(head(name, tmp_path / "head"), edit), family_target(), None
+        )
 
     load(lambda tensors: None)
     tensors = load_file(head(name, tmp_path / "head") / "model.safetensors")
-    odd = next(odd for odd, tensor in reversed(tensors.items()) if tensor.dim() == 2 and tensor.is_floating_point())
+    odd = next(
+        odd
+        for odd, tensor in reversed(tensors.items())
+        if tensor.dim() == 2 and tensor.is_floating_point()
+    )
     with pytest.raises(ModelError, match=f"lacks {odd}"):
         load(lambda tensors: tensors.pop(odd))
-    with pytest.raises(ModelError, match="it holds strange, which its config has no place for"):
+    with pytest.raises(
+        ModelError, match="it holds strange, which its config has no place for"
+    ):
         load(lambda tensors: tensors.update(strange=torch.ones(2)))
     with pytest.raises(ModelError, match=f"{odd} holds NaN or infinite numbers"):
         load(lambda tensors: tensors[odd][0, 0].fill_(float("nan")))
@@ -207,8 +273,16 @@ def test_pickled_weights_that_hold_code_are_refused_and_not_run(copied, head):
     torch.save({"weight": Evil(copied / "ran")}, copied / "pytorch_model.bin")
     if head:
         configured(copied, architectures=["MedusaModel"], medusa_num_heads=2)
-    with pytest.raises(ModelError, match=r"pickled file \(\.bin\) is damaged or holds more than tensors.*safetensors"):
-        method("medusa").load(copied, family_target(), None) if head else Model.load(copied, device="cpu")
+    with pytest.raises(
+        ModelError,
+        match=(
+            r"pickled file \(\.bin\) is damaged or holds more than "
+            r"tensors.*safetensors"
+        ),
+    ):
+        method("medusa").load(copied, family_target(), None) if head else Model.load(
+            copied, device="cpu"
+        )
     assert not (copied / "ran").exists()
 
 
@@ -216,13 +290,21 @@ def test_pickled_tensors_are_read(copied):
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
     kept = Model.load(starter.draft(), device="cpu", dtype="float32").hf.state_dict()
-    assert tiny_models.differing(kept, Model.load(copied, device="cpu", dtype="float32").hf.state_dict()) == []
+    assert (
+        tiny_models.differing(
+            kept, Model.load(copied, device="cpu", dtype="float32").hf.state_dict()
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        ('{"weight_map": {"a": "one.safetensors"}}', "names one.safetensors, which does not exist. Copy all files"),
+        (
+            '{"weight_map": {"a": "one.safetensors"}}',
+            "names one.safetensors, which does not exist. Copy all files",
+        ),
         ('{"weight_map": null}', "names no files"),
         ("null", "holds no JSON object"),
         ("{", "is not JSON"),
@@ -250,15 +332,38 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        ({"hidden_size": 10**6}, r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not \[\d+, 1000000\]"),
-        ({"vocab_size": 10**9}, r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not \[1000000000, 128\]"),
-        ({"intermediate_size": 10**9}, r"down_proj\.weight has the shape \[128, 384\], not \[128, 1000000000\]"),
-        ({"num_hidden_layers": 50_000}, "num_hidden_layers in its config is 50000, and its files hold 20 tensors"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 100000, got 1000000000"),
+        (
+            {"hidden_size": 10**6},
+            (
+                r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not \[\d+, "
+                r"1000000\]"
+            ),
+        ),
+        (
+            {"vocab_size": 10**9},
+            (
+                r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not "
+                r"\[1000000000, 128\]"
+            ),
+        ),
+        (
+            {"intermediate_size": 10**9},
+            r"down_proj\.weight has the shape \[128, 384\], not \[128, 1000000000\]",
+        ),
+        (
+            {"num_hidden_layers": 50_000},
+            "num_hidden_layers in its config is 50000, and its files hold 20 tensors",
+        ),
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers must be at most 100000, got 1000000000",
+        ),
     ],
     ids=["width", "vocabulary", "MLP", "layers", "very many layers"],
 )
-def test_sizes_beyond_the_files_are_refused_before_anything_is_built(copied, size, said, weights):
+def test_sizes_beyond_the_files_are_refused_before_anything_is_built(
+    copied, size, said, weights
+):
     with pytest.raises(ModelError, match=said):
         Model.load(configured(copied, **size), device="cpu", weights=weights)
 
@@ -266,7 +371,10 @@ def test_sizes_beyond_the_files_are_refused_before_anything_is_built(copied, siz
 @pytest.mark.usefixtures("unbuilt")
 def test_sizes_beyond_files_of_other_names_are_refused_by_their_bytes(copied):
     changed(copied, renamed)
-    with pytest.raises(ModelError, match=r"its config asks for \d+ numbers, and its files have \d+ bytes"):
+    with pytest.raises(
+        ModelError,
+        match=r"its config asks for \d+ numbers, and its files have \d+ bytes",
+    ):
         Model.load(configured(copied, hidden_size=10**6), device="cpu")
 
 
@@ -274,7 +382,10 @@ def test_sizes_beyond_files_of_other_names_are_refused_by_their_bytes(copied):
 def test_sizes_beyond_pickled_files_are_refused_by_their_bytes(copied):
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"its config asks for \d+ numbers, and its files have \d+ bytes"):
+    with pytest.raises(
+        ModelError,
+        match=r"its config asks for \d+ numbers, and its files have \d+ bytes",
+    ):
         Model.load(configured(copied, hidden_size=10**6), device="cpu")
 
 

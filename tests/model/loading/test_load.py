@@ -1,4 +1,6 @@
-"""Loading: how large a model is, and what is said about one that cannot be loaded, whoever found the fault."""
+"""Loading: how large a model is, and what is said about one that cannot be loaded,
+whoever found the fault.
+"""
 
 import json
 import shutil
@@ -6,7 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Mistral3Config, PixtralVisionConfig
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Mistral3Config,
+    PixtralVisionConfig,
+)
 
 import starter
 import tiny_models
@@ -17,7 +25,9 @@ from foreword.native import forward
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "float16"])
 def test_parameters_are_counted_before_a_driver_repacks_them(dtype):
-    assert Model.load(starter.target(), dtype=dtype, device="cpu").parameters == 16_128_384
+    assert (
+        Model.load(starter.target(), dtype=dtype, device="cpu").parameters == 16_128_384
+    )
 
 
 @pytest.fixture
@@ -28,7 +38,9 @@ def copied(tmp_path: Path) -> Path:
 def test_weights_that_end_too_soon_are_an_error_of_ours(copied):
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
-    with pytest.raises(ModelError, match=r"^cannot load a model from '.*model': .+\. Give a folder"):
+    with pytest.raises(
+        ModelError, match=r"^cannot load a model from '.*model': .+\. Give a folder"
+    ):
         Model.load(copied)
 
 
@@ -47,7 +59,10 @@ def test_weights_of_another_size_are_an_error_of_ours(copied):
         (RuntimeError("the first line:\nthe second"), "first line. Give a folder"),
         (ImportError("needs a package"), "needs a package. Give a folder"),
         (RuntimeError("\n"), "RuntimeError. Give a folder"),
-        (torch.OutOfMemoryError("no memory"), "does not fit on cpu: no memory. Try a smaller dtype"),
+        (
+            torch.OutOfMemoryError("no memory"),
+            "does not fit on cpu: no memory. Try a smaller dtype",
+        ),
         (ModelError("said already"), "^said already$"),
     ],
 )
@@ -62,19 +77,27 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
 
 @pytest.mark.parametrize("source", ["/no/such/folder", "./none", "~/no/such/folder"])
 def test_a_tokenizer_is_not_looked_for_on_the_hub_under_the_name_of_a_folder(source):
-    with pytest.raises(ModelError, match=f"cannot load a tokenizer from {source}: there is no such folder$"):
+    with pytest.raises(
+        ModelError,
+        match=f"cannot load a tokenizer from {source}: there is no such folder$",
+    ):
         load_tokenizer(source)
 
 
 def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path):
-    with pytest.raises(ModelError, match=r"nowhere': there is no such folder\. Give one"):
+    with pytest.raises(
+        ModelError, match=r"nowhere': there is no such folder\. Give one"
+    ):
         Model.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:77", ""])
 def test_a_device_that_is_not_here_is_refused(device):
     """Some of these torch calls a RuntimeError, some an AssertionError."""
-    with pytest.raises(ModelError, match=f"cannot use device '{device}': .*Use 'auto', 'cpu' or one that"):
+    with pytest.raises(
+        ModelError,
+        match=f"cannot use device '{device}': .*Use 'auto', 'cpu' or one that",
+    ):
         Model.load(starter.draft(), device=device)
 
 
@@ -85,30 +108,55 @@ def slow_bfloat16(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
 
 
-needs_kernel = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+needs_kernel = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernel)])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("bfloat16", marks=needs_kernel)]
+)
 def test_of_a_model_that_sees_the_text_is_read(tmp_path, dtype):
-    eyes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28)
+    eyes = dict(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=28,
+    )
     text = tiny_models.build("mistral").config
-    made = tiny_models.random(Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes)))
+    made = tiny_models.random(
+        Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes))
+    )
     made.eval().save_pretrained(tmp_path)
     model = Model.load(tmp_path, dtype=dtype, device="cpu")
-    assert (model.mode, model.capability.backend) == (Mode.TREE, "native" if dtype == "bfloat16" else "pool")
+    assert (model.mode, model.capability.backend) == (
+        Mode.TREE,
+        "native" if dtype == "bfloat16" else "pool",
+    )
     model.open(1, 64)
-    found, tokens = model.read([Read(1, 0, list(range(20)), keep=20)]), torch.arange(20)[None]
+    found, tokens = (
+        model.read([Read(1, 0, list(range(20)), keep=20)]),
+        torch.arange(20)[None],
+    )
     with torch.inference_mode():
         truth = made(tokens).logits[0]
     assert (found - truth).std() < (0.1 if dtype == "bfloat16" else 1e-4) * truth.std()
 
 
 @needs_kernel
-def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(slow_bfloat16):
+def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(
+    slow_bfloat16,
+):
     model = Model.load(starter.target(), device="cpu")
     assert (model.dtype, model.capability.backend) == (torch.bfloat16, "native")
-    assert Model.load(starter.draft(), device="cpu", backend="pool").dtype == torch.float32
-    assert Model.load(starter.draft(), device="cpu", backend="native").dtype == torch.bfloat16
+    assert (
+        Model.load(starter.draft(), device="cpu", backend="pool").dtype == torch.float32
+    )
+    assert (
+        Model.load(starter.draft(), device="cpu", backend="native").dtype
+        == torch.bfloat16
+    )
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek-v3"])
@@ -116,7 +164,9 @@ def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
     """The first is of a kind that is read in C, but not with such biases."""
     model = tiny_models.build(name)
     if name == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**{**model.config.to_dict(), "mlp_bias": True}))
+        model = LlamaForCausalLM(
+            LlamaConfig(**{**model.config.to_dict(), "mlp_bias": True})
+        )
     model.save_pretrained(tmp_path)
     model = Model.load(tmp_path, device="cpu")
     assert (model.dtype, model.capability.backend) == (torch.float32, "pool")
@@ -125,5 +175,7 @@ def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
 def test_and_float32_without_a_compiler(slow_bfloat16, monkeypatch):
     monkeypatch.setenv("CC", "/nonexistent")
     monkeypatch.setattr(forward, "library", forward.library.__wrapped__)
-    with pytest.warns(RuntimeWarning, match="C code is off and PyTorch computes instead"):
+    with pytest.warns(
+        RuntimeWarning, match="C code is off and PyTorch computes instead"
+    ):
         assert Model.load(starter.draft(), device="cpu").dtype == torch.float32

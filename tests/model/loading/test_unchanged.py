@@ -1,4 +1,6 @@
-"""A model in memory, target or draft, is as it was after an LLM that used it was closed."""
+"""A model in memory, target or draft, is as it was after an LLM that used it was
+closed.
+"""
 
 import pytest
 import torch
@@ -13,24 +15,53 @@ from foreword.model.weights import copied, replace
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 PROMPT = list(range(5, 17))
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks")
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+)
 
 
 def snapshot(model: PreTrainedModel) -> dict[str, object]:
-    """Return everything that makes up a model: modules, hooks, weights, buffers, modes and configs."""
+    """Return everything that makes up a model: modules, hooks, weights, buffers, modes
+    and configs.
+    """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    configs = {name: part.config for name, part in model.named_modules() if isinstance(part, PreTrainedModel)}
+    configs = {
+        name: part.config
+        for name, part in model.named_modules()
+        if isinstance(part, PreTrainedModel)
+    }
     return {
-        "modules": [(name, id(part), type(part), part.training) for name, part in model.named_modules()],
-        "attributes": [(name, sorted(vars(part))) for name, part in model.named_modules()],
-        "hooks": [[list(getattr(part, kind)) for kind in HOOKS] for part in model.modules()],
+        "modules": [
+            (name, id(part), type(part), part.training)
+            for name, part in model.named_modules()
+        ],
+        "attributes": [
+            (name, sorted(vars(part))) for name, part in model.named_modules()
+        ],
+        "hooks": [
+            [list(getattr(part, kind)) for kind in HOOKS] for part in model.modules()
+        ],
         "tensors": [
-            (name, id(one), one.data_ptr(), one.dtype, one.device, one.requires_grad, one.grad is None)
+            (
+                name,
+                id(one),
+                one.data_ptr(),
+                one.dtype,
+                one.device,
+                one.requires_grad,
+                one.grad is None,
+            )
             for name, one in tensors.items()
         ],
         "values": {name: one.detach().clone() for name, one in tensors.items()},
         "configs": {name: config.to_dict() for name, config in configs.items()},
-        "attention": {name: config._attn_implementation for name, config in configs.items()},
+        "attention": {
+            name: config._attn_implementation for name, config in configs.items()
+        },
         "generation": model.generation_config.to_dict(),
         "text": text(model),
     }
@@ -38,7 +69,9 @@ def snapshot(model: PreTrainedModel) -> dict[str, object]:
 
 def text(model: PreTrainedModel) -> list[int]:
     prompt = torch.tensor([PROMPT])
-    return model.generate(prompt, max_new_tokens=16, do_sample=False, pad_token_id=0).tolist()
+    return model.generate(
+        prompt, max_new_tokens=16, do_sample=False, pad_token_id=0
+    ).tolist()
 
 
 def assert_unchanged(model: PreTrainedModel, before: dict[str, object]) -> None:
@@ -49,7 +82,9 @@ def assert_unchanged(model: PreTrainedModel, before: dict[str, object]) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def bundled(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedModel]:
+def bundled(
+    dtype: torch.dtype = torch.float32,
+) -> tuple[PreTrainedModel, PreTrainedModel]:
     load = AutoModelForCausalLM.from_pretrained
     return load(starter.target(), dtype=dtype), load(starter.draft(), dtype=dtype)
 
@@ -79,8 +114,15 @@ def test_models_are_as_before_after_close(name, backend, same):
 
 def test_model_drafts_for_itself_in_one_llm_after_another():
     target, _ = tiny("llama")
-    answers = [LLM(target, tokenizer=False, draft=target, nodes=3).generate([PROMPT], GREEDY)[0] for _ in range(2)]
-    assert [answer.stats.accepted for answer in answers] == [answers[0].stats.accepted] * 2
+    answers = [
+        LLM(target, tokenizer=False, draft=target, nodes=3).generate([PROMPT], GREEDY)[
+            0
+        ]
+        for _ in range(2)
+    ]
+    assert [answer.stats.accepted for answer in answers] == [
+        answers[0].stats.accepted
+    ] * 2
     assert answers[0].stats.accepted > 0
 
 
@@ -98,7 +140,9 @@ def test_draft_in_memory_keeps_weights_while_a_copy_learns():
 
 def test_borrowed_model_keeps_attention_of_each_part():
     model = tiny_vision.build("qwen2.5-vl")
-    model.set_attn_implementation({"": "sdpa", "text_config": "eager", "vision_config": "sdpa"})
+    model.set_attn_implementation(
+        {"": "sdpa", "text_config": "eager", "vision_config": "sdpa"}
+    )
     before = snapshot(model)
     with borrow(model):
         pass

@@ -1,4 +1,6 @@
-"""A large checkpoint is probed once: its next load takes what was found, and reads few bits without their weights."""
+"""A large checkpoint is probed once: its next load takes what was found, and reads few
+bits without their weights.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,24 @@ from foreword.native import forward
 from gguf_files.families import FAMILIES, random
 from running import prompts
 
-pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+pytestmark = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
 RECORDED = Path(__file__).parents[1] / "quantized" / "recorded"
-CHECKPOINTS = sorted(path.name for path in RECORDED.iterdir() if "qwen35" not in path.name)
+CHECKPOINTS = sorted(
+    path.name for path in RECORDED.iterdir() if "qwen35" not in path.name
+)
 """But for those whose recurrent layers are too small for the backend."""
-KINDS = ["llama", "llama, tied", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen3moe"]
+KINDS = [
+    "llama",
+    "llama, tied",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "qwen3moe",
+]
 TOKENS = list(range(3, 15))
 PARAMS = SamplingParams(temperature=0, max_tokens=4)
 LARGE = verdicts.LARGE
@@ -44,7 +59,9 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mark(probes: Path) -> None:
-    """Change the error in the only verdict, so that a model shows where its capability is from."""
+    """Change the error in the only verdict, so that a model shows where its capability
+    is from.
+    """
     [file] = probes.iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"error": 0.125}))
 
@@ -62,7 +79,9 @@ def scores(model: Model) -> torch.Tensor:
 
 
 def check_twice(path: Path, probes: Path, **how: object) -> None:
-    """Load a checkpoint twice; the second load takes the verdict of the first, and the model is the same."""
+    """Load a checkpoint twice; the second load takes the verdict of the first, and the
+    model is the same.
+    """
     first = Model.load(path, device="cpu", **how)
     assert first.capability.backend == "native"
     mark(probes)
@@ -70,7 +89,11 @@ def check_twice(path: Path, probes: Path, **how: object) -> None:
     assert marked(second)
     assert not marked(first)
     assert torch.equal(scores(second), scores(first))
-    assert (second.weights, second.parameters, second.device) == (first.weights, first.parameters, first.device)
+    assert (second.weights, second.parameters, second.device) == (
+        first.weights,
+        first.parameters,
+        first.device,
+    )
     assert second.backend.weight_bytes == first.backend.weight_bytes
     assert not any(weight.is_meta for weight in second.hf.parameters())
 
@@ -89,15 +112,26 @@ def test_a_gguf_file_of_many_types(probes):
 @pytest.mark.parametrize("name", KINDS)
 def test_families_of_gguf_files(name, probes, tmp_path):
     architecture, config, fields = FAMILIES[name]
-    check_twice(gguf_files.write(random(config), tmp_path / "model.gguf", architecture, "Q4_0", **fields), probes)
+    check_twice(
+        gguf_files.write(
+            random(config), tmp_path / "model.gguf", architecture, "Q4_0", **fields
+        ),
+        probes,
+    )
 
 
-@pytest.mark.parametrize("how", [{}, {"weights": "int8"}, {"weights": "int4", "kv": "int8"}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"weights": "int8"}, {"weights": "int4", "kv": "int8"}], ids=str
+)
 def test_checkpoints_in_16_bits(how, probes):
     check_twice(starter.draft(), probes, **how)
 
 
-@pytest.mark.parametrize("path", [starter.draft(), RECORDED.parent / "mixed.gguf"], ids=["16 bits", "few bits"])
+@pytest.mark.parametrize(
+    "path",
+    [starter.draft(), RECORDED.parent / "mixed.gguf"],
+    ids=["16 bits", "few bits"],
+)
 def test_a_folder_for_weights_is_written_without_a_probe(path, probes, tmp_path):
     first = Model.load(path, device="cpu")
     mark(probes)
@@ -113,7 +147,9 @@ def test_the_text_is_the_same_and_drafted(probes, tmp_path):
     hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
     write(source("the draft", hf, load_tokenizer(starter.draft())), plain)
     gguf_files.quantized(plain, path, "Q4_0")
-    params = SamplingParams(temperature=0.7, seed=3, max_tokens=40, ignore_eos=True, nodes=4)
+    params = SamplingParams(
+        temperature=0.7, seed=3, max_tokens=40, ignore_eos=True, nodes=4
+    )
     done = []
     for _ in range(2):
         with LLM(path, method="suffix", device="cpu") as llm:
@@ -134,7 +170,9 @@ def test_other_files_are_probed_again(probes, tmp_path):
     assert len(list(probes.iterdir())) == 2
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"mode": "tree"}', '{"mode": 3, "backend": "native"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"mode": "tree"}', '{"mode": 3, "backend": "native"}']
+)
 def test_a_damaged_verdict_is_not_used(text, probes, tmp_path):
     path = tmp_path / "model"
     tiny_models.build("llama").save_pretrained(path)
@@ -189,9 +227,17 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "how"), [("recorded/awq", {}), ("mixed.gguf", {}), ("", {"weights": "int4"}), ("moe", {"weights": "int8"})]
+    ("name", "how"),
+    [
+        ("recorded/awq", {}),
+        ("mixed.gguf", {}),
+        ("", {"weights": "int4"}),
+        ("moe", {"weights": "int8"}),
+    ],
 )
-def test_what_does_not_fit_lies_in_a_file_until_it_is_in_few_bits(name, how, probes, request, tmp_path):
+def test_what_does_not_fit_lies_in_a_file_until_it_is_in_few_bits(
+    name, how, probes, request, tmp_path
+):
     path = RECORDED.parent / name if name else starter.draft()
     if name == "moe":  # its routers stay in 16 bits
         path = tmp_path / "moe"
@@ -203,8 +249,12 @@ def test_what_does_not_fit_lies_in_a_file_until_it_is_in_few_bits(name, how, pro
     model = Model.load(path, device="cpu", **how)
     assert torch.equal(scores(model), usual)
     maps = Path("/proc/self/maps").read_text().splitlines()
-    assert not any(str(probes.parent) in line and "(deleted)" in line for line in maps)  # few bits are in memory
+    # few bits are in memory
+    assert not any(str(probes.parent) in line and "(deleted)" in line for line in maps)
     probes.parent.rename(probes.parent.with_suffix(".away"))
     probes.parent.write_text("a file")
-    with pytest.raises(ModelError, match="do not fit in the free memory, and no file can be made for them"):
+    with pytest.raises(
+        ModelError,
+        match="do not fit in the free memory, and no file can be made for them",
+    ):
         Model.load(path, device="cpu", **how)

@@ -1,4 +1,6 @@
-"""An LLM without a tokenizer: token ids in and out, and a clear error for whatever needs text."""
+"""An LLM without a tokenizer: token ids in and out, and a clear error for whatever
+needs text.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -15,7 +17,12 @@ PROMPT = [5, 9, 200, 31]
 
 @cache
 def llm() -> LLM:
-    return LLM(Model(tiny_models.build("llama"), "llama"), tokenizer=False, draft=tiny_models.build("llama"), nodes=4)
+    return LLM(
+        Model(tiny_models.build("llama"), "llama"),
+        tokenizer=False,
+        draft=tiny_models.build("llama"),
+        nodes=4,
+    )
 
 
 def asked(**more) -> SamplingParams:
@@ -23,7 +30,9 @@ def asked(**more) -> SamplingParams:
 
 
 def test_token_ids_go_in_and_come_out_without_text():
-    plain, drafted = (llm().generate(PROMPT, asked(method=method))[0] for method in ("none", "lm"))
+    plain, drafted = (
+        llm().generate(PROMPT, asked(method=method))[0] for method in ("none", "lm")
+    )
     assert drafted.tokens == plain.tokens
     assert drafted.stats.accepted > 0
     assert (len(plain.tokens), plain.text, plain.finish_reason) == (24, "", "length")
@@ -38,7 +47,10 @@ def test_tokens_may_be_named_by_their_ids():
     stopped = llm().generate(PROMPT, asked(stop_token_ids=(free[7],)))[0]
     assert stopped.tokens == free[: free.index(free[7]) + 1]
     assert stopped.finish_reason == "stop"
-    assert llm().generate(PROMPT, asked(bad_word_ids=((free[0],),)))[0].tokens[0] != free[0]
+    assert (
+        llm().generate(PROMPT, asked(bad_word_ids=((free[0],),)))[0].tokens[0]
+        != free[0]
+    )
     predicted = llm().generate(PROMPT, asked(method="ngram", prediction=tuple(free)))[0]
     assert predicted.tokens == free
     traced = llm().generate(PROMPT, asked(trace=True, logprobs=2))[0]
@@ -58,7 +70,10 @@ def test_tokens_may_be_named_by_their_ids():
     ],
 )
 def test_parameters_that_need_text_are_refused(wrong):
-    with pytest.raises(InvalidRequest, match=r"cannot read or write text: .* runs without a tokenizer.*Give token ids"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"cannot read or write text: .* runs without a tokenizer.*Give token ids",
+    ):
         llm().generate(PROMPT, asked(**wrong))
     assert len(llm().generate(PROMPT, asked())[0].tokens) == 24
 
@@ -71,13 +86,18 @@ def test_texts_and_chats_are_refused():
         lambda: llm().chat([{"role": "user", "content": "Hello"}]),
         lambda: llm().tokenizer,
     ):
-        with pytest.raises(InvalidRequest, match="cannot read or write text: this model runs without a tokenizer"):
+        with pytest.raises(
+            InvalidRequest,
+            match="cannot read or write text: this model runs without a tokenizer",
+        ):
             call()
 
 
 def test_folders_without_tokenizers_are_models_and_drafts(tmp_path: Path):
     tiny_models.build("llama").save_pretrained(tmp_path / "model")
-    with LLM(tmp_path / "model", tokenizer=False, draft=tmp_path / "model", nodes=4) as one:
+    with LLM(
+        tmp_path / "model", tokenizer=False, draft=tmp_path / "model", nodes=4
+    ) as one:
         answer = one.generate(PROMPT, asked())[0]
     assert answer.tokens == llm().generate(PROMPT, asked())[0].tokens
     assert answer.stats.accepted > 0
@@ -87,13 +107,27 @@ def test_a_draft_that_learns_is_saved_without_a_tokenizer(tmp_path: Path):
     model = tiny_models.build("llama")
     with LLM(model, tokenizer=False, draft=tiny_models.build("llama"), nodes=4) as one:
         one.save_draft(tmp_path / "draft")
-    assert {file.name for file in (tmp_path / "draft").iterdir()} >= {"config.json", "model.safetensors"}
+    assert {file.name for file in (tmp_path / "draft").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+    }
     with LLM(model, tokenizer=False, draft=tmp_path / "draft", nodes=4) as one:
-        assert one.generate(PROMPT, asked())[0].tokens == llm().generate(PROMPT, asked())[0].tokens
+        assert (
+            one.generate(PROMPT, asked())[0].tokens
+            == llm().generate(PROMPT, asked())[0].tokens
+        )
 
 
 @pytest.mark.parametrize("method", ["slem", "tli"])
 def test_methods_that_translate_text_are_refused(method, tmp_path: Path):
     tiny_models.build("llama").save_pretrained(tmp_path / "draft")
-    with pytest.raises(VocabularyMismatch, match="cannot translate draft tokens: the target has no tokenizer"):
-        LLM(tiny_models.build("llama"), tokenizer=False, method=method, draft=tmp_path / "draft")
+    with pytest.raises(
+        VocabularyMismatch,
+        match="cannot translate draft tokens: the target has no tokenizer",
+    ):
+        LLM(
+            tiny_models.build("llama"),
+            tokenizer=False,
+            method=method,
+            draft=tmp_path / "draft",
+        )

@@ -1,4 +1,6 @@
-"""Attention over the pool: equal to the definition, and bit for bit blind to company, chunks and rejected guesses."""
+"""Attention over the pool: equal to the definition, and bit for bit blind to company,
+chunks and rejected guesses.
+"""
 
 import pytest
 import torch
@@ -25,9 +27,13 @@ def module(layer_idx: int) -> nn.Module:
 
 
 class Text:
-    """Queries, keys and values of one text, a row for each token; a tree's branches are rows like any other."""
+    """Queries, keys and values of one text, a row for each token; a tree's branches are
+    rows like any other.
+    """
 
-    def __init__(self, length: int, shape: dict[str, int], dtype: torch.dtype, seed: int) -> None:
+    def __init__(
+        self, length: int, shape: dict[str, int], dtype: torch.dtype, seed: int
+    ) -> None:
         rng = torch.Generator().manual_seed(seed)
         heads, kv_heads, dim, value_dim = shape.values()
 
@@ -35,7 +41,10 @@ class Text:
             return torch.randn(*size, generator=rng).to(dtype)
 
         self.query = drawn(heads, length, dim)
-        self.key, self.value = drawn(kv_heads, length, dim), drawn(kv_heads, length, value_dim)
+        self.key, self.value = (
+            drawn(kv_heads, length, dim),
+            drawn(kv_heads, length, value_dim),
+        )
         self.capacity = length + 64
 
 
@@ -47,7 +56,10 @@ class Layer:
         self.opened: set[int] = set()
 
     def read(self, *parts: tuple[Text, Read]) -> list[torch.Tensor]:
-        """One packed forward; the rows of each part, [rows, heads, value_dim]. Read.tokens are rows of the text."""
+        """One packed forward; the rows of each part, [rows, heads, value_dim].
+
+        Read.tokens are rows of the text.
+        """
         spans, rows, start = [], [], 0
         for text, read in parts:
             if read.id not in self.opened:
@@ -58,7 +70,10 @@ class Layer:
             spans.append(Span(start, stop, table, read))
             rows += table.rows(read.past, end)
             start = stop
-        packed = [torch.cat([getattr(t, name)[:, r.tokens] for t, r in parts], 1)[None] for name in FIELDS]
+        packed = [
+            torch.cat([getattr(t, name)[:, r.tokens] for t, r in parts], 1)[None]
+            for name in FIELDS
+        ]
         plan = Plan(self.pool, tuple(spans), torch.tensor(rows))
         out, _ = attend(module(layer_idx=0), *packed, None, plan=plan, **self.options)
         return [out[0, one.start : one.stop].clone() for one in spans]
@@ -67,16 +82,26 @@ class Layer:
 FIELDS = ("query", "key", "value")
 
 
-def defined(text: Text, visible: torch.Tensor, *, softcap=None, s_aux=None, scaling=None) -> torch.Tensor:
-    """Attention written out in double precision, [rows, heads, value_dim]. visible: [rows, keys]."""
+def defined(
+    text: Text, visible: torch.Tensor, *, softcap=None, s_aux=None, scaling=None
+) -> torch.Tensor:
+    """Attention written out in double precision, [rows, heads, value_dim]. visible:
+    [rows, keys].
+    """
     query, key, value = (getattr(text, name).double() for name in FIELDS)
     groups = query.shape[0] // key.shape[0]
     key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = (
+        query
+        @ key.transpose(-1, -2)
+        * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    )
     scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~visible, -torch.inf)
     if s_aux is not None:
-        scores = torch.cat([scores, s_aux.double()[:, None, None].expand(-1, scores.shape[1], 1)], -1)
+        scores = torch.cat(
+            [scores, s_aux.double()[:, None, None].expand(-1, scores.shape[1], 1)], -1
+        )
     return (scores.softmax(-1)[..., : key.shape[1]] @ value).transpose(0, 1)
 
 
@@ -107,18 +132,28 @@ def test_equal_to_the_definition(variant, shape, tree):
     span = Span(0, 12, layer.pool[1], read)
     visible = torch.ones(30, 30, dtype=torch.bool).tril()
     visible[18:] = span.visible(window, torch.device("cpu"))[:, :30]
-    torch.testing.assert_close(found.double(), defined(text, visible, **options)[18:], atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found.double(), defined(text, visible, **options)[18:], atol=2e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("options", [{}, dict(softcap=1.5)], ids=["fused", "written out"])
+@pytest.mark.parametrize(
+    "options", [{}, dict(softcap=1.5)], ids=["fused", "written out"]
+)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
-    """Read alone token by token; in chunks of any size; beside others; and after rejected guesses."""
-    text, other = (Text(length, SHAPES[shape], dtype, seed) for length, seed in ((400, 1), (90, 2)))
+    """Read alone token by token; in chunks of any size; beside others; and after
+    rejected guesses.
+    """
+    text, other = (
+        Text(length, SHAPES[shape], dtype, seed) for length, seed in ((400, 1), (90, 2))
+    )
     alone = Layer(**options)
-    want = torch.cat([alone.read((text, Read(1, place, [place])))[0] for place in range(400)])
+    want = torch.cat(
+        [alone.read((text, Read(1, place, [place])))[0] for place in range(400)]
+    )
     for sizes in ([400], [7] * 57 + [1], [100, 1, 96, 203], [255, 145]):
         layer, past, got = Layer(**options), 0, []
         for size in sizes:
@@ -130,17 +165,24 @@ def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
     for past in range(0, 400, 10):
         rows = list(range(past, past + 10))
         beside = (other, Read(2, 0, list(range(1 + past % 90))))
-        wrong = [*rows, *(place % 400 for place in range(past + 60, past + 65))]  # guesses that are then given up
+        # guesses that are then given up
+        wrong = [*rows, *(place % 400 for place in range(past + 60, past + 65))]
         pair = [(text, Read(1, past, wrong)), beside]
-        got.append(layer.read(*(pair if past % 20 else pair[::-1]))[0 if past % 20 else 1][:10])
+        got.append(
+            layer.read(*(pair if past % 20 else pair[::-1]))[0 if past % 20 else 1][:10]
+        )
     assert torch.equal(torch.cat(got), want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("options", [{}, dict(softcap=1.5)], ids=["fused", "written out"])
+@pytest.mark.parametrize(
+    "options", [{}, dict(softcap=1.5)], ids=["fused", "written out"]
+)
 @pytest.mark.parametrize("dim", [64, 128])
 def test_the_length_of_padded_keys_changes_no_bit(dim, options, dtype):
-    """Rows early in a long chunk are padded far beyond their own text; alone they are not."""
+    """Rows early in a long chunk are padded far beyond their own text; alone they are
+    not.
+    """
     text = Text(1500, dict(heads=4, kv_heads=2, dim=dim, value_dim=dim), dtype, 4)
     whole, parts, got = Layer(**options), Layer(**options), []
     (want,) = whole.read((text, Read(1, 0, list(range(1500)))))
@@ -151,7 +193,9 @@ def test_the_length_of_padded_keys_changes_no_bit(dim, options, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    "options", [{}, dict(softcap=1.5), dict(sliding_window=90)], ids=["fused", "written out", "window"]
+    "options",
+    [{}, dict(softcap=1.5), dict(sliding_window=90)],
+    ids=["fused", "written out", "window"],
 )
 def test_pages_anywhere_give_the_bits_of_adjacent_pages(options, dtype):
     text = Text(700, SHAPES["grouped heads"], dtype, 5)
@@ -173,19 +217,28 @@ def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
     for layer in (line, tree):
         layer.read((text, Read(1, 0, list(range(61)))))
     (as_chain,) = line.read((text, Read(1, 61, [61, 62, 63])))
-    (grown,) = tree.read((text, Read(1, 61, [61, 70, 71, 62, 63, 72], [-1, 0, 0, 2, 2])))
-    # 61 is the trunk; 62 and 63 are not in one branch here, so only what both texts share can agree.
+    (grown,) = tree.read(
+        (text, Read(1, 61, [61, 70, 71, 62, 63, 72], [-1, 0, 0, 2, 2]))
+    )
+    # 61 is the trunk; 62 and 63 are not in one branch here, so only what both texts
+    # share can agree.
     assert torch.equal(as_chain[0], grown[0])
     (first,) = tree.read((text, Read(1, 61, [61, 62, 70, 63], [-1, -1, 0])))
     torch.testing.assert_close(as_chain[1], first[1], atol=0, rtol=0)
-    torch.testing.assert_close(as_chain[2].float(), first[3].float(), atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(
+        as_chain[2].float(), first[3].float(), atol=1e-2, rtol=1e-2
+    )
 
 
 def test_rows_of_no_span_give_zero_and_the_window_asked_for_is_noted():
     text = Text(4, SHAPES["one head a group"], torch.float32, 1)
     pool = KVPool()
     pool.open(0, 3)
-    plan = Plan(pool, (Span(0, 3, pool.extend(0, 0, 3), Read(0, 0, [0, 1, 2])),), torch.tensor([0, 1, 2]))
+    plan = Plan(
+        pool,
+        (Span(0, 3, pool.extend(0, 0, 3), Read(0, 0, [0, 1, 2])),),
+        torch.tensor([0, 1, 2]),
+    )
     packed = [getattr(text, name)[None] for name in FIELDS]
     out, _ = attend(module(layer_idx=5), *packed, None, plan=plan, sliding_window=9)
     assert out[0, :3].any()
@@ -196,4 +249,6 @@ def test_rows_of_no_span_give_zero_and_the_window_asked_for_is_noted():
 def test_a_model_used_without_us_says_how_to_get_it_back():
     text = Text(4, SHAPES["one head a group"], torch.float32, 1)
     with pytest.raises(ModelError, match="set_attn_implementation"):
-        attend(module(layer_idx=0), *(getattr(text, name)[None] for name in FIELDS), None)
+        attend(
+            module(layer_idx=0), *(getattr(text, name)[None] for name in FIELDS), None
+        )

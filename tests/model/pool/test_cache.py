@@ -1,4 +1,6 @@
-"""Pages are taken as a text grows, shared by texts that begin alike, and never lost or written by two texts."""
+"""Pages are taken as a text grows, shared by texts that begin alike, and never lost or
+written by two texts.
+"""
 
 import torch
 from hypothesis import given
@@ -13,7 +15,11 @@ FEW = 6
 texts = st.tuples(st.integers(0, 2), st.integers(1, 4 * PAGE))
 """What a text begins with, and its tokens."""
 steps = st.lists(
-    st.tuples(st.sampled_from(["open", "read", "back", "close"]), st.integers(0, 2), texts), min_size=3, max_size=30
+    st.tuples(
+        st.sampled_from(["open", "read", "back", "close"]), st.integers(0, 2), texts
+    ),
+    min_size=3,
+    max_size=30,
 )
 
 
@@ -34,13 +40,18 @@ class Written(PagePool):
 
     def read(self, id: int, start: int, text: list[int], final: int) -> None:
         table = self.extend(id, start, len(text))
-        for position, row in zip(range(start, len(text)), table.rows(start, len(text)), strict=True):
+        for position, row in zip(
+            range(start, len(text)), table.rows(start, len(text)), strict=True
+        ):
             assert row == table.row(position)
             self.rows[row] = tuple(text[: position + 1])
         self.note(id, start, text[start:], len(text) - start, final)
 
     def holds(self, id: int, text: list[int]) -> bool:
-        return all(self.rows[self[id].row(place)] == tuple(text[: place + 1]) for place in range(len(text)))
+        return all(
+            self.rows[self[id].row(place)] == tuple(text[: place + 1])
+            for place in range(len(text))
+        )
 
 
 @given(steps, st.none() | st.integers(1, 12))
@@ -58,14 +69,24 @@ def test_every_text_finds_its_own_rows_whatever_others_do(steps, most):
             pool.close(name)
             del held[name]
         else:
-            start = len(held[name]) if what == "read" else len(held[name]) // 2  # rows may be given up, and read again
-            held[name] = held[name][:start] + [(token + (what == "back")) % FEW for token in text]
+            # rows may be given up, and read again
+            start = len(held[name]) if what == "read" else len(held[name]) // 2
+            held[name] = held[name][:start] + [
+                (token + (what == "back")) % FEW for token in text
+            ]
             held[name] = held[name][: 4 * PAGE]
             if len(held[name]) > start:
-                pool.read(name, start, held[name], final=max(0, len(held[name]) - start - length % 5))
+                pool.read(
+                    name,
+                    start,
+                    held[name],
+                    final=max(0, len(held[name]) - start - length % 5),
+                )
         assert all(pool.holds(one, text) for one, text in held.items())
         pages = [page for one in held for page in pool[one].pages]
-        assert pool.used == PAGE * len(set(pages)), "a page that several texts use counts once"
+        assert pool.used == PAGE * len(set(pages)), (
+            "a page that several texts use counts once"
+        )
         assert pool.used <= pool.held <= PAGE * pool.count
         assert pool.limit is None or pool.held <= max(pool.limit, pool.used)
         assert sorted(set(pool._free)) == pool._free
@@ -79,7 +100,9 @@ def test_every_text_finds_its_own_rows_whatever_others_do(steps, most):
 
 
 def filled(pool: PagePool, id: int, text: list[int], tenant: str = "") -> int:
-    """Open a sequence and read the rest of its text; return the tokens that were held."""
+    """Open a sequence and read the rest of its text; return the tokens that
+    were held.
+    """
     found = pool.open(id, len(text) + 1, text, tenant)
     pool.extend(id, found, len(text))
     pool.note(id, found, text[found:], len(text) - found, len(text) - found)
@@ -89,12 +112,17 @@ def filled(pool: PagePool, id: int, text: list[int], tenant: str = "") -> int:
 def test_the_longest_beginning_in_whole_pages_is_found_and_one_token_is_left_to_read():
     pool, text = PagePool(), list(range(3 * PAGE))
     assert filled(pool, 1, text) == 0
-    assert filled(pool, 2, text) == 2 * PAGE, "not the last page: its last token must be read for its logits"
+    assert filled(pool, 2, text) == 2 * PAGE, (
+        "not the last page: its last token must be read for its logits"
+    )
     assert filled(pool, 3, [*text, 7]) == 3 * PAGE
     assert filled(pool, 4, [*text[:100], *text]) == PAGE
     assert filled(pool, 5, text, tenant="another") == 0
     assert filled(pool, 6, text, tenant="another") == 2 * PAGE
-    assert (pool.prefixes.queries, pool.prefixes.hits) == (5 * len(text) + 1 + len(text) + 100, 8 * PAGE)
+    assert (pool.prefixes.queries, pool.prefixes.hits) == (
+        5 * len(text) + 1 + len(text) + 100,
+        8 * PAGE,
+    )
 
 
 def test_a_text_that_goes_back_into_a_page_of_others_writes_a_copy():
@@ -109,7 +137,11 @@ def test_a_text_that_goes_back_into_a_page_of_others_writes_a_copy():
     assert pool[1].pages[1] != pool[2].pages[1]
     assert pool.holds(1, text)
     assert pool.holds(2, other)
-    for wanted, held in ((text, 2 * PAGE), (other, 2 * PAGE), ([*text[:70], *other], PAGE)):
+    for wanted, held in (
+        (text, 2 * PAGE),
+        (other, 2 * PAGE),
+        ([*text[:70], *other], PAGE),
+    ):
         assert pool.open(3, 4 * PAGE, wanted) == held
         assert pool.holds(3, wanted[:held])
 
@@ -118,13 +150,15 @@ def test_rows_that_do_not_follow_each_other_are_no_text():
     pool, text = PagePool(), list(range(PAGE - 3))
     filled(pool, 1, text)
     pool.extend(1, len(text), PAGE + 1)
-    pool.note(1, len(text), [7, 8, 9, 5], 2, 4)  # the third token belongs to another branch
+    # the third token belongs to another branch
+    pool.note(1, len(text), [7, 8, 9, 5], 2, 4)
     pool.note(1, PAGE + 1, [1], 1, 1)
     pool.close(1)
     assert pool.open(2, 2 * PAGE, [*text, 7, 8, 9, 5]) == 0
     pool.close(2)
     filled(pool, 3, [*text, 7, 8])
-    pool.extend(3, PAGE - 2, PAGE + 1)  # this row is written by a guest, who notes nothing
+    # this row is written by a guest, who notes nothing
+    pool.extend(3, PAGE - 2, PAGE + 1)
     pool.note(3, PAGE, [5], 1, 1)
     pool.close(3)
     assert pool.open(4, 2 * PAGE, [*text, 7, 8, 9, 5]) == 0
@@ -142,9 +176,12 @@ def test_pages_of_ended_texts_go_oldest_first_and_only_when_room_is_needed():
         filled(pool, name, text)
         pool.close(name)
     assert (pool.used, pool.held) == (0, 4 * PAGE)
-    assert filled(pool, 3, [1] * (2 * PAGE + 1)) == 2 * PAGE  # used again, so the other is older now; takes one page
+    # used again, so the other is older now; takes one page
+    assert filled(pool, 3, [1] * (2 * PAGE + 1)) == 2 * PAGE
     assert pool.held == 4 * PAGE
-    assert filled(pool, 4, [2] * (2 * PAGE + 1)) == PAGE, "the end of a text goes before its beginning"
+    assert filled(pool, 4, [2] * (2 * PAGE + 1)) == PAGE, (
+        "the end of a text goes before its beginning"
+    )
 
 
 def test_open_sequences_get_pages_beyond_the_limit():
@@ -162,7 +199,9 @@ def test_weights_that_changed_make_every_text_unknown():
     pool.prefixes.clear()
     assert filled(pool, 2, [1] * 2 * PAGE) == 0
     pool.close(1)
-    assert filled(pool, 3, [1] * 2 * PAGE) == PAGE, "of the second, which was read since"
+    assert filled(pool, 3, [1] * 2 * PAGE) == PAGE, (
+        "of the second, which was read since"
+    )
 
 
 def test_a_branch_that_was_moved_is_part_of_the_text_and_others_are_not():
@@ -170,7 +209,8 @@ def test_a_branch_that_was_moved_is_part_of_the_text_and_others_are_not():
     text = list(range(PAGE - 2))
     filled(pool, 1, text)
     pool.extend(1, len(text), len(text) + 4)
-    pool.note(1, len(text), [7, 8, 9, 5], 1, 0)  # after the first, the second branch: rows 0 and 2
+    # after the first, the second branch: rows 0 and 2
+    pool.note(1, len(text), [7, 8, 9, 5], 1, 0)
     pool.note_move(1, [len(text), len(text) + 2], len(text))
     pool.close(1)
     assert pool.open(2, 2 * PAGE, [*text, 7, 8, 1]) == 0
@@ -219,8 +259,11 @@ def test_a_text_grows_into_the_page_beside_its_last_one_and_free_pages_are_used_
     assert pool.count == 4
 
 
-def written(pool: KVPool, rows: list[int], *, layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    key, value = torch.randn(len(rows) + 1, 2, 4), torch.randn(len(rows) + 1, 2, 3)  # one row of padding, not written
+def written(
+    pool: KVPool, rows: list[int], *, layer: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # one row of padding, not written
+    key, value = torch.randn(len(rows) + 1, 2, 4), torch.randn(len(rows) + 1, 2, 3)
     pool.write(layer, key, value, torch.tensor(rows))
     return key[:-1], value[:-1]
 
@@ -232,7 +275,9 @@ def test_growing_moves_no_row_and_new_rows_are_finite():
     key, value = written(pool, [3, 9, 5])
     last = pool.extend(1, 10, 40 * PAGE).row(39 * PAGE)
     late, _ = written(pool, [last])
-    keys, values = pool.write(0, late[:0], value[:0], torch.tensor([], dtype=torch.int64))
+    keys, values = pool.write(
+        0, late[:0], value[:0], torch.tensor([], dtype=torch.int64)
+    )
     assert torch.equal(keys[[3, 9, 5]], key)
     assert torch.equal(values[[3, 9, 5]], value)
     assert torch.equal(keys[[last]], late)
@@ -247,7 +292,9 @@ def test_an_accepted_branch_is_moved_in_every_layer_also_onto_itself():
     before = [written(pool, list(range(10)), layer=layer) for layer in range(3)]
     pool.move(torch.tensor([4, 5, 8]), torch.tensor([3, 4, 5]))
     for layer, (key, value) in enumerate(before):
-        keys, values = pool.write(layer, key[:0], value[:0], torch.tensor([], dtype=torch.int64))
+        keys, values = pool.write(
+            layer, key[:0], value[:0], torch.tensor([], dtype=torch.int64)
+        )
         assert torch.equal(keys[3:6], key[[4, 5, 8]])
         assert torch.equal(values[3:6], value[[4, 5, 8]])
         assert torch.equal(keys[:3], key[:3])

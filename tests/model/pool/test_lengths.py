@@ -1,4 +1,6 @@
-"""Models whose places turn by the length of a text: a guess says there what it would in plain decoding."""
+"""Models whose places turn by the length of a text: a guess says there what it would in
+plain decoding.
+"""
 
 from typing import Any
 
@@ -12,7 +14,10 @@ from foreword.model.pool.dynamic_rope import dynamic_rope_of
 BORDER = 32
 ROPES: dict[str, dict[str, Any]] = {
     "longrope": dict(
-        short_factor=[1.0] * 8, long_factor=[4.0] * 8, factor=4.0, original_max_position_embeddings=BORDER
+        short_factor=[1.0] * 8,
+        long_factor=[4.0] * 8,
+        factor=4.0,
+        original_max_position_embeddings=BORDER,
     ),
     "dynamic": dict(factor=4.0),
 }
@@ -26,9 +31,16 @@ def model(request):
     context = 128 if request.param == "longrope" else BORDER
     torch.manual_seed(1)
     config = LlamaConfig(
-        vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=context, initializer_range=0.3, rope_parameters=rope,
-    )  # fmt: skip
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        initializer_range=0.3,
+        rope_parameters=rope,
+    )
     return Model(LlamaForCausalLM(config).eval(), backend="pool")
 
 
@@ -36,7 +48,9 @@ def plainly(model: Model, text: list[int], start: int) -> torch.Tensor:
     """What is said after each token from `start` on, one after the other."""
     model.open(9, 128)
     model.read([Read(9, 0, text[:start], keep=0)])
-    said = torch.cat([model.read([Read(9, i, [text[i]])]) for i in range(start, len(text))])
+    said = torch.cat(
+        [model.read([Read(9, i, [text[i]])]) for i in range(start, len(text))]
+    )
     model.close(9)
     return said
 
@@ -48,7 +62,9 @@ def test_guesses_say_what_they_would_in_plain_decoding(model, start):
     model.read([Read(2, 0, TEXT[:70], keep=0)])  # a longer text beside it
     model.read([Read(1, 0, TEXT[:start], keep=0)])
     chain = model.read([Read(1, start, TEXT[start : start + 8], keep=8)])
-    torch.testing.assert_close(chain, plainly(model, TEXT[: start + 8], start), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        chain, plainly(model, TEXT[: start + 8], start), atol=1e-4, rtol=1e-4
+    )
     tree = model.read([Read(1, start, TEXT[start : start + 8], PARENTS, keep=8)])
     paths: list[list[int]] = []
     for node, parent in enumerate(PARENTS):
@@ -62,7 +78,9 @@ def test_guesses_say_what_they_would_in_plain_decoding(model, start):
 def test_what_is_heard_comes_in_order_however_it_was_read(model):
     model.open(1, 128)
     model.read([Read(1, 0, TEXT[: BORDER - 3], keep=0)])
-    said, heard = model.read_hidden([Read(1, BORDER - 3, TEXT[BORDER - 3 : BORDER + 4], keep=7)], (2,))
+    said, heard = model.read_hidden(
+        [Read(1, BORDER - 3, TEXT[BORDER - 3 : BORDER + 4], keep=7)], (2,)
+    )
     model.close(1)
     torch.testing.assert_close(model.lm_head(heard), said, atol=1e-4, rtol=1e-4)
 
@@ -70,7 +88,11 @@ def test_what_is_heard_comes_in_order_however_it_was_read(model):
 def test_a_read_stays_whole_where_nothing_depends_on_it(model):
     length = dynamic_rope_of(model.hf)
     assert length is not None
-    for read in (Read(1, 0, TEXT[:20], keep=6), Read(1, 20, TEXT[:40], keep=1), Read(1, 5, TEXT[:8], PARENTS, keep=8)):
+    for read in (
+        Read(1, 0, TEXT[:20], keep=6),
+        Read(1, 20, TEXT[:40], keep=1),
+        Read(1, 5, TEXT[:8], PARENTS, keep=8),
+    ):
         assert length.parts(read) == [read]
     few = length.parts(Read(1, BORDER - 2, TEXT[:8], PARENTS, keep=3))
     assert [part.keep for part in few] == [0, 0, 0, 0, 0, 1, 1, 1]

@@ -16,12 +16,17 @@ from foreword.native.cpu import fast_bfloat16
 
 DTYPES = [
     torch.float32,
-    pytest.param(torch.bfloat16, marks=pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")),
+    pytest.param(
+        torch.bfloat16,
+        marks=pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16"),
+    ),
 ]
 SIZES = [(384, 1024), (96, 64), (64, 8192), (4096, 1024)]
 
 
-def layer(size: tuple[int, int], dtype: torch.dtype, *, bias: bool = False) -> nn.Linear:
+def layer(
+    size: tuple[int, int], dtype: torch.dtype, *, bias: bool = False
+) -> nn.Linear:
     return nn.Linear(*size, bias=bias).to(dtype)
 
 
@@ -32,11 +37,18 @@ def test_equal_to_the_plain_layer(size, dtype, bias):
     plain = layer(size, dtype, bias=bias)
     x = torch.randn(2, 7, size[0]).to(dtype)
     with torch.inference_mode():
-        found, exact = PackedLinear(plain)(x), F.linear(x.double(), plain.weight.double())
+        found, exact = (
+            PackedLinear(plain)(x),
+            F.linear(x.double(), plain.weight.double()),
+        )
         exact = exact if plain.bias is None else exact + plain.bias.double()
     assert found.dtype == dtype
     assert found.shape == (2, 7, size[1])
-    close = dict(atol=1e-5, rtol=1e-5) if dtype == torch.float32 else dict(atol=1e-2, rtol=1e-2)
+    close = (
+        dict(atol=1e-5, rtol=1e-5)
+        if dtype == torch.float32
+        else dict(atol=1e-2, rtol=1e-2)
+    )
     torch.testing.assert_close(found.double(), exact, **close)
 
 
@@ -55,7 +67,11 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(size, dtype):
 
 def test_layers_are_swapped_where_they_stand_and_put_back():
     special = nn.Bilinear(4, 4, 4)
-    model = nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.ReLU(), nn.Linear(16, 4, bias=False)), special)
+    model = nn.Sequential(
+        nn.Linear(8, 16),
+        nn.Sequential(nn.ReLU(), nn.Linear(16, 4, bias=False)),
+        special,
+    )
     before = list(model.modules())
     x = torch.randn(3, 8)
     with torch.inference_mode():

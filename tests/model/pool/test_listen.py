@@ -1,4 +1,6 @@
-"""Hidden states overheard while a model is read, however it is driven: those that transformers itself reports."""
+"""Hidden states overheard while a model is read, however it is driven: those that
+transformers itself reports.
+"""
 
 import pytest
 import torch
@@ -36,8 +38,11 @@ def test_every_token_read_is_heard_whatever_is_kept(truth, dtype, error):
     for rows, length in ((heard[:40], 40), (heard[40:], 7)):
         for found, wanted in zip(rows.float().chunk(3, -1), truth, strict=True):
             assert (found - wanted[:length]).norm() < error * wanted[:length].norm()
-    torch.testing.assert_close(model.read([Read(1, 0, TEXT, keep=2)]), logits, atol=0, rtol=0)
-    _, alone = model.read_hidden([Read(2, 0, TEXT[:1])], LAYERS)  # a forward of one row may be padded
+    torch.testing.assert_close(
+        model.read([Read(1, 0, TEXT, keep=2)]), logits, atol=0, rtol=0
+    )
+    # a forward of one row may be padded
+    _, alone = model.read_hidden([Read(2, 0, TEXT[:1])], LAYERS)
     torch.testing.assert_close(alone, heard[:1], atol=1e-4, rtol=1e-4)
 
 
@@ -53,7 +58,8 @@ def test_the_cache_of_transformers_is_overheard_too_even_when_it_reads_again(tru
     backend = CacheBackend(load(starter.target(), torch.float32).eval(), Mode.CACHE)
     backend.open(1, 64)
     _, first = backend.read_hidden([Read(1, 0, TEXT[:20])], LAYERS)
-    backend.read_hidden([Read(1, 20, [5, 6, 7], keep=3)], LAYERS)  # guesses, all of them wrong
+    # guesses, all of them wrong
+    backend.read_hidden([Read(1, 20, [5, 6, 7], keep=3)], LAYERS)
     _, rest = backend.read_hidden([Read(1, 20, TEXT[20:])], LAYERS)
     for found, wanted in zip(torch.cat([first, rest]).chunk(3, -1), truth, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-4)
@@ -68,13 +74,24 @@ def test_models_that_are_built_otherwise_are_heard_too(kind):
     model.open(1, 32)
     last = len(states) - 1
     _, heard = model.read_hidden([Read(1, 0, TEXT[:9])], (1, last))
-    torch.testing.assert_close(heard, torch.cat([states[1][0], states[last][0]], -1), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        heard, torch.cat([states[1][0], states[last][0]], -1), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_of_a_model_that_sees_the_text_is_heard_though_its_eyes_have_as_many_layers():
     text = tiny_models.build("mistral").config
-    eyes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=text.num_hidden_layers, num_attention_heads=2)
-    hf = tiny_models.random(LlavaConfig(text_config=text, vision_config=CLIPVisionConfig(**eyes, image_size=28)))
+    eyes = dict(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=text.num_hidden_layers,
+        num_attention_heads=2,
+    )
+    hf = tiny_models.random(
+        LlavaConfig(
+            text_config=text, vision_config=CLIPVisionConfig(**eyes, image_size=28)
+        )
+    )
     assert layers_of(hf.eval()) == list(hf.get_decoder().layers)
 
 

@@ -1,4 +1,6 @@
-"""A text that outgrows its room is refused, however the model is driven, and nothing that is held is lost by it."""
+"""A text that outgrows its room is refused, however the model is driven, and nothing
+that is held is lost by it.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.plan import Read
 from foreword.native.forward import library
 
-NATIVE = pytest.mark.skipif(isinstance(library(), str), reason=f"no native kernel here: {library()}")
+NATIVE = pytest.mark.skipif(
+    isinstance(library(), str), reason=f"no native kernel here: {library()}"
+)
 ROOM = 64
 """Capacities are rounded up to whole pages."""
 
@@ -27,7 +31,11 @@ def test_a_text_that_outgrows_its_room_is_refused_before_anything_is_written(dri
     backend.read([Read(1, 0, text[:40], keep=0), Read(2, 0, text[:-1], keep=0)])
     backend.read([Read(1, 40, text[40:])])  # just fits
     for outgrown in (Read(1, 40, text[:25]), Read(1, 40, text[:22], [-1] * 25, held=3)):
-        with pytest.raises(ModelError, match=f"sequence 1: it exceeds its capacity of {ROOM} tokens"):
+        with pytest.raises(
+            ModelError, match=f"sequence 1: it exceeds its capacity of {ROOM} tokens"
+        ):
             backend.read([Read(2, 0, text[::-1]), outgrown])
     backend.open(3, ROOM)
-    assert torch.equal(backend.read([Read(2, ROOM - 1, text[-1:])]), backend.read([Read(3, 0, text)]))
+    assert torch.equal(
+        backend.read([Read(2, ROOM - 1, text[-1:])]), backend.read([Read(3, 0, text)])
+    )

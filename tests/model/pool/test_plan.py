@@ -8,7 +8,9 @@ from foreword.model.pool.pages import PageTable, whole
 from foreword.model.pool.plan import Read, Span
 from foreword.model.pool.prefixes import PAGE
 
-parents_of_trees = st.integers(0, 7).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n))))
+parents_of_trees = st.integers(0, 7).flatmap(
+    lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))
+)
 shapes = st.tuples(st.integers(0, 70), st.integers(1, 6), st.none() | parents_of_trees)
 """Tokens held, tokens in a line, and the tree after them, if any."""
 
@@ -23,7 +25,13 @@ def in_two(read: Read, first: int) -> Read:
     """What is left to read of a tree once the trunk and `first` of its guesses were."""
     assert read.parents is not None
     first_chain = len(read.tokens) - len(read.parents)
-    return Read(1, read.past + first_chain, read.tokens[first_chain + first :], read.parents, held=first)
+    return Read(
+        1,
+        read.past + first_chain,
+        read.tokens[first_chain + first :],
+        read.parents,
+        held=first,
+    )
 
 
 def span(read: Read, start: int = 3) -> Span:
@@ -31,12 +39,17 @@ def span(read: Read, start: int = 3) -> Span:
 
 
 def text_before(read: Read, row: int) -> list[int]:
-    """Places of the keys that lie before a row in its own text, itself last: the definition."""
+    """Places of the keys that lie before a row in its own text, itself last: the
+    definition.
+    """
     first_chain = len(read.tokens) - len(read.parents or [])
     if read.parents is None or row < first_chain:
         return list(range(read.past + row + 1))
     parent = read.parents[row - first_chain]
-    return [*text_before(read, first_chain - 1 if parent < 0 else first_chain + parent), read.past + row]
+    return [
+        *text_before(read, first_chain - 1 if parent < 0 else first_chain + parent),
+        read.past + row,
+    ]
 
 
 @given(shapes, st.none() | st.integers(1, 20))
@@ -46,18 +59,28 @@ def test_a_row_sees_its_own_text_within_the_window_and_nothing_else(shape, windo
     assert seen.shape == (len(read.tokens), span(read).padded)
     for row in range(len(read.tokens)):
         text = text_before(read, row)
-        assert seen[row].nonzero().flatten().tolist() == (text if window is None else text[-window:])
+        assert seen[row].nonzero().flatten().tolist() == (
+            text if window is None else text[-window:]
+        )
 
 
-@given(shapes.filter(lambda shape: bool(shape[2])), st.none() | st.integers(1, 20), st.data())
+@given(
+    shapes.filter(lambda shape: bool(shape[2])),
+    st.none() | st.integers(1, 20),
+    st.data(),
+)
 def test_a_tree_may_be_read_in_pieces(shape, window, data):
     read = read_of(shape)
     first = data.draw(st.integers(0, len(read.parents) - 1))
     rest = in_two(read, first)
     cpu = torch.device("cpu")
     later = len(rest.tokens)
-    assert torch.equal(span(rest).visible(window, cpu), span(read).visible(window, cpu)[-later:])
-    assert [rest.past + depth for depth in rest.depths] == [read.past + depth for depth in read.depths[-later:]]
+    assert torch.equal(
+        span(rest).visible(window, cpu), span(read).visible(window, cpu)[-later:]
+    )
+    assert [rest.past + depth for depth in rest.depths] == [
+        read.past + depth for depth in read.depths[-later:]
+    ]
     assert span(rest).length == span(read).length
 
 

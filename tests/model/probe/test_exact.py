@@ -1,4 +1,6 @@
-"""Texts and log-probabilities are equal bit for bit on backends of torch, whatever is read beside a token."""
+"""Texts and log-probabilities are equal bit for bit on backends of torch, whatever is
+read beside a token.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,15 @@ from foreword.model import Mode, Model
 from sweep import DTYPES, differing
 
 DRIVEN = {
-    "cache": ("llama", "bloom", "gemma3_text", "mixtral", "lfm2", "qwen3_5_text", "falcon_h1"),
+    "cache": (
+        "llama",
+        "bloom",
+        "gemma3_text",
+        "mixtral",
+        "lfm2",
+        "qwen3_5_text",
+        "falcon_h1",
+    ),
     "pool": ("llama", "gpt2", "gpt_oss", "axk1", "gemma3n_text"),
     "plain": ("llama", "mamba", "qwen3_5_text"),
 }
@@ -18,7 +28,10 @@ DRIVEN = {
 @pytest.mark.sample(4)
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("backend", "kind"), [(backend, kind) for backend, kinds in DRIVEN.items() for kind in kinds])
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [(backend, kind) for backend, kinds in DRIVEN.items() for kind in kinds],
+)
 def test_no_bit_depends_on_draft_tokens_company_or_chunks(backend, kind, dtype):
     model = Model(zoo.twin(zoo.build(kind), DTYPES[dtype]), backend=backend)
     wrong, accepted, refused = differing(model)
@@ -45,13 +58,17 @@ def test_pool_is_refused_for_layers_with_a_state(kind, dtype):
 
 
 def test_an_algorithm_that_bfloat16_would_hide_is_found(monkeypatch):
-    """Attention that forgets a small part of its scale is within rounding in bfloat16, and wrong."""
+    """Attention that forgets a small part of its scale is within rounding in bfloat16,
+    and wrong.
+    """
     from transformers import AttentionInterface
 
     from foreword.model.pool import attention
 
     def colder(*args, scaling=None, **kwargs):
-        return attention.attend(*args, scaling=None if scaling is None else scaling * 0.99, **kwargs)
+        return attention.attend(
+            *args, scaling=None if scaling is None else scaling * 0.99, **kwargs
+        )
 
     monkeypatch.setitem(AttentionInterface._global_mapping, attention.NAME, colder)
     model = zoo.twin(zoo.build("phimoe"), torch.bfloat16)

@@ -1,4 +1,6 @@
-"""The probe believes scores only: a model that misbehaves in one way is driven in a simpler one that is exact."""
+"""The probe believes scores only: a model that misbehaves in one way is driven in a
+simpler one that is exact.
+"""
 
 import warnings
 
@@ -44,10 +46,20 @@ class Forgetful:
         return getattr(self._config, name)
 
 
-@pytest.mark.parametrize(("backend", "mode"), [("pool", Mode.TREE), ("cache", Mode.CACHE), ("plain", Mode.PLAIN)])
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    [("pool", Mode.TREE), ("cache", Mode.CACHE), ("plain", Mode.PLAIN)],
+)
 def test_a_way_can_be_asked_for(backend, mode):
-    model, best = (Model.load(starter.draft(), dtype="bfloat16", backend=one) for one in (backend, None))
-    assert (model.capability.backend, model.mode, model.capability.refused) == (backend, mode, ())
+    model, best = (
+        Model.load(starter.draft(), dtype="bfloat16", backend=one)
+        for one in (backend, None)
+    )
+    assert (model.capability.backend, model.mode, model.capability.refused) == (
+        backend,
+        mode,
+        (),
+    )
     for one in (model, best):
         one.open(1, 16)
     said, same = (one.read([Read(1, 0, [5])]).float() for one in (model, best))
@@ -55,9 +67,17 @@ def test_a_way_can_be_asked_for(backend, mode):
 
 
 def test_a_way_that_cannot_be_taken_is_refused():
-    with pytest.raises(ModelError, match=r"cannot run this model on backend 'native': it is made for bfloat16 on CPU"):
+    with pytest.raises(
+        ModelError,
+        match=(
+            r"cannot run this model on backend 'native': it is made for bfloat16 on "
+            r"CPU"
+        ),
+    ):
         Model.load(starter.draft(), dtype="float32", backend="native")
-    with pytest.raises(ModelError, match=r"cannot run this model on backend 'pool': .*; "):
+    with pytest.raises(
+        ModelError, match=r"cannot run this model on backend 'pool': .*; "
+    ):
         Model(build("mamba"), backend="pool")
     ways = r"no backend 'pol'; choose one of native, graph, pool, cache, plain$"
     with pytest.raises(InvalidRequest, match=ways):
@@ -82,16 +102,22 @@ def test_a_model_that_cannot_have_several_tokens_scored_is_driven_plainly_with_i
         model = Model(build("mamba"))
     assert model.mode is Mode.PLAIN
     assert not any(isinstance(module, PackedLinear) for module in model.hf.modules())
-    (warning,) = [str(one.message) for one in said if "runs in mode" in str(one.message)]
+    (warning,) = [
+        str(one.message) for one in said if "runs in mode" in str(one.message)
+    ]
     assert "'plain'" in warning
     assert all(backend in warning for backend in ("native", "pool", "cache"))
 
 
 def test_a_broken_score_in_a_tree_is_found(monkeypatch):
-    """Attention that lets siblings see each other scores chains right and trees wrong."""
+    """Attention that lets siblings see each other scores chains right and
+    trees wrong.
+    """
     from foreword.model.pool.plan import Span
 
-    monkeypatch.setattr(Span, "_ancestors", lambda self, keys, parents: torch.ones(1, dtype=torch.bool))
+    monkeypatch.setattr(
+        Span, "_ancestors", lambda self, keys, parents: torch.ones(1, dtype=torch.bool)
+    )
     _, capability = choose(build("llama"), [])
     assert capability.mode is Mode.CHAIN
     assert "deviate" in capability.refused[-1][1]

@@ -1,9 +1,11 @@
-"""Writes `recorded/gguf-*`: tiny models, and the GGUF files that llama.cpp converts them to. Run once, by hand:
+"""Writes `recorded/gguf-*`: tiny models, and the GGUF files that llama.cpp converts
+them to. Run once, by hand:
 
     python tests/model/quantized/record_gguf.py LLAMA_CPP    # a checkout; commit 0c1e57098 was used
 
-Each folder holds a checkpoint of random weights as transformers saves it, and model.gguf, without a tokenizer, in
-bfloat16; the experts of gpt-oss are in MXFP4 in both. No test imports this.
+Each folder holds a checkpoint of random weights as transformers saves it, and
+model.gguf, without a tokenizer, in bfloat16; the experts of gpt-oss are in MXFP4 in
+both. No test imports this.
 """
 
 import sys
@@ -19,14 +21,33 @@ import quantizing
 
 HERE = Path(__file__).parent / "recorded"
 SIZES = dict(
-    vocab_size=64, hidden_size=64, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2,
-    max_position_embeddings=256, initializer_range=0.3, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-)  # fmt: skip
+    vocab_size=64,
+    hidden_size=64,
+    intermediate_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    initializer_range=0.3,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
 DELTA_NET = SIZES | dict(
-    hidden_size=32, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1,
-    head_dim=32, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=16,
-)  # fmt: skip
-EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32)
+    hidden_size=32,
+    intermediate_size=32,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    linear_num_key_heads=2,
+    linear_num_value_heads=6,
+    linear_key_head_dim=16,
+)
+EXPERTS = dict(
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    shared_expert_intermediate_size=32,
+)
 MODELS: dict[str, PreTrainedConfig] = {
     "smollm3": hf.SmolLM3Config(**SIZES, num_hidden_layers=4),
     "lfm2": hf.Lfm2Config(
@@ -36,10 +57,18 @@ MODELS: dict[str, PreTrainedConfig] = {
         block_multiple_of=32,
     ),
     "gpt-oss": hf.GptOssConfig(
-        **SIZES, num_hidden_layers=2, head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2
+        **SIZES,
+        num_hidden_layers=2,
+        head_dim=16,
+        sliding_window=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
     ),
     "qwen35": hf.Qwen3_5TextConfig(
-        **DELTA_NET, linear_value_head_dim=16, num_hidden_layers=4, tie_word_embeddings=True
+        **DELTA_NET,
+        linear_value_head_dim=16,
+        num_hidden_layers=4,
+        tie_word_embeddings=True,
     ),
     "qwen35moe": hf.Qwen3_5MoeTextConfig(
         **DELTA_NET,
@@ -75,17 +104,27 @@ def checkpoint(name: str, config: PreTrainedConfig) -> Path:
 
 def packed(tensors: dict[str, Tensor]) -> None:
     """Replace the weights of experts by random blocks and scales."""
-    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+    for name in [
+        name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))
+    ]:
         experts, depth, outputs = tensors.pop(name).shape
-        tensors[f"{name}_blocks"] = torch.randint(256, (experts, outputs, depth // 32, 16), dtype=torch.uint8)
-        tensors[f"{name}_scales"] = torch.randint(122, 126, (experts, outputs, depth // 32), dtype=torch.uint8)
+        tensors[f"{name}_blocks"] = torch.randint(
+            256, (experts, outputs, depth // 32, 16), dtype=torch.uint8
+        )
+        tensors[f"{name}_scales"] = torch.randint(
+            122, 126, (experts, outputs, depth // 32), dtype=torch.uint8
+        )
 
 
 def further(tensors: dict[str, Tensor]) -> None:
-    """Add the layer that predicts the token after the next one, as Qwen3.5 has it; transformers does not read it."""
+    """Add the layer that predicts the token after the next one, as Qwen3.5 has it;
+    transformers does not read it.
+    """
     hidden = tensors["model.norm.weight"].shape[0]
     for name in [name for name in tensors if name.startswith("model.layers.3.")]:
-        tensors[name.replace("model.layers.3.", "mtp.layers.0.")] = tensors[name].clone()
+        tensors[name.replace("model.layers.3.", "mtp.layers.0.")] = tensors[
+            name
+        ].clone()
     tensors["mtp.fc.weight"] = torch.zeros(hidden, 2 * hidden, dtype=torch.bfloat16)
     for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
         tensors[f"mtp.{name}.weight"] = torch.zeros(hidden, dtype=torch.bfloat16)
@@ -98,7 +137,10 @@ def convert(folder: Path) -> None:
 
     hparams = ModelBase.load_hparams(folder, False)
     converter = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
-    converter.set_vocab, converter.no_mtp = lambda _: None, "mtp_num_hidden_layers" not in hparams
+    converter.set_vocab, converter.no_mtp = (
+        lambda _: None,
+        "mtp_num_hidden_layers" not in hparams,
+    )
     with torch.inference_mode():
         converter(folder, gguf.LlamaFileType.MOSTLY_BF16, folder / "model.gguf").write()
 

@@ -1,4 +1,6 @@
-"""Codes of bitsandbytes in 4 bits are multiplied where that rounds a product less than activations in 8 bits do."""
+"""Codes of bitsandbytes in 4 bits are multiplied where that rounds a product less than
+activations in 8 bits do.
+"""
 
 import json
 from pathlib import Path
@@ -19,15 +21,26 @@ DEPTH, OUTPUTS, ROWS = 4096, 64, 32
 
 def table(kind: str) -> Tensor:
     held = load_file(RECORDED / f"bitsandbytes-{kind}" / "model.safetensors")
-    return next(tensor for name, tensor in held.items() if name.endswith(".weight.quant_map"))
+    return next(
+        tensor for name, tensor in held.items() if name.endswith(".weight.quant_map")
+    )
 
 
 def layer(kind: str, block: int) -> Layer:
     """A matrix of normal weights, as the library quantizes it."""
-    blocks = torch.randn(OUTPUTS * DEPTH // block, block, generator=torch.Generator().manual_seed(7))
+    blocks = torch.randn(
+        OUTPUTS * DEPTH // block, block, generator=torch.Generator().manual_seed(7)
+    )
     largest = blocks.abs().amax(1)
-    codes = (blocks[..., None] / largest[:, None, None] - table(kind)).abs().argmin(-1).flatten()
-    state = json.dumps({"shape": [OUTPUTS, DEPTH], "blocksize": block, "quant_type": kind}).encode()
+    codes = (
+        (blocks[..., None] / largest[:, None, None] - table(kind))
+        .abs()
+        .argmin(-1)
+        .flatten()
+    )
+    state = json.dumps(
+        {"shape": [OUTPUTS, DEPTH], "blocksize": block, "quant_type": kind}
+    ).encode()
     tensors = {
         ".weight": (codes[::2] << 4 | codes[1::2]).to(torch.uint8)[:, None],
         ".weight.absmax": largest,

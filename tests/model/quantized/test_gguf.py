@@ -1,4 +1,6 @@
-"""Each type of a GGUF tensor is read exactly: the weights in few bits are those of the package gguf, bit for bit."""
+"""Each type of a GGUF tensor is read exactly: the weights in few bits are those of the
+package gguf, bit for bit.
+"""
 
 import gguf
 import numpy as np
@@ -12,10 +14,14 @@ ROWS, DEPTH = 24, 512
 
 
 def blocks(kind: str) -> np.ndarray:
-    """(rows, bytes) of valid blocks: all bits at random, but for the float16, which are finite."""
+    """(rows, bytes) of valid blocks: all bits at random, but for the float16, which are
+    finite.
+    """
     type_ = gguf.GGMLQuantizationType[kind]
     each, size = gguf.GGML_QUANT_SIZES[type_]
-    data = np.random.default_rng(7).integers(0, 256, (ROWS, DEPTH // each, size), dtype=np.uint8)
+    data = np.random.default_rng(7).integers(
+        0, 256, (ROWS, DEPTH // each, size), dtype=np.uint8
+    )
     for at in HALVES[kind]:
         data[..., at + 1] &= 0xBF  # no exponent of ones: neither infinite nor NaN
     if kind == "MXFP4":
@@ -71,5 +77,8 @@ def test_numbers_have_no_codes(kind):
 
 
 def test_another_type_is_refused_with_the_name_of_the_tensor():
-    with pytest.raises(ModelError, match=r"cannot read the tensor some\.weight: its type IQ2_XXS .*Use.*Q4_K_M"):
+    with pytest.raises(
+        ModelError,
+        match=r"cannot read the tensor some\.weight: its type IQ2_XXS .*Use.*Q4_K_M",
+    ):
         coded("some.weight", "IQ2_XXS", torch.zeros(2, 66, dtype=torch.uint8))

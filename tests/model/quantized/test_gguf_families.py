@@ -1,4 +1,6 @@
-"""A GGUF file of each family is read as the model that it was made from: same config, same scores, same codes."""
+"""A GGUF file of each family is read as the model that it was made from: same config,
+same scores, same codes.
+"""
 
 import numpy as np
 import pytest
@@ -29,40 +31,61 @@ def test_scores_are_those_of_the_model_that_was_written(family, tmp_path):
     config = read_config(path)
     assert config.architectures == [type(model).__name__]
     read = load_weights(path, config, torch.float32).eval()
-    torch.testing.assert_close(read(TEXT).logits, model(TEXT).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        read(TEXT).logits, model(TEXT).logits, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_every_linear_layer_has_its_codes_in_the_order_of_its_rows(family, tmp_path):
     architecture, model, fields = family
-    path = gguf_files.write(model, tmp_path / "model.gguf", architecture, "Q4_0", **fields)
+    path = gguf_files.write(
+        model, tmp_path / "model.gguf", architecture, "Q4_0", **fields
+    )
     read = load_weights(path, read_config(path), torch.bfloat16)
     linear = {
-        name: layer for name, layer in read.named_modules() if type(layer) is nn.Linear and layer.out_features > 1
+        name: layer
+        for name, layer in read.named_modules()
+        if type(layer) is nn.Linear and layer.out_features > 1
     }
     assert len(linear) > 5
     for name, layer in linear.items():
-        assert torch.equal(layer.coded.read().dense().to(torch.bfloat16), layer.weight), name
+        assert torch.equal(
+            layer.coded.read().dense().to(torch.bfloat16), layer.weight
+        ), name
 
 
 def test_a_tensor_without_a_place_is_named(tmp_path):
     torch.manual_seed(1)
     model = loader(LlamaConfig(**SIZES)).from_config(LlamaConfig(**SIZES))
     extra = {"blk.0.attn_q_norm": np.ones(16, dtype=np.float32)}
-    path = gguf_files.write(model, tmp_path / "model.gguf", "llama", rope__dimension_count=16, **extra)
-    with pytest.raises(ModelError, match=r"LlamaForCausalLM has no place for its tensor blk\.0\.attn_q_norm\.weight"):
+    path = gguf_files.write(
+        model, tmp_path / "model.gguf", "llama", rope__dimension_count=16, **extra
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"LlamaForCausalLM has no place for its tensor blk\.0\.attn_q_norm\.weight",
+    ):
         load_weights(path, read_config(path), torch.float32)
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (dict(rope_freqs=np.linspace(1, 9, 8, dtype=np.float32)), "not those of Llama 3"),
+        (
+            dict(rope_freqs=np.linspace(1, 9, 8, dtype=np.float32)),
+            "not those of Llama 3",
+        ),
         (dict(rope__scaling__type="spiral"), "of the kind 'spiral'"),
     ],
 )
 def test_other_rotary_positions_are_refused(fields, reason, tmp_path):
     torch.manual_seed(1)
     model = loader(LlamaConfig(**SIZES)).from_config(LlamaConfig(**SIZES))
-    path = gguf_files.write(model, tmp_path / "model.gguf", "llama", rope__dimension_count=16, **fields)
-    with pytest.raises(ModelError, match=f"its rotary positions are .*{reason}.*Use the same model in safetensors"):
+    path = gguf_files.write(
+        model, tmp_path / "model.gguf", "llama", rope__dimension_count=16, **fields
+    )
+    with pytest.raises(
+        ModelError,
+        match=f"its rotary positions are .*{reason}.*Use the same model in safetensors",
+    ):
         read_config(path)

@@ -1,4 +1,6 @@
-"""A GGUF file is a model like any other: from a path or the hub, as target or draft, with errors that say more."""
+"""A GGUF file is a model like any other: from a path or the hub, as target or draft,
+with errors that say more.
+"""
 
 import shutil
 import sys
@@ -38,22 +40,31 @@ def plain(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", params=["Q8_0", "Q4_0"])
 def file(plain, request) -> Path:
-    return gguf_files.quantized(plain, plain.with_name(f"{request.param}.gguf"), request.param)
+    return gguf_files.quantized(
+        plain, plain.with_name(f"{request.param}.gguf"), request.param
+    )
 
 
 def test_numbers_are_those_of_the_checkpoint(plain):
     read = load_weights(plain, read_config(plain), torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
     expected = model.state_dict()
-    assert {name for name, weight in read.state_dict().items() if torch.equal(weight, expected[name])} == set(expected)
+    assert {
+        name
+        for name, weight in read.state_dict().items()
+        if torch.equal(weight, expected[name])
+    } == set(expected)
     assert not any(hasattr(layer, "coded") for layer in read.modules())
     assert read.config.name_or_path == str(plain)
 
 
 def test_codes_are_the_weights(file):
     read = load_weights(file, read_config(file), torch.bfloat16)
-    coded = {name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")}
-    assert len(coded) == 15  # the LM head, which is the embeddings here, and seven of each layer
+    coded = {
+        name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")
+    }
+    # the LM head, which is the embeddings here, and seven of each layer
+    assert len(coded) == 15
     for layer in coded.values():
         assert torch.equal(layer.coded.read().dense().to(torch.bfloat16), layer.weight)
 
@@ -62,8 +73,12 @@ def test_text_is_that_of_transformers_from_the_same_file(file):
     theirs = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
     )
-    tokens = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)(PROMPT).input_ids
-    written = theirs.generate(torch.tensor([tokens]), do_sample=False, max_new_tokens=24, pad_token_id=0)[0]
+    tokens = AutoTokenizer.from_pretrained(
+        file.parent, gguf_file=file.name, trust_remote_code=False
+    )(PROMPT).input_ids
+    written = theirs.generate(
+        torch.tensor([tokens]), do_sample=False, max_new_tokens=24, pad_token_id=0
+    )[0]
     llm = LLM(file, dtype="float32", method="none")
     assert llm.generate(PROMPT, GREEDY)[0].tokens == written[len(tokens) :].tolist()
 
@@ -71,8 +86,14 @@ def test_text_is_that_of_transformers_from_the_same_file(file):
 def test_each_file_is_parsed_once_and_unmapped(file, plain, monkeypatch):
     """Parsing takes seconds where a vocabulary is large."""
     parsed, parse = [], gguf.GGUFReader.__init__
-    monkeypatch.setattr(gguf.GGUFReader, "__init__", lambda self, path: (parsed.append(path), parse(self, path))[1])
-    copies = [shutil.copy(one, file.with_name(f"copy-of-{one.name}")) for one in (file, plain)]
+    monkeypatch.setattr(
+        gguf.GGUFReader,
+        "__init__",
+        lambda self, path: (parsed.append(path), parse(self, path))[1],
+    )
+    copies = [
+        shutil.copy(one, file.with_name(f"copy-of-{one.name}")) for one in (file, plain)
+    ]
     llm = LLM(copies[0], draft=copies[1], nodes=3)
     assert llm.generate(PROMPT, GREEDY)[0].stats.accepted > 0
     assert sorted(parsed) == sorted(map(Path, copies))
@@ -88,7 +109,11 @@ def test_draft_from_a_file_changes_no_token(file):
 
 def test_native_backend_runs_the_file(file):
     target = Model.load(str(file), device="cpu")
-    assert (target.capability.backend, target.dtype, target.eos) == ("native", torch.bfloat16, frozenset({0}))
+    assert (target.capability.backend, target.dtype, target.eos) == (
+        "native",
+        torch.bfloat16,
+        frozenset({0}),
+    )
 
 
 def test_tokens_are_those_of_the_original(plain):
@@ -102,20 +127,28 @@ def test_special_tokens_beyond_ascii_are_found_in_text(plain, tmp_path):
     tokens = gguf.GGUFReader(plain).fields["tokenizer.ggml.tokens"].contents()
     changed = [tokens[0], "<｜User｜>", *tokens[2:]]
     read = load_tokenizer(
-        gguf_files.quantized(plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.tokens": changed})
+        gguf_files.quantized(
+            plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.tokens": changed}
+        )
     )
     assert read.convert_tokens_to_ids("<｜User｜>") == 1
     assert read("<｜User｜>The").input_ids == [1, tokens.index("The")]
     assert max(read.get_vocab().values()) == len(tokens) - 1
 
 
-@pytest.mark.parametrize(("split", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False)])
+@pytest.mark.parametrize(
+    ("split", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False)]
+)
 def test_splits_with_whole_words_begin_with_their_token(plain, tmp_path, split, begins):
     file = gguf_files.quantized(
         plain,
         tmp_path / "model.gguf",
         "Q8_0",
-        **{"tokenizer.ggml.pre": split, "tokenizer.ggml.add_bos_token": None, "tokenizer.ggml.bos_token_id": 2},
+        **{
+            "tokenizer.ggml.pre": split,
+            "tokenizer.ggml.add_bos_token": None,
+            "tokenizer.ggml.bos_token_id": 2,
+        },
     )
     read = load_tokenizer(file)
     assert read.backend_tokenizer.model.ignore_merges == begins
@@ -123,33 +156,61 @@ def test_splits_with_whole_words_begin_with_their_token(plain, tmp_path, split, 
 
 
 def test_a_split_that_is_not_known_is_a_warning(plain, tmp_path):
-    file = gguf_files.quantized(plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.pre": "viking"})
-    with pytest.warns(UserWarning, match="splits text by 'viking', which is read as GPT-2's.*Give tokenizer="):
+    file = gguf_files.quantized(
+        plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.pre": "viking"}
+    )
+    with pytest.warns(
+        UserWarning,
+        match="splits text by 'viking', which is read as GPT-2's.*Give tokenizer=",
+    ):
         load_tokenizer(file)
 
 
 def test_types_of_llama_quantize_are_read():
     read = load_weights(QUANTIZED, read_config(QUANTIZED), torch.float32)
-    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(QUANTIZED).tensors}
+    kinds = {
+        tensor.name: tensor.tensor_type.name
+        for tensor in gguf.GGUFReader(QUANTIZED).tensors
+    }
     assert set(kinds.values()) == {"F32", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"}
-    coded = {name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")}
-    assert len(coded) == sum(kind != "F32" for kind in kinds.values()) - 1  # but for the embeddings
+    coded = {
+        name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")
+    }
+    # but for the embeddings
+    assert len(coded) == sum(kind != "F32" for kind in kinds.values()) - 1
     for layer in coded.values():
         assert torch.equal(layer.coded.read().dense(), layer.weight)
 
 
 def test_chats_follow_the_template_of_the_file(plain, tmp_path):
-    template = "{% for message in messages %}<|user|>{{ message['content'] }}<|end|>{% endfor %}<|assistant|>"
-    file = gguf_files.quantized(plain, tmp_path / "chat.gguf", "Q8_0", **{"tokenizer.chat_template": template})
+    template = (
+        "{% for message in messages %}<|user|>{{ message['content'] }}<|end|>{% endfor "
+        "%}<|assistant|>"
+    )
+    file = gguf_files.quantized(
+        plain, tmp_path / "chat.gguf", "Q8_0", **{"tokenizer.chat_template": template}
+    )
     llm = LLM(file, method="none")
     tokens = llm.render([{"role": "user", "content": "Hello"}])
-    assert llm.tokenizer.convert_ids_to_tokens(tokens) == ["<|user|>", "H", "ello", "<|end|>", "<|assistant|>"]
+    assert llm.tokenizer.convert_ids_to_tokens(tokens) == [
+        "<|user|>",
+        "H",
+        "ello",
+        "<|end|>",
+        "<|assistant|>",
+    ]
 
 
 def test_tokens_that_end_a_turn_end_the_text(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
-    more = {"tokenizer__ggml__eos_token_id": 3, "tokenizer__ggml__eot_token_id": 5, "rope__dimension_count": 64}
-    config = read_config(gguf_files.write(model, tmp_path / "model.gguf", "llama", **more))
+    more = {
+        "tokenizer__ggml__eos_token_id": 3,
+        "tokenizer__ggml__eot_token_id": 5,
+        "rope__dimension_count": 64,
+    }
+    config = read_config(
+        gguf_files.write(model, tmp_path / "model.gguf", "llama", **more)
+    )
     assert (config.eos_token_id, config.bos_token_id) == ([3, 5], None)
 
 
@@ -161,7 +222,8 @@ def cached(plain, monkeypatch, tmp_path) -> Path:
     """The cache of a machine without a network, with one file of some/model."""
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(hub, "FRESH", 1e12)  # seconds; or a test may fall between two moments
+    # seconds; or a test may fall between two moments
+    monkeypatch.setattr(hub, "FRESH", 1e12)
     hub._answers.cache_clear()
     place = tmp_path / "cache" / "models--some--model"
     (place / "snapshots" / "abc").mkdir(parents=True)
@@ -180,7 +242,9 @@ def test_a_file_of_the_hub_is_found_in_the_cache(cached):
 
 def test_a_file_that_is_not_in_the_cache_is_named(cached):
     for load in (Model.load, load_tokenizer, LLM):
-        with pytest.raises(ModelError, match=r"'some/model:modle\.gguf'|some/model.*does not answer"):
+        with pytest.raises(
+            ModelError, match=r"'some/model:modle\.gguf'|some/model.*does not answer"
+        ):
             load("some/model:modle.gguf")
 
 
@@ -193,7 +257,10 @@ def test_a_typo_in_a_path_is_named(name, monkeypatch, tmp_path):
     for load in (Model.load, load_tokenizer, LLM):
         with pytest.raises(
             ModelError,
-            match=r"cannot load '.*modle\.gguf': there is no such file\. Give the path .* repo/id:name\.gguf",
+            match=(
+                r"cannot load '.*modle\.gguf': there is no such file\. Give the path "
+                r".* repo/id:name\.gguf"
+            ),
         ):
             load(name)
 
@@ -203,13 +270,22 @@ def test_a_file_that_ends_too_soon_is_no_complete_one(plain, tmp_path, length):
     short = tmp_path / "short.gguf"
     short.write_bytes(plain.read_bytes()[:length])
     for load in (Model.load, load_tokenizer):
-        with pytest.raises(ModelError, match=r"cannot read .*short\.gguf: it is no complete GGUF file: .+ Download it"):
+        with pytest.raises(
+            ModelError,
+            match=(
+                r"cannot read .*short\.gguf: it is no complete GGUF file: .+ Download "
+                r"it"
+            ),
+        ):
             load(short)
 
 
 def test_another_file_is_no_gguf_file(tmp_path):
     (tmp_path / "text.gguf").write_text("once upon a time " * 100)
-    with pytest.raises(ModelError, match=r"it is no complete GGUF file: GGUF magic invalid\. Download it again"):
+    with pytest.raises(
+        ModelError,
+        match=r"it is no complete GGUF file: GGUF magic invalid\. Download it again",
+    ):
         Model.load(tmp_path / "text.gguf")
 
 
@@ -218,7 +294,11 @@ def test_a_missing_package_is_named(plain, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gguf", None)
     for load in (Model.load, load_tokenizer):
         with pytest.raises(
-            ModelError, match=r"copy\.gguf: .*gguf is not installed\. Run: pip install 'foreword\[gguf\]'"
+            ModelError,
+            match=(
+                r"copy\.gguf: .*gguf is not installed\. Run: pip install "
+                r"'foreword\[gguf\]'"
+            ),
         ):
             load(copy)
 
@@ -226,21 +306,46 @@ def test_a_missing_package_is_named(plain, tmp_path, monkeypatch):
 def test_a_type_that_is_not_supported_is_named(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
     kind = gguf.GGMLQuantizationType.IQ2_XXS
-    writer.add_tensor("token_embd.weight", torch.zeros(8, 66, dtype=torch.uint8).numpy(), raw_dtype=kind)
+    writer.add_tensor(
+        "token_embd.weight",
+        torch.zeros(8, 66, dtype=torch.uint8).numpy(),
+        raw_dtype=kind,
+    )
     gguf_files.finish(writer)
-    with pytest.raises(ModelError, match=r"cannot read the tensor token_embd\.weight: its type IQ2_XXS is not"):
+    with pytest.raises(
+        ModelError,
+        match=r"cannot read the tensor token_embd\.weight: its type IQ2_XXS is not",
+    ):
         Model.load(tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize(
     ("architecture", "fields", "reason"),
     [
-        ("bert", {}, r"its architecture 'bert' is not supported\. Use a file of one of llama, qwen2"),
-        ("llama", {"split.count": 3}, r"it is one of several parts\. Join them: llama-gguf-split --merge"),
-        ("llama", {}, r"it lacks token_embd\.weight\. Use a file that holds a language model"),
+        (
+            "bert",
+            {},
+            (
+                r"its architecture 'bert' is not supported\. Use a file of one of "
+                r"llama, "
+                r"qwen2"
+            ),
+        ),
+        (
+            "llama",
+            {"split.count": 3},
+            r"it is one of several parts\. Join them: llama-gguf-split --merge",
+        ),
+        (
+            "llama",
+            {},
+            r"it lacks token_embd\.weight\. Use a file that holds a language model",
+        ),
     ],
 )
-def test_files_that_hold_something_else_are_refused(tmp_path, architecture, fields, reason):
+def test_files_that_hold_something_else_are_refused(
+    tmp_path, architecture, fields, reason
+):
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", architecture)
     for name, value in fields.items():
         writer.add_uint16(name, value)
@@ -251,6 +356,13 @@ def test_files_that_hold_something_else_are_refused(tmp_path, architecture, fiel
 
 
 def test_a_file_without_a_tokenizer_says_so():
-    with pytest.raises(ModelError, match=r"cannot load a tokenizer from .*mixed\.gguf: .*tokenizer=False"):
+    with pytest.raises(
+        ModelError,
+        match=r"cannot load a tokenizer from .*mixed\.gguf: .*tokenizer=False",
+    ):
         load_tokenizer(QUANTIZED)
-    assert LLM(QUANTIZED, tokenizer=False, method="none").generate([[1, 2, 3]], GREEDY)[0].tokens
+    assert (
+        LLM(QUANTIZED, tokenizer=False, method="none")
+        .generate([[1, 2, 3]], GREEDY)[0]
+        .tokens
+    )

@@ -1,4 +1,6 @@
-"""Lengths in the header of a GGUF file are compared with the file before anything is read or made room for."""
+"""Lengths in the header of a GGUF file are compared with the file before anything is
+read or made room for.
+"""
 
 import struct
 import tracemalloc
@@ -22,7 +24,10 @@ UINT8, STRING, ARRAY, UINT64 = 0, 8, 9, 10
 HUGE = 100_000
 """Entries. Enough to see that they were read, few enough to read them all."""
 ROOM = 4 * 2**20
-"""Bytes. Most that is held while such a file is refused; 10 times less than HUGE entries take."""
+"""Bytes.
+
+Most that is held while such a file is refused; 10 times less than HUGE entries take.
+"""
 
 
 def text(value: str) -> bytes:
@@ -30,13 +35,21 @@ def text(value: str) -> bytes:
 
 
 def header(*fields: bytes, tensors: bytes = b"", count: int = 0) -> bytes:
-    architecture = text("general.architecture") + struct.pack("<I", STRING) + text("llama")
+    architecture = (
+        text("general.architecture") + struct.pack("<I", STRING) + text("llama")
+    )
     whole = (architecture, *fields)
-    return b"GGUF" + struct.pack("<IQQ", 3, count, len(whole)) + b"".join(whole) + tensors
+    return (
+        b"GGUF" + struct.pack("<IQQ", 3, count, len(whole)) + b"".join(whole) + tensors
+    )
 
 
 def array(kind: int, count: int, content: bytes = b"") -> bytes:
-    return text("tokenizer.ggml.tokens") + struct.pack("<IIQ", ARRAY, kind, count) + content
+    return (
+        text("tokenizer.ggml.tokens")
+        + struct.pack("<IIQ", ARRAY, kind, count)
+        + content
+    )
 
 
 def tensor(sizes: list[int], offset: int) -> bytes:
@@ -47,16 +60,23 @@ def tensor(sizes: list[int], offset: int) -> bytes:
 def refused(path: Path, content: bytes, reason: str) -> None:
     path.write_bytes(content)
     tracemalloc.start()
-    with pytest.raises(ModelError, match=rf"it is no complete GGUF file: {reason}.*Download it again"):
+    with pytest.raises(
+        ModelError, match=rf"it is no complete GGUF file: {reason}.*Download it again"
+    ):
         Model.load(path)
     held = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert held < ROOM
 
 
-@pytest.mark.parametrize(("kind", "content"), [(UINT8, b""), (STRING, text("a")), (ARRAY, b""), (UINT64, bytes(80))])
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [(UINT8, b""), (STRING, text("a")), (ARRAY, b""), (UINT64, bytes(80))],
+)
 def test_array_beyond_the_file_is_refused_before_it_is_read(tmp_path, kind, content):
-    refused(tmp_path / "a.gguf", header(array(kind, HUGE, content)), "an array ends at byte")
+    refused(
+        tmp_path / "a.gguf", header(array(kind, HUGE, content)), "an array ends at byte"
+    )
 
 
 def test_text_beyond_the_file_is_refused(tmp_path):
@@ -78,7 +98,9 @@ def test_offset_beyond_the_file_is_refused(tmp_path, offset):
 
 def test_number_of_dimensions_beyond_the_file_is_refused(tmp_path):
     about = text("token_embd.weight") + struct.pack("<I", 2**31)
-    refused(tmp_path / "a.gguf", header(tensors=about, count=1), "its header ends at byte")
+    refused(
+        tmp_path / "a.gguf", header(tensors=about, count=1), "its header ends at byte"
+    )
 
 
 def test_values_of_a_header_are_bounded_in_all(tmp_path, monkeypatch):
@@ -93,7 +115,10 @@ def test_more_layers_than_tensors_are_refused(tmp_path):
     writer.add_block_count(10**6)
     writer.add_tensor("token_embd.weight", np.ones((8, 4), dtype=np.float32))
     gguf_files.finish(writer)
-    with pytest.raises(ModelError, match=r"its header says 1000000 layers, and it holds 1 tensors\. Download"):
+    with pytest.raises(
+        ModelError,
+        match=r"its header says 1000000 layers, and it holds 1 tensors\. Download",
+    ):
         Model.load(path)
 
 
@@ -103,6 +128,10 @@ def test_sizes_beyond_the_tensors_are_refused(tmp_path):
     model.config.intermediate_size = 10**9
     write(source("the draft", model, load_tokenizer(starter.draft())), path)
     with pytest.raises(
-        ModelError, match=r"blk\.0\.ffn_gate\.weight holds 49152 weights, and its fields ask for 128000"
+        ModelError,
+        match=(
+            r"blk\.0\.ffn_gate\.weight holds 49152 weights, and its fields ask for "
+            r"128000"
+        ),
     ):
         Model.load(path)

@@ -1,4 +1,6 @@
-"""Tokenizers of files whose architecture not every transformers reads are those it builds for a Llama's file."""
+"""Tokenizers of files whose architecture not every transformers reads are those it
+builds for a Llama's file.
+"""
 
 from pathlib import Path
 
@@ -15,7 +17,10 @@ from foreword.bench.peers.gguf import write
 from foreword.errors import ModelError
 from foreword.model import load_tokenizer
 
-TEXT = "The year 2024 was  über\n\ngood, 12½ isn't DON'T McDonald it?/\n<|endoftext|> <|end|>cafe\u0301 123 4567"
+TEXT = (
+    "The year 2024 was  über\n\ngood, 12½ isn't DON'T McDonald it?/\n<|endoftext|> "
+    "<|end|>cafe\u0301 123 4567"
+)
 FAMILIES = {
     "smollm3": "llama-bpe",
     "lfm2": "lfm2",
@@ -34,12 +39,19 @@ def plain(tmp_path_factory) -> Path:
 
 
 def words(plain: Path, path: Path, architecture: str, **more: object) -> Path:
-    """A file with the tokenizer of another, some of its fields changed, and no model."""
+    """A file with the tokenizer of another, some of its fields changed, and
+    no model.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     for field in gguf.GGUFReader(plain).fields.values():
         value = more.get(field.name, field.contents())
         if field.name.startswith("tokenizer.") and value is not None:
-            writer.add_key_value(field.name, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
+            writer.add_key_value(
+                field.name,
+                value,
+                field.types[0],
+                field.types[-1] if len(field.types) > 1 else None,
+            )
     if place := more.get("tokenizer.ggml.bos_token_id"):
         writer.add_bos_token_id(place)
     writer.add_tensor("token_embd.weight", np.zeros((8, 32), np.float32))
@@ -49,7 +61,10 @@ def words(plain: Path, path: Path, architecture: str, **more: object) -> Path:
 
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_tokens_are_those_of_a_llama_with_that_split(plain, tmp_path, architecture):
-    fields = {"tokenizer.ggml.pre": FAMILIES[architecture], "tokenizer.ggml.add_bos_token": architecture != "lfm2"}
+    fields = {
+        "tokenizer.ggml.pre": FAMILIES[architecture],
+        "tokenizer.ggml.add_bos_token": architecture != "lfm2",
+    }
     theirs = load_tokenizer(words(plain, tmp_path / "llama.gguf", "llama", **fields))
     ours = load_tokenizer(words(plain, tmp_path / "model.gguf", architecture, **fields))
     split = theirs.backend_tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)
@@ -61,12 +76,31 @@ def test_tokens_are_those_of_a_llama_with_that_split(plain, tmp_path, architectu
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
-def test_the_token_before_a_text_is_that_of_the_split_where_a_file_does_not_say_it(plain, tmp_path):
-    begins = {"tokenizer.ggml.pre": "lfm2", "tokenizer.ggml.add_bos_token": None, "tokenizer.ggml.bos_token_id": 2}
-    assert load_tokenizer(words(plain, tmp_path / "model.gguf", "lfm2", **begins))("The").input_ids[0] == 2
+def test_the_token_before_a_text_is_that_of_the_split_where_a_file_does_not_say_it(
+    plain, tmp_path
+):
+    begins = {
+        "tokenizer.ggml.pre": "lfm2",
+        "tokenizer.ggml.add_bos_token": None,
+        "tokenizer.ggml.bos_token_id": 2,
+    }
+    assert (
+        load_tokenizer(words(plain, tmp_path / "model.gguf", "lfm2", **begins))(
+            "The"
+        ).input_ids[0]
+        == 2
+    )
 
 
 def test_another_kind_of_tokenizer_is_refused(plain, tmp_path):
-    path = words(plain, tmp_path / "model.gguf", "lfm2", **{"tokenizer.ggml.model": "llama"})
-    with pytest.raises(ModelError, match=r"its kind 'llama' is not supported with this architecture\. Give tokenizer="):
+    path = words(
+        plain, tmp_path / "model.gguf", "lfm2", **{"tokenizer.ggml.model": "llama"}
+    )
+    with pytest.raises(
+        ModelError,
+        match=(
+            r"its kind 'llama' is not supported with this architecture\. Give "
+            r"tokenizer="
+        ),
+    ):
         load_tokenizer(path)

@@ -34,11 +34,20 @@ def test_scores_are_those_of_transformers(folder):
 
 
 def test_the_matrix_of_an_expert_is_exact():
-    """All scales but the smallest, which no float32 holds in full, and the largest, which are NaN."""
-    blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)[:, torch.arange(250) % 16]
+    """All scales but the smallest, which no float32 holds in full, and the largest,
+    which are NaN.
+    """
+    blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)[
+        :, torch.arange(250) % 16
+    ]
     scales = torch.arange(3, 253, dtype=torch.uint8)[None]
     found = coded(blocks, scales).dense()
-    assert torch.equal(found, convert_moe_packed_tensors(blocks[None], scales[None], dtype=torch.float32)[0].T)
+    assert torch.equal(
+        found,
+        convert_moe_packed_tensors(blocks[None], scales[None], dtype=torch.float32)[
+            0
+        ].T,
+    )
 
 
 def test_missing_scales_are_named(folder, tmp_path):
@@ -47,5 +56,8 @@ def test_missing_scales_are_named(folder, tmp_path):
     name = "model.layers.0.mlp.experts.down_proj_scales"
     del tensors[name]
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=rf"cannot load the weights of .*: {name} is missing\. Download"):
+    with pytest.raises(
+        ModelError,
+        match=rf"cannot load the weights of .*: {name} is missing\. Download",
+    ):
         load_weights(tmp_path, read_config(tmp_path), torch.bfloat16)

@@ -1,4 +1,6 @@
-"""The native backend multiplies by the codes of a checkpoint; scores are nearly those of the dequantized weights."""
+"""The native backend multiplies by the codes of a checkpoint; scores are nearly those
+of the dequantized weights.
+"""
 
 from pathlib import Path
 
@@ -18,16 +20,32 @@ from foreword.model.loading.load import load_weights
 from foreword.native import forward
 from running import prompts
 
-pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+pytestmark = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
 HERE = Path(__file__).parent
-CODED = ["awq", "gptq-4", "gptq-4-asym", "gptq-8-asym", "compressed-w4a16-asym", "compressed-w8a8", "bitsandbytes-nf4"]
+CODED = [
+    "awq",
+    "gptq-4",
+    "gptq-4-asym",
+    "gptq-8-asym",
+    "compressed-w4a16-asym",
+    "compressed-w8a8",
+    "bitsandbytes-nf4",
+]
 CODED += ["torchao-int4"]
 FAR = 0.01
-"""Nats a token. Rows are rounded to 8 bits in groups; a model of random weights lets more of that through than most."""
+"""Nats a token.
+
+Rows are rounded to 8 bits in groups; a model of random weights lets more of that
+through than most.
+"""
 
 
 def apart(path: Path, tokens: list[int]) -> tuple[Model, torch.Tensor]:
-    """The model on the native backend, and the KL divergence of its scores from those of float32, after each token."""
+    """The model on the native backend, and the KL divergence of its scores from those
+    of float32, after each token.
+    """
     model = Model.load(path, device="cpu", dtype="bfloat16")
     model.open(1, len(tokens) + 1)
     found = model.read([Read(1, 0, tokens, keep=len(tokens))]).log_softmax(-1)
@@ -39,7 +57,9 @@ def apart(path: Path, tokens: list[int]) -> tuple[Model, torch.Tensor]:
 
 @pytest.mark.parametrize("name", CODED)
 def test_scores_of_recorded_checkpoints(name):
-    model, nats = apart(HERE / "recorded" / name, [token % 64 for token in range(3, 200, 7)])
+    model, nats = apart(
+        HERE / "recorded" / name, [token % 64 for token in range(3, 200, 7)]
+    )
     assert model.capability.backend == "native"
     assert 4 < float(model.weights.removesuffix(" bits")) < 13
     assert nats.mean() < FAR
@@ -51,7 +71,9 @@ def file(tmp_path_factory, request) -> Path:
     plain = tmp_path_factory.mktemp("gguf") / "plain.gguf"
     hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
     write(source("the draft", hf, load_tokenizer(starter.draft())), plain)
-    return gguf_files.quantized(plain, plain.with_name(f"{request.param}.gguf"), request.param)
+    return gguf_files.quantized(
+        plain, plain.with_name(f"{request.param}.gguf"), request.param
+    )
 
 
 def test_scores_of_gguf_files(file):
@@ -81,11 +103,15 @@ def test_drafts_leave_the_text_of_a_gguf_file_unchanged(file, method, temperatur
 
 
 def test_weights_in_few_bits_are_not_quantized_again(file):
-    with pytest.raises(ModelError, match=r"it has \d+\.\d bits weights. Leave 'weights' out"):
+    with pytest.raises(
+        ModelError, match=r"it has \d+\.\d bits weights. Leave 'weights' out"
+    ):
         Model.load(file, device="cpu", weights="int4")
 
 
 @pytest.mark.parametrize("backend", ["native", "cache"])
 def test_codes_are_not_kept_beside_what_a_backend_holds(backend):
-    model = Model.load(HERE / "mixed.gguf", device="cpu", dtype="bfloat16", backend=backend)
+    model = Model.load(
+        HERE / "mixed.gguf", device="cpu", dtype="bfloat16", backend=backend
+    )
     assert not any(hasattr(part, "coded") for part in model.hf.modules())

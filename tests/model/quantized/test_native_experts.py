@@ -1,4 +1,6 @@
-"""Experts of a checkpoint are multiplied as codes; their scores and texts are those of the dequantized weights."""
+"""Experts of a checkpoint are multiplied as codes; their scores and texts are those of
+the dequantized weights.
+"""
 
 from pathlib import Path
 
@@ -15,12 +17,25 @@ from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.native import forward
 
-pytestmark = pytest.mark.skipif(forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}")
+pytestmark = pytest.mark.skipif(
+    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
+)
 SIZES = dict(
-    vocab_size=96, hidden_size=128, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=256, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=64,
-    initializer_range=0.15, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-)  # fmt: skip
+    vocab_size=96,
+    hidden_size=128,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    num_experts=8,
+    num_experts_per_tok=2,
+    moe_intermediate_size=64,
+    initializer_range=0.15,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
 FIELDS = dict(expert_count=8, expert_used_count=2, expert_feed_forward_length=64)
 FILES = {
     "qwen3moe, Q4_0": Qwen3MoeConfig(**SIZES, head_dim=32, norm_topk_prob=True),
@@ -30,19 +45,36 @@ FILES = {
 }
 RECORDED = Path(__file__).parent / "recorded" / "gguf-gpt-oss"
 FAR = 0.01
-"""Nats of a middling token, as in test_native.py: a row that trusts two experts alike asks now one, now the other."""
+"""Nats of a middling token, as in test_native.py: a row that trusts two experts alike
+asks now one, now the other.
+"""
 
 
 @pytest.fixture(scope="module", params=[*FILES, "gpt-oss", "gpt-oss in safetensors"])
 def file(request, tmp_path_factory) -> Path:
     """Matrices of gpt-oss are in bfloat16, but for the experts."""
     if request.param.startswith("gpt-oss"):
-        return RECORDED if request.param.endswith("safetensors") else RECORDED / "model.gguf"
+        return (
+            RECORDED
+            if request.param.endswith("safetensors")
+            else RECORDED / "model.gguf"
+        )
     config, (architecture, kind) = FILES[request.param], request.param.split(", ")
     torch.manual_seed(1)
     model = loader(config).from_config(config).float().eval()
-    more = dict(attention__key_length=32) if architecture == "qwen3moe" else dict(expert_shared_feed_forward_length=128)
-    return gguf_files.write(model, tmp_path_factory.mktemp("moe") / "model.gguf", architecture, kind, **FIELDS, **more)
+    more = (
+        dict(attention__key_length=32)
+        if architecture == "qwen3moe"
+        else dict(expert_shared_feed_forward_length=128)
+    )
+    return gguf_files.write(
+        model,
+        tmp_path_factory.mktemp("moe") / "model.gguf",
+        architecture,
+        kind,
+        **FIELDS,
+        **more,
+    )
 
 
 def test_codes_have_the_order_of_the_weights(file):
@@ -61,7 +93,11 @@ def test_scores_are_nearly_those_of_the_dequantized_weights(file):
     model.open(1, len(tokens) + 1)
     found = model.read([Read(1, 0, tokens, keep=len(tokens))]).log_softmax(-1)
     with torch.inference_mode():
-        whole = load_weights(file, read_config(file), torch.float32)(torch.tensor([tokens])).logits[0].log_softmax(-1)
+        whole = (
+            load_weights(file, read_config(file), torch.float32)(torch.tensor([tokens]))
+            .logits[0]
+            .log_softmax(-1)
+        )
     assert (whole.exp() * (whole - found)).sum(-1).median() < FAR
 
 
@@ -73,7 +109,10 @@ def test_scores_do_not_depend_on_the_rows_of_a_forward(file, rows):
     whole = model.read([Read(1, 0, tokens, keep=len(tokens))])
     model.open(2, len(tokens) + 1)
     parts = [tokens[at : at + rows] for at in range(0, len(tokens), rows)]
-    read = [model.read([Read(2, at * rows, part, keep=len(part))]) for at, part in enumerate(parts)]
+    read = [
+        model.read([Read(2, at * rows, part, keep=len(part))])
+        for at, part in enumerate(parts)
+    ]
     assert torch.equal(torch.cat(read), whole)
 
 
@@ -82,7 +121,10 @@ def test_drafts_leave_the_text_unchanged(file, temperature):
     llm = LLM(file, tokenizer=False)
     how = dict(temperature=temperature, seed=3, max_tokens=60, ignore_eos=True)
     texts = [[1, 2, 3, 4] * 5, [7, 8, 9] * 3, [5, 6]]
-    plain = [llm.generate([text], SamplingParams(**how, method="none"))[0].tokens for text in texts]
+    plain = [
+        llm.generate([text], SamplingParams(**how, method="none"))[0].tokens
+        for text in texts
+    ]
     drafted = llm.generate(texts, SamplingParams(**how, method="layers", nodes=4))
     assert [one.tokens for one in drafted] == plain
     assert sum(one.stats.accepted for one in drafted) > 0

@@ -1,4 +1,6 @@
-"""Written checkpoints in few bits: what is read back is what was quantized, and codes are the nearest they can be."""
+"""Written checkpoints in few bits: what is read back is what was quantized, and codes
+are the nearest they can be.
+"""
 
 import json
 
@@ -29,16 +31,26 @@ def test_what_is_read_back_is_what_was_written(written):
     bits = {"int4": 4, "int8": 8}[form]
     read = load_weights(done.folder, read_config(done.folder), torch.bfloat16)
     whole = load_weights(starter.draft(), read_config(starter.draft()), torch.bfloat16)
-    layers = {name: part for name, part in read.named_modules() if hasattr(part, "coded")}
+    layers = {
+        name: part for name, part in read.named_modules() if hasattr(part, "coded")
+    }
     assert len(layers) == done.matrices == 14
     for name, part in layers.items():
         weight = whole.get_submodule(name).weight.float()
         codes, scales = quantized(weight, bits, 64 if bits == 4 else weight.shape[1])
-        dense = (codes.unflatten(1, (scales.shape[1], -1)) * scales.float()[..., None]).flatten(1)
+        dense = (
+            codes.unflatten(1, (scales.shape[1], -1)) * scales.float()[..., None]
+        ).flatten(1)
         assert torch.equal(part.coded.read().dense(), dense)
         assert torch.equal(part.weight, dense.bfloat16())
-    others = {name: tensor for name, tensor in read.state_dict().items() if name.removesuffix(".weight") not in layers}
-    assert all(torch.equal(whole.state_dict()[name], tensor) for name, tensor in others.items())
+    others = {
+        name: tensor
+        for name, tensor in read.state_dict().items()
+        if name.removesuffix(".weight") not in layers
+    }
+    assert all(
+        torch.equal(whole.state_dict()[name], tensor) for name, tensor in others.items()
+    )
     saved = sum(part.weight.numel() for part in layers.values()) * (2 - bits / 8)
     assert 0.9 * saved < done.before - done.after < saved  # scales, and embeddings stay
 
@@ -46,7 +58,9 @@ def test_what_is_read_back_is_what_was_written(written):
 def test_words_are_those_of_the_form_on_disk(written):
     done, form = written
     bits = {"int4": 4, "int8": 8}[form]
-    settings = json.loads((done.folder / "config.json").read_text())["quantization_config"]
+    settings = json.loads((done.folder / "config.json").read_text())[
+        "quantization_config"
+    ]
     assert settings["config_groups"]["group_0"]["weights"]["num_bits"] == bits
     assert settings["ignore"] == ["lm_head"]
     tensors = load_file(done.folder / "model.safetensors")
@@ -84,8 +98,16 @@ def test_drafts_leave_the_text_unchanged(written, temperature):
 
 def test_a_model_whose_sizes_do_not_fit_is_refused(tmp_path):
     folder = tmp_path / "odd"
-    sizes = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=1, num_attention_heads=3, vocab_size=64)
+    sizes = dict(
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        vocab_size=64,
+    )
     LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder)
-    with pytest.raises(ModelError, match=r"has no nn\.Linear layer with a multiple of 64 inputs"):
+    with pytest.raises(
+        ModelError, match=r"has no nn\.Linear layer with a multiple of 64 inputs"
+    ):
         write(folder, tmp_path / "out", "int4")
     assert not (tmp_path / "out").exists()

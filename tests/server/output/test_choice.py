@@ -1,4 +1,6 @@
-"""Grammars of tool calls accept good calls and no others, and the parser of the format reads what they accept."""
+"""Grammars of tool calls accept good calls and no others, and the parser of the format
+reads what they accept.
+"""
 
 import json
 import random
@@ -14,7 +16,14 @@ from foreword.chats import functions_of
 from foreword.server.output import FORMATS, REASONING, structural_tag
 from outputs import FUNCTIONS, calls, completed, content, parsed, raw
 
-SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>")
+SPECIAL = (
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[THINK]",
+    "[/THINK]",
+    "<tool_call>",
+    "</tool_call>",
+)
 END = "</s>"
 VOCABULARY = [END, *SPECIAL, *map(chr, range(32, 127)), "\n", "é", "</parameter>"]
 CLOSING = {*'}]"/>,', "</parameter>"}
@@ -33,16 +42,24 @@ TWO = {
     "hermes": ONE["hermes"] + "\n" + ONE["hermes"],
     "qwen-coder": ONE["qwen-coder"] + "\n" + ONE["qwen-coder"],
     "llama": ONE["llama"] + "; " + ONE["llama"],
-    "mistral": '[TOOL_CALLS][{{"name": "{}", "arguments": {}}}, {{"name": "{}", "arguments": {}}}]',
+    "mistral": (
+        '[TOOL_CALLS][{{"name": "{}", "arguments": {}}}, {{"name": "{}", "arguments": '
+        "{}}}]"
+    ),
     "mistral-args": ONE["mistral-args"] * 2,
-    "generic": '{{"tool_calls": [{{"name": "{}", "arguments": {}}}, {{"name": "{}", "arguments": {}}}]}}',
+    "generic": (
+        '{{"tool_calls": [{{"name": "{}", "arguments": {}}}, {{"name": "{}", '
+        '"arguments": {}}}]}}'
+    ),
 }
 """A call, and two, as models write them."""
 
 
 @cache
 def compiler() -> xgrammar.GrammarCompiler:
-    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[0]))
+    return xgrammar.GrammarCompiler(
+        xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[0])
+    )
 
 
 def arguments(format: str, text: str) -> str:
@@ -51,20 +68,31 @@ def arguments(format: str, text: str) -> str:
         return text
     given = json.loads(text).items()
     return "".join(
-        f"<parameter={key}>{one if isinstance(one, str) else json.dumps(one)}</parameter>" for key, one in given
+        f"<parameter={key}>{one if isinstance(one, str) else json.dumps(one)}</parameter>"
+        for key, one in given
     )
 
 
 def filled(format: str, template: dict[str, str], *pairs: tuple[str, str]) -> str:
-    return template[format].format(*(part for name, text in pairs for part in (name, arguments(format, text))))
+    return template[format].format(
+        *(part for name, text in pairs for part in (name, arguments(format, text)))
+    )
 
 
-def accepts(format: str, text: str, choice: object = "required", **options: object) -> bool:
-    """Whether the grammar takes the text token by token, special ones whole, and then its end."""
+def accepts(
+    format: str, text: str, choice: object = "required", **options: object
+) -> bool:
+    """Whether the grammar takes the text token by token, special ones whole, and then
+    its end.
+    """
     tag = structural_tag(FORMATS[format], FUNCTIONS, choice, **options)
-    matcher = xgrammar.GrammarMatcher(compiler().compile_structural_tag(json.dumps(tag)))
+    matcher = xgrammar.GrammarMatcher(
+        compiler().compile_structural_tag(json.dumps(tag))
+    )
     while text:
-        whole = next((one for one in options.get("special", ()) if text.startswith(one)), text[0])
+        whole = next(
+            (one for one in options.get("special", ()) if text.startswith(one)), text[0]
+        )
         if not matcher.accept_token(VOCABULARY.index(whole)):
             return False
         text = text[len(whole) :]
@@ -72,13 +100,19 @@ def accepts(format: str, text: str, choice: object = "required", **options: obje
 
 
 @pytest.mark.parametrize("special", [(), SPECIAL], ids=["text", "tokens"])
-@pytest.mark.parametrize("choice", ["required", "auto", NAMED], ids=["required", "auto", "named"])
+@pytest.mark.parametrize(
+    "choice", ["required", "auto", NAMED], ids=["required", "auto", "named"]
+)
 @pytest.mark.parametrize("format", FORMATS)
-def test_good_calls_are_accepted_and_read_back(format: str, choice: object, special: tuple[str, ...]):
+def test_good_calls_are_accepted_and_read_back(
+    format: str, choice: object, special: tuple[str, ...]
+):
     text = filled(format, ONE, ("get_weather", PARIS))
     assert accepts(format, text, choice, special=special)
     events = parsed(format, [text])
-    assert [(name, json.loads(got)) for name, got in calls(events)] == [("get_weather", json.loads(PARIS))]
+    assert [(name, json.loads(got)) for name, got in calls(events)] == [
+        ("get_weather", json.loads(PARIS))
+    ]
     assert completed(events) == [True]
     assert content(events) == ""
 
@@ -89,10 +123,15 @@ def test_a_second_call_is_accepted_where_it_may_follow(format: str, choice: str)
     text = filled(format, TWO, ("get_weather", PARIS), ("get", EMPTY))
     assert accepts(format, text, choice)
     assert not accepts(format, text, choice, parallel=False)
-    assert not accepts(format, filled(format, TWO, *[("get_weather", PARIS)] * 2), NAMED)
+    assert not accepts(
+        format, filled(format, TWO, *[("get_weather", PARIS)] * 2), NAMED
+    )
     events = parsed(format, [text])
     assert [name for name, _ in calls(events)] == ["get_weather", "get"]
-    assert [json.loads(got) for _, got in calls(events)] == [json.loads(PARIS), json.loads(EMPTY)]
+    assert [json.loads(got) for _, got in calls(events)] == [
+        json.loads(PARIS),
+        json.loads(EMPTY),
+    ]
     assert completed(events) == [True, True]
 
 
@@ -123,30 +162,46 @@ def test_content_is_accepted_only_where_no_call_is_required(format: str):
 
 @pytest.mark.parametrize("special", [(), SPECIAL], ids=["text", "tokens"])
 @pytest.mark.parametrize("tags", REASONING)
-@pytest.mark.parametrize("choice", ["required", "auto", NAMED], ids=["required", "auto", "named"])
+@pytest.mark.parametrize(
+    "choice", ["required", "auto", NAMED], ids=["required", "auto", "named"]
+)
 @pytest.mark.parametrize("format", FORMATS)
-def test_reasoning_may_come_first(format: str, choice: object, tags: str, special: tuple[str, ...]):
+def test_reasoning_may_come_first(
+    format: str, choice: object, tags: str, special: tuple[str, ...]
+):
     call, found = filled(format, ONE, ("get_weather", PARIS)), REASONING[tags]
     options = {"reasoning": found, "special": special}
     body = f"Paris is meant. {{\n{found.close}\n\n{call}"
     assert accepts(format, body, choice, in_reasoning=True, **options)
     assert accepts(format, found.open + body, choice, **options)
     assert accepts(format, call, choice, **options)
-    assert not accepts(format, f"Paris is meant.{found.close}other", NAMED, in_reasoning=True, **options)
+    assert not accepts(
+        format,
+        f"Paris is meant.{found.close}other",
+        NAMED,
+        in_reasoning=True,
+        **options,
+    )
     events = parsed(format, [body], reasoning=found, in_reasoning=True)
     assert [name for name, _ in calls(events)] == ["get_weather"]
     assert raw(events) == body
 
 
 def test_arguments_are_always_an_object_and_follow_the_schema_unless_strict_is_false():
-    properties = {"properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+    properties = {
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
     for strict, other in ((True, False), (None, False), (False, True)):
         about = {"name": "get", "parameters": properties, "strict": strict}
         functions = functions_of([{"type": "function", "function": about}])
         tag = structural_tag(FORMATS["llama"], functions, "required")
         grammar = compiler().compile_structural_tag(json.dumps(tag))
         taken = [
-            xgrammar.GrammarMatcher(grammar).accept_string(ONE["llama"].format("get", text))
+            xgrammar.GrammarMatcher(grammar).accept_string(
+                ONE["llama"].format("get", text)
+            )
             for text in ('{"city": "Paris"}', "[1]", '{"a": 1}')
         ]
         assert taken == [True, False, other]
@@ -167,7 +222,14 @@ def test_nothing_is_forced_where_nothing_must_be():
 
 
 @pytest.mark.parametrize(
-    "choice", ["any", None, 1, {"type": "function"}, {"type": "function", "function": {"name": 1}}]
+    "choice",
+    [
+        "any",
+        None,
+        1,
+        {"type": "function"},
+        {"type": "function", "function": {"name": 1}},
+    ],
 )
 def test_a_choice_that_is_none_is_refused(choice: object):
     with pytest.raises(InvalidRequest, match="cannot read tool_choice"):
@@ -191,7 +253,10 @@ def of(mode: object, *names: str) -> dict[str, object]:
 @pytest.mark.parametrize("mode", ["required", "auto"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_only_the_allowed_tools_are_called(format: str, mode: str):
-    weather, get = filled(format, ONE, ("get_weather", PARIS)), filled(format, ONE, ("get", EMPTY))
+    weather, get = (
+        filled(format, ONE, ("get_weather", PARIS)),
+        filled(format, ONE, ("get", EMPTY)),
+    )
     assert accepts(format, weather, of(mode, "get_weather"))
     assert not accepts(format, get, of(mode, "get_weather"))
     assert accepts(format, get, of(mode, "get", "get_weather"))
@@ -204,8 +269,17 @@ def test_only_the_allowed_tools_are_called(format: str, mode: str):
         (of("any", "get"), "cannot read tool_choice: allowed_tools needs a mode"),
         (of("auto"), "and a list of tools"),
         ({"type": "allowed_tools"}, "cannot read tool_choice: allowed_tools needs"),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["get"]}}, "cannot read tool_choice"),
-        (of("required", "get", "other"), "cannot allow the tool 'other': 'tools' has get_weather, get"),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": ["get"]},
+            },
+            "cannot read tool_choice",
+        ),
+        (
+            of("required", "get", "other"),
+            "cannot allow the tool 'other': 'tools' has get_weather, get",
+        ),
     ],
 )
 def test_allowed_tools_that_cannot_be_read_are_refused(choice: object, named: str):
@@ -217,11 +291,17 @@ def test_allowed_tools_that_cannot_be_read_are_refused(choice: object, named: st
 @pytest.mark.parametrize("choice", ["required", "auto"])
 @pytest.mark.parametrize("format", FORMATS)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_a_grammar_lets_through_is_read_as_calls(format: str, choice: str, seed: int):
-    """A random walk through the allowed tokens, from the beginning of a call where none is required."""
+def test_what_a_grammar_lets_through_is_read_as_calls(
+    format: str, choice: str, seed: int
+):
+    """A random walk through the allowed tokens, from the beginning of a call where none
+    is required.
+    """
     draw = random.Random(seed)
     tag = structural_tag(FORMATS[format], FUNCTIONS, choice)
-    matcher = xgrammar.GrammarMatcher(compiler().compile_structural_tag(json.dumps(tag)))
+    matcher = xgrammar.GrammarMatcher(
+        compiler().compile_structural_tag(json.dumps(tag))
+    )
     mask, text = (
         xgrammar.allocate_token_bitmask(1, len(VOCABULARY)),
         "" if choice == "required" else "Hi. " + begun(format),
@@ -229,9 +309,15 @@ def test_what_a_grammar_lets_through_is_read_as_calls(format: str, choice: str, 
     assert matcher.accept_string(text)
     for _ in range(240):
         matcher.fill_next_token_bitmask(mask)
-        allowed = [i for i in range(len(VOCABULARY)) if int(mask[0, i // 32]) >> (i % 32) & 1]
+        allowed = [
+            i for i in range(len(VOCABULARY)) if int(mask[0, i // 32]) >> (i % 32) & 1
+        ]
         common = [i for i in allowed if VOCABULARY[i] in CLOSING] or allowed
-        token = 0 if 0 in allowed and draw.random() < 0.3 else draw.choice(draw.choice((allowed, common)))
+        token = (
+            0
+            if 0 in allowed and draw.random() < 0.3
+            else draw.choice(draw.choice((allowed, common)))
+        )
         matcher.accept_token(token)
         if token == 0:
             events = parsed(format, [text])

@@ -10,8 +10,16 @@ from foreword.server.output.json_text import DEPTH, value
 from foreword.server.output.reader import Mismatch, Reader
 
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(), inner, max_size=4)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 END = "\x00"
@@ -50,8 +58,15 @@ def test_what_python_writes_is_read(found: object, ascii: bool, indent: int | No
     assert read(json.dumps(found, ensure_ascii=ascii, indent=indent))
 
 
-@given(values, st.integers(0), st.sampled_from([*'{}[]",:\\ \n01.eE-+untrfab', "\x01", "é"]), st.integers(0, 2))
-def test_what_was_spoilt_is_read_where_python_reads_it(found: object, place: int, put: str, gone: int):
+@given(
+    values,
+    st.integers(0),
+    st.sampled_from([*'{}[]",:\\ \n01.eE-+untrfab', "\x01", "é"]),
+    st.integers(0, 2),
+)
+def test_what_was_spoilt_is_read_where_python_reads_it(
+    found: object, place: int, put: str, gone: int
+):
     text = json.dumps(found)
     place %= len(text) + 1
     spoilt = text[:place] + put + text[place + gone :]

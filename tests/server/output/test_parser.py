@@ -1,4 +1,6 @@
-"""Outputs become events: the same wherever they are cut, and without losing a character."""
+"""Outputs become events: the same wherever they are cut, and without losing a
+character.
+"""
 
 import json
 import re
@@ -20,18 +22,72 @@ from foreword.server.output import (
     ToolCallEnd,
     named_format,
 )
-from outputs import FUNCTIONS, OUTPUTS, Output, calls, completed, content, parsed, parser, raw, reasoning
+from outputs import (
+    FUNCTIONS,
+    OUTPUTS,
+    Output,
+    calls,
+    completed,
+    content,
+    parsed,
+    parser,
+    raw,
+    reasoning,
+)
 
 WORDS = (
-    "<tool_call>", "</tool_call>", "<function=get>", "<function=get_weather>", "</function>", "<parameter=city>",
-    "<parameter=x>", "</parameter>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "get", "get_weather",
-    '{"name": "get", "arguments": ', '{"name":"get_weather","parameters":', '{"arguments": {"a": 1}, "name": "get"}',
-    '{"tool_calls": [', "]}", "```json", "```", "<think>", "</think>", "[THINK]", "[/THINK]", '{"a": 1}', '{"a": "b\\',
-    "{", "}", "[", "]", '"', ",", ";", ":", " ", "\n", "\\", "<", "tool", "é", "1", "-0.", "true", "nul", "\x00",
+    "<tool_call>",
+    "</tool_call>",
+    "<function=get>",
+    "<function=get_weather>",
+    "</function>",
+    "<parameter=city>",
+    "<parameter=x>",
+    "</parameter>",
+    "<|python_tag|>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "get",
+    "get_weather",
+    '{"name": "get", "arguments": ',
+    '{"name":"get_weather","parameters":',
+    '{"arguments": {"a": 1}, "name": "get"}',
+    '{"tool_calls": [',
+    "]}",
+    "```json",
+    "```",
+    "<think>",
+    "</think>",
+    "[THINK]",
+    "[/THINK]",
+    '{"a": 1}',
+    '{"a": "b\\',
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    ",",
+    ";",
+    ":",
+    " ",
+    "\n",
+    "\\",
+    "<",
+    "tool",
+    "é",
+    "1",
+    "-0.",
+    "true",
+    "nul",
+    "\x00",
     "\ud800",
-)  # fmt: skip
+)
 """Pieces of which outputs of all formats are made."""
-texts = st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=4)), max_size=24).map("".join)
+texts = st.lists(
+    st.one_of(st.sampled_from(WORDS), st.text(max_size=4)), max_size=24
+).map("".join)
 
 
 def cut(text: str, places: list[int]) -> list[str]:
@@ -40,7 +96,9 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 
 def check(events: list[Event]) -> None:
-    """Calls are numbered, begun once and ended once, and complete ones are JSON objects of a known tool."""
+    """Calls are numbered, begun once and ended once, and complete ones are JSON objects
+    of a known tool.
+    """
     open_call, count = None, 0
     for event in events:
         if isinstance(event, ToolCall):
@@ -58,20 +116,30 @@ def check(events: list[Event]) -> None:
             assert isinstance(json.loads(arguments), dict)
 
 
-@pytest.mark.parametrize("output", OUTPUTS, ids=lambda one: f"{one.format}: {one.text[:40]}")
+@pytest.mark.parametrize(
+    "output", OUTPUTS, ids=lambda one: f"{one.format}: {one.text[:40]}"
+)
 def test_an_output_is_read_the_same_cut_anywhere(output: Output):
     whole = parsed(output.format, [output.text])
-    assert (content(whole), calls(whole), reasoning(whole)) == (output.content, output.calls, output.reasoning)
+    assert (content(whole), calls(whole), reasoning(whole)) == (
+        output.content,
+        output.calls,
+        output.reasoning,
+    )
     assert raw(whole) == output.text
     check(whole)
     for place in range(len(output.text) + 1):
-        assert parsed(output.format, [output.text[:place], output.text[place:]]) == whole
+        assert (
+            parsed(output.format, [output.text[:place], output.text[place:]]) == whole
+        )
     assert parsed(output.format, list(output.text)) == whole
 
 
 @given(st.sampled_from(OUTPUTS), st.lists(st.integers(0), max_size=12))
 def test_an_output_is_read_the_same_in_random_pieces(output: Output, places: list[int]):
-    assert parsed(output.format, cut(output.text, places)) == parsed(output.format, [output.text])
+    assert parsed(output.format, cut(output.text, places)) == parsed(
+        output.format, [output.text]
+    )
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -80,7 +148,9 @@ def test_an_output_is_read_the_same_in_random_pieces(output: Output, places: lis
 @example('[TOOL_CALLS][{"name": "get", "arguments": {}}, {"name', [], True)
 @example("<tool_call><function=get><parameter=x>" + "[" * 5000, [], False)
 @example('{"name": "get", "arguments": {"a": ' + "[" * 5000, [], False)
-def test_any_text_is_read_and_none_is_lost(format: str, text: str, places: list[int], opened: bool):
+def test_any_text_is_read_and_none_is_lost(
+    format: str, text: str, places: list[int], opened: bool
+):
     whole = parsed(format, [text], in_reasoning=opened)
     assert raw(whole) == text
     check(whole)
@@ -90,13 +160,17 @@ def test_any_text_is_read_and_none_is_lost(format: str, text: str, places: list[
     assert calls(only) == calls(whole)[:1]
 
 
-@pytest.mark.parametrize("output", OUTPUTS, ids=lambda one: f"{one.format}: {one.text[:40]}")
+@pytest.mark.parametrize(
+    "output", OUTPUTS, ids=lambda one: f"{one.format}: {one.text[:40]}"
+)
 def test_an_output_that_breaks_off_loses_nothing(output: Output):
     for end in range(len(output.text)):
         events = parsed(output.format, [output.text[:end]])
         assert raw(events) == output.text[:end]
         check(events)
-        assert [name for name, _ in calls(events)] == [name for name, _ in output.calls][: len(calls(events))]
+        assert [name for name, _ in calls(events)] == [
+            name for name, _ in output.calls
+        ][: len(calls(events))]
         for (_, got), (_, whole) in zip(calls(events), output.calls, strict=False):
             assert whole.startswith(got) or completed(events)[-1] is False
 
@@ -109,7 +183,9 @@ def test_arguments_that_break_off_are_incomplete():
 
 
 def test_arguments_that_are_no_json_end_the_call_and_go_on_as_text():
-    events = parsed("hermes", ['<tool_call>{"name": "get", "arguments": {"a": 1] </tool_call> Hi'])
+    events = parsed(
+        "hermes", ['<tool_call>{"name": "get", "arguments": {"a": 1] </tool_call> Hi']
+    )
     assert calls(events) == (("get", '{"a": 1'),)
     assert completed(events) == [False]
     assert content(events) == "] </tool_call> Hi"
@@ -124,13 +200,19 @@ def test_the_rest_of_a_frame_that_breaks_off_is_no_content():
     ):
         events = parsed("hermes", [text])
         assert (content(events), completed(events)) == (rest, [True])
-    events = parsed("mistral", ['[TOOL_CALLS][{"name": "get", "arguments": {}}, {"name'])
+    events = parsed(
+        "mistral", ['[TOOL_CALLS][{"name": "get", "arguments": {}}, {"name']
+    )
     assert content(events) == ', {"name'
 
 
 def test_a_call_after_a_broken_one_is_read():
     good = '<tool_call>{"name": "get", "arguments": {}}</tool_call>'
-    for broken in ("<tool_call>", '<tool_call>{"name": "get", "arguments": {"a": ', '<tool_call>{"name": '):
+    for broken in (
+        "<tool_call>",
+        '<tool_call>{"name": "get", "arguments": {"a": ',
+        '<tool_call>{"name": ',
+    ):
         events = parsed("hermes", [broken + good])
         assert calls(events)[-1] == ("get", "{}")
         assert completed(events)[-1]
@@ -139,7 +221,8 @@ def test_a_call_after_a_broken_one_is_read():
 def test_text_is_held_back_only_while_it_may_begin_a_tag():
     reading = parser("hermes")
     seen = [
-        (piece, [event.text for event in reading.push(piece)]) for piece in ("Hi", " ", "you <", "to", "ol", "s> <")
+        (piece, [event.text for event in reading.push(piece)])
+        for piece in ("Hi", " ", "you <", "to", "ol", "s> <")
     ]
     assert seen == [
         ("Hi", ["Hi"]),
@@ -162,7 +245,10 @@ def test_arguments_are_streamed_as_they_arrive():
     assert reading.push('c"}')[-1] == ToolCallEnd(0, complete=True)
     coder = parser("qwen-coder")
     begun = coder.push("<tool_call>\n<function=get_weather>\n<parameter=city>\nSaint-")
-    assert "".join(one.json for one in begun if isinstance(one, ToolArguments)) == '{"city": "Saint-'
+    assert (
+        "".join(one.json for one in begun if isinstance(one, ToolArguments))
+        == '{"city": "Saint-'
+    )
     assert [one.json for one in coder.push("Denis")] == ["Denis"]
 
 
@@ -196,7 +282,11 @@ def test_without_tools_a_call_is_content():
     assert content(parsed(None, [text])) == text
 
 
-@pytest.mark.parametrize("output", [one for one in OUTPUTS if len(one.calls) == 2], ids=lambda one: one.format)
+@pytest.mark.parametrize(
+    "output",
+    [one for one in OUTPUTS if len(one.calls) == 2],
+    ids=lambda one: one.format,
+)
 def test_only_one_call_is_read_if_others_may_not_follow(output: Output):
     reading = parser(output.format, parallel=False)
     events = [event for character in output.text for event in reading.push(character)]
@@ -209,8 +299,12 @@ def test_only_one_call_is_read_if_others_may_not_follow(output: Output):
 def test_ids_are_new_and_safe_in_urls():
     ids = []
     for _ in range(2):
-        reading = OutputParser(named_format("llama"), FUNCTIONS, reasoning=REASONING["xml"])
-        events = reading.push('{"name": "get", "parameters": {}};{"name": "get", "parameters": {}}')
+        reading = OutputParser(
+            named_format("llama"), FUNCTIONS, reasoning=REASONING["xml"]
+        )
+        events = reading.push(
+            '{"name": "get", "parameters": {}};{"name": "get", "parameters": {}}'
+        )
         ids += [event.id for event in events if isinstance(event, ToolCall)]
     assert len(set(ids)) == 4
     assert all(re.fullmatch(r"call_[A-Za-z0-9_-]{24}", one) for one in ids)

@@ -1,4 +1,6 @@
-"""The page about tool calls runs; what is read from a stream of drafted text is the text of plain decoding."""
+"""The page about tool calls runs; what is read from a stream of drafted text is the
+text of plain decoding.
+"""
 
 import re
 from dataclasses import replace
@@ -18,15 +20,25 @@ def test_the_page_runs_and_its_events_are_the_text_of_plain_decoding():
     exec(compile(block, str(PAGE), "exec"), names)
     assert raw(names["events"])
     params = SamplingParams(max_tokens=48, temperature=0, nodes=4)
-    plain = LLM(method="none").generate([names["prompt"]], replace(params, nodes=None))[0].text
+    plain = (
+        LLM(method="none")
+        .generate([names["prompt"]], replace(params, nodes=None))[0]
+        .text
+    )
     deltas = list(names["llm"].stream(names["prompt"], params))
     assert any("accepted" in delta.origins for delta in deltas)
     for name in FORMATS:
-        drafted, whole = (OutputParser(named_format(name), FUNCTIONS, new_id=str) for _ in range(2))
+        drafted, whole = (
+            OutputParser(named_format(name), FUNCTIONS, new_id=str) for _ in range(2)
+        )
         events = [event for delta in deltas for event in drafted.push(delta.text)]
-        assert merged([*events, *drafted.finish()]) == merged([*whole.push(plain), *whole.finish()])
+        assert merged([*events, *drafted.finish()]) == merged(
+            [*whole.push(plain), *whole.finish()]
+        )
 
 
 def test_the_page_names_every_format():
-    rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert {*rows} == {*FORMATS}

@@ -1,4 +1,6 @@
-"""Small GGUF files for tests: of any model of transformers, in any type that the package gguf can quantize to."""
+"""Small GGUF files for tests: of any model of transformers, in any type that the
+package gguf can quantize to.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,15 @@ from foreword.bench.peers.gguf import interleaved
 MATRIX, BLOCK = 2, 32
 
 
-def write(model: PreTrainedModel, path: Path, architecture: str, kind: str = "F32", **more: Any) -> Path:
-    """Write the weights and sizes of a model without a tokenizer, as llama.cpp's converter does.
+def write(
+    model: PreTrainedModel,
+    path: Path,
+    architecture: str,
+    kind: str = "F32",
+    **more: Any,
+) -> Path:
+    """Write the weights and sizes of a model without a tokenizer, as llama.cpp's
+    converter does.
 
     more: fields by name, dots written as two underscores; arrays become tensors.
     """
@@ -33,10 +42,20 @@ def write(model: PreTrainedModel, path: Path, architecture: str, kind: str = "F3
         "vocab_size": config.vocab_size,
         "rope.freq_base": float(rope.get("full_attention", rope)["rope_theta"]),
     }
-    tensors = {name: value for name, value in more.items() if isinstance(value, np.ndarray)}
-    fields = {name.replace("__", "."): value for name, value in more.items() if name not in tensors}
+    tensors = {
+        name: value for name, value in more.items() if isinstance(value, np.ndarray)
+    }
+    fields = {
+        name.replace("__", "."): value
+        for name, value in more.items()
+        if name not in tensors
+    }
     for name, value in (sizes | fields).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add = {
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+        }[type(value)]
         add(name if name.startswith("tokenizer.") else f"{architecture}.{name}", value)
     for name, value in tensors.items():
         writer.add_tensor(f"{name}.weight", value)
@@ -47,25 +66,37 @@ def write(model: PreTrainedModel, path: Path, architecture: str, kind: str = "F3
 
 
 def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
-    """Write a file with the fields of another, some of them changed or added, and its matrices in another type."""
+    """Write a file with the fields of another, some of them changed or added, and its
+    matrices in another type.
+    """
     read = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path, read.fields["general.architecture"].contents())
     for field in read.fields.values():
         if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            inner, value = field.types[-1] if len(field.types) > 1 else None, more.pop(field.name, field.contents())
+            inner, value = (
+                field.types[-1] if len(field.types) > 1 else None,
+                more.pop(field.name, field.contents()),
+            )
             if value is not None:
                 writer.add_key_value(field.name, value, field.types[0], inner)
     for name, value in more.items():
         {int: writer.add_uint32, str: writer.add_string}[type(value)](name, value)
     for tensor in read.tensors:
-        _add(writer, tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type), kind)
+        _add(
+            writer,
+            tensor.name,
+            gguf.quants.dequantize(tensor.data, tensor.tensor_type),
+            kind,
+        )
     finish(writer)
     return path
 
 
 def _tensors(model: PreTrainedModel, architecture: str):
     config = model.config
-    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    kind = next(
+        kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture
+    )
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     state = model.state_dict()
     if config.tie_word_embeddings:
@@ -85,15 +116,25 @@ def _tensors(model: PreTrainedModel, architecture: str):
             weight = interleaved(weight, config.num_key_value_heads)
         if architecture.startswith("gemma") and "norm" in theirs:
             weight = weight + 1
-        yield theirs if theirs.endswith((".weight", ".bias")) else f"{theirs}.weight", weight.squeeze(0).numpy()
+        yield (
+            theirs if theirs.endswith((".weight", ".bias")) else f"{theirs}.weight",
+            weight.squeeze(0).numpy(),
+        )
 
 
 def _add(writer: Any, name: str, value: np.ndarray, kind: str) -> None:
-    if value.ndim < MATRIX or value.shape[-1] % BLOCK or name.endswith(".bias") or kind == "F32":
+    if (
+        value.ndim < MATRIX
+        or value.shape[-1] % BLOCK
+        or name.endswith(".bias")
+        or kind == "F32"
+    ):
         writer.add_tensor(name, value.astype(np.float32))
     else:
         type_ = gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(name, gguf.quants.quantize(value.astype(np.float32), type_), raw_dtype=type_)
+        writer.add_tensor(
+            name, gguf.quants.quantize(value.astype(np.float32), type_), raw_dtype=type_
+        )
 
 
 def finish(writer: Any) -> None:

@@ -1,4 +1,6 @@
-"""A tiny model of each family that GGUF files are read of: architecture, config, and the fields of its file."""
+"""A tiny model of each family that GGUF files are read of: architecture, config, and
+the fields of its file.
+"""
 
 import math
 
@@ -33,7 +35,9 @@ EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
 TEXT = torch.randint(96, (1, 200), generator=torch.Generator().manual_seed(5))
 SPAN = torch.arange(16)
 SHORT, LONG = (1.0 + SPAN / 32).tolist(), (2.0 + SPAN / 8).tolist()
-LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+LLAMA3 = dict(
+    low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+)
 
 
 def rope(kind: str, **more: object) -> dict[str, object]:
@@ -41,18 +45,26 @@ def rope(kind: str, **more: object) -> dict[str, object]:
 
 
 def frequencies(base: float, count: int, factor: float) -> np.ndarray:
-    """What each frequency of Llama 3 is divided by, as llama.cpp's converter writes it."""
+    """What each frequency of Llama 3 is divided by, as llama.cpp's converter
+    writes it.
+    """
     found = []
     for i in range(count):
         length = 2 * math.pi * base ** (i / count)
         smooth = (8192 / length - 1) / 3
-        found.append(1 / ((1 - min(max(smooth, 0), 1)) / factor + min(max(smooth, 0), 1)))
+        found.append(
+            1 / ((1 - min(max(smooth, 0), 1)) / factor + min(max(smooth, 0), 1))
+        )
     return np.array(found, dtype=np.float32)
 
 
 FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     "llama": ("llama", LlamaConfig(**SIZES, **HEAD), dict(rope__dimension_count=32)),
-    "llama, tied": ("llama", LlamaConfig(**SIZES, **HEAD, tie_word_embeddings=True), dict(rope__dimension_count=32)),
+    "llama, tied": (
+        "llama",
+        LlamaConfig(**SIZES, **HEAD, tie_word_embeddings=True),
+        dict(rope__dimension_count=32),
+    ),
     "llama 3": (
         "llama",
         LlamaConfig(**SIZES, **HEAD, **rope("llama3", factor=8.0, **LLAMA3)),
@@ -61,13 +73,23 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     "llama, linear": (
         "llama",
         LlamaConfig(**SIZES, **HEAD, **rope("linear", factor=4.0)),
-        dict(rope__dimension_count=32, rope__scaling__type="linear", rope__scaling__factor=4.0),
+        dict(
+            rope__dimension_count=32,
+            rope__scaling__type="linear",
+            rope__scaling__factor=4.0,
+        ),
     ),
     "qwen2": ("qwen2", Qwen2Config(**SIZES), {}),
     "qwen2, yarn": (
         "qwen2",
-        Qwen2Config(**SIZES, **rope("yarn", factor=4.0, original_max_position_embeddings=64)),
-        dict(rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=64),
+        Qwen2Config(
+            **SIZES, **rope("yarn", factor=4.0, original_max_position_embeddings=64)
+        ),
+        dict(
+            rope__scaling__type="yarn",
+            rope__scaling__factor=4.0,
+            rope__scaling__original_context_length=64,
+        ),
     ),
     "qwen3": ("qwen3", Qwen3Config(**SIZES, **HEAD), dict(attention__key_length=32)),
     "gemma2": (
@@ -90,12 +112,17 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     "gemma3": (
         "gemma3",
         Gemma3TextConfig(
-            **SIZES | dict(num_hidden_layers=6),  # the last one attends to the whole text
+            # the last one attends to the whole text
+            **SIZES | dict(num_hidden_layers=6),
             **HEAD,
             query_pre_attn_scalar=32,
             sliding_window=16,
             rope_parameters={
-                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "full_attention": {
+                    "rope_type": "linear",
+                    "factor": 8.0,
+                    "rope_theta": 1e6,
+                },
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             },
         ),
@@ -106,10 +133,16 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
             rope__scaling__factor=8.0,
         ),
     ),
-    "phi3": ("phi3", Phi3Config(**SIZES, pad_token_id=0, sliding_window=16), dict(attention__sliding_window=16)),
+    "phi3": (
+        "phi3",
+        Phi3Config(**SIZES, pad_token_id=0, sliding_window=16),
+        dict(attention__sliding_window=16),
+    ),
     "phi3, partial": (
         "phi3",
-        Phi3Config(**SIZES, pad_token_id=0, **rope("default", partial_rotary_factor=0.75)),
+        Phi3Config(
+            **SIZES, pad_token_id=0, **rope("default", partial_rotary_factor=0.75)
+        ),
         dict(attention__sliding_window=0, rope__dimension_count=12),
     ),
     "phi3, long": (
@@ -139,12 +172,22 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     "qwen2moe": (
         "qwen2moe",
         Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=96),
-        dict(expert_count=4, expert_used_count=2, expert_feed_forward_length=64, expert_shared_feed_forward_length=96),
+        dict(
+            expert_count=4,
+            expert_used_count=2,
+            expert_feed_forward_length=64,
+            expert_shared_feed_forward_length=96,
+        ),
     ),
     "qwen3moe": (
         "qwen3moe",
         Qwen3MoeConfig(**SIZES, **HEAD, **EXPERTS, norm_topk_prob=True),
-        dict(attention__key_length=32, expert_count=4, expert_used_count=2, expert_feed_forward_length=64),
+        dict(
+            attention__key_length=32,
+            expert_count=4,
+            expert_used_count=2,
+            expert_feed_forward_length=64,
+        ),
     ),
 }
 
@@ -154,5 +197,7 @@ def random(config: PreTrainedConfig) -> PreTrainedModel:
     torch.manual_seed(1)
     model = loader(config).from_config(config).float().eval()
     for weight in model.parameters():
-        weight.normal_(std=0.2) if weight.dim() > 1 else weight.add_(torch.randn_like(weight) * 0.1)
+        weight.normal_(std=0.2) if weight.dim() > 1 else weight.add_(
+            torch.randn_like(weight) * 0.1
+        )
     return model

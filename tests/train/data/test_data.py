@@ -9,7 +9,10 @@ from foreword.errors import InvalidRequest
 from foreword.train.data.records import Record, read, split
 
 CHAT = {
-    "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}],
+    "messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+    ],
     "source": "greetings",
 }
 
@@ -23,7 +26,13 @@ def written(folder, *lines: str, name: str = "data.jsonl"):
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz"])
 def test_chats_and_texts_are_read_in_order(tmp_path, name):
-    path = written(tmp_path, json.dumps(CHAT), "", '{"text": "Once", "cut": true, "id": 7}', name=name)
+    path = written(
+        tmp_path,
+        json.dumps(CHAT),
+        "",
+        '{"text": "Once", "cut": true, "id": 7}',
+        name=name,
+    )
     chat = Record(turns=(("user", "Hi"), ("assistant", "Hello")), source="greetings")
     assert read([path, path]) == [chat, Record(text="Once", cut=True)] * 2
 
@@ -39,16 +48,24 @@ def test_chats_and_texts_are_read_in_order(tmp_path, name):
         ('{"text": 5}', "'text' must be a string"),
         ('{"text": "x", "source": 3}', "'source' must be a string"),
         ('{"messages": []}', "one or more"),
-        ('{"messages": [{"role": "user"}]}', "message 1 must have 'role' and 'content'"),
+        (
+            '{"messages": [{"role": "user"}]}',
+            "message 1 must have 'role' and 'content'",
+        ),
         ('{"messages": [{"role": "user", "content": "x"}, "y"]}', "message 2"),
-        ('{"messages": [{"role": "user", "content": "x"}]}', "no turn of the assistant"),
+        (
+            '{"messages": [{"role": "user", "content": "x"}]}',
+            "no turn of the assistant",
+        ),
     ],
 )
 def test_a_bad_record_is_named_by_file_and_line(tmp_path, line, says):
     path = written(tmp_path, json.dumps(CHAT), "", line)
     with pytest.raises(InvalidRequest, match=says) as error:
         read([path])
-    assert str(error.value).startswith((f"cannot read {path}:3: ", f"cannot train on {path}:3: "))
+    assert str(error.value).startswith(
+        (f"cannot read {path}:3: ", f"cannot train on {path}:3: ")
+    )
 
 
 def test_questions_alone_may_be_read_when_no_answers_are_needed(tmp_path):
@@ -71,15 +88,24 @@ def test_what_is_not_there_or_not_text_is_refused(tmp_path):
         read([cut])
 
 
-RECORDS = [Record(text=f"{source} {number // 2}", source=source) for source in "ab" for number in range(100)]
+RECORDS = [
+    Record(text=f"{source} {number // 2}", source=source)
+    for source in "ab"
+    for number in range(100)
+]
 """Every text occurs twice."""
 
 
 def test_every_source_is_held_out_and_no_beginning_is_on_both_sides():
     learnt, held_out = split(RECORDS, 20)
-    assert [sum(record.source == source for record in held_out) for source in "ab"] == [10, 10]
+    assert [sum(record.source == source for record in held_out) for source in "ab"] == [
+        10,
+        10,
+    ]
     assert len(learnt) + len(held_out) == len(RECORDS)
-    assert {record.opening for record in learnt} & {record.opening for record in held_out} == set()
+    assert {record.opening for record in learnt} & {
+        record.opening for record in held_out
+    } == set()
 
 
 def test_the_split_is_a_function_of_seed_and_contents():
@@ -92,10 +118,20 @@ def test_the_split_is_a_function_of_seed_and_contents():
 def test_never_more_records_are_held_out_than_asked_for():
     many = [Record(text=str(number), source=str(number // 2)) for number in range(100)]
     assert len(split(many, 10)[1]) == 10
-    assert len(split([Record(text="same")] * 50 + [Record(text=str(n)) for n in range(50)], 10)[1]) <= 10
+    assert (
+        len(
+            split(
+                [Record(text="same")] * 50 + [Record(text=str(n)) for n in range(50)],
+                10,
+            )[1]
+        )
+        <= 10
+    )
 
 
 def test_a_source_is_never_held_out_whole():
-    learnt, held_out = split([Record(text=str(number), source="x") for number in range(3)], 50)
+    learnt, held_out = split(
+        [Record(text=str(number), source="x") for number in range(3)], 50
+    )
     assert (len(learnt), len(held_out)) == (1, 2)
     assert split(RECORDS, 0) == (RECORDS, [])

@@ -1,4 +1,6 @@
-"""What a draft writes for its own correction: the right prompts, its own words, the same for the same seed."""
+"""What a draft writes for its own correction: the right prompts, its own words, the
+same for the same seed.
+"""
 
 import torch
 
@@ -17,7 +19,10 @@ def blocks() -> Block:
 def words(block: Block, row: int) -> list[tuple[list[int], list[int]]]:
     """(prompt, answer) of every piece of a row."""
     pieces = Block(block.tokens[row], block.positions[row], block.learnt[row]).pieces
-    return [(piece.tokens[: (first := piece.learnt.index(True))], piece.tokens[first:]) for piece in pieces]
+    return [
+        (piece.tokens[: (first := piece.learnt.index(True))], piece.tokens[first:])
+        for piece in pieces
+    ]
 
 
 def test_prompts_stay_and_answers_are_what_the_model_itself_says():
@@ -39,9 +44,13 @@ def test_prompts_stay_and_answers_are_what_the_model_itself_says():
 
 def test_an_answer_ends_where_the_model_ends_it():
     draft = llama(1)
-    free = words(Writer(draft, frozenset(), temperature=0.0).rewrite(blocks(), seed=0), 0)[1][1]
+    free = words(
+        Writer(draft, frozenset(), temperature=0.0).rewrite(blocks(), seed=0), 0
+    )[1][1]
     end = free[4]
-    ended = words(Writer(draft, frozenset([end]), temperature=0.0).rewrite(blocks(), seed=0), 0)[1][1]
+    ended = words(
+        Writer(draft, frozenset([end]), temperature=0.0).rewrite(blocks(), seed=0), 0
+    )[1][1]
     assert ended == free[: free.index(end) + 1]
 
 
@@ -58,6 +67,8 @@ def test_the_model_is_given_back_as_it_was():
     Writer(draft, frozenset()).rewrite(blocks(), seed=0)
     assert draft.training
     assert draft.config._attn_implementation == "sdpa"
-    assert all(parameter is before[name] for name, parameter in draft.named_parameters())
+    assert all(
+        parameter is before[name] for name, parameter in draft.named_parameters()
+    )
     draft(torch.tensor([[1, 2, 3]])).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in draft.parameters())

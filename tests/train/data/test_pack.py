@@ -1,4 +1,6 @@
-"""Which tokens are learnt, how records lie in blocks, and that the order of blocks is a function of the place alone."""
+"""Which tokens are learnt, how records lie in blocks, and that the order of blocks is a
+function of the place alone.
+"""
 
 import pytest
 
@@ -7,7 +9,14 @@ from foreword.train.data.packing import Block, Encoder, Packer, Piece, Place, st
 from foreword.train.data.records import Record
 from running import tokenizer
 
-CHAT = Record(turns=(("user", "Hi"), ("assistant", "Hello there"), ("user", "Bye"), ("assistant", "So long")))
+CHAT = Record(
+    turns=(
+        ("user", "Hi"),
+        ("assistant", "Hello there"),
+        ("user", "Bye"),
+        ("assistant", "So long"),
+    )
+)
 END = 0
 
 
@@ -16,7 +25,9 @@ def encoder() -> Encoder:
 
 
 def learnt(piece: Piece) -> str:
-    return tokenizer().decode([t for t, flag in zip(piece.tokens, piece.learnt, strict=True) if flag])
+    return tokenizer().decode(
+        [t for t, flag in zip(piece.tokens, piece.learnt, strict=True) if flag]
+    )
 
 
 def test_the_answers_and_their_ends_are_learnt_and_nothing_else():
@@ -27,7 +38,9 @@ def test_the_answers_and_their_ends_are_learnt_and_nothing_else():
 
 
 def test_a_prompt_is_what_the_target_reads_before_it_answers():
-    asked = tokenizer().apply_chat_template(CHAT.messages[:1], add_generation_prompt=True, return_dict=True)
+    asked = tokenizer().apply_chat_template(
+        CHAT.messages[:1], add_generation_prompt=True, return_dict=True
+    )
     assert encoder().prompt(CHAT) == asked["input_ids"]
     text = Record(text="one two three four five six seven eight")
     assert encoder().prompt(text) == encoder()(text).tokens[: len(encoder()(text)) // 4]
@@ -46,7 +59,8 @@ def test_a_text_is_learnt_whole_with_its_end():
 
 def test_what_a_template_rewrites_later_is_not_learnt(monkeypatch):
     forgetful = (
-        "{% for m in messages %}{{ m['role'] }}:{% if loop.last or m['role'] == 'user' %}{{ m['content'] }}{% endif %}"
+        "{% for m in messages %}{{ m['role'] }}:{% if loop.last or m['role'] == 'user' "
+        "%}{{ m['content'] }}{% endif %}"
         "<|end|>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
     )
     monkeypatch.setattr(tokenizer(), "chat_template", forgetful)
@@ -75,7 +89,9 @@ def shown(block: Block) -> list[str]:
     return ["".join(map(chr, piece.tokens)) for piece in block.pieces]
 
 
-def dealt(packer: Packer, blocks: int, place: Place | None = None) -> tuple[list[list[str]], list[Place]]:
+def dealt(
+    packer: Packer, blocks: int, place: Place | None = None
+) -> tuple[list[list[str]], list[Place]]:
     found, places = [], [place or Place()]
     for _ in range(blocks):
         block, place = packer.next(places[-1])
@@ -94,7 +110,13 @@ def test_a_piece_begins_at_position_0_and_its_first_token_has_nothing_before_it(
 
 def test_blocks_hold_whole_records_and_an_epoch_holds_each_once():
     found, places = dealt(packer("abc", "def", "gh", "ijklm", "nopq"), 3)
-    assert sorted(text for block in found for text in block) == ["abc", "def", "gh", "ijklm", "nopq"]
+    assert sorted(text for block in found for text in block) == [
+        "abc",
+        "def",
+        "gh",
+        "ijklm",
+        "nopq",
+    ]
     assert all(sum(map(len, block)) <= 8 for block in found)
     assert places[-1] == Place(epoch=1)
 
@@ -117,7 +139,9 @@ def test_blocks_go_on_from_any_place():
 
 def test_epochs_and_seeds_shuffle_differently():
     texts = [letter * 8 for letter in "abcdefghijklmnop"]
-    first, second = (dealt(packer(*texts), 16, Place(epoch=epoch))[0] for epoch in (0, 1))
+    first, second = (
+        dealt(packer(*texts), 16, Place(epoch=epoch))[0] for epoch in (0, 1)
+    )
     other, _ = dealt(packer(*texts, seed=1), 16)
     assert sorted(first) == sorted(second) == sorted(other)
     assert first not in (second, other)

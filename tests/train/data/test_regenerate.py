@@ -1,4 +1,6 @@
-"""The target's own answers: what it says, in order, and the same file however often the run was interrupted."""
+"""The target's own answers: what it says, in order, and the same file however often the
+run was interrupted.
+"""
 
 import json
 from functools import cache
@@ -13,9 +15,23 @@ from foreword.train.data.regenerate import Wishes, regenerate
 
 WISHES = Wishes(temperature=1.0, max_tokens=12, batch=2, seed=3)
 RECORDS = [
-    Record(turns=(("user", "Define the word tea."), ("assistant", "x")), source="words"),
-    Record(text="Rivers carry water from the mountains to the sea and rain carries it back again."),
-    Record(turns=(("user", "What is 2 plus 3?"), ("assistant", "5"), ("user", "And 4 plus 4?"), ("assistant", "8"))),
+    Record(
+        turns=(("user", "Define the word tea."), ("assistant", "x")), source="words"
+    ),
+    Record(
+        text=(
+            "Rivers carry water from the mountains to the sea and rain carries it back "
+            "again."
+        )
+    ),
+    Record(
+        turns=(
+            ("user", "What is 2 plus 3?"),
+            ("assistant", "5"),
+            ("user", "And 4 plus 4?"),
+            ("assistant", "8"),
+        )
+    ),
     Record(turns=(("user", "Translate to German: Good morning."),)),
     Record(turns=(("user", "word " * 1100), ("assistant", "y"))),
 ]
@@ -49,7 +65,9 @@ def test_every_record_that_fits_is_answered_in_order(whole):
 def test_an_answer_is_what_the_target_says_with_the_records_own_seed(whole, number):
     line = lines(whole[0])[number]
     prompt = llm().render(RECORDS[number].messages[:1])
-    params = SamplingParams(temperature=1.0, max_tokens=12, seed=(3 << 32) + 64 * number)
+    params = SamplingParams(
+        temperature=1.0, max_tokens=12, seed=(3 << 32) + 64 * number
+    )
     answer = llm().generate([prompt], params)[0]
     assert line["messages"][1] == {"role": "assistant", "content": answer.text}
     assert line.get("cut", False) is (answer.finish_reason == "length")
@@ -58,12 +76,21 @@ def test_an_answer_is_what_the_target_says_with_the_records_own_seed(whole, numb
 def test_later_answers_follow_the_new_ones(tmp_path):
     out = tmp_path / "out.jsonl"
     wishes = Wishes(temperature=0.0, max_tokens=300, batch=1)
-    greetings = ("Translate to German: Good morning.", "Translate to German: Thank you.")
-    turns = tuple(turn for greeting in greetings for turn in (("user", greeting), ("assistant", "?")))
+    greetings = (
+        "Translate to German: Good morning.",
+        "Translate to German: Thank you.",
+    )
+    turns = tuple(
+        turn
+        for greeting in greetings
+        for turn in (("user", greeting), ("assistant", "?"))
+    )
     regenerate(llm(), [Record(turns=turns)], out, wishes)
     messages = lines(out)[0]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant"] * 2
-    answer = llm().generate([llm().render(messages[:3])], SamplingParams(temperature=0, max_tokens=300))[0]
+    answer = llm().generate(
+        [llm().render(messages[:3])], SamplingParams(temperature=0, max_tokens=300)
+    )[0]
     assert messages[3]["content"] == answer.text
 
 
@@ -90,7 +117,9 @@ def test_what_comes_out_can_be_learnt_from(whole):
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.55, 0.99])
-def test_a_run_that_was_cut_off_anywhere_goes_on_to_the_same_file(whole, tmp_path, share):
+def test_a_run_that_was_cut_off_anywhere_goes_on_to_the_same_file(
+    whole, tmp_path, share
+):
     written = whole[0].read_bytes()
     out = tmp_path / "out.jsonl"
     out.write_bytes(written[: int(share * len(written))])

@@ -1,4 +1,6 @@
-"""Where guesses are learnt: after every token of a record but its first that learnt ones follow, and nowhere else."""
+"""Where guesses are learnt: after every token of a record but its first that learnt
+ones follow, and nowhere else.
+"""
 
 import pytest
 import torch
@@ -9,15 +11,37 @@ from foreword.train.methods.ahead import pick
 GUESSES = 3
 BLOCK = stack(
     [
-        Block.of([Piece([5, 6, 7, 8, 9], [False, False, True, True, True]), Piece([1, 2], [True, True])], 9),
-        Block.of([Piece(list(range(20, 28)), [False, True, True, False, True, True, True, True])], 9),
+        Block.of(
+            [
+                Piece([5, 6, 7, 8, 9], [False, False, True, True, True]),
+                Piece([1, 2], [True, True]),
+            ],
+            9,
+        ),
+        Block.of(
+            [
+                Piece(
+                    list(range(20, 28)),
+                    [False, True, True, False, True, True, True, True],
+                )
+            ],
+            9,
+        ),
     ]
 )
-"""Learnt: 7 8 9 and 2; then 21 22, 24 25 26 27. Before 2 and 21 there is but one token, which nobody has read yet."""
+"""Learnt: 7 8 9 and 2; then 21 22, 24 25 26 27. Before 2 and 21 there is but one token,
+which nobody has read yet.
+"""
 EXPECTED = {
-    (0, 1): [7, 8, 9], (0, 2): [8, 9], (0, 3): [9],
-    (1, 1): [22], (1, 3): [24, 25, 26], (1, 4): [25, 26, 27], (1, 5): [26, 27], (1, 6): [27],
-}  # fmt: skip
+    (0, 1): [7, 8, 9],
+    (0, 2): [8, 9],
+    (0, 3): [9],
+    (1, 1): [22],
+    (1, 3): [24, 25, 26],
+    (1, 4): [25, 26, 27],
+    (1, 5): [26, 27],
+    (1, 6): [27],
+}
 
 
 def found(most: int, *, spread: bool) -> dict[tuple[int, int], list[int]]:
@@ -26,7 +50,9 @@ def found(most: int, *, spread: bool) -> dict[tuple[int, int], list[int]]:
     tokens, before = anchors.tokens(BLOCK), anchors.tokens(BLOCK, 0)
     assert torch.equal(before[..., 1:], tokens[..., :-1])
     return {
-        (row, int(anchors.places[row, at])): tokens[row, at][anchors.valid[row, at]].tolist()
+        (row, int(anchors.places[row, at])): tokens[row, at][
+            anchors.valid[row, at]
+        ].tolist()
         for row, at in anchors.valid.any(-1).nonzero().tolist()
     }
 

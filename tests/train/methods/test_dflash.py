@@ -1,4 +1,6 @@
-"""What a head is taught is what it is asked for when it serves; what counts is what the options say; and it learns."""
+"""What a head is taught is what it is asked for when it serves; what counts is what the
+options say; and it learns.
+"""
 
 from pathlib import Path
 
@@ -24,9 +26,9 @@ LAYERS, ROWS = 4, 4
 
 
 def task(name: str = "forward-kl", **options: object) -> DFlashTask:
-    return DFlashOptions(**{"layers": 2, "block": ROWS, "anchors": 40, **options}).begin(
-        setting(llama(0, layers=LAYERS), loss=name)
-    )
+    return DFlashOptions(
+        **{"layers": 2, "block": ROWS, "anchors": 40, **options}
+    ).begin(setting(llama(0, layers=LAYERS), loss=name))
 
 
 def packed(*lengths: int, total: int = 40) -> Block:
@@ -34,36 +36,68 @@ def packed(*lengths: int, total: int = 40) -> Block:
     generator = torch.Generator().manual_seed(1)
     blocks = []
     for _ in range(2):
-        pieces = [torch.randint(1, 300, (length,), generator=generator).tolist() for length in lengths]
-        blocks.append(Block.of([Piece(ids, [False] * 2 + [True] * (len(ids) - 2)) for ids in pieces], total))
+        pieces = [
+            torch.randint(1, 300, (length,), generator=generator).tolist()
+            for length in lengths
+        ]
+        blocks.append(
+            Block.of(
+                [Piece(ids, [False] * 2 + [True] * (len(ids) - 2)) for ids in pieces],
+                total,
+            )
+        )
     return stack(blocks)
 
 
 @torch.no_grad()
 def test_a_head_is_taught_what_it_is_asked_for():
-    """At anchors in records packed side by side it thinks what it thinks when it serves each record alone."""
+    """At anchors in records packed side by side it thinks what it thinks when it serves
+    each record alone.
+    """
     made = task()
     block = packed(12, 9, 11)
     predictions = made._predict(made.module, block, spread=True)
-    served, target = DFlashBlocks(made._head, Model(llama(0, layers=LAYERS))), Model(llama(0, layers=LAYERS))
+    served, target = (
+        DFlashBlocks(made._head, Model(llama(0, layers=LAYERS))),
+        Model(llama(0, layers=LAYERS)),
+    )
     anchors = pick(block, 40, ROWS - 1, spread=True)
     row = 0
     for number, at in anchors.valid.any(-1).nonzero().tolist():
-        place, draft_tokens = int(anchors.places[number, at]), int(anchors.valid[number, at].sum())
+        place, draft_tokens = (
+            int(anchors.places[number, at]),
+            int(anchors.valid[number, at].sum()),
+        )
         first = place - int(block.positions[number, place])
         tokens = block.tokens[number, first : place + 1 + draft_tokens].tolist()
         target.open(1, len(tokens))
-        logits, heard = target.read_hidden([Read(1, 0, tokens, keep=draft_tokens + 1)], served.layout.states)
+        logits, heard = target.read_hidden(
+            [Read(1, 0, tokens, keep=draft_tokens + 1)], served.layout.states
+        )
         target.close(1)
         served.open(1, 64)
-        distributions = served.compute([BlockRequest(1, int(block.tokens[number, place]), heard[: place - first])])[0]
+        distributions = served.compute(
+            [BlockRequest(1, int(block.tokens[number, place]), heard[: place - first])]
+        )[0]
         served.close(1)
         torch.testing.assert_close(
-            predictions.draft[row : row + draft_tokens], distributions[:draft_tokens], atol=1e-3, rtol=1e-3
+            predictions.draft[row : row + draft_tokens],
+            distributions[:draft_tokens],
+            atol=1e-3,
+            rtol=1e-3,
         )
-        torch.testing.assert_close(predictions.target[row : row + draft_tokens], logits[:-1], atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            predictions.target[row : row + draft_tokens],
+            logits[:-1],
+            atol=1e-3,
+            rtol=1e-3,
+        )
         row += draft_tokens
-    assert row == len(predictions.draft) == 2 * sum(3 * (length - 4) + 3 for length in (12, 9, 11))
+    assert (
+        row
+        == len(predictions.draft)
+        == 2 * sum(3 * (length - 4) + 3 for length in (12, 9, 11))
+    )
 
 
 @pytest.mark.parametrize("decay", [2.0, 0.0])
@@ -75,8 +109,12 @@ def test_early_guesses_weigh_more(decay):
     if decay:
         weights = torch.exp(-predictions.depth / decay)
     else:
-        probabilities = predictions.draft.softmax(-1)[torch.arange(len(predictions.tokens)), predictions.tokens]
-        table = torch.zeros(predictions.valid.shape).masked_scatter(predictions.valid, probabilities)
+        probabilities = predictions.draft.softmax(-1)[
+            torch.arange(len(predictions.tokens)), predictions.tokens
+        ]
+        table = torch.zeros(predictions.valid.shape).masked_scatter(
+            predictions.valid, probabilities
+        )
         weights = prefix_weights(table)[predictions.valid]
     expected = (weights * losses).sum() / weights.sum() * block.learnt.sum()
     torch.testing.assert_close(made.measure(made.module, block)["loss"], expected)
@@ -86,13 +124,24 @@ def test_early_guesses_weigh_more(decay):
 @torch.no_grad()
 def test_figures_are_means_depth_by_depth():
     made, block = task(), packed(12, 9)
-    predictions, count = made._predict(made.module, block, spread=True), block.learnt.sum()
+    predictions, count = (
+        made._predict(made.module, block, spread=True),
+        block.learnt.sum(),
+    )
     kept = overlap(predictions.target, predictions.draft)
-    found = {name: float(value / count) for name, value in made.measure(made.module, block).items()}
+    found = {
+        name: float(value / count)
+        for name, value in made.measure(made.module, block).items()
+    }
     assert {f"acceptance_{depth}" for depth in (1, 2, 3)} < set(found)
-    assert found["acceptance_2"] == pytest.approx(float(kept[predictions.depth == 1].mean()), rel=1e-4)
+    assert found["acceptance_2"] == pytest.approx(
+        float(kept[predictions.depth == 1].mean()), rel=1e-4
+    )
     assert found["acceptance"] == pytest.approx(float(kept.mean()), rel=1e-4)
-    rows, mean = kept.split(predictions.valid[predictions.valid.any(-1)].sum(-1).tolist()), 0.0
+    rows, mean = (
+        kept.split(predictions.valid[predictions.valid.any(-1)].sum(-1).tolist()),
+        0.0,
+    )
     for row in rows:
         mean += float(row.cumprod(0).sum()) / len(rows)
     assert found["kept"] == pytest.approx(mean, rel=1e-4)
@@ -110,9 +159,14 @@ def test_it_begins_as_the_last_layers_of_its_target():
     made = task()
     theirs = dict(made.target.model.named_parameters())
     for ours, last in ((0, 2), (1, 3)):
-        for name in ("mlp.down_proj.weight", "self_attn.k_proj.weight", "input_layernorm.weight"):
+        for name in (
+            "mlp.down_proj.weight",
+            "self_attn.k_proj.weight",
+            "input_layernorm.weight",
+        ):
             assert torch.equal(
-                dict(made.head.named_parameters())[f"layers.{ours}.{name}"], theirs[f"layers.{last}.{name}"]
+                dict(made.head.named_parameters())[f"layers.{ours}.{name}"],
+                theirs[f"layers.{last}.{name}"],
             )
 
 
@@ -129,29 +183,46 @@ def test_a_head_learns_and_is_served(tmp_path: Path):
     first, last = (row.held_out for row in trainer.run() if row.held_out)
     assert last["acceptance_1"] > first["acceptance_1"] + 0.05
     made.save(tmp_path / "head")
-    drafter = DFlashDrafter.load(tmp_path / "head", Model(llama(0, layers=LAYERS)), None)
+    drafter = DFlashDrafter.load(
+        tmp_path / "head", Model(llama(0, layers=LAYERS)), None
+    )
     assert drafter.hidden_layers == made.layout.states
-    again = DFlashOptions(draft=str(tmp_path / "head"), anchors=8).begin(setting(llama(0, layers=LAYERS)))
+    again = DFlashOptions(draft=str(tmp_path / "head"), anchors=8).begin(
+        setting(llama(0, layers=LAYERS))
+    )
     assert again.parameters == made.parameters
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "cohere"])
 def test_targets_that_name_their_sizes_otherwise_get_heads_as_wide_as_they_are(kind):
     target = tiny_models.build(kind)
-    sizes = new_layout(target, layers=1, block=3, mask=0, sample_from_anchor=False).sizes
-    assert (sizes.hidden_size, sizes.vocab_size) == (target.config.hidden_size, tiny_models.VOCAB)
+    sizes = new_layout(
+        target, layers=1, block=3, mask=0, sample_from_anchor=False
+    ).sizes
+    assert (sizes.hidden_size, sizes.vocab_size) == (
+        target.config.hidden_size,
+        tiny_models.VOCAB,
+    )
     assert sizes.head_dim * sizes.num_attention_heads == sizes.hidden_size
     assert sizes.intermediate_size > 0
 
 
 def test_what_cannot_be_is_refused():
-    for options in ({"block": 1}, {"block": 257}, {"layers": 0}, {"mask": 320}, {"anchors": 0}, {"decay": -1.0}):
+    for options in (
+        {"block": 1},
+        {"block": 257},
+        {"layers": 0},
+        {"mask": 320},
+        {"anchors": 0},
+        {"decay": -1.0},
+    ):
         with pytest.raises(InvalidRequest):
             task(**options)
 
 
 def test_it_hears_low_and_high():
-    assert target_layers(36, 5) == (2, 10, 18, 26, 34)  # what DFlash heads for Qwen3-8B hear
+    # what DFlash heads for Qwen3-8B hear
+    assert target_layers(36, 5) == (2, 10, 18, 26, 34)
     assert target_layers(8, 2) == (2, 6)
     assert target_layers(8, 1) == (5,)
     assert target_layers(2, 3) == (2,)

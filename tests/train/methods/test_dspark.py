@@ -1,4 +1,6 @@
-"""The head is taught with the token before known, and its confidence what is kept; both help."""
+"""The head is taught with the token before known, and its confidence what is kept; both
+help.
+"""
 
 from pathlib import Path
 
@@ -21,7 +23,14 @@ LAYERS = 4
 
 
 def task(name: str = "kl-l1", **options: object) -> DSparkTask:
-    options = {"layers": 1, "block": 3, "anchors": 40, "rank": 8, "decay": 2.0, **options}
+    options = {
+        "layers": 1,
+        "block": 3,
+        "anchors": 40,
+        "rank": 8,
+        "decay": 2.0,
+        **options,
+    }
     return DSparkOptions(**options).begin(setting(llama(0, layers=LAYERS), loss=name))
 
 
@@ -42,7 +51,10 @@ def test_laws_are_those_that_serve():
     taught = made.distributions(hidden, before, torch.zeros(5, dtype=torch.int64))
     served = DSparkBlocks(made._head, Model(llama(0, layers=LAYERS)))
     torch.testing.assert_close(
-        taught, served.after(served.target.lm_head(hidden), before.tolist()), atol=1e-4, rtol=1e-4
+        taught,
+        served.after(served.target.lm_head(hidden), before.tolist()),
+        atol=1e-4,
+        rtol=1e-4,
     )
 
 
@@ -56,13 +68,17 @@ def test_the_loss_is_that_of_laws_and_promises():
     predictions = made._predict(made.module, stacked(block()), spread=True)
     kept = overlap(predictions.target, predictions.draft)
     promised = made._head.confidence(predictions.hidden, predictions.before)
-    expected = LOSSES["tv"](predictions.target, predictions.draft) + F.binary_cross_entropy(
-        promised.sigmoid(), kept, reduction="none"
-    )
+    expected = LOSSES["tv"](
+        predictions.target, predictions.draft
+    ) + F.binary_cross_entropy(promised.sigmoid(), kept, reduction="none")
     torch.testing.assert_close(made.losses(predictions), expected)
     metrics = made.metrics(predictions)
-    torch.testing.assert_close(metrics["promise_bias"], (promised.sigmoid() - kept).mean())
-    torch.testing.assert_close(metrics["promise_error"], (promised.sigmoid() - kept).abs().mean())
+    torch.testing.assert_close(
+        metrics["promise_bias"], (promised.sigmoid() - kept).mean()
+    )
+    torch.testing.assert_close(
+        metrics["promise_error"], (promised.sigmoid() - kept).abs().mean()
+    )
 
 
 def test_the_table_says_nothing_at_first_and_learns(tmp_path: Path):
@@ -81,7 +97,10 @@ def test_the_table_says_nothing_at_first_and_learns(tmp_path: Path):
     assert last["promise_error"] < first["promise_error"]
     assert said_by_the_table(made) > 0.01
     made.save(tmp_path / "head")
-    assert DSparkDrafter.load(tmp_path / "head", Model(llama(0, layers=LAYERS)), None).deep == 3
+    assert (
+        DSparkDrafter.load(tmp_path / "head", Model(llama(0, layers=LAYERS)), None).deep
+        == 3
+    )
     assert task(draft=str(tmp_path / "head")).parameters == made.parameters
 
 

@@ -1,4 +1,6 @@
-"""Training-time test: what a head reads while it learns is what it reads when it guesses, and it learns."""
+"""Training-time test: what a head reads while it learns is what it reads when it
+guesses, and it learns.
+"""
 
 from pathlib import Path
 
@@ -23,48 +25,76 @@ STEPS = 3
 
 
 def training(target=None, loss: str = "forward-kl", **options) -> HeadTraining:
-    return HeadTraining(setting(target or llama(0, layers=3), loss), EagleOptions(unroll=STEPS, **options))
+    return HeadTraining(
+        setting(target or llama(0, layers=3), loss),
+        EagleOptions(unroll=STEPS, **options),
+    )
 
 
 def drawn(seed: int, *lengths: int) -> list[Piece]:
     generator = torch.Generator().manual_seed(seed)
     return [
-        Piece(torch.randint(1, VOCAB, (length,), generator=generator).tolist(), [False] * 2 + [True] * (length - 2))
+        Piece(
+            torch.randint(1, VOCAB, (length,), generator=generator).tolist(),
+            [False] * 2 + [True] * (length - 2),
+        )
         for length in lengths
     ]
 
 
 def test_a_step_of_training_reads_what_a_guess_reads():
-    """The plain definition: read the text up to a token, then the next tokens as a chain of guesses."""
+    """The plain definition: read the text up to a token, then the next tokens as a
+    chain of guesses.
+    """
     hf = llama(0, layers=3)
     task = training(hf)
     (piece,) = drawn(3, 14)
     with torch.no_grad():
-        said = [step.draft for step in task._steps(task.module, stack([Block.of([piece], 14)]))]
+        said = [
+            step.draft
+            for step in task._steps(task.module, stack([Block.of([piece], 14)]))
+        ]
     target = Model(llama(0, layers=3))
     for end in (3, 8):
         drafter = EagleDrafter(training(hf).head, target)
-        sequence = Sequence(1, piece.tokens[: end + 1], 2, SamplingParams(max_tokens=20), seed=0)
+        sequence = Sequence(
+            1, piece.tokens[: end + 1], 2, SamplingParams(max_tokens=20), seed=0
+        )
         target.open(1, 32)
-        _, heard = target.read_hidden([Read(1, 0, piece.tokens[:end], keep=0)], drafter.hidden_layers)
+        _, heard = target.read_hidden(
+            [Read(1, 0, piece.tokens[:end], keep=0)], drafter.hidden_layers
+        )
         target.close(1)
         drafter.on_hidden_states(sequence, 0, heard)
         read = drafter.prefill(sequence)
         found = [drafter.logits([read])]
         past = read.past + len(read.tokens)
         for step in range(STEPS - 1):
-            draft_token = Read(1, past, [piece.tokens[end + 1 + step]], list(range(-1, step)), 1, held=step)
+            draft_token = Read(
+                1,
+                past,
+                [piece.tokens[end + 1 + step]],
+                list(range(-1, step)),
+                1,
+                held=step,
+            )
             found.append(drafter.logits([draft_token]))
         for step in range(STEPS):
-            # The row of token end - 1 and its follower; rows begin where a learnt token is two places and a step ahead.
-            torch.testing.assert_close(found[step][0], said[step][end - 1], atol=1e-4, rtol=1e-4)
+            # The row of token end - 1 and its follower; rows begin where a learnt token
+            # is two places and a step ahead.
+            torch.testing.assert_close(
+                found[step][0], said[step][end - 1], atol=1e-4, rtol=1e-4
+            )
 
 
 def test_records_side_by_side_are_learnt_as_if_alone():
     pieces = drawn(0, 7, 12, 9)
     task = training()
     together = task.loss(task.module, stack([Block.of(pieces, 32)]))
-    alone = sum(task.loss(task.module, stack([Block.of([piece], len(piece))])) for piece in pieces)
+    alone = sum(
+        task.loss(task.module, stack([Block.of([piece], len(piece))]))
+        for piece in pieces
+    )
     torch.testing.assert_close(together, alone)
     assert together > 1
 
@@ -73,18 +103,25 @@ def test_gradients_reach_the_head_alone():
     task = training()
     task.loss(task.module, stack([Block.of(drawn(0, 20), 20)])).backward()
     assert all(parameter.grad is None for parameter in task.target.parameters())
-    assert {name for name, p in task.head.named_parameters() if p.grad is None or not p.grad.abs().sum()} == set()
+    assert {
+        name
+        for name, p in task.head.named_parameters()
+        if p.grad is None or not p.grad.abs().sum()
+    } == set()
 
 
 def test_a_part_of_the_vocabulary_is_the_most_frequent_part():
-    task = training(draft_vocab=100)  # the counts of `setting` fall with the number of the token
+    # the counts of `setting` fall with the number of the token
+    task = training(draft_vocab=100)
     assert torch.equal(task.head.tokens, torch.arange(100))
     assert task.head.t2d.sum() == 100
     block = stack([Block.of(drawn(0, 20), 20)])
     with torch.no_grad():
         found = task.measure(task.module, block)
     assert 0 < found["acceptance_1"] < 18
-    assert sorted(found) == sorted(f"{name}_{step}" for name in ("acceptance", "agreement") for step in (1, 2, 3))
+    assert sorted(found) == sorted(
+        f"{name}_{step}" for name in ("acceptance", "agreement") for step in (1, 2, 3)
+    )
 
 
 def test_what_is_saved_is_loaded_and_trained_on(tmp_path: Path):
@@ -105,7 +142,10 @@ def test_a_head_learns_what_its_target_says(tmp_path: Path):
         held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
     )
     first, last = (row.held_out for row in trainer.run() if row.held_out)
-    assert all(last[f"acceptance_{step}"] > first[f"acceptance_{step}"] + 0.05 for step in (1, 2, 3))
+    assert all(
+        last[f"acceptance_{step}"] > first[f"acceptance_{step}"] + 0.05
+        for step in (1, 2, 3)
+    )
 
 
 def test_states_are_compared_with_those_that_the_target_speaks_from():
@@ -116,25 +156,49 @@ def test_states_are_compared_with_those_that_the_target_speaks_from():
         steps = plain._steps(plain.module, block)
         speech = plain.target.get_output_embeddings().weight
         for step in steps:
-            torch.testing.assert_close(step.state @ speech.T, step.target, atol=1e-4, rtol=1e-4)
-            torch.testing.assert_close(step.hidden @ plain.head.lm_head.weight.T, step.draft, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                step.state @ speech.T, step.target, atol=1e-4, rtol=1e-4
+            )
+            torch.testing.assert_close(
+                step.hidden @ plain.head.lm_head.weight.T,
+                step.draft,
+                atol=1e-4,
+                rtol=1e-4,
+            )
         off = [(step.hidden - step.state).abs() for step in steps]
-        smooth = [torch.where(one < 1, one.square() / 2, one - 0.5).mean(-1).sum() for one in off]
-    wanted = sum(0.8**step * one for step, one in enumerate(smooth)) / sum(0.8**step for step in range(STEPS))
+        smooth = [
+            torch.where(one < 1, one.square() / 2, one - 0.5).mean(-1).sum()
+            for one in off
+        ]
+    wanted = sum(0.8**step * one for step, one in enumerate(smooth)) / sum(
+        0.8**step for step in range(STEPS)
+    )
     torch.testing.assert_close(gained, wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_states_are_learnt(tmp_path: Path):
-    """What a head thinks comes nearer to what its target thinks than it does without being told to."""
+    """What a head thinks comes nearer to what its target thinks than it does without
+    being told to.
+    """
 
     def distance(**options) -> float:
         task = training(loss="forward-kl", **options)
-        recipe = TrainingConfig(steps=20, batch=2, warmup=3, learning_rate=0.01, evaluate=20)
+        recipe = TrainingConfig(
+            steps=20, batch=2, warmup=3, learning_rate=0.01, evaluate=20
+        )
         devices, folder = OneDevice(torch.device("cpu")), tmp_path / str(len(options))
-        for _ in Trainer(task, Packer(Bytes(), TEXTS[:30], 64), recipe, folder=folder, devices=devices).run():
+        for _ in Trainer(
+            task,
+            Packer(Bytes(), TEXTS[:30], 64),
+            recipe,
+            folder=folder,
+            devices=devices,
+        ).run():
             pass
         with torch.no_grad():
-            steps = task._steps(task.module, stack(list(Packer(Bytes(), TEXTS[30:], 64).all(2))))
+            steps = task._steps(
+                task.module, stack(list(Packer(Bytes(), TEXTS[30:], 64).all(2)))
+            )
         return sum(float((step.hidden - step.state).square().mean()) for step in steps)
 
     assert distance(feature=10.0) < 0.9 * distance()
@@ -143,12 +207,20 @@ def test_states_are_learnt(tmp_path: Path):
 def test_states_of_another_size_cannot_be_compared(tmp_path: Path):
     target = llama(0, layers=3)
     sizes = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
-    config = EagleConfig(llama=sizes, states=(0, 1, 3), target_hidden=32, draft_vocab=VOCAB, embeds=True)
+    config = EagleConfig(
+        llama=sizes, states=(0, 1, 3), target_hidden=32, draft_vocab=VOCAB, embeds=True
+    )
     dump(EagleHead(config), torch.float32, target.config).write(tmp_path)
     training(target, draft=str(tmp_path))
-    with pytest.raises(InvalidRequest, match="its hidden size of 16 differs from the target's 32"):
+    with pytest.raises(
+        InvalidRequest, match="its hidden size of 16 differs from the target's 32"
+    ):
         training(target, draft=str(tmp_path), feature=1.0)
 
 

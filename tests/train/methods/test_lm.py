@@ -1,4 +1,6 @@
-"""Distillation: records side by side do not see each other, the laws compared are right, and the draft learns."""
+"""Distillation: records side by side do not see each other, the laws compared are
+right, and the draft learns.
+"""
 
 from pathlib import Path
 
@@ -19,14 +21,26 @@ from foreword.train.trainer import Trainer, TrainingConfig
 from pair import TEXTS, VOCAB, Bytes, llama, setting
 
 
-def distillation(draft=None, name: str = "forward-kl", temperature: float = 1.0, on_policy: float = 0.0):
-    return lm.Distillation(setting(llama(0), name, temperature), LmOptions(on_policy=on_policy), draft or llama(1))
+def distillation(
+    draft=None,
+    name: str = "forward-kl",
+    temperature: float = 1.0,
+    on_policy: float = 0.0,
+):
+    return lm.Distillation(
+        setting(llama(0), name, temperature),
+        LmOptions(on_policy=on_policy),
+        draft or llama(1),
+    )
 
 
 def drawn(seed: int, *lengths: int) -> list[Piece]:
     generator = torch.Generator().manual_seed(seed)
     return [
-        Piece(torch.randint(1, VOCAB, (length,), generator=generator).tolist(), [False] * 2 + [True] * (length - 2))
+        Piece(
+            torch.randint(1, VOCAB, (length,), generator=generator).tolist(),
+            [False] * 2 + [True] * (length - 2),
+        )
         for length in lengths
     ]
 
@@ -35,7 +49,10 @@ def test_records_side_by_side_are_learnt_as_if_alone():
     pieces = drawn(0, 7, 12, 5)
     task = distillation()
     together = task.loss(task.module, stack([Block.of(pieces, 32)]))
-    alone = sum(task.loss(task.module, stack([Block.of([piece], len(piece))])) for piece in pieces)
+    alone = sum(
+        task.loss(task.module, stack([Block.of([piece], len(piece))]))
+        for piece in pieces
+    )
     torch.testing.assert_close(together, alone)
     assert together > 1
 
@@ -43,7 +60,10 @@ def test_records_side_by_side_are_learnt_as_if_alone():
 def test_only_learnt_tokens_count():
     piece = drawn(0, 9)[0]
     task = distillation()
-    logits = [model(torch.tensor([piece.tokens])).logits[0, 1:-1] for model in (task.target, task.module)]
+    logits = [
+        model(torch.tensor([piece.tokens])).logits[0, 1:-1]
+        for model in (task.target, task.module)
+    ]
     found = task.loss(task.module, stack([Block.of([piece], 16)]))
     torch.testing.assert_close(found, LOSSES["forward-kl"](*logits).sum())
 
@@ -51,18 +71,30 @@ def test_only_learnt_tokens_count():
 def test_the_temperature_is_that_of_both_laws():
     block = stack([Block.of(drawn(0, 9), 16)])
     task = distillation(temperature=0.5)
-    logits = [model(block.tokens).logits[:, 1:8] / 0.5 for model in (task.target, task.module)]
-    torch.testing.assert_close(task.loss(task.module, block), LOSSES["forward-kl"](*logits).sum())
+    logits = [
+        model(block.tokens).logits[:, 1:8] / 0.5 for model in (task.target, task.module)
+    ]
+    torch.testing.assert_close(
+        task.loss(task.module, block), LOSSES["forward-kl"](*logits).sum()
+    )
     usual = distillation().measure(task.module, block)
-    torch.testing.assert_close(task.measure(task.module, block)["acceptance"], usual["acceptance"])  # always at 1
+    # always at 1
+    torch.testing.assert_close(
+        task.measure(task.module, block)["acceptance"], usual["acceptance"]
+    )
 
 
 def test_a_draft_that_is_the_target_is_always_accepted():
     task = distillation(llama(0))
     block = stack([Block.of(drawn(0, 20), 20)])
     with torch.no_grad():
-        found = {name: float(value) for name, value in task.measure(task.module, block).items()}
-    assert found == pytest.approx({"loss": 0, "acceptance": 18, "agreement": 18}, abs=1e-4)
+        found = {
+            name: float(value)
+            for name, value in task.measure(task.module, block).items()
+        }
+    assert found == pytest.approx(
+        {"loss": 0, "acceptance": 18, "agreement": 18}, abs=1e-4
+    )
 
 
 def test_gradients_reach_the_draft_alone():
@@ -99,7 +131,9 @@ def test_what_cannot_be_is_refused():
         lm.load("/nowhere/at/all", torch.float32)
 
 
-@pytest.mark.parametrize(("name", "on_policy"), [("hybrid", 0.0), ("reverse-kl", 0.0), ("hybrid", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "on_policy"), [("hybrid", 0.0), ("reverse-kl", 0.0), ("hybrid", 1.0)]
+)
 def test_a_draft_learns_what_its_target_says(tmp_path: Path, name, on_policy):
     trainer = Trainer(
         distillation(name=name, on_policy=on_policy),
@@ -115,13 +149,25 @@ def test_a_draft_learns_what_its_target_says(tmp_path: Path, name, on_policy):
 
 def test_a_smaller_config_keeps_what_it_can():
     config = LlamaConfig(
-        hidden_size=64, intermediate_size=160, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
     )
     same = lm.smaller(config, layers=2)
-    assert (same.num_hidden_layers, same.hidden_size, same.intermediate_size) == (2, 64, 160)
+    assert (same.num_hidden_layers, same.hidden_size, same.intermediate_size) == (
+        2,
+        64,
+        160,
+    )
     half = lm.smaller(config, layers=1, hidden=32)
     assert (half.hidden_size, half.intermediate_size) == (32, 80)
-    assert (half.num_attention_heads, half.num_key_value_heads, half.head_dim) == (4, 2, 8)
+    assert (half.num_attention_heads, half.num_key_value_heads, half.head_dim) == (
+        4,
+        2,
+        8,
+    )
     odd = lm.smaller(config, hidden=24)
     assert (odd.num_attention_heads, odd.num_key_value_heads) == (3, 3)
     assert config.num_hidden_layers == 4
@@ -134,7 +180,10 @@ def test_so_does_one_that_names_its_sizes_otherwise(kind):
     large = tiny_models.build(kind)
     small = AutoModelForCausalLM.from_config(lm.smaller(large.config, hidden=32))
     assert small(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, tiny_models.VOCAB)
-    (found,), wanted = ([shape(linears(layer)["down"][0]) for layer in layers_of(model)] for model in (small, large))
+    (found,), wanted = (
+        [shape(linears(layer)["down"][0]) for layer in layers_of(model)]
+        for model in (small, large)
+    )
     assert found == (32, wanted[0][1] // 2)
 
 

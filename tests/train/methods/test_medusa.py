@@ -1,4 +1,6 @@
-"""Heads are taught what they are asked for when they serve, begin as the target's own, and learn."""
+"""Heads are taught what they are asked for when they serve, begin as the target's own,
+and learn.
+"""
 
 from pathlib import Path
 
@@ -21,7 +23,9 @@ LAYERS = 2
 
 
 def task(name: str = "forward-kl", **options: object) -> MedusaTask:
-    return MedusaOptions(**{"heads": 3, **options}).begin(setting(llama(0, layers=LAYERS), loss=name))
+    return MedusaOptions(**{"heads": 3, **options}).begin(
+        setting(llama(0, layers=LAYERS), loss=name)
+    )
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -29,22 +33,37 @@ def task(name: str = "forward-kl", **options: object) -> MedusaTask:
 def test_heads_are_taught_what_they_are_asked_for(own):
     made = task(own=own)
     for parameter in made.module.parameters():
-        parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    pieces = [Piece(list(range(start, start + 8)), [False] * 2 + [True] * 6) for start in (10, 50)]
+        parameter += 0.1 * torch.randn(
+            parameter.shape, generator=torch.Generator().manual_seed(1)
+        )
+    pieces = [
+        Piece(list(range(start, start + 8)), [False] * 2 + [True] * 6)
+        for start in (10, 50)
+    ]
     block = stack([Block.of(pieces, 20)])
     predictions = made._predict(made.module, block, spread=True)
     anchors = pick(block, 128, 3, spread=True)
     target = Model(llama(0, layers=LAYERS))
     served, row = MedusaBlocks(made._heads, target), 0
     for _, at in anchors.valid.any(-1).nonzero().tolist():
-        place, draft_tokens = int(anchors.places[0, at]), int(anchors.valid[0, at].sum())
+        place, draft_tokens = (
+            int(anchors.places[0, at]),
+            int(anchors.valid[0, at].sum()),
+        )
         first = place - int(block.positions[0, place])
         target.open(1, 16)
-        _, heard = target.read_hidden([Read(1, 0, block.tokens[0, first:place].tolist())], (LAYERS,))
+        _, heard = target.read_hidden(
+            [Read(1, 0, block.tokens[0, first:place].tolist())], (LAYERS,)
+        )
         target.close(1)
-        distributions = served.compute([BlockRequest(1, int(block.tokens[0, place]), heard)])[0]
+        distributions = served.compute(
+            [BlockRequest(1, int(block.tokens[0, place]), heard)]
+        )[0]
         torch.testing.assert_close(
-            predictions.draft[row : row + draft_tokens], distributions[:draft_tokens], atol=1e-3, rtol=1e-3
+            predictions.draft[row : row + draft_tokens],
+            distributions[:draft_tokens],
+            atol=1e-3,
+            rtol=1e-3,
         )
         row += draft_tokens
     assert row == len(predictions.draft) == 2 * (4 * 3 + 2 + 1)
@@ -53,9 +72,13 @@ def test_heads_are_taught_what_they_are_asked_for(own):
 def test_own_output_matrices_begin_as_the_targets():
     made = task(own=True)
     for head in range(3):
-        assert torch.equal(made._heads.state_dict()[f"{head}.1.weight"], made.target.lm_head.weight)
+        assert torch.equal(
+            made._heads.state_dict()[f"{head}.1.weight"], made.target.lm_head.weight
+        )
     made.loss(made.module, stack(Packer(Bytes(), TEXTS, 64).all(2))).backward()
-    assert all(float(parameter.grad.abs().sum()) > 0 for parameter in made.module.parameters())
+    assert all(
+        float(parameter.grad.abs().sum()) > 0 for parameter in made.module.parameters()
+    )
     assert made.target.lm_head.weight.grad is None
 
 
@@ -73,7 +96,12 @@ def test_heads_learn_and_are_served(tmp_path: Path, own):
     first, last = (row.held_out for row in trainer.run() if row.held_out)
     assert last["acceptance"] > first["acceptance"] + 0.05
     made.save(tmp_path / "heads")
-    assert MedusaDrafter.load(tmp_path / "heads", Model(llama(0, layers=LAYERS)), None).deep == 3
+    assert (
+        MedusaDrafter.load(
+            tmp_path / "heads", Model(llama(0, layers=LAYERS)), None
+        ).deep
+        == 3
+    )
     assert task(draft=str(tmp_path / "heads")).parameters == made.parameters
 
 

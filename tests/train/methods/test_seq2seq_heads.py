@@ -1,4 +1,6 @@
-"""Heads for encoder-decoders read in training what they read when they serve, learn, and change no token."""
+"""Heads for encoder-decoders read in training what they read when they serve, learn,
+and change no token.
+"""
 
 import json
 from pathlib import Path
@@ -32,20 +34,42 @@ from foreword.types import Sequence
 FAMILIES = ["t5", "bart"]
 START = {"t5": [0], "bart": [2, 0]}
 STEPS = 3
-OPTIONS = {"medusa": MedusaOptions(heads=STEPS), "eagle": EagleOptions(unroll=STEPS, draft_vocab=200)}
+OPTIONS = {
+    "medusa": MedusaOptions(heads=STEPS),
+    "eagle": EagleOptions(unroll=STEPS, draft_vocab=200),
+}
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
-WORDS = ("river", "bridge", "window", "candle", "garden", "ladder", "winter", "mirror", "letter", "summer")
+WORDS = (
+    "river",
+    "bridge",
+    "window",
+    "candle",
+    "garden",
+    "ladder",
+    "winter",
+    "mirror",
+    "letter",
+    "summer",
+)
 
 
 def target(name: str) -> PreTrainedModel:
-    """A model that scales its states or adds a bias to its scores, and whose answers depend on what it wrote."""
+    """A model that scales its states or adds a bias to its scores, and whose answers
+    depend on what it wrote.
+    """
     own = tiny_seq2seq.build(name)
     if name == "t5":
         own.lm_head.weight.data *= 8
         return own
-    own.final_logits_bias += 0.1 * torch.randn(tiny_seq2seq.VOCAB, generator=torch.Generator().manual_seed(1))
+    own.final_logits_bias += 0.1 * torch.randn(
+        tiny_seq2seq.VOCAB, generator=torch.Generator().manual_seed(1)
+    )
     for layer in own.get_decoder().layers:
-        for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm):
+        for norm in (
+            layer.self_attn_layer_norm,
+            layer.encoder_attn_layer_norm,
+            layer.final_layer_norm,
+        ):
             norm.bias.data.zero_()
         for last in (layer.self_attn.out_proj, layer.encoder_attn.out_proj, layer.fc2):
             last.weight.data *= 0.1
@@ -55,10 +79,16 @@ def target(name: str) -> PreTrainedModel:
 
 def task(name: str, options: TrainOptions) -> Trainable:
     context = TrainContext(
-        source=name, target=target(name), tokenizer=tiny_seq2seq.tokenizer(name), eos=frozenset(),
-        loss=LOSSES["forward-kl"], temperature=1.0, length=64, seed=0,
+        source=name,
+        target=target(name),
+        tokenizer=tiny_seq2seq.tokenizer(name),
+        eos=frozenset(),
+        loss=LOSSES["forward-kl"],
+        temperature=1.0,
+        length=64,
+        seed=0,
         counts=lambda: torch.arange(tiny_seq2seq.VOCAB),
-    )  # fmt: skip
+    )
     made = options.begin(context)
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -77,7 +107,9 @@ def pieces(name: str, *lengths: tuple[int, int]) -> list[Piece]:
     return made
 
 
-def served_states(model: Model, source: list[int], text: list[int], layers: tuple[int, ...]) -> Tensor:
+def served_states(
+    model: Model, source: list[int], text: list[int], layers: tuple[int, ...]
+) -> Tensor:
     """The hidden states that a drafter is given after these tokens of the decoder."""
     model.open(1, 64)
     model.encode(1, source)
@@ -92,7 +124,9 @@ def test_the_matrix_of_the_head_gives_the_scores_less_their_bias(name):
     hidden = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         scores = apply_lm_head(own, hidden) - apply_lm_head(own, torch.zeros(1, 64))
-    torch.testing.assert_close(hidden @ lm_head_weight(own).T, scores, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        hidden @ lm_head_weight(own).T, scores, atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -105,14 +139,31 @@ def test_medusa_is_taught_what_it_is_asked_for(name, own):
     predictions = made._predict(made.module, block, spread=True)
     model = Model(target(name), name)
     texts, _ = made._read_target(block)
-    anchors, served, row = pick(texts, 128, STEPS, spread=True), MedusaBlocks(made._heads, model), 0
+    anchors, served, row = (
+        pick(texts, 128, STEPS, spread=True),
+        MedusaBlocks(made._heads, model),
+        0,
+    )
     for which, at in anchors.valid.any(-1).nonzero().tolist():
-        cut, place = some[which].learnt.index(True) - start, int(anchors.places[which, at])
+        cut, place = (
+            some[which].learnt.index(True) - start,
+            int(anchors.places[which, at]),
+        )
         source, text = some[which].tokens[:cut], some[which].tokens[cut:]
-        states = served_states(model, source, text[:place], (layer_count(model.hf.config),))
-        found, count = served.compute([BlockRequest(1, text[place], states)])[0], int(anchors.valid[which, at].sum())
-        torch.testing.assert_close(predictions.draft[row : row + count], found[:count], atol=1e-3, rtol=1e-3)
-        assert predictions.tokens[row : row + count].tolist() == text[place + 1 : place + 1 + count]
+        states = served_states(
+            model, source, text[:place], (layer_count(model.hf.config),)
+        )
+        found, count = (
+            served.compute([BlockRequest(1, text[place], states)])[0],
+            int(anchors.valid[which, at].sum()),
+        )
+        torch.testing.assert_close(
+            predictions.draft[row : row + count], found[:count], atol=1e-3, rtol=1e-3
+        )
+        assert (
+            predictions.tokens[row : row + count].tolist()
+            == text[place + 1 : place + 1 + count]
+        )
         row += count
     assert row == len(predictions.draft) > 2 * STEPS
 
@@ -121,24 +172,36 @@ def test_medusa_is_taught_what_it_is_asked_for(name, own):
 @torch.no_grad()
 def test_eagle_is_taught_what_it_is_asked_for(name):
     made, start = task(name, OPTIONS["eagle"]), len(START[name])
-    some = pieces(name, (7, 9), (12, 13))  # the first is padded, and its rows come first
-    taught = [step.draft for step in made._steps(made.module, stack([Block.of(some, 50)]))]
+    # the first is padded, and its rows come first
+    some = pieces(name, (7, 9), (12, 13))
+    taught = [
+        step.draft for step in made._steps(made.module, stack([Block.of(some, 50)]))
+    ]
     source, text = some[0].tokens[:7], some[0].tokens[7:]
     model, tokens = Model(target(name), name), made.head.tokens
     for end in (start, start + 4):
         drafter = EagleDrafter(task(name, OPTIONS["eagle"]).head, model)
-        sequence = Sequence(1, text[: end + 1], start, SamplingParams(max_tokens=20), seed=0)
-        drafter.on_hidden_states(sequence, 0, served_states(model, source, text[:end], drafter.hidden_layers))
+        sequence = Sequence(
+            1, text[: end + 1], start, SamplingParams(max_tokens=20), seed=0
+        )
+        drafter.on_hidden_states(
+            sequence, 0, served_states(model, source, text[:end], drafter.hidden_layers)
+        )
         request = drafter.prefill(sequence)
         found = [drafter.logits([request])]
         past = request.past + len(request.tokens)
         for step in range(STEPS - 1):
-            draft_token = Read(1, past, [text[end + 1 + step]], list(range(-1, step)), 1, held=step)
+            draft_token = Read(
+                1, past, [text[end + 1 + step]], list(range(-1, step)), 1, held=step
+            )
             found.append(drafter.logits([draft_token]))
         for step in range(STEPS):
-            # The row of token end - 1 and its follower; rows begin where a learnt token is two places and a step ahead.
+            # The row of token end - 1 and its follower; rows begin where a learnt token
+            # is two places and a step ahead.
             row = end - 1 - max(0, start - 2 - step)
-            torch.testing.assert_close(found[step][0][tokens], taught[step][row], atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(
+                found[step][0][tokens], taught[step][row], atol=1e-3, rtol=1e-3
+            )
 
 
 @pytest.mark.parametrize("method", OPTIONS)
@@ -146,11 +209,15 @@ def test_eagle_is_taught_what_it_is_asked_for(name):
 def test_answers_shorter_than_a_draft_are_learnt_without_harm(name, method):
     made = task(name, {**OPTIONS, "eagle": EagleOptions(unroll=6)}[method])
     for answers in ((1, 1), (2, 1)):
-        block = stack([Block.of(pieces(name, *((4, answer) for answer in answers)), 20)])
+        block = stack(
+            [Block.of(pieces(name, *((4, answer) for answer in answers)), 20)]
+        )
         loss = made.loss(made.module, block)
         loss.backward()
         assert torch.isfinite(loss)
-        assert all(torch.isfinite(value) for value in made.measure(made.module, block).values())
+        assert all(
+            torch.isfinite(value) for value in made.measure(made.module, block).values()
+        )
     assert loss > 0
 
 
@@ -170,27 +237,52 @@ def answered(request, tmp_path_factory) -> tuple[Path, Path]:
     target(request.param).save_pretrained(model)
     tiny_seq2seq.tokenizer(request.param).save_pretrained(model)
     lines = [
-        json.dumps({"messages": [{"role": "user", "content": f"{one} {other}"}]}) for one in WORDS for other in WORDS
+        json.dumps({"messages": [{"role": "user", "content": f"{one} {other}"}]})
+        for one in WORDS
+        for other in WORDS
     ]
     (folder / "sources.jsonl").write_text("\n".join(lines))
     with LLM(model, method="none") as llm:
         wishes = Wishes(max_tokens=16, temperature=1.0)
-        regenerate(llm, read([folder / "sources.jsonl"], answered=False), folder / "answers.jsonl", wishes)
+        regenerate(
+            llm,
+            read([folder / "sources.jsonl"], answered=False),
+            folder / "answers.jsonl",
+            wishes,
+        )
     return model, folder / "answers.jsonl"
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("method", OPTIONS)
-def test_a_head_learns_drafts_better_than_an_untrained_one_and_changes_no_token(answered, method, tmp_path):
+def test_a_head_learns_drafts_better_than_an_untrained_one_and_changes_no_token(
+    answered, method, tmp_path
+):
     model, data = answered
     folders: dict[str, Path | None] = {"none": None}
     for name, steps in (("untrained", 1), ("trained", 60)):
         folders[name] = tmp_path / name
         job = Job(
-            options=OPTIONS[method], target=str(model), data=(data,), out=tmp_path / name, length=64, held_out=10,
-            device="cpu", bf16=False, questions=Questions(prompts=2 if name == "trained" else 0, tokens=8, depth=3),
-            recipe=TrainingConfig(steps=steps, batch=4, warmup=5, learning_rate=0.01, evaluate=steps, save=steps),
-        )  # fmt: skip
+            options=OPTIONS[method],
+            target=str(model),
+            data=(data,),
+            out=tmp_path / name,
+            length=64,
+            held_out=10,
+            device="cpu",
+            bf16=False,
+            questions=Questions(
+                prompts=2 if name == "trained" else 0, tokens=8, depth=3
+            ),
+            recipe=TrainingConfig(
+                steps=steps,
+                batch=4,
+                warmup=5,
+                learning_rate=0.01,
+                evaluate=steps,
+                save=steps,
+            ),
+        )
         rows = []
         report = run(job, watch=rows.append)
     held_out = [row.held_out for row in rows if row.held_out]
@@ -200,17 +292,26 @@ def test_a_head_learns_drafts_better_than_an_untrained_one_and_changes_no_token(
     assert {one.temperature for one in report.metrics} == {0.0, 1.0}
     params = [
         SamplingParams(temperature=heat, seed=seed, max_tokens=16, ignore_eos=True)
-        for heat in (0, 1) for seed in range(20)
-    ]  # fmt: skip
+        for heat in (0, 1)
+        for seed in range(20)
+    ]
     prompts = [f"{one} {other}" for one in WORDS[:2] for other in WORDS] * 2
     texts, accepted = {}, {}
     for name, draft in folders.items():
-        with LLM(model, draft=draft, method="none" if draft is None else method, nodes=3) as llm:
+        with LLM(
+            model, draft=draft, method="none" if draft is None else method, nodes=3
+        ) as llm:
             answers = llm.generate(prompts, params)
         texts[name] = [answer.tokens for answer in answers]
-        accepted[name] = [sum(answer.stats.accepted for answer in part) for part in (answers[:20], answers[20:])]
+        accepted[name] = [
+            sum(answer.stats.accepted for answer in part)
+            for part in (answers[:20], answers[20:])
+        ]
     assert texts["trained"] == texts["untrained"] == texts["none"]
     assert min(accepted["trained"]) > 5
     assert sum(accepted["trained"]) > sum(accepted["untrained"]) + 5
-    with pytest.raises(ForewordError, match={"medusa": "no method medusa", "eagle": "is an encoder-decoder"}[method]):
+    with pytest.raises(
+        ForewordError,
+        match={"medusa": "no method medusa", "eagle": "is an encoder-decoder"}[method],
+    ):
         export(tmp_path / "trained", model, "vllm", tmp_path / "exported")

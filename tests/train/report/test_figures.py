@@ -1,4 +1,6 @@
-"""Figures and their intervals against counting by hand; the card and the picture show them."""
+"""Figures and their intervals against counting by hand; the card and the picture show
+them.
+"""
 
 import numpy as np
 import pytest
@@ -15,13 +17,19 @@ def stats(tokens: int, rounds: int, drafted: list[int], accepted: list[int]) -> 
     return Stats(tokens=tokens, rounds=rounds, drafted_at=drafted, accepted_at=accepted)
 
 
-ANSWERS = [stats(10, 5, [5, 5, 4], [4, 2, 0]), stats(6, 6, [6], [0]), stats(12, 3, [3, 3, 3], [3, 3, 3])]
+ANSWERS = [
+    stats(10, 5, [5, 5, 4], [4, 2, 0]),
+    stats(6, 6, [6], [0]),
+    stats(12, 3, [3, 3, 3], [3, 3, 3]),
+]
 
 
 def test_figures_are_sums_over_answers():
     found = summary("sums", 0.0, ANSWERS, depth=4)
     assert found.tokens_per_pass.mid == pytest.approx(28 / 14)
-    assert [value.mid for value in found.acceptance] == pytest.approx([7 / 14, 5 / 8, 3 / 7])
+    assert [value.mid for value in found.acceptance] == pytest.approx(
+        [7 / 14, 5 / 8, 3 / 7]
+    )
     for value in (found.tokens_per_pass, *found.acceptance):
         assert value.low <= value.mid <= value.high
 
@@ -54,8 +62,17 @@ def report(**changes) -> TrainReport:
         for heat in (0.0, 1.0)
         for name, answers in ((ALL, ANSWERS), ("sums", ANSWERS[:1]))
     )
-    facts = dict(target="org/target", settings={"on_policy": 0.5, "seed": 7}, versions={"torch": "9"}, parameters=1234)
-    return TrainReport(**facts | dict(learnt=5678, held_out={"acceptance": 0.625}, metrics=metrics) | changes)
+    facts = dict(
+        target="org/target",
+        settings={"on_policy": 0.5, "seed": 7},
+        versions={"torch": "9"},
+        parameters=1234,
+    )
+    return TrainReport(
+        **facts
+        | dict(learnt=5678, held_out={"acceptance": 0.625}, metrics=metrics)
+        | changes
+    )
 
 
 def test_the_card_says_what_is_known():
@@ -86,7 +103,11 @@ def test_a_card_without_figures_leaves_them_out():
 
 
 def test_the_picture_is_drawn(tmp_path):
-    rows = [Row(step=0, held_out={"acceptance": 0.1, "agreement": 0.2}), Row(step=1, loss=3.0), Row(step=2, loss=2.0)]
+    rows = [
+        Row(step=0, held_out={"acceptance": 0.1, "agreement": 0.2}),
+        Row(step=1, loss=3.0),
+        Row(step=2, loss=2.0),
+    ]
     draw(report(), rows, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "picture.png").stat().st_size > 10_000

@@ -1,4 +1,6 @@
-"""Inflation of a trained head to an inflated target: the same draft tokens at the cost of a larger head."""
+"""Inflation of a trained head to an inflated target: the same draft tokens at the cost
+of a larger head.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,13 @@ from foreword.draft.heads.eagle_checkpoint import states_of
 from foreword.errors import ModelError
 from foreword.model.loading.checkpoint import Checkpoint
 
-HIDDEN, QUERIES, KEYS, INNER, SAME = "hidden", "queries", "keys", "inner", "same"
-"""Kinds of axes: hidden channels, perhaps several times with further entries after them; query heads; key heads; the
-MLP's channels; axes that do not grow."""
+HIDDEN = "hidden"
+QUERIES = "queries"
+KEYS = "keys"
+INNER = "inner"
+SAME = "same"
+"""Kinds of axes: hidden channels, perhaps several times with further entries after
+them; query heads; key heads; the MLP's channels; axes that do not grow."""
 AXES: dict[str, tuple[str, ...]] = {
     "fc.weight": (HIDDEN, HIDDEN),
     "q_proj.weight": (QUERIES, HIDDEN),
@@ -35,7 +41,10 @@ AXES: dict[str, tuple[str, ...]] = {
     "lm_head.weight": (SAME, HIDDEN),
     "confidence_head.proj.weight": (SAME, HIDDEN),
 }
-"""End of a tensor's name -> kinds of its axes. Other tensors are unchanged: tables of tokens, norms per head."""
+"""End of a tensor's name -> kinds of its axes.
+
+Other tensors are unchanged: tables of tokens, norms per head.
+"""
 UNTOUCHED = ("q_norm.weight", "k_norm.weight")
 NORMS = ("layernorm.weight", "norm.weight")
 SIZES = {
@@ -51,7 +60,9 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Mapping of an axis: old entry source[i] becomes new entry target[i], of `size`."""
+    """Mapping of an axis: old entry source[i] becomes new entry target[i], of
+    `size`.
+    """
 
     source: Tensor
     target: Tensor
@@ -59,23 +70,33 @@ class _Axis:
 
 
 def inflate_head(source: str | Path, small: Shape, large: Shape) -> Checkpoint:
-    """Return a head for an inflated target from one for the original, padded with zeros so that its output is equal.
+    """Return a head for an inflated target from one for the original, padded with zeros
+    so that its output is equal.
 
-    `source` is a folder or hub id in the flat layout; `small` are the sizes of its original target.
-    Raises ModelError for another layout, or if the sizes of the head are not its target's.
+    `source` is a folder or hub id in the flat layout; `small` are the sizes of its
+    original target. Raises ModelError for another layout, or if the sizes of the head
+    are not its target's.
     """
     head = states_of(Checkpoint.read(source), small.layers)
-    sizes = {name: getattr(small, ours) for name, ours in SIZES.items() if name in head.config}
+    sizes = {
+        name: getattr(small, ours)
+        for name, ours in SIZES.items()
+        if name in head.config
+    }
     wrong = [name for name, size in sizes.items() if head.config[name] != size]
     if "hidden_size" not in sizes or wrong:
         raise ModelError(
-            f"cannot enlarge {source} with its target: config.json must name hidden_size"
+            f"cannot enlarge {source} with its target: config.json must name "
+            "hidden_size"
             + (f", and {', '.join(wrong)} are not the target's" if wrong else "")
         )
     config = dict(head.config) | {name: getattr(large, SIZES[name]) for name in sizes}
     if "rms_norm_eps" in config:
         config["rms_norm_eps"] *= small.hidden / large.hidden
-    tensors = {name: _enlarged(name, tensor, small, large) for name, tensor in head.tensors.items()}
+    tensors = {
+        name: _enlarged(name, tensor, small, large)
+        for name, tensor in head.tensors.items()
+    }
     return Checkpoint(head.source, config, tensors)
 
 
@@ -86,11 +107,17 @@ def _enlarged(name: str, tensor: Tensor, small: Shape, large: Shape) -> Tensor:
     if axes is None or name.endswith(UNTOUCHED):
         return tensor
     if name.endswith(NORMS):  # the added zero channels reduce the root mean square
-        tensor = (tensor.float() * math.sqrt(small.hidden / large.hidden)).to(tensor.dtype)
+        tensor = (tensor.float() * math.sqrt(small.hidden / large.hidden)).to(
+            tensor.dtype
+        )
     for number, kind in enumerate(axes):
         axis = _axis(kind, tensor.shape[number], small, large)
-        padded = tensor.new_zeros(*tensor.shape[:number], axis.size, *tensor.shape[number + 1 :])
-        tensor = padded.index_copy_(number, axis.target, tensor.index_select(number, axis.source))
+        padded = tensor.new_zeros(
+            *tensor.shape[:number], axis.size, *tensor.shape[number + 1 :]
+        )
+        tensor = padded.index_copy_(
+            number, axis.target, tensor.index_select(number, axis.source)
+        )
     return tensor
 
 
@@ -98,7 +125,12 @@ def _axis(kind: str, size: int, small: Shape, large: Shape) -> _Axis:
     if kind == HIDDEN:
         times, rest = divmod(size, small.hidden)
         starts = torch.arange(times)[:, None] * large.hidden
-        target = torch.cat([(starts + torch.arange(small.hidden)).flatten(), times * large.hidden + torch.arange(rest)])
+        target = torch.cat(
+            [
+                (starts + torch.arange(small.hidden)).flatten(),
+                times * large.hidden + torch.arange(rest),
+            ]
+        )
         return _Axis(torch.arange(size), target, times * large.hidden + rest)
     if kind == INNER:
         return _Axis(torch.arange(size), torch.arange(size), large.intermediate)
@@ -106,11 +138,17 @@ def _axis(kind: str, size: int, small: Shape, large: Shape) -> _Axis:
         return _Axis(torch.arange(size), torch.arange(size), size)
     slots, copies = query_slots(small, large)
     if kind == QUERIES:
-        return _Axis(torch.arange(size), _rows(slots, small.head_dim), large.heads * large.head_dim)
+        return _Axis(
+            torch.arange(size),
+            _rows(slots, small.head_dim),
+            large.heads * large.head_dim,
+        )
     kept = _rows(copies, small.head_dim)
     return _Axis(kept, torch.arange(len(kept)), large.kv_heads * large.head_dim)
 
 
 def _rows(heads: Tensor, dim: int) -> Tensor:
-    """Return the indices of these heads' entries in a projection, in the order of the heads."""
+    """Return the indices of these heads' entries in a projection, in the order of the
+    heads.
+    """
     return (heads[:, None] * dim + torch.arange(dim)).flatten()

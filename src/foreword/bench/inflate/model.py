@@ -1,4 +1,6 @@
-"""Inflation of a Llama: a model with the answers of a small one and the cost of a large one, to measure speed with."""
+"""Inflation of a Llama: a model with the answers of a small one and the cost of a large
+one, to measure speed with.
+"""
 
 import copy
 import math
@@ -10,7 +12,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, LlamaMLP, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaDecoderLayer,
+    LlamaMLP,
+    LlamaRMSNorm,
+)
 
 from foreword.errors import ModelError
 
@@ -36,35 +43,77 @@ class Shape:
 SHAPES = {
     shape.name: shape
     for shape in (
-        Shape("llama-110m", hidden=768, layers=12, heads=12, kv_heads=12, head_dim=64, intermediate=2048),
-        Shape("llama-350m", hidden=1024, layers=24, heads=16, kv_heads=8, head_dim=64, intermediate=2816),
-        Shape("llama-1b", hidden=2048, layers=16, heads=32, kv_heads=8, head_dim=64, intermediate=8192),
-        Shape("llama-8b", hidden=4096, layers=32, heads=64, kv_heads=16, head_dim=64, intermediate=14336),
+        Shape(
+            "llama-110m",
+            hidden=768,
+            layers=12,
+            heads=12,
+            kv_heads=12,
+            head_dim=64,
+            intermediate=2048,
+        ),
+        Shape(
+            "llama-350m",
+            hidden=1024,
+            layers=24,
+            heads=16,
+            kv_heads=8,
+            head_dim=64,
+            intermediate=2816,
+        ),
+        Shape(
+            "llama-1b",
+            hidden=2048,
+            layers=16,
+            heads=32,
+            kv_heads=8,
+            head_dim=64,
+            intermediate=8192,
+        ),
+        Shape(
+            "llama-8b",
+            hidden=4096,
+            layers=32,
+            heads=64,
+            kv_heads=16,
+            head_dim=64,
+            intermediate=14336,
+        ),
     )
 }
-"""In place of heads of 128 these shapes have twice as many of 64: matrices and cache keep their sizes."""
+"""In place of heads of 128 these shapes have twice as many of 64: matrices and cache
+keep their sizes.
+"""
 
 
-def inflate(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0, context: int = 0) -> LlamaForCausalLM:
+def inflate(
+    model: LlamaForCausalLM, shape: Shape, *, seed: int = 0, context: int = 0
+) -> LlamaForCausalLM:
     """Enlarge `model` to `shape` without changing what it computes.
 
-    Matrices that read the residual stream (q, k, v, gate, up) are padded with random numbers. Those that write to it
-    (embedding, o, down) are padded with zeros, and layers are added whose o and down are zero, as in Net2Net (Chen,
-    Goodfellow, Shlens 2015) and LLaMA Pro's block expansion (Wu et al. 2024). So the added hidden channels are exactly
-    0, and RMSNorm over D channels instead of d is undone by weight * sqrt(d / D) and eps * d / D.
+    Matrices that read the residual stream (q, k, v, gate, up) are padded with random
+    numbers. Those that write to it (embedding, o, down) are padded with zeros, and
+    layers are added whose o and down are zero, as in Net2Net (Chen, Goodfellow, Shlens
+    2015) and LLaMA Pro's block expansion (Wu et al. 2024). So the added hidden channels
+    are exactly 0, and RMSNorm over D channels instead of d is undone by weight * sqrt(d
+    / D) and eps * d / D.
 
-    Logits are equal up to rounding in float32. In bfloat16 the norm weights are exact only where D / d is a power of
-    4; elsewhere near-ties differ about as often as between bfloat16 and float32. The added layers, all at the end, add
-    0: never use the result to measure a method that skips layers or exits early.
+    Logits are equal up to rounding in float32. In bfloat16 the norm weights are exact
+    only where D / d is a power of 4; elsewhere near-ties differ about as often as
+    between bfloat16 and float32. The added layers, all at the end, add 0: never use the
+    result to measure a method that skips layers or exits early.
 
     Args:
         model: the small model, without biases; it is only read.
-        shape: at least as large as the model in every direction, with the same head_dim.
+        shape: at least as large as the model in every direction, with the same
+            head_dim.
         seed: seed of the random padding, on which no logit depends.
-        context: minimum context in tokens. Beyond the model's own the output is meaningless, but its cost is valid.
+        context: minimum context in tokens. Beyond the model's own the output is
+            meaningless, but its cost is valid.
 
-    Returns: a new model in the dtype, on the device and in the mode of `model`, the vocabulary and any tying unchanged.
-    The only large allocation is that of its own weights.
+    Returns: a new model in the dtype, on the device and in the mode of `model`, the
+    vocabulary and any tying unchanged. The only large allocation is that of its own
+    weights.
 
     Raises ModelError when the model has biases or does not fit into the shape.
     """
@@ -81,12 +130,17 @@ def inflate(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0, context: in
     return large
 
 
-def query_slots(small: Shape, large: Shape) -> tuple[Int[Tensor, "small_heads"], Int[Tensor, "copies"]]:
-    """Return where the heads of `small` go; kv head j serves the query heads j * group to (j + 1) * group - 1.
+def query_slots(
+    small: Shape, large: Shape
+) -> tuple[Int[Tensor, "small_heads"], Int[Tensor, "copies"]]:
+    """Return where the heads of `small` go; kv head j serves the query heads j * group
+    to (j + 1) * group - 1.
 
-    A kv head is copied as often as its query heads need when the new groups are smaller than the old ones.
+    A kv head is copied as often as its query heads need when the new groups are smaller
+    than the old ones.
 
-    Returns: for each old query head its new index; for each new kv head, from 0 on, the old one it copies (both int64).
+    Returns: for each old query head its new index; for each new kv head, from 0 on, the
+    old one it copies (both int64).
     """
     copies = math.ceil(small.group / large.group)
     heads = torch.arange(small.heads)
@@ -114,44 +168,61 @@ def _layers(model: LlamaForCausalLM) -> list[LlamaDecoderLayer]:
 
 def _check(config: LlamaConfig, small: Shape, large: Shape) -> None:
     if config.attention_bias or config.mlp_bias:
-        raise ModelError("cannot inflate a Llama with biases: use a checkpoint without attention_bias and mlp_bias")
+        raise ModelError(
+            "cannot inflate a Llama with biases: use a checkpoint without "
+            "attention_bias and mlp_bias"
+        )
     if small.head_dim != large.head_dim:
         raise ModelError(
-            f"cannot inflate to {large.name}: head_dim must stay {small.head_dim}, got {large.head_dim}. "
+            f"cannot inflate to {large.name}: head_dim must stay {small.head_dim}, got "
+            f"{large.head_dim}. "
             "Change the heads instead"
         )
     if large.heads % large.kv_heads:
         raise ModelError(
-            f"cannot inflate to {large.name}: heads ({large.heads}) must be a multiple of kv_heads ({large.kv_heads})"
+            f"cannot inflate to {large.name}: heads ({large.heads}) must be a multiple "
+            f"of kv_heads ({large.kv_heads})"
         )
     if large.hidden % large.heads:
         raise ModelError(
-            f"cannot inflate to {large.name}: hidden ({large.hidden}) must be a multiple of heads ({large.heads})"
+            f"cannot inflate to {large.name}: hidden ({large.hidden}) must be a "
+            f"multiple of heads ({large.heads})"
         )
     for size in ("hidden", "layers", "intermediate"):
         if getattr(large, size) < getattr(small, size):
             raise ModelError(
-                f"cannot inflate to {large.name}: {size} must be at least {getattr(small, size)}, "
+                f"cannot inflate to {large.name}: {size} must be at least "
+                f"{getattr(small, size)}, "
                 f"got {getattr(large, size)}"
             )
     needed = len(query_slots(small, large)[1])
     if large.kv_heads < needed:
         raise ModelError(
-            f"cannot inflate to {large.name}: kv_heads must be at least {needed} with this many heads, "
+            f"cannot inflate to {large.name}: kv_heads must be at least {needed} with "
+            "this many heads, "
             f"got {large.kv_heads}"
         )
 
 
-def _random(model: LlamaForCausalLM, shape: Shape, seed: int, context: int) -> LlamaForCausalLM:
-    """Return a randomly initialised model of the new shape; the caller's random state is unchanged."""
+def _random(
+    model: LlamaForCausalLM, shape: Shape, seed: int, context: int
+) -> LlamaForCausalLM:
+    """Return a randomly initialised model of the new shape; the caller's random state
+    is unchanged.
+    """
     config = copy.deepcopy(model.config)
-    config.hidden_size, config.intermediate_size, config.head_dim = shape.hidden, shape.intermediate, shape.head_dim
+    config.hidden_size = shape.hidden
+    config.intermediate_size = shape.intermediate
+    config.head_dim = shape.head_dim
     config.num_hidden_layers, config.num_attention_heads = shape.layers, shape.heads
     config.num_key_value_heads = shape.kv_heads
     config.max_position_embeddings = max(config.max_position_embeddings, context)
-    config.rms_norm_eps = model.config.rms_norm_eps * model.config.hidden_size / shape.hidden
+    config.rms_norm_eps = (
+        model.config.rms_norm_eps * model.config.hidden_size / shape.hidden
+    )
     elsewhere = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=elsewhere), model.device:  # built on its device, never on the CPU
+    # built on its device, never on the CPU
+    with torch.random.fork_rng(devices=elsewhere), model.device:
         torch.default_generator.manual_seed(seed)
         for device in elsewhere:
             torch.cuda.default_generators[device.index].manual_seed(seed)
@@ -160,8 +231,12 @@ def _random(model: LlamaForCausalLM, shape: Shape, seed: int, context: int) -> L
     return large.train(model.training)
 
 
-def _fill_layer(new: LlamaDecoderLayer, old: LlamaDecoderLayer | None, small: Shape, large: Shape) -> None:
-    """Copy `old` into the corner of `new`; None makes a layer that computes at full cost and adds 0."""
+def _fill_layer(
+    new: LlamaDecoderLayer, old: LlamaDecoderLayer | None, small: Shape, large: Shape
+) -> None:
+    """Copy `old` into the corner of `new`; None makes a layer that computes at full
+    cost and adds 0.
+    """
     if old is None:
         nn.init.zeros_(new.self_attn.o_proj.weight)
         nn.init.zeros_(new.mlp.down_proj.weight)
@@ -172,7 +247,9 @@ def _fill_layer(new: LlamaDecoderLayer, old: LlamaDecoderLayer | None, small: Sh
     _fill_mlp(new.mlp, old.mlp)
 
 
-def _fill_attention(new: LlamaAttention, old: LlamaAttention, small: Shape, large: Shape) -> None:
+def _fill_attention(
+    new: LlamaAttention, old: LlamaAttention, small: Shape, large: Shape
+) -> None:
     slots, sources = query_slots(small, large)
     query = _rows(slots, small.head_dim).to(old.q_proj.weight.device)
     source = _rows(sources, small.head_dim).to(query.device)
@@ -197,12 +274,16 @@ def _write(new: nn.Linear | nn.Embedding, old: Tensor) -> None:
 
 
 def _scale(new: LlamaRMSNorm, old: LlamaRMSNorm) -> None:
-    """Undo what the added zero channels do to the root mean square: it shrinks by sqrt(d / D)."""
+    """Undo what the added zero channels do to the root mean square: it shrinks by
+    sqrt(d / D).
+    """
     channels = len(old.weight)
     factor = math.sqrt(channels / len(new.weight))
     new.weight[:channels] = (old.weight.float() * factor).to(new.weight.dtype)
 
 
 def _rows(heads: Int[Tensor, "head"], head_dim: int) -> Int[Tensor, "row"]:
-    """Return the indices of these heads' rows in a projection, in the order of the heads."""
+    """Return the indices of these heads' rows in a projection, in the order of the
+    heads.
+    """
     return (heads[:, None] * head_dim + torch.arange(head_dim)).flatten()

@@ -1,4 +1,6 @@
-"""Cache on disk of models converted to the formats of other engines, keyed by a digest of their content."""
+"""Cache on disk of models converted to the formats of other engines, keyed by a digest
+of their content.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.files import atomic_folder, cache
 
 INT8, INT4 = "int8", "int4"
-"""Forms of weights in few bits, as of `foreword.LLM(weights=)`; each engine has its own type of as many bits."""
+"""Forms of weights in few bits, as of `foreword.LLM(weights=)`; each engine has its own
+type of as many bits.
+"""
 WRITERS = 2
-"""Version of the writers; increase it when their output for the same weights changes, so that old files are ignored."""
+"""Version of the writers; increase it when their output for the same weights changes,
+so that old files are ignored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,11 @@ class Source:
     def eos(self) -> tuple[int, ...]:
         """Ids that end an answer."""
         settings = self.model.generation_config
-        ids = settings.eos_token_id if settings is not None else self.model.config.eos_token_id
+        ids = (
+            settings.eos_token_id
+            if settings is not None
+            else self.model.config.eos_token_id
+        )
         return (ids,) if isinstance(ids, int) else tuple(ids or ())
 
     @property
@@ -48,8 +58,14 @@ class Source:
     def digest(self) -> str:
         """Return a digest of weights, sizes and vocabulary: 64 hexadecimal digits."""
         config = self.model.config.to_dict()
-        sizes = {name: value for name, value in config.items() if name not in ("_name_or_path", "transformers_version")}
-        digest = hashlib.sha256(json.dumps([sizes, self.eos], sort_keys=True, default=str).encode())
+        sizes = {
+            name: value
+            for name, value in config.items()
+            if name not in ("_name_or_path", "transformers_version")
+        }
+        digest = hashlib.sha256(
+            json.dumps([sizes, self.eos], sort_keys=True, default=str).encode()
+        )
         digest.update(json.dumps(self.spelling, sort_keys=True).encode())
         for name, weight in self.model.named_parameters():
             digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
@@ -64,24 +80,38 @@ def source(
     form: str | None = None,
     file: Path | None = None,
 ) -> Source:
-    """Return a source to convert. Raises ModelError unless it is a plain Llama with a fast tokenizer."""
+    """Return a source to convert.
+
+    Raises ModelError unless it is a plain Llama with a fast tokenizer.
+    """
     if not isinstance(model, LlamaForCausalLM):
-        raise ModelError(f"cannot convert {name}: only a Llama is supported, and it is a {type(model).__name__}")
+        raise ModelError(
+            f"cannot convert {name}: only a Llama is supported, and it is a "
+            f"{type(model).__name__}"
+        )
     config = model.config
     if config.attention_bias or config.mlp_bias or config.hidden_act != "silu":
-        raise ModelError(f"cannot convert {name}: only a Llama with silu and without biases is supported")
+        raise ModelError(
+            f"cannot convert {name}: only a Llama with silu and without biases is "
+            "supported"
+        )
     if cast(Any, config).rope_parameters["rope_type"] != "default":
-        raise ModelError(f"cannot convert {name}: only a Llama with unscaled positions is supported")
+        raise ModelError(
+            f"cannot convert {name}: only a Llama with unscaled positions is supported"
+        )
     if not tokenizer.is_fast:
         raise ModelError(f"cannot convert {name}: it has no fast tokenizer")
     return Source(name, model, tokenizer, form, file)
 
 
-def converted(kind: str, what: Source, write: Callable[[Path], None], note: Callable[[str], None]) -> Path:
-    """Return the folder that holds `what` in the format `kind`; if there is none, `write` fills an empty one.
+def converted(
+    kind: str, what: Source, write: Callable[[Path], None], note: Callable[[str], None]
+) -> Path:
+    """Return the folder that holds `what` in the format `kind`; if there is none,
+    `write` fills an empty one.
 
-    `kind` names the type of the weights too, if it is not their dtype. A folder appears only when it is complete, so a
-    killed run leaves no partial one.
+    `kind` names the type of the weights too, if it is not their dtype. A folder appears
+    only when it is complete, so a killed run leaves no partial one.
     """
     kept = folder() / f"{kind}-{WRITERS}-{what.digest()[:20]}"
     if kept.is_dir():
@@ -97,5 +127,8 @@ def converted(kind: str, what: Source, write: Callable[[Path], None], note: Call
 
 
 def folder() -> Path:
-    """Return the cache: $XDG_CACHE_HOME/foreword/peers or ~/.cache/foreword/peers. It may be deleted at any time."""
+    """Return the cache: $XDG_CACHE_HOME/foreword/peers or ~/.cache/foreword/peers.
+
+    It may be deleted at any time.
+    """
     return cache() / "peers"

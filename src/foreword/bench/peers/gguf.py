@@ -1,4 +1,5 @@
-"""Writer of a Llama and its tokenizer as a GGUF file; weights keep their dtype, or are quantized by the package gguf.
+"""Writer of a Llama and its tokenizer as a GGUF file; weights keep their dtype, or are
+quantized by the package gguf.
 
 Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
@@ -34,38 +35,55 @@ NAMES = {
 BLOCK = 32
 """Weights of a block in the types that are written."""
 FEW = {INT4: 6, INT8: 12}
-"""Form -> bits per weight below which a file is held in it by engines that do not read it."""
+"""Form -> bits per weight below which a file is held in it by engines that do not read
+it.
+"""
 NORMAL, CONTROL = 1, 3
 """Token types, as numbered by GGUF."""
 DIGITS_APART = "smollm"
-"""Llama.cpp's name of a pre-tokenizer that splits off each digit and then splits as GPT-2 does."""
+"""Llama.cpp's name of a pre-tokenizer that splits off each digit and then splits as
+GPT-2 does.
+"""
 GPT2 = "gpt-2"
 UNUSED = "[unused{}]"
 """Name of an id that the model has and the tokenizer does not."""
 
 
 def write(source: Source, path: Path, form: str | None = None) -> None:
-    """Write model and tokenizer into one file, with matrices of the type `form` ("Q4_0"); None keeps the dtype.
+    """Write model and tokenizer into one file, with matrices of the type `form`
+    ("Q4_0"); None keeps the dtype.
 
-    Raises ModelError when the tokenizer is not byte-level BPE, or the package gguf is missing.
+    Raises ModelError when the tokenizer is not byte-level BPE, or the package gguf is
+    missing.
     """
     try:
         gguf: Any = import_module("gguf")
     except ImportError as error:
         raise ModelError(
-            "cannot write GGUF files without the package gguf. Run: pip install 'foreword[gguf]'"
+            "cannot write GGUF files without the package gguf. Run: pip install "
+            "'foreword[gguf]'"
         ) from error
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer, source.model)
     _spell(writer, source)
     types = gguf.GGMLQuantizationType
-    kinds = {torch.bfloat16: types.BF16, torch.float16: types.F16, torch.float32: types.F32}
+    kinds = {
+        torch.bfloat16: types.BF16,
+        torch.float16: types.F16,
+        torch.float32: types.F32,
+    }
     for name, weight in tensors(source.model):
         if form is not None and weight.dim() > 1 and weight.shape[1] % BLOCK == 0:
             kind = types[form]
-            writer.add_tensor(name, gguf.quants.quantize(weight.float().numpy(), kind), raw_dtype=kind)
+            writer.add_tensor(
+                name, gguf.quants.quantize(weight.float().numpy(), kind), raw_dtype=kind
+            )
             continue
-        writer.add_tensor(name, weight.contiguous().view(torch.uint8).numpy(), raw_dtype=kinds[weight.dtype])
+        writer.add_tensor(
+            name,
+            weight.contiguous().view(torch.uint8).numpy(),
+            raw_dtype=kinds[weight.dtype],
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -73,14 +91,22 @@ def write(source: Source, path: Path, form: str | None = None) -> None:
 
 
 def form_of(file: Path) -> str | None:
-    """Return the form for engines that do not read a GGUF file, by its bits per weight; None = no few bits."""
+    """Return the form for engines that do not read a GGUF file, by its bits per weight;
+    None = no few bits.
+    """
     tensors = GgufFile.open(file, file).tensors.values()
-    bits = 8 * sum(int(one.n_bytes) for one in tensors) / sum(int(one.n_elements) for one in tensors)
+    bits = (
+        8
+        * sum(int(one.n_bytes) for one in tensors)
+        / sum(int(one.n_elements) for one in tensors)
+    )
     return INT4 if bits < FEW[INT4] else INT8 if bits < FEW[INT8] else None
 
 
 def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
-    """Yield each weight's GGUF name and the weight in GGUF's layout; vectors are float32."""
+    """Yield each weight's GGUF name and the weight in GGUF's layout; vectors are
+    float32.
+    """
     shape = shape_of(model.config)
     yield "token_embd.weight", model.model.embed_tokens.weight.detach()
     yield "output_norm.weight", model.model.norm.weight.detach().float()
@@ -92,13 +118,18 @@ def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
             weight = layer.get_submodule(theirs).get_parameter("weight").detach()
             if ours in heads:
                 weight = interleaved(weight, heads[ours])
-            yield f"blk.{place}.{ours}.weight", weight.float() if weight.dim() == 1 else weight
+            yield (
+                f"blk.{place}.{ours}.weight",
+                weight.float() if weight.dim() == 1 else weight,
+            )
 
 
 def interleaved(weight: Tensor, heads: int) -> Tensor:
-    """Return the rows (head * size, in) of a projection in the order in which llama.cpp rotates them.
+    """Return the rows (head * size, in) of a projection in the order in which llama.cpp
+    rotates them.
 
-    Llama.cpp rotates the pair 2i and 2i + 1 of a head by the angle of transformers' pair i and size / 2 + i.
+    Llama.cpp rotates the pair 2i and 2i + 1 of a head by the angle of transformers'
+    pair i and size / 2 + i.
     """
     rows, columns = weight.shape
     halves = weight.view(heads, 2, rows // heads // 2, columns)
@@ -122,17 +153,31 @@ def _describe(writer: Any, model: LlamaForCausalLM) -> None:
 
 
 def _spell(writer: Any, source: Source) -> None:
-    """Write the vocabulary. Token ids need only its size; tokenizing text needs all of it."""
+    """Write the vocabulary.
+
+    Token ids need only its size; tokenizing text needs all of it.
+    """
     spelling = source.spelling
-    words = source.tokenizer.convert_ids_to_tokens(list(range(source.model.config.vocab_size)))
+    words = source.tokenizer.convert_ids_to_tokens(
+        list(range(source.model.config.vocab_size))
+    )
     cut = json.dumps(spelling["pre_tokenizer"])
     if spelling["model"]["type"] != "BPE" or "ByteLevel" not in cut:
-        raise ModelError("cannot write a GGUF file: only a byte-level BPE tokenizer is supported")
+        raise ModelError(
+            "cannot write a GGUF file: only a byte-level BPE tokenizer is supported"
+        )
     special = {token["id"] for token in spelling["added_tokens"] if token["special"]}
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(DIGITS_APART if r"\\d" in cut else GPT2)
-    writer.add_token_list([UNUSED.format(place) if word is None else word for place, word in enumerate(words)])
-    writer.add_token_types([CONTROL if place in special else NORMAL for place in range(len(words))])
+    writer.add_token_list(
+        [
+            UNUSED.format(place) if word is None else word
+            for place, word in enumerate(words)
+        ]
+    )
+    writer.add_token_types(
+        [CONTROL if place in special else NORMAL for place in range(len(words))]
+    )
     writer.add_token_merges([" ".join(merge) for merge in spelling["model"]["merges"]])
     if source.tokenizer.chat_template:
         writer.add_chat_template(source.tokenizer.chat_template)

@@ -1,4 +1,6 @@
-"""Baselines of transformers: generate, assisted generation and prompt lookup, with unmodified weights and code."""
+"""Baselines of transformers: generate, assisted generation and prompt lookup, with
+unmodified weights and code.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ ASSISTANT: dict[str, Any] = {
     "num_assistant_tokens_schedule": "constant",
     "assistant_confidence_threshold": 0.4,
 }
-"""Defaults of transformers, pinned. With the bundled models no other number of tokens (3, 5, 8) was faster beyond the
-noise, and drafting without the threshold was slower."""
+"""Defaults of transformers, pinned. With the bundled models no other number of tokens
+(3, 5, 8) was faster beyond the noise, and drafting without the threshold was slower."""
 LOOKED_UP = 10
 """Tokens that prompt lookup copies; the value in transformers' documentation."""
 
@@ -33,7 +35,9 @@ LOOKED_UP = 10
 class TransformersEntry:
     """One decoding mode of transformers, timed from token ids to token ids."""
 
-    def __init__(self, name: str, target: PreTrainedModel, extra: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, name: str, target: PreTrainedModel, extra: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
         self._generate: Callable[..., Tensor] = cast(Any, target).generate
         self._extra = dict(extra or {})
@@ -43,10 +47,18 @@ class TransformersEntry:
         target.register_forward_pre_hook(self._count)
 
     def run(self, request: Request) -> Trial:
-        """Answer one request. Above temperature 0 transformers samples by itself, from the same seed."""
+        """Answer one request.
+
+        Above temperature 0 transformers samples by itself, from the same seed.
+        """
         sampling: dict[str, Any] = {"do_sample": False}
         if request.temperature > 0:
-            sampling = {"do_sample": True, "temperature": request.temperature, "top_k": 0, "top_p": 1.0}
+            sampling = {
+                "do_sample": True,
+                "temperature": request.temperature,
+                "top_k": 0,
+                "top_p": 1.0,
+            }
         prompt = torch.tensor([request.prompt])
         passes = self._passes
         with torch.random.fork_rng(devices=[]):
@@ -55,7 +67,8 @@ class TransformersEntry:
             written = self._generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
-                max_new_tokens=request.max_tokens + (self._start or 1) - 1,  # a forced first token counts there
+                # a forced first token counts there
+                max_new_tokens=request.max_tokens + (self._start or 1) - 1,
                 **sampling,
                 **self._extra,
             )
@@ -73,7 +86,9 @@ def generate(target: PreTrainedModel) -> TransformersEntry:
 
 
 def assisted(target: PreTrainedModel, assistant: PreTrainedModel) -> TransformersEntry:
-    """Return assisted generation with `assistant`, whose generation settings are set to `ASSISTANT`."""
+    """Return assisted generation with `assistant`, whose generation settings are set to
+    `ASSISTANT`.
+    """
     if assistant.generation_config is not None:
         assistant.generation_config.update(**ASSISTANT)
     return TransformersEntry(ASSISTED, target, {"assistant_model": assistant})
@@ -85,5 +100,11 @@ def lookup(target: PreTrainedModel) -> TransformersEntry:
 
 
 def settings() -> dict[str, Any]:
-    """Return the settings that the figures depend on; with scikit-learn installed the threshold adapts by itself."""
-    return {**ASSISTANT, "prompt_lookup_num_tokens": LOOKED_UP, "scikit_learn": find_spec("sklearn") is not None}
+    """Return the settings that the figures depend on; with scikit-learn installed the
+    threshold adapts by itself.
+    """
+    return {
+        **ASSISTANT,
+        "prompt_lookup_num_tokens": LOOKED_UP,
+        "scikit_learn": find_spec("sklearn") is not None,
+    }

@@ -1,4 +1,6 @@
-"""Baseline llama.cpp, through llama-cpp-python: plain, with a draft model, with prompt lookup."""
+"""Baseline llama.cpp, through llama-cpp-python: plain, with a draft model, with prompt
+lookup.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,31 @@ SETTINGS: dict[str, dict[str, int]] = {
 }
 """Draft tokens in a round; those of prompt lookup are the binding's defaults."""
 ROOM = 4096
-"""Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits for as many."""
+"""Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits
+for as many.
+"""
 FILE = "model.gguf"
 FORMS = {INT8: "Q8_0", INT4: "Q4_0"}
 """Form -> type of every matrix, the embedding and the LM head included."""
 
 
 class GreedyDraft:
-    """A greedy draft model in the binding's interface, which verifies draft tokens but has no such model."""
+    """A greedy draft model in the binding's interface, which verifies draft tokens but
+    has no such model.
+    """
 
     def __init__(self, llama: Any) -> None:
         self._llama = llama
 
     def __call__(self, input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
-        """Return the next ids (int32). The prefix shared with the call before is not read again."""
+        """Return the next ids (int32).
+
+        The prefix shared with the call before is not read again.
+        """
         tokens = self._llama.generate(input_ids.tolist(), temp=0.0)
-        return np.array(list(islice(tokens, SETTINGS[ASSISTED]["num_pred_tokens"])), dtype=np.intc)
+        return np.array(
+            list(islice(tokens, SETTINGS[ASSISTED]["num_pred_tokens"])), dtype=np.intc
+        )
 
 
 class LlamaCpp:
@@ -57,14 +68,23 @@ class LlamaCpp:
         llama.eval = counted
 
     def run(self, request: Request) -> Trial:
-        """Answer one request. Above temperature 0 llama.cpp samples by itself, from the same seed."""
+        """Answer one request.
+
+        Above temperature 0 llama.cpp samples by itself, from the same seed.
+        """
         passes = self._passes
         written: list[int] = []
         started = perf_counter()
-        self._llama.reset()  # no prefix caching: every entry reads every prompt each time
+        # no prefix caching: every entry reads every prompt each time
+        self._llama.reset()
         self._llama.set_seed(request.seed)
         tokens = self._llama.generate(
-            list(request.prompt), temp=request.temperature, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0
+            list(request.prompt),
+            temp=request.temperature,
+            top_k=0,
+            top_p=1.0,
+            min_p=0.0,
+            repeat_penalty=1.0,
         )
         for token in tokens:
             written.append(token)
@@ -75,7 +95,10 @@ class LlamaCpp:
 
 
 def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
-    """Return the entry of this mode, with its models loaded. Raises ModelError if they cannot be converted."""
+    """Return the entry of this mode, with its models loaded.
+
+    Raises ModelError if they cannot be converted.
+    """
     target = pair.target()
     draft: Any = None
     if mode == ASSISTED:
@@ -87,7 +110,9 @@ def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
 
 
 def file(source: Source, note: Callable[[str], None]) -> Path:
-    """Return the path of the model as a GGUF file: its own, or one converted if needed."""
+    """Return the path of the model as a GGUF file: its own, or one converted
+    if needed.
+    """
     if source.file is not None:
         return source.file
     kind = None if source.form is None else FORMS[source.form]
@@ -95,12 +120,16 @@ def file(source: Source, note: Callable[[str], None]) -> Path:
     def write(out: Path) -> None:
         gguf.write(source, out / FILE, kind)
 
-    return converted("gguf" if kind is None else f"gguf-{kind}", source, write, note) / FILE
+    return (
+        converted("gguf" if kind is None else f"gguf-{kind}", source, write, note)
+        / FILE
+    )
 
 
 def _load(source: Source, note: Callable[[str], None], draft: Any = None) -> Any:
     """Load a model into llama.cpp, with as many threads as torch has."""
-    context, threads = min(source.model.config.max_position_embeddings, ROOM), torch.get_num_threads()
+    context = min(source.model.config.max_position_embeddings, ROOM)
+    threads = torch.get_num_threads()
     return import_module("llama_cpp").Llama(
         str(file(source, note)),
         n_ctx=context,

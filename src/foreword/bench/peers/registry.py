@@ -1,4 +1,6 @@
-"""Registry of baselines other than transformers: which engines are installed, and their entries, imported on use."""
+"""Registry of baselines other than transformers: which engines are installed, and their
+entries, imported on use.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from foreword.bench.records import Entry
 from foreword.errors import InvalidRequest
 
 GENERATE, ASSISTED, LOOKUP = MODES = ("generate", "assisted", "lookup")
-"""Modes: one token at a time, with a draft model, with prompt lookup. The second part of an entry's name."""
+"""Modes: one token at a time, with a draft model, with prompt lookup.
+
+The second part of an entry's name.
+"""
 ALL = "all"
 
 
@@ -43,7 +48,8 @@ ENGINES = {
     "llamacpp": Package(
         ("gguf", "llama_cpp"),
         "llama-cpp-python",
-        "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, which takes a while)",
+        "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, "
+        "which takes a while)",
         "foreword.bench.peers.llamacpp",
         reads_gguf=True,
     ),
@@ -64,40 +70,59 @@ class Pair:
 
 
 def entry_names(engines: List[str]) -> tuple[str, ...]:
-    """Return the names of the entries of these engines; ALL stands for all installed ones.
+    """Return the names of the entries of these engines; ALL stands for all installed
+    ones.
 
-    Raises InvalidRequest for an engine that does not exist or is not installed, and for ALL if none is installed.
+    Raises InvalidRequest for an engine that does not exist or is not installed, and for
+    ALL if none is installed.
     """
     for name in engines:
         if name not in (ALL, *ENGINES):
-            raise InvalidRequest(f"cannot measure {name!r}: no such baseline. Choose from {', '.join((ALL, *ENGINES))}")
+            raise InvalidRequest(
+                f"cannot measure {name!r}: no such baseline. Choose from "
+                f"{', '.join((ALL, *ENGINES))}"
+            )
     available = [name for name, package in ENGINES.items() if not _missing(package)]
     if ALL in engines and not available:
-        raise InvalidRequest(f"cannot measure baselines: none is installed. Run: {ENGINES['openvino'].install}")
-    names = [name for name in ENGINES if name in engines or (ALL in engines and name in available)]
+        raise InvalidRequest(
+            "cannot measure baselines: none is installed. Run: "
+            f"{ENGINES['openvino'].install}"
+        )
+    names = [
+        name
+        for name in ENGINES
+        if name in engines or (ALL in engines and name in available)
+    ]
     entries = tuple(f"{name}.{mode}" for name in names for mode in MODES)
     check(entries)
     return entries
 
 
 def check(names: List[str]) -> None:
-    """Raise InvalidRequest, which names what to install, unless the engines of these entries are importable."""
+    """Raise InvalidRequest, which names what to install, unless the engines of these
+    entries are importable.
+    """
     for engine in _engines(names):
         missing = _missing(ENGINES[engine])
         if missing:
             raise InvalidRequest(
-                f"cannot measure {engine} without {', '.join(missing)}. Run: {ENGINES[engine].install}"
+                f"cannot measure {engine} without {', '.join(missing)}. Run: "
+                f"{ENGINES[engine].install}"
             )
 
 
 def make(name: str, pair: Pair) -> Entry:
-    """Return the entry of this name, one of NAMES; its models are converted if needed."""
+    """Return the entry of this name, one of NAMES; its models are converted
+    if needed.
+    """
     engine, _, mode = name.partition(".")
     return import_module(ENGINES[engine].entry_module).entry(name, mode, pair)
 
 
 def versions(names: List[str]) -> dict[str, str]:
-    """Return the versions of the engines of these entries; "unknown" without package metadata."""
+    """Return the versions of the engines of these entries; "unknown" without package
+    metadata.
+    """
     by_distribution = {}
     for name in (ENGINES[engine].distribution for engine in _engines(names)):
         try:
@@ -108,12 +133,21 @@ def versions(names: List[str]) -> dict[str, str]:
 
 
 def settings(names: List[str]) -> dict[str, Any]:
-    """Return engine -> mode -> the settings that the figures of these entries depend on."""
-    return {engine: import_module(ENGINES[engine].entry_module).SETTINGS for engine in _engines(names)}
+    """Return engine -> mode -> the settings that the figures of these entries depend
+    on.
+    """
+    return {
+        engine: import_module(ENGINES[engine].entry_module).SETTINGS
+        for engine in _engines(names)
+    }
 
 
-def held(names: List[str], form: str | None, file: Path | None) -> dict[str, str | None]:
-    """Return engine -> how it holds the target's matrices, or the GGUF file that it reads; None = in the dtype."""
+def held(
+    names: List[str], form: str | None, file: Path | None
+) -> dict[str, str | None]:
+    """Return engine -> how it holds the target's matrices, or the GGUF file that it
+    reads; None = in the dtype.
+    """
     found: dict[str, str | None] = {}
     for engine in _engines(names):
         package = ENGINES[engine]
@@ -125,7 +159,11 @@ def held(names: List[str], form: str | None, file: Path | None) -> dict[str, str
 
 
 def _engines(names: List[str]) -> list[str]:
-    return [engine for engine in ENGINES if any(name.partition(".")[0] == engine for name in names)]
+    return [
+        engine
+        for engine in ENGINES
+        if any(name.partition(".")[0] == engine for name in names)
+    ]
 
 
 def _missing(package: Package) -> list[str]:

@@ -1,4 +1,6 @@
-"""Other programs that transcribe sound with the same weights: transformers, and faster-whisper."""
+"""Other programs that transcribe sound with the same weights: transformers, and
+faster-whisper.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ class Trial:
     seconds: float
     """From samples to text."""
     emitted: int = 0
-    """Tokens, those included that the next window begins with again. 0 where they cannot be counted."""
+    """Tokens, those included that the next window begins with again.
+
+    0 where they cannot be counted.
+    """
     passes: int = 0
     """Forwards of the target that emitted tokens. 0 where they cannot be counted."""
     drafted: int = 0
@@ -75,10 +80,18 @@ class Transformers:
         self._model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def run(self, ask: Ask, draft: PreTrainedModel | None = None) -> Trial:
-        """Transcribe one sound. Above temperature 0 transformers samples by itself, from the same seed."""
+        """Transcribe one sound.
+
+        Above temperature 0 transformers samples by itself, from the same seed.
+        """
         extra: dict[str, Any] = {"do_sample": False, "num_beams": 1}
         if ask.temperature > 0:
-            extra |= {"do_sample": True, "temperature": ask.temperature, "top_k": 0, "top_p": 1.0}
+            extra |= {
+                "do_sample": True,
+                "temperature": ask.temperature,
+                "top_k": 0,
+                "top_p": 1.0,
+            }
         if ask.max_tokens is not None:
             extra["max_new_tokens"] = ask.max_tokens
         if draft is not None:
@@ -95,13 +108,21 @@ class Transformers:
                 truncation=False,
                 padding="max_length" if short else "longest",
             )["input_features"].to(self._model.dtype)
-            ids = generate(input_features=features, return_timestamps=not short, **extra)[0].tolist()
+            ids = generate(
+                input_features=features, return_timestamps=not short, **extra
+            )[0].tolist()
             text = cast("str", self._tokenizer.decode(ids, skip_special_tokens=True))
             seconds = perf_counter() - started
         return Trial(text, tuple(ids), seconds, passes=self._passes - passes)
 
-    def _count(self, _module: torch.nn.Module, _inputs: tuple[object, ...], options: dict[str, Any]) -> None:
-        self._passes += options.get("use_cache") is not False  # the forward that detects the language has no cache
+    def _count(
+        self,
+        _module: torch.nn.Module,
+        _inputs: tuple[object, ...],
+        options: dict[str, Any],
+    ) -> None:
+        # the forward that detects the language has no cache
+        self._passes += options.get("use_cache") is not False
 
 
 def assistant(model: PreTrainedModel) -> PreTrainedModel:
@@ -111,21 +132,32 @@ def assistant(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def converted(source: Weights) -> Any:
-    """Return faster-whisper with the same weights, converted for CTranslate2. Raises InvalidRequest without it."""
+    """Return faster-whisper with the same weights, converted for CTranslate2.
+
+    Raises InvalidRequest without it.
+    """
     if find_spec("faster_whisper") is None:
         raise InvalidRequest("it is not installed. Run: pip install faster-whisper")
-    converters, dtype = import_module("ctranslate2.converters"), str(source.dtype).removeprefix("torch.")
+    converters = import_module("ctranslate2.converters")
+    dtype = str(source.dtype).removeprefix("torch.")
     with TemporaryDirectory(prefix="foreword-speech-") as folder:
         model = converters.TransformersConverter(str(source.target))
         model.convert(folder, quantization=dtype, force=True)
         source.tokenizer(source.target).save_pretrained(folder)
         _extractor(source).save_pretrained(folder)
         whisper = import_module("faster_whisper").WhisperModel
-        return whisper(folder, device="cpu", compute_type=dtype, cpu_threads=torch.get_num_threads())
+        return whisper(
+            folder,
+            device="cpu",
+            compute_type=dtype,
+            cpu_threads=torch.get_num_threads(),
+        )
 
 
 def faster_whisper(model: Any, ask: Ask) -> Trial:
-    """Transcribe one sound by a model of `converted`, without beams, fallback and thresholds."""
+    """Transcribe one sound by a model of `converted`, without beams, fallback and
+    thresholds.
+    """
     started = perf_counter()
     segments, _ = model.transcribe(
         ask.samples,
@@ -144,4 +176,6 @@ def faster_whisper(model: Any, ask: Ask) -> Trial:
 
 
 def _extractor(source: Weights) -> Any:
-    return AutoFeatureExtractor.from_pretrained(source.target, local_files_only=hub.local_only(source.target))
+    return AutoFeatureExtractor.from_pretrained(
+        source.target, local_files_only=hub.local_only(source.target)
+    )

@@ -1,4 +1,6 @@
-"""Batched forwards over one token per sequence, against the memory-bandwidth limit; weights are read once per batch."""
+"""Batched forwards over one token per sequence, against the memory-bandwidth limit;
+weights are read once per batch.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class BatchPass:
     ms: Interval
     """Median, and its 95 % interval by the bootstrap."""
     share_of_floor: float
-    """Time of reading the weights and all keys at the measured bandwidth, divided by the median time."""
+    """Time of reading the weights and all keys at the measured bandwidth, divided by
+    the median time.
+    """
     cost_over_one: float
     """Median of the ratios to the forward at the first batch size, in the same turn."""
 
@@ -39,11 +43,17 @@ class BatchPass:
 
 
 def curve(
-    model: Model, sizes: tuple[int, int], context: int, batches: tuple[int, ...], spend: float
+    model: Model,
+    sizes: tuple[int, int],
+    context: int,
+    batches: tuple[int, ...],
+    spend: float,
 ) -> tuple[BatchPass, ...]:
-    """Measure forwards over 1 token of `batches` sequences after `context` tokens, interleaved for `spend` seconds.
+    """Measure forwards over 1 token of `batches` sequences after `context` tokens,
+    interleaved for `spend` seconds.
 
-    `sizes` are the bytes of the weights, and of the keys of one sequence, that a pass reads.
+    `sizes` are the bytes of the weights, and of the keys of one sequence, that a pass
+    reads.
     """
     ids = [token % model.vocab for token in range(7, 8 + context)]
     sequences = range(FIRST, FIRST + max(batches))
@@ -69,7 +79,10 @@ def curve(
             batch,
             middle([1e3 * spent for spent in times[batch]]),
             (weights + batch * keys) / max(readings) / median(times[batch]),
-            median(spent / one for spent, one in zip(times[batch], times[batches[0]], strict=True)),
+            median(
+                spent / one
+                for spent, one in zip(times[batch], times[batches[0]], strict=True)
+            ),
         )
         for batch in batches
     )

@@ -1,4 +1,6 @@
-"""Forwards against the memory-bandwidth limit: bytes that a pass must read / bandwidth / measured time."""
+"""Forwards against the memory-bandwidth limit: bytes that a pass must read / bandwidth
+/ measured time.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ from foreword.model.loading.options import device_named
 from foreword.model.pool.memory import key_bytes
 
 FAMILY = "family"
-"""Shape name of the target at its own size, besides those of foreword.bench.inflate.model.SHAPES."""
+"""Shape name of the target at its own size, besides those of
+foreword.bench.inflate.model.SHAPES.
+"""
 DEFAULT = (FAMILY, "llama-110m", "llama-350m", "llama-1b")
 NODES = (1, 2, 4, 8, 12, 16, 32, 64)
 """Tokens scored in a pass; 1 is plain decoding."""
 SECONDS, QUICK_SECONDS = 20.0, 3.0
 """Seconds of measurement per shape."""
 WARMING = 0.01
-"""Seconds of warm-up forwards in each turn: reading the memory buffer has evicted the weights from the cache."""
+"""Seconds of warm-up forwards in each turn: reading the memory buffer has evicted the
+weights from the cache.
+"""
 SEQUENCE = 0
 CHUNK = 512
 """Tokens of the context read per forward, as in serving."""
@@ -54,7 +60,9 @@ class LimitOptions:
     trust_remote_code: bool = False
     """Let code of the target's own folder run."""
     batches: tuple[int, ...] | None = None
-    """Batch sizes, one token per sequence; None = 1 to 64 on an accelerator, none on a CPU."""
+    """Batch sizes, one token per sequence; None = 1 to 64 on an accelerator, none on a
+    CPU.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,13 @@ class Pass:
     ms: Interval
     """Median, and its 95 % interval by the bootstrap."""
     share_of_floor: float
-    """Time of reading the bytes at the measured bandwidth, divided by the median time of the forward."""
+    """Time of reading the bytes at the measured bandwidth, divided by the median time
+    of the forward.
+    """
     cost_over_one: float
-    """Median of the ratios to the forward over one token in the same turn, since a machine drifts."""
+    """Median of the ratios to the forward over one token in the same turn, since a
+    machine drifts.
+    """
     predicted_ms: float
     """Prediction of a cost table measured just before."""
 
@@ -133,22 +145,44 @@ class Limit:
         }
 
 
-def limits(options: LimitOptions, progress: Callable[[str], None] = lambda _: None) -> list[Limit]:
-    """Measure every requested shape in turn; raises InvalidRequest or ModelError before any."""
-    unknown = [shape for shape in options.shapes if shape != FAMILY and shape not in SHAPES]
+def limits(
+    options: LimitOptions, progress: Callable[[str], None] = lambda _: None
+) -> list[Limit]:
+    """Measure every requested shape in turn; raises InvalidRequest or ModelError before
+    any.
+    """
+    unknown = [
+        shape for shape in options.shapes if shape != FAMILY and shape not in SHAPES
+    ]
     if unknown:
         raise InvalidRequest(
-            f"cannot measure shape {unknown[0]!r}: no such shape. Choose from {', '.join((FAMILY, *SHAPES))}"
+            f"cannot measure shape {unknown[0]!r}: no such shape. Choose from "
+            f"{', '.join((FAMILY, *SHAPES))}"
         )
     if options.context < 1:
-        raise InvalidRequest(f"cannot measure the limit: 'context' must be at least 1, got {options.context}")
-    device, spend, results = device_named(options.device), QUICK_SECONDS if options.quick else SECONDS, []
-    batches = (BATCHES if device.type != "cpu" else ()) if options.batches is None else options.batches
-    dtype = "bfloat16" if options.dtype == "auto" and device.type != "cpu" else options.dtype
+        raise InvalidRequest(
+            "cannot measure the limit: 'context' must be at least 1, got "
+            f"{options.context}"
+        )
+    device = device_named(options.device)
+    spend = QUICK_SECONDS if options.quick else SECONDS
+    results = []
+    batches = (
+        (BATCHES if device.type != "cpu" else ())
+        if options.batches is None
+        else options.batches
+    )
+    dtype = (
+        "bfloat16"
+        if options.dtype == "auto" and device.type != "cpu"
+        else options.dtype
+    )
     for shape in options.shapes:
         progress(f"building {shape}")
         larger = None if shape == FAMILY else shape
-        source = weights(options.target, None, dtype, larger, trusted=options.trust_remote_code)
+        source = weights(
+            options.target, None, dtype, larger, trusted=options.trust_remote_code
+        )
         hf = source.load(device, options.context + max(NODES))
         sizes = _weight_bytes(hf), key_bytes(hf) * options.context
         model = Model(hf, shape)
@@ -161,20 +195,25 @@ def limits(options: LimitOptions, progress: Callable[[str], None] = lambda _: No
 
 
 def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> Limit:
-    """Measure forwards over 1 to 64 tokens after `context`, interleaved with readings of memory, for `spend` seconds.
+    """Measure forwards over 1 to 64 tokens after `context`, interleaved with readings
+    of memory, for `spend` seconds.
 
-    `sizes` are the bytes of weights and of keys that a pass reads. Raises ModelError for a model that cannot score
-    draft tokens, or one whose context is too short.
+    `sizes` are the bytes of weights and of keys that a pass reads. Raises ModelError
+    for a model that cannot score draft tokens, or one whose context is too short.
     """
     if model.mode not in (Mode.TREE, Mode.CHAIN):
-        raise ModelError(f"cannot measure {model.name}: it cannot go back to an earlier position to repeat a forward")
+        raise ModelError(
+            f"cannot measure {model.name}: it cannot go back to an earlier position to "
+            "repeat a forward"
+        )
     if context + max(NODES) > model.context:
         raise ModelError(
             f"cannot measure {model.name}: it has a context of {model.context}. "
             f"Lower 'context' to leave room for {max(NODES)}"
         )
     ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
-    cost = measured(model)  # measured now: a cached table may be from a time of another bandwidth
+    # measured now: a cached table may be from a time of another bandwidth
+    cost = measured(model)
     predicted = {nodes: cost(nodes - 1, 1, context) for nodes in NODES}
     memory = Memory(model.device)
     times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
@@ -182,7 +221,16 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
     model.open(SEQUENCE, len(ids))
     try:
         for start in range(0, context, CHUNK):
-            model.read([Read(SEQUENCE, start, ids[start : min(start + CHUNK, context)], keep=0)])
+            model.read(
+                [
+                    Read(
+                        SEQUENCE,
+                        start,
+                        ids[start : min(start + CHUNK, context)],
+                        keep=0,
+                    )
+                ]
+            )
         _turn(model, ids, context)  # warm-up, not counted
         for _ in turns(spend):
             readings += [memory() for _ in range(2)]
@@ -197,7 +245,9 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
             nodes,
             middle([1e3 * spent for spent in times[nodes]]),
             floor / median(times[nodes]),
-            median(spent / one for spent, one in zip(times[nodes], times[1], strict=True)),
+            median(
+                spent / one for spent, one in zip(times[nodes], times[1], strict=True)
+            ),
             1e3 * predicted[nodes],
         )
         for nodes in NODES
@@ -232,27 +282,44 @@ def table(results: List[Limit]) -> Table:
             share = f"{beside.share_of_floor:.0%}"
             between = f"{beside.ms.low:.2f}–{beside.ms.high:.2f}"
             shown.add_row(
-                "", f"1 of {beside.batch}", f"{beside.ms.mid:.2f}", between, share, f"{beside.cost_over_one:.2f}×"
+                "",
+                f"1 of {beside.batch}",
+                f"{beside.ms.mid:.2f}",
+                between,
+                share,
+                f"{beside.cost_over_one:.2f}×",
             )
         shown.add_section()
     return shown
 
 
 def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
-    """Return the seconds of one forward over each number of tokens, after warming the cache."""
-    one, until = [Read(SEQUENCE, context, ids[context : context + 1])], perf_counter() + WARMING
+    """Return the seconds of one forward over each number of tokens, after warming the
+    cache.
+    """
+    one = [Read(SEQUENCE, context, ids[context : context + 1])]
+    until = perf_counter() + WARMING
     model.read(one)
     while perf_counter() < until:
         model.read(one)
     return {
-        nodes: seconds(model, [Read(SEQUENCE, context, ids[context : context + nodes], keep=nodes)]) for nodes in NODES
+        nodes: seconds(
+            model, [Read(SEQUENCE, context, ids[context : context + nodes], keep=nodes)]
+        )
+        for nodes in NODES
     }
 
 
 def _weight_bytes(hf: PreTrainedModel) -> int:
-    """Return the bytes of all weights except an untied embedding, of which a pass reads one row per token."""
+    """Return the bytes of all weights except an untied embedding, of which a pass reads
+    one row per token.
+    """
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
-    looked_up = 0 if head is None or head.weight is embedding.weight else cast(Tensor, embedding.weight).nbytes
+    looked_up = (
+        0
+        if head is None or head.weight is embedding.weight
+        else cast(Tensor, embedding.weight).nbytes
+    )
     return sum(parameter.nbytes for parameter in hf.parameters()) - looked_up
 
 

@@ -1,4 +1,6 @@
-"""Timers of forwards and memory bandwidth on any device; a timer stops when the result is on the host."""
+"""Timers of forwards and memory bandwidth on any device; a timer stops when the result
+is on the host.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,25 @@ from foreword.native.huge_pages import Pages
 from foreword.native.openmp import one_thread, threads
 
 MEGABYTES, DEVICE_MEGABYTES = 256, 1024
-"""MiB read to measure the bandwidth, on CPU and on GPU: several times a last-level cache."""
+"""MiB read to measure the bandwidth, on CPU and on GPU: several times a last-level
+cache.
+"""
 TURNS = 3
 """Minimum number of turns, regardless of their time."""
 
 
 class Memory:
-    """A large buffer on a device; a call reads it once and returns the bytes per second."""
+    """A large buffer on a device; a call reads it once and returns the bytes per
+    second.
+    """
 
     def __init__(self, device: torch.device) -> None:
         size = DEVICE_MEGABYTES if device.type == "cuda" else MEGABYTES
         self._held = torch.ones(size * 2**18, device=device)
         self._copy = torch.empty_like(self._held) if device.type == "cuda" else None
         if self._copy is None:
-            self._held = Pages().empty(self._held.shape, self._held.dtype).fill_(1)  # allocated as weights are
+            # allocated as weights are
+            self._held = Pages().empty(self._held.shape, self._held.dtype).fill_(1)
 
     def __call__(self) -> float:
         if self._copy is not None:
@@ -42,7 +49,9 @@ class Memory:
 
 
 def turns(spend: float) -> Iterator[int]:
-    """Yield turn numbers from 0: at least TURNS, then until `spend` seconds have passed. A turn is never cut short."""
+    """Yield turn numbers from 0: at least TURNS, then until `spend` seconds have
+    passed. A turn is never cut short.
+    """
     turn, started = 0, perf_counter()
     while turn < TURNS or perf_counter() - started < spend:
         yield turn
@@ -57,17 +66,26 @@ def seconds(model: Model, reads: List[Read]) -> float:
 
 
 def middle(samples: List[float], *, seed: int = 0) -> Interval:
-    """Return the median and its 95 % interval (percentile bootstrap: Efron and Tibshirani 1993, chapter 13)."""
+    """Return the median and its 95 % interval (percentile bootstrap: Efron and
+    Tibshirani 1993, chapter 13).
+    """
     values = np.array(samples)
-    drawn = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(values[drawn], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    drawn = np.random.default_rng(seed).integers(
+        len(values), size=(RESAMPLES, len(values))
+    )
+    low, high = np.quantile(
+        np.median(values[drawn], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    )
     return Interval(float(low), float(np.median(values)), float(high))
 
 
 def _copied(source: Tensor, target: Tensor) -> float:
-    """Return the seconds of a copy on the device, by its own clock: each byte is read and written."""
+    """Return the seconds of a copy on the device, by its own clock: each byte is read
+    and written.
+    """
     with torch.cuda.device(source.device):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record()
         target.copy_(source)
         end.record()
@@ -76,7 +94,9 @@ def _copied(source: Tensor, target: Tensor) -> float:
 
 
 def _all_of(memory: Tensor) -> None:
-    """Read all of `memory` with as many threads as torch has; torch's own would spin on into the next forward."""
+    """Read all of `memory` with as many threads as torch has; torch's own would spin on
+    into the next forward.
+    """
 
     def alone(part: Tensor) -> None:
         with one_thread():

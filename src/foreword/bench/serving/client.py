@@ -1,4 +1,6 @@
-"""Provides an HTTP client for streamed answers that costs little beside a server on the same cores."""
+"""Provides an HTTP client for streamed answers that costs little beside a server on the
+same cores.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ async def events(
 ) -> AsyncIterator[dict[str, Any]]:
     """POST a body as JSON, and yield each server-sent event as JSON, when it arrives.
 
-    `key`: API key. Raises RequestFailed for a status that is not 200, an error within the stream, or one that ends
-    early.
+    `key`: API key. Raises RequestFailed for a status that is not 200, an error within
+    the stream, or one that ends early.
     """
     reader, writer = await asyncio.open_connection(*address)
     try:
@@ -31,7 +33,8 @@ async def events(
         status, chunked = await _head(reader)
         if status != 200:
             raise RequestFailed(
-                f"cannot get an answer: status {status}. {(await reader.read(400)).decode(errors='replace')}"
+                f"cannot get an answer: status {status}. "
+                f"{(await reader.read(400)).decode(errors='replace')}"
             )
         async for line in _lines(reader, chunked):
             if not line.startswith(DATA):
@@ -47,16 +50,24 @@ async def events(
         writer.close()
 
 
-def _request(address: tuple[str, int], path: str, body: Mapping[str, Any], key: str) -> bytes:
+def _request(
+    address: tuple[str, int], path: str, body: Mapping[str, Any], key: str
+) -> bytes:
     content = json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", f"Host: {address[0]}:{address[1]}", "Connection: close"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: {address[0]}:{address[1]}",
+        "Connection: close",
+    ]
     lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
     lines += [f"Authorization: Bearer {key}"] if key else []
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, bool]:
-    """Read status line and headers; return the status, and whether the body comes in chunks."""
+    """Read status line and headers; return the status, and whether the body comes in
+    chunks.
+    """
     first = (await reader.readline()).split()
     if len(first) < 2:
         raise RequestFailed("cannot get an answer: the server closed the connection")

@@ -1,4 +1,6 @@
-"""Provides the load generator: requests at a fixed concurrency, the time of each answer, and their percentiles."""
+"""Provides the load generator: requests at a fixed concurrency, the time of each
+answer, and their percentiles.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,13 @@ class Load:
         return [None if one is None else one.text for one in self.answers]
 
 
-async def send(ask: Ask, requests: List[Request], concurrency: int, tenant: str) -> Load:
-    """Send all requests, `concurrency` at a time: when one ends the next one starts. Failures are counted."""
+async def send(
+    ask: Ask, requests: List[Request], concurrency: int, tenant: str
+) -> Load:
+    """Send all requests, `concurrency` at a time: when one ends the next one starts.
+
+    Failures are counted.
+    """
     waiting = iter(enumerate(requests))
     answers: list[Answer | None] = [None] * len(requests)
     failures: list[str] = []
@@ -88,7 +95,9 @@ async def send(ask: Ask, requests: List[Request], concurrency: int, tenant: str)
 
 
 def percentiles(values: List[float]) -> tuple[float | None, ...]:
-    """Return the PERCENTILES of values, linear between neighbours; None for no values."""
+    """Return the PERCENTILES of values, linear between neighbours; None for
+    no values.
+    """
     if not values:
         return (None,) * len(PERCENTILES)
     return tuple(float(one) for one in np.percentile(values, PERCENTILES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import chain
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -25,7 +26,10 @@ Results: TypeAlias = dict[tuple[float, str, int], list[Load]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One server at one temperature and concurrency, over all turns. Times are seconds."""
+    """One server at one temperature and concurrency, over all turns.
+
+    Times are seconds.
+    """
 
     name: str
     temperature: float
@@ -39,14 +43,18 @@ class Row:
     first_token: tuple[float | None, ...]
     """Percentiles 50 and 95 of the time to the first text."""
     per_token: tuple[float | None, ...]
-    """Percentiles 50 and 95 of the time per token after the first, one value an answer."""
+    """Percentiles 50 and 95 of the time per token after the first, one value
+    an answer.
+    """
     tokens: int
     cached_tokens: int
     accepted: int
     """Draft tokens accepted, where the server reports them."""
     failures: tuple[str, ...]
     differing: int | None
-    """Answers that are not our plain server's at the first concurrency; None for sampled ones of other engines."""
+    """Answers that are not our plain server's at the first concurrency; None for
+    sampled ones of other engines.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +74,40 @@ class ServingReport:
 
     def table(self) -> Table:
         """Return a table for the terminal."""
-        left = "".join(f"\nleft out: {name} ({why})" for name, why in self.exclusions.items())
+        left = "".join(
+            f"\nleft out: {name} ({why})" for name, why in self.exclusions.items()
+        )
         ratios = [
-            f"\n{row.name}: {row.over_in_process:.2f} × the speed without HTTP (T = {row.temperature:g}, one client)"
+            f"\n{row.name}: {row.over_in_process:.2f} × the speed without HTTP (T = "
+            f"{row.temperature:g}, one client)"
             for row in self.rows
             if row.over_in_process is not None
         ]
-        caption = "ms: median / 95th percentile. differ: answers that are not plain decoding's, one at a time"
+        caption = (
+            "ms: median / 95th percentile. differ: answers that are not plain "
+            "decoding's, one at a time"
+        )
         table = Table(
             title=f"{self.target}, {self.settings['requests']} requests per load",
-            caption=escape(caption + "".join(ratios) + held_line(self.settings["held"]) + left),
+            caption=escape(
+                caption + "".join(ratios) + held_line(self.settings["held"]) + left
+            ),
             box=SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,
         )
         table.add_column("server", no_wrap=True)
-        for head in ("T", "clients", "tokens/s", "× none", "first, ms", "a token, ms", "cached", "failed", "differ"):
+        for head in (
+            "T",
+            "clients",
+            "tokens/s",
+            "× none",
+            "first, ms",
+            "a token, ms",
+            "cached",
+            "failed",
+            "differ",
+        ):
             table.add_column(head, justify="right")
         for row in self.rows:
             table.add_row(*_cells(row))
@@ -91,13 +117,17 @@ class ServingReport:
 def rows(results: Results) -> tuple[Row, ...]:
     """Return a row for each temperature, server and concurrency."""
     return tuple(
-        _row(results, *key) for key in sorted(results, key=lambda key: (key[0], key[2], list(results).index(key)))
+        _row(results, *key)
+        for key in sorted(
+            results, key=lambda key: (key[0], key[2], list(results).index(key))
+        )
     )
 
 
 def _row(results: Results, heat: float, name: str, many: int) -> Row:
     loads = results[heat, name, many]
-    answers = [one for load in loads for one in load.answers if one is not None]
+    sent = chain.from_iterable(load.answers for load in loads)
+    answers = [one for one in sent if one is not None]
     plain = results.get((heat, PLAIN, many), [])
     bare = results.get((heat, IN_PROCESS, many), []) if name == OURS else []
     return Row(
@@ -108,21 +138,29 @@ def _row(results: Results, heat: float, name: str, many: int) -> Row:
         over_plain=_speed(loads) / _speed(plain) if _speed(plain) else None,
         over_in_process=_speed(loads) / _speed(bare) if _speed(bare) else None,
         first_token=percentiles([one.first_token for one in answers]),
-        per_token=percentiles([one.per_token for one in answers if one.per_token is not None]),
+        per_token=percentiles(
+            [one.per_token for one in answers if one.per_token is not None]
+        ),
         tokens=sum(one.tokens for one in answers),
         cached_tokens=sum(one.cached for one in answers),
         accepted=sum(one.accepted for one in answers),
         failures=tuple(why for load in loads for why in load.failures),
-        differing=_differing(results, heat, loads) if name in SAME or heat == 0 else None,
+        differing=_differing(results, heat, loads)
+        if name in SAME or heat == 0
+        else None,
     )
 
 
 def _differing(results: Results, heat: float, loads: list[Load]) -> int:
-    """Count answers with another text than our plain server's first ones; failed answers are counted as failures."""
+    """Count answers with another text than our plain server's first ones; failed
+    answers are counted as failures.
+    """
     fewest = min(many for at, name, many in results if (at, name) == (heat, PLAIN))
     expected = results[heat, PLAIN, fewest][0].texts
     pairs = [pair for load in loads for pair in zip(load.texts, expected, strict=True)]
-    return sum(mine != other for mine, other in pairs if mine is not None and other is not None)
+    return sum(
+        mine != other for mine, other in pairs if mine is not None and other is not None
+    )
 
 
 def _speed(loads: list[Load]) -> float:
@@ -146,4 +184,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _times(values: tuple[float | None, ...]) -> str:
-    return " / ".join("–" if value is None else f"{MILLI * value:.1f}" for value in values)
+    return " / ".join(
+        "–" if value is None else f"{MILLI * value:.1f}" for value in values
+    )

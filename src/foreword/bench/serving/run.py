@@ -1,4 +1,6 @@
-"""Load measurement of servers: every server at every concurrency, interleaved, and HTTP beside no HTTP."""
+"""Load measurement of servers: every server at every concurrency, interleaved, and HTTP
+beside no HTTP.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,15 @@ from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.serving import llamacpp, openvino, servers
 from foreword.bench.serving.load import Ask, send
 from foreword.bench.serving.report import IN_PROCESS, Results, ServingReport, rows
-from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS, Served, command, free_port, running
+from foreword.bench.serving.servers import (
+    OURS,
+    PLAIN,
+    TRANSFORMERS,
+    Served,
+    command,
+    free_port,
+    running,
+)
 from foreword.bench.serving.targets import HttpTarget, InProcess
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
@@ -41,7 +51,9 @@ MOST = 256
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is sent: the requests of each temperature, `turns` times at each concurrency."""
+    """What is sent: the requests of each temperature, `turns` times at each
+    concurrency.
+    """
 
     requests: dict[float, list[Request]]
     concurrencies: tuple[int, ...]
@@ -49,7 +61,9 @@ class Plan:
 
     @property
     def tenants(self) -> list[str]:
-        """Every tenant: one for the warm-up, and one for each turn, temperature and concurrency."""
+        """Every tenant: one for the warm-up, and one for each turn, temperature and
+        concurrency.
+        """
         loads = product(range(self.turns), self.requests, self.concurrencies)
         return [WARM, *(_tenant(*one) for one in loads)]
 
@@ -60,19 +74,34 @@ def serving(
     count: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ServingReport:
-    """Send the same requests to every server at every concurrency, in turn; the order rotates.
+    """Send the same requests to every server at every concurrency, in turn; the order
+    rotates.
 
-    `count`: number of requests at each concurrency, cycling through the prompts with new seeds; None = one a prompt.
-    Each turn and concurrency is a tenant of its own, so that no server of ours drafts with answers it gave before.
-    Raises InvalidRequest or ModelError before any measuring. A server that cannot start is excluded.
+    `count`: number of requests at each concurrency, cycling through the prompts with
+    new seeds; None = one a prompt. Each turn and concurrency is a tenant of its own, so
+    that no server of ours drafts with answers it gave before. Raises InvalidRequest or
+    ModelError before any measuring. A server that cannot start is excluded.
     """
     _check(options, concurrencies)
-    source = weights(options.target, options.draft, options.dtype, options.inflate, trusted=options.trust_remote_code)
+    source = weights(
+        options.target,
+        options.draft,
+        options.dtype,
+        options.inflate,
+        trusted=options.trust_remote_code,
+    )
     source = replace(source, form=options.weights)
     tokenizer = source.tokenizer(source.target)
-    plan = Plan(_requests(options, source, tokenizer, count), tuple(concurrencies), options.times)
+    plan = Plan(
+        _requests(options, source, tokenizer, count),
+        tuple(concurrencies),
+        options.times,
+    )
     out, results = Exclusions(progress, needed=PLAIN), Results()
-    with _files(source, max(concurrencies), tokenizer, progress) as files, ExitStack() as stack:
+    with (
+        _files(source, max(concurrencies), tokenizer, progress) as files,
+        ExitStack() as stack,
+    ):
         starter = _Starter(files, tokenizer, ",".join(plan.tenants), progress)
         asks: dict[str, Ask] = {}
         for name in _names(options):
@@ -87,21 +116,42 @@ def serving(
             trust_remote_code=files.trusted,
         )
         asyncio.run(_measure(asks, llm, plan, results, progress))
-    settings = asdict(options) | {"max_tokens": options.tokens, "repeats": options.times}
-    settings |= {"requests": len(plan.requests[options.temperatures[0]]), "concurrencies": list(concurrencies)}
+    settings = asdict(options) | {
+        "max_tokens": options.tokens,
+        "repeats": options.times,
+    }
+    settings |= {
+        "requests": len(plan.requests[options.temperatures[0]]),
+        "concurrencies": list(concurrencies),
+    }
     settings |= {"held": source.held(_names(options))}
-    return ServingReport(machine(), _versions(_names(options)), source.name, settings, rows(results), out.reasons)
+    return ServingReport(
+        machine(),
+        _versions(_names(options)),
+        source.name,
+        settings,
+        rows(results),
+        out.reasons,
+    )
 
 
 def _requests(
-    options: Options, source: Weights, tokenizer: PreTrainedTokenizerBase, count: int | None
+    options: Options,
+    source: Weights,
+    tokenizer: PreTrainedTokenizerBase,
+    count: int | None,
 ) -> dict[float, list[Request]]:
-    context = read_config(source.target, trust_remote_code=source.trusted).max_position_embeddings
+    context = read_config(
+        source.target, trust_remote_code=source.trusted
+    ).max_position_embeddings
     prompts = spread(load(options.prompts), options.limit)
     texts = [(one.id, rendered(one, tokenizer, context, options)) for one in prompts]
     chosen = list(islice(cycle(texts), count or len(texts)))
     return {
-        heat: [Request(*one, heat, options.seed + place, options.tokens) for place, one in enumerate(chosen)]
+        heat: [
+            Request(*one, heat, options.seed + place, options.tokens)
+            for place, one in enumerate(chosen)
+        ]
         for heat in options.temperatures
     }
 
@@ -110,20 +160,29 @@ def _check(options: Options, concurrencies: List[int]) -> None:
     check(options)
     if not concurrencies or not all(1 <= many <= MOST for many in concurrencies):
         raise InvalidRequest(
-            f"cannot measure concurrencies of {list(concurrencies)}: each must be from 1 to {MOST}. Give 1,4,16,32"
+            f"cannot measure concurrencies of {list(concurrencies)}: each must be from "
+            f"1 to {MOST}. Give 1,4,16,32"
         )
 
 
 def _names(options: Options) -> list[str]:
     """Return the servers: ours twice, transformers', and the peers that were named."""
     rows = {openvino.ALONE: openvino.NAMES, llamacpp.ALONE: llamacpp.NAMES}
-    peers = [rows[name] for name in registry.ENGINES if name in options.peers or registry.ALL in options.peers]
+    peers = [
+        rows[name]
+        for name in registry.ENGINES
+        if name in options.peers or registry.ALL in options.peers
+    ]
     return [OURS, PLAIN, TRANSFORMERS, *chain.from_iterable(peers)]
 
 
 def _versions(names: List[str]) -> dict[str, str]:
     theirs = {llamacpp.PROGRAM: llamacpp.version()} if llamacpp.ALONE in names else {}
-    return versions() | registry.versions([name for name in names if name == openvino.ALONE]) | theirs
+    return (
+        versions()
+        | registry.versions([name for name in names if name == openvino.ALONE])
+        | theirs
+    )
 
 
 def _tenant(turn: int, heat: float, many: int) -> str:
@@ -132,9 +191,14 @@ def _tenant(turn: int, heat: float, many: int) -> str:
 
 @contextmanager
 def _files(
-    source: Weights, slots: int, tokenizer: PreTrainedTokenizerBase, note: Callable[[str], None]
+    source: Weights,
+    slots: int,
+    tokenizer: PreTrainedTokenizerBase,
+    note: Callable[[str], None],
 ) -> Iterator[Served]:
-    """Yield the files of the servers; an enlarged target is written to a folder for as long as it is needed."""
+    """Yield the files of the servers; an enlarged target is written to a folder for as
+    long as it is needed.
+    """
 
     def convert() -> Source:
         return source.convertible(source.load(), tokenizer)
@@ -142,8 +206,19 @@ def _files(
     pair = registry.Pair(convert, partial(convertible_draft, source), note)
     dtype = str(source.dtype).removeprefix("torch.")
     draft = None if source.draft is None else str(source.draft)
-    own = source.target == bundled.target() and source.shape is None and source.draft == bundled.draft()
-    files = Served(None if own else str(source.target), None if own else draft, str(source.target), dtype, slots, pair)
+    own = (
+        source.target == bundled.target()
+        and source.shape is None
+        and source.draft == bundled.draft()
+    )
+    files = Served(
+        None if own else str(source.target),
+        None if own else draft,
+        str(source.target),
+        dtype,
+        slots,
+        pair,
+    )
     files = replace(files, trusted=source.trusted, weights=source.form)
     if source.shape is None:
         yield files
@@ -183,19 +258,39 @@ class _Starter:
 
 
 async def _measure(
-    asks: dict[str, Ask], llm: LLM, plan: Plan, results: Results, progress: Callable[[str], None]
+    asks: dict[str, Ask],
+    llm: LLM,
+    plan: Plan,
+    results: Results,
+    progress: Callable[[str], None],
 ) -> None:
     async with AsyncLLM(llm) as engine:
         asks = asks | {IN_PROCESS: InProcess(engine).ask}
         first = next(iter(plan.requests.values()))[0]
         for ask in asks.values():  # with a seed of no other request
-            await send(ask, [replace(first, seed=first.seed + sum(map(len, plan.requests.values())))], 1, WARM)
+            await send(
+                ask,
+                [
+                    replace(
+                        first, seed=first.seed + sum(map(len, plan.requests.values()))
+                    )
+                ],
+                1,
+                WARM,
+            )
         names = list(asks)
-        for turn, (heat, requests), many in product(range(plan.turns), plan.requests.items(), plan.concurrencies):
+        for turn, (heat, requests), many in product(
+            range(plan.turns), plan.requests.items(), plan.concurrencies
+        ):
             for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
                 if name == IN_PROCESS and many != 1:
                     continue
                 await asyncio.sleep(REST)
-                measured = await send(asks[name], requests, many, _tenant(turn, heat, many))
+                measured = await send(
+                    asks[name], requests, many, _tenant(turn, heat, many)
+                )
                 results.setdefault((heat, name, many), []).append(measured)
-            progress(f"turn {turn + 1} of {plan.turns}: temperature {heat:g}, concurrency {many}")
+            progress(
+                f"turn {turn + 1} of {plan.turns}: temperature {heat:g}, concurrency "
+                f"{many}"
+            )

@@ -1,4 +1,6 @@
-"""Provides servers as processes of their own: the command of each, a free port, readiness, and the end."""
+"""Provides servers as processes of their own: the command of each, a free port,
+readiness, and the end.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,21 @@ from foreword.bench.peers.registry import Pair
 from foreword.bench.serving import llamacpp
 from foreword.errors import ForewordError, InvalidRequest
 
-OURS, PLAIN, TRANSFORMERS = "foreword", "foreword, none", "transformers"
+OURS = "foreword"
+PLAIN = "foreword, none"
+TRANSFORMERS = "transformers"
 NEEDS = ("fastapi", "uvicorn", "openai", "accelerate")
 """Modules that transformers' server needs."""
 HOST = "127.0.0.1"
 CACHE_SHARE = "0.25"
-"""Share of the free memory that keys and values of transformers' server may take, as in ours. Its default fills
-a machine that several servers share."""
+"""Share of the free memory that keys and values of transformers' server may take, as in
+ours. Its default fills a machine that several servers share."""
 READY_SECONDS, POLL_SECONDS = 600.0, 0.1
-"""Seconds. Longest start of a server, a large model included, and time between two looks at its health."""
+"""Seconds.
+
+Longest start of a server, a large model included, and time between two looks at its
+health.
+"""
 LOADING = 503
 """Status of a server that answers already and still loads its model."""
 END_SECONDS = 20.0
@@ -60,21 +68,65 @@ class Served:
 
 
 def command(name: str, files: Served, port: int) -> list[str]:
-    """Return the command of a server. Raises InvalidRequest if what it needs is not installed."""
+    """Return the command of a server.
+
+    Raises InvalidRequest if what it needs is not installed.
+    """
     if name == TRANSFORMERS:
         if missing := [module for module in NEEDS if find_spec(module) is None]:
             raise InvalidRequest(
-                f"cannot serve with {name} without {', '.join(missing)}. Run: pip install 'transformers[serving]'"
+                f"cannot serve with {name} without {', '.join(missing)}. Run: pip "
+                "install 'transformers[serving]'"
             )
-        found = [sys.executable, "-m", "transformers.cli.transformers", "serve", files.folder, "--continuous-batching"]
-        found += ["--host", HOST, "--port", str(port), "--device", "cpu", "--dtype", files.dtype]
+        found = [
+            sys.executable,
+            "-m",
+            "transformers.cli.transformers",
+            "serve",
+            files.folder,
+            "--continuous-batching",
+        ]
+        found += [
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+            "--device",
+            "cpu",
+            "--dtype",
+            files.dtype,
+        ]
         found += ["--cb-max-memory-percent", CACHE_SHARE]
         return found + ["--trust-remote-code"] * files.trusted
     if name in llamacpp.NAMES:
-        return [*llamacpp.command(name, files.pair, files.slots), "--host", HOST, "--port", str(port)]
-    found = [sys.executable, "-m", "foreword", "serve", *([files.target] if files.target else [])]
-    found += ["--host", HOST, "--port", str(port), "--slots", str(files.slots), "--dtype", files.dtype, "--quiet"]
-    found += ["--trust-remote-code"] * files.trusted + (["--weights", files.weights] if files.weights else [])
+        return [
+            *llamacpp.command(name, files.pair, files.slots),
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+        ]
+    found = [
+        sys.executable,
+        "-m",
+        "foreword",
+        "serve",
+        *([files.target] if files.target else []),
+    ]
+    found += [
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--slots",
+        str(files.slots),
+        "--dtype",
+        files.dtype,
+        "--quiet",
+    ]
+    found += ["--trust-remote-code"] * files.trusted + (
+        ["--weights", files.weights] if files.weights else []
+    )
     if name == PLAIN:
         return [*found, "--method", "none"]
     return found + (["--draft", files.draft] if files.draft else [])
@@ -88,7 +140,11 @@ def running(line: List[str], port: int, environment: dict[str, str]) -> Iterator
     """
     with TemporaryFile() as log:
         process = subprocess.Popen(
-            line, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            line,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
         try:
             _wait(process, line, port, log)
@@ -109,20 +165,27 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def _wait(process: subprocess.Popen[bytes], line: List[str], port: int, log: IO[bytes]) -> None:
+def _wait(
+    process: subprocess.Popen[bytes], line: List[str], port: int, log: IO[bytes]
+) -> None:
     ends = monotonic() + READY_SECONDS
     while True:
         if process.poll() is not None or monotonic() > ends:
             log.seek(0)
             said = log.read().decode(errors="replace")[-TAIL:].strip()
-            raise ServerFailed(f"cannot start {' '.join(line[:6])}: it ended or was never ready. It wrote: {said}")
+            raise ServerFailed(
+                f"cannot start {' '.join(line[:6])}: it ended or was never ready. It "
+                f"wrote: {said}"
+            )
         if _ready(port):
             return
         sleep(POLL_SECONDS)
 
 
 def _ready(port: int) -> bool:
-    """Return whether the server answers and its model is loaded; a server without /health is ready when it answers."""
+    """Return whether the server answers and its model is loaded; a server without
+    /health is ready when it answers.
+    """
     probe = HTTPConnection(HOST, port, timeout=READY_SECONDS)
     try:
         probe.request("GET", "/health")

@@ -1,4 +1,6 @@
-"""Provides what a load is sent to: a server's /v1/completions, or an LLM in this process."""
+"""Provides what a load is sent to: a server's /v1/completions, or an LLM in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,37 @@ class HttpTarget:
     model: str | None = None
     """Name to send; None: none."""
     tokenizer: Any = None
-    """Given for a server that takes prompts as text only, and reports usage unasked; others get token ids."""
+    """Given for a server that takes prompts as text only, and reports usage unasked;
+    others get token ids.
+    """
 
     async def ask(self, request: Request, tenant: str) -> Answer:
         """Stream one answer. Raises RequestFailed or OSError if there is none."""
         body = {
-            "prompt": list(request.prompt) if self.tokenizer is None else self._text(request),
+            "prompt": list(request.prompt)
+            if self.tokenizer is None
+            else self._text(request),
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
             "stream": True,
             **({"model": self.model} if self.model else {}),
-            **({"stream_options": {"include_usage": True}} if self.tokenizer is None else {}),
+            **(
+                {"stream_options": {"include_usage": True}}
+                if self.tokenizer is None
+                else {}
+            ),
         }
-        started, times, pieces = perf_counter(), list[float](), list[str]()
+        started = perf_counter()
+        times = list[float]()
+        pieces = list[str]()
         usage: dict[str, Any] | None = None
         accepted = 0
         async for event in events(self.address, "/v1/completions", body, tenant):
             usage, accepted = event.get("usage") or usage, _accepted(event) or accepted
-            text = "".join(choice.get("text") or "" for choice in event.get("choices") or ())
+            text = "".join(
+                choice.get("text") or "" for choice in event.get("choices") or ()
+            )
             if text:
                 times.append(perf_counter())
                 pieces.append(text)
@@ -57,15 +71,25 @@ class HttpTarget:
         )
 
     def _text(self, request: Request) -> str:
-        """Return the prompt as text, without a first token that the server adds itself."""
+        """Return the prompt as text, without a first token that the server
+        adds itself.
+        """
         ids = list(request.prompt)
-        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
         first = self.tokenizer.bos_token
-        return text if self.tokenizer(text)["input_ids"] == ids or not first else text.removeprefix(first)
+        return (
+            text
+            if self.tokenizer(text)["input_ids"] == ids or not first
+            else text.removeprefix(first)
+        )
 
 
 def _accepted(event: dict[str, Any]) -> int:
-    """Return the accepted draft tokens so far, as our server or llama.cpp's reports them; 0 where an event does not."""
+    """Return the accepted draft tokens so far, as our server or llama.cpp's reports
+    them; 0 where an event does not.
+    """
     ours = (event.get("metrics") or {}).get("speculative_decoding") or {}
     theirs = event.get("timings") or {}
     return ours.get("num_accepted_draft_tokens") or theirs.get("draft_n_accepted") or 0
@@ -80,9 +104,14 @@ class InProcess:
     async def ask(self, request: Request, tenant: str) -> Answer:
         """Generate one answer."""
         params = SamplingParams(
-            temperature=request.temperature, seed=request.seed, max_tokens=request.max_tokens, tenant=tenant
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            tenant=tenant,
         )
-        started, deltas, times = perf_counter(), [], []
+        started = perf_counter()
+        deltas = []
+        times = []
         async for delta in self.llm.stream(list(request.prompt), params):
             deltas.append(delta)
             times.append(perf_counter())

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 
 def bundled(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take dataclasses of options: their fields become options of the command."""
+    """Let a command take dataclasses of options: their fields become options of the
+    command.
+    """
     hints = get_type_hints(command, include_extras=True)
-    bundles = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
+    bundles = {
+        name: kind
+        for name, kind in hints.items()
+        if is_dataclass(kind) and isinstance(kind, type)
+    }
 
     @wraps(command)
     def flat(**given: Any) -> None:
@@ -32,7 +38,11 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [
         part
         for name, own in signature(command).parameters.items()
-        for part in (_options(bundles[name]) if name in bundles else [own.replace(annotation=hints[name])])
+        for part in (
+            _options(bundles[name])
+            if name in bundles
+            else [own.replace(annotation=hints[name])]
+        )
     ]
     vars(flat)["__signature__"] = Signature(parameters)
     flat.__annotations__ = {part.name: part.annotation for part in parameters}
@@ -42,7 +52,12 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
 def _options(kind: type[Any]) -> list[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
         for field in fields(kind)
     ]
 
@@ -69,12 +84,18 @@ class TrustedLoading(Loading):
     @property
     def keywords(self) -> dict[str, Any]:
         """Return the keyword arguments for LLM whose options are set."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name)}
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendLoading(TrustedLoading):
-    """Loading options, the backend, the forms of weights, keys and values, and where weights may lie."""
+    """Loading options, the backend, the forms of weights, keys and values, and where
+    weights may lie.
+    """
 
     backend: options.BackendName = None
     weights: options.WeightsName = None
@@ -95,7 +116,8 @@ class Drafting:
     def __post_init__(self) -> None:
         if self.nodes is not None and self.budget is not None:
             raise InvalidRequest(
-                f"cannot use '--nodes' {self.nodes} with '--budget' {self.budget!r}: both set the budget. Give one"
+                f"cannot use '--nodes' {self.nodes} with '--budget' {self.budget!r}: "
+                "both set the budget. Give one"
             )
 
     @property
@@ -134,23 +156,39 @@ class Sampling:
         self.params()
 
     def params(self) -> SamplingParams:
-        """Return the sampling parameters. Raises InvalidRequest for a value out of range."""
+        """Return the sampling parameters.
+
+        Raises InvalidRequest for a value out of range.
+        """
         from foreword.types.params import SamplingParams
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         del values["bad_word"]
-        values |= {"logit_bias": _biases(self.logit_bias or ()), "bad_words": self.bad_word, "stop": self.stop}
-        values |= {"json_schema": early.json_text(self.json_schema), "grammar": early.text(self.grammar)}
+        values |= {
+            "logit_bias": _biases(self.logit_bias or ()),
+            "bad_words": self.bad_word,
+            "stop": self.stop,
+        }
+        values |= {
+            "json_schema": early.json_text(self.json_schema),
+            "grammar": early.text(self.grammar),
+        }
         if self.max_tokens is None:
             values["max_tokens"] = max(options.MAX_TOKENS, self.min_tokens)
         return SamplingParams(**values)
 
-    def fitting(self, llm: LLM, params: SamplingParams, prompt: list[int]) -> SamplingParams:
-        """Return the parameters with the default length limited to the context left after a prompt."""
+    def fitting(
+        self, llm: LLM, params: SamplingParams, prompt: list[int]
+    ) -> SamplingParams:
+        """Return the parameters with the default length limited to the context left
+        after a prompt.
+        """
         if self.max_tokens is not None:
             return params
         room = max(1, llm.target.context - len(prompt))
-        return replace(params, max_tokens=min(params.max_tokens, max(room, params.min_tokens)))
+        return replace(
+            params, max_tokens=min(params.max_tokens, max(room, params.min_tokens))
+        )
 
 
 def _biases(given: list[str] | tuple[str, ...]) -> dict[int, float]:
@@ -161,6 +199,7 @@ def _biases(given: list[str] | tuple[str, ...]) -> dict[int, float]:
             biases[int(name)] = float(value)
         except ValueError:
             raise InvalidRequest(
-                f"cannot read '--logit-bias' {one!r}: it is no token id and number. Give ID=VALUE"
+                f"cannot read '--logit-bias' {one!r}: it is no token id and number. "
+                "Give ID=VALUE"
             ) from None
     return biases

@@ -1,4 +1,6 @@
-"""Views of the demo: a question with its answers, the table of results, and both as SVG."""
+"""Views of the demo: a question with its answers, the table of results, and both as
+SVG.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,11 @@ class Scene:
         grid.add_column(ratio=1, overflow="fold")
         grid.add_column(style="dim", justify="right", no_wrap=True)
         for line in self.lines:
-            grid.add_row(Text(render.printable(line.name)), render.coloured(line.pieces), f"{line.passes} passes")
+            grid.add_row(
+                Text(render.printable(line.name)),
+                render.coloured(line.pieces),
+                f"{line.passes} passes",
+            )
         return Group(heading, Padding(grid, (0, 0, 0, 2)))
 
 
@@ -78,7 +84,14 @@ def table(rows: tuple[Row, ...]) -> Table:
     """Return the table of results, one row per method."""
     results = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     results.add_column("method", style="cyan", no_wrap=True)
-    for head in ("tokens/s", "tokens/pass", "acceptance", "× plain", "× generate", "same text"):
+    for head in (
+        "tokens/s",
+        "tokens/pass",
+        "acceptance",
+        "× plain",
+        "× generate",
+        "same text",
+    ):
         results.add_column(head, justify="right", no_wrap=True)
     fastest = max(row.tokens_per_second for row in rows)
     for row in rows:
@@ -88,7 +101,9 @@ def table(rows: tuple[Row, ...]) -> Table:
             "–" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
             "–" if row.acceptance is None else f"{row.acceptance:.0%}",
             f"{row.speedup_over_plain.mid:.2f}",
-            f"{row.speedup_over_generate.mid:.2f}" if row.speedup_over_generate else "–",
+            f"{row.speedup_over_generate.mid:.2f}"
+            if row.speedup_over_generate
+            else "–",
             {True: "yes", False: "no", None: "other draw"}[row.same_text],
             style="bold green" if row.tokens_per_second == fastest else "",
         )
@@ -98,11 +113,22 @@ def table(rows: tuple[Row, ...]) -> Table:
 def picture(scenes: list[Scene], figures: Table) -> str:
     """Return the answers and the table as an SVG document."""
     paper = Console(
-        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False
+        record=True,
+        width=WIDTH,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
     )
     paper.print(Padding(render.legend(), (1, 0)))
     for scene in scenes:
         paper.print(Padding(scene, (0, 0, 1, 0)))
     paper.print(figures)
-    drawn = re.sub(r"@font-face \{.*?\}", "", paper.export_svg(title="foreword demo", theme=NIGHT), flags=re.DOTALL)
-    return drawn.replace("Fira Code, monospace", FONTS)  # many pages block fonts from other hosts
+    drawn = re.sub(
+        r"@font-face \{.*?\}",
+        "",
+        paper.export_svg(title="foreword demo", theme=NIGHT),
+        flags=re.DOTALL,
+    )
+    # many pages block fonts from other hosts
+    return drawn.replace("Fira Code, monospace", FONTS)

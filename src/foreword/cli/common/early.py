@@ -1,4 +1,5 @@
-"""Checks of a command's options before torch is imported, which takes seconds: names, devices, files.
+"""Checks of a command's options before torch is imported, which takes seconds: names,
+devices, files.
 
 Names are read from the source text of the registries, so nothing heavy is imported.
 """
@@ -17,17 +18,23 @@ from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
 from foreword.files import check_creatable, check_writable
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
-"""Kinds of devices that torch supports. Whether this machine has one is checked when it is used."""
+"""Kinds of devices that torch supports.
+
+Whether this machine has one is checked when it is used.
+"""
 
 
 def check_name(kind: str, name: str, choices: Iterable[str]) -> None:
-    """Raise UnknownMethod, with the nearest name, unless the name is a choice or there are no choices."""
+    """Raise UnknownMethod, with the nearest name, unless the name is a choice or there
+    are no choices.
+    """
     choices = tuple(choices)
     if choices and name not in choices:
         near = get_close_matches(name, choices, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UnknownMethod(
-            f"cannot use {kind} {name!r}: there is no such {kind}.{hint} Choose one of {', '.join(choices)}"
+            f"cannot use {kind} {name!r}: there is no such {kind}.{hint} Choose one of "
+            f"{', '.join(choices)}"
         )
 
 
@@ -38,16 +45,22 @@ def method(name: str | None) -> None:
             name,
             (
                 *source.value("draft", "METHODS"),
-                *(one.name for one in entry_points(group=source.value("draft", "GROUP"))),
+                *(
+                    one.name
+                    for one in entry_points(group=source.value("draft", "GROUP"))
+                ),
             ),
         )
 
 
 def _check_spec(name: str, methods: tuple[str, ...]) -> None:
     written = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
-    if written is None or (written[2] or "").count("(") != (written[2] or "").count(")"):
+    if written is None or (written[2] or "").count("(") != (written[2] or "").count(
+        ")"
+    ):
         raise InvalidRequest(
-            f"cannot read the method {name!r}: it is no name or call. Give a name, or a combination: name(one, two)"
+            f"cannot read the method {name!r}: it is no name or call. Give a name, or "
+            "a combination: name(one, two)"
         )
     check_name("method", written[1], methods)
     for member in re.findall(r"[^(),]+", written[2] or ""):
@@ -57,7 +70,11 @@ def _check_spec(name: str, methods: tuple[str, ...]) -> None:
 
 def rule(name: str) -> None:
     """Check a verification rule, or the guarantee that it gives."""
-    check_name("verification rule", name, (*source.value("verify", "RULES"), *source.value("verify", "Keeps")))
+    check_name(
+        "verification rule",
+        name,
+        (*source.value("verify", "RULES"), *source.value("verify", "Keeps")),
+    )
 
 
 def budget(name: str | None) -> None:
@@ -79,7 +96,8 @@ def device(name: str) -> None:
     """Check a device in the spelling of torch."""
     if not re.fullmatch(rf"(?:{'|'.join(DEVICES)})(?::\d+)?", name):
         raise InvalidRequest(
-            f"cannot use '--device' {name!r}: there is no such device. Give auto, cpu, cuda, or a number: cuda:1"
+            f"cannot use '--device' {name!r}: there is no such device. Give auto, cpu, "
+            "cuda, or a number: cuda:1"
         )
 
 
@@ -87,43 +105,68 @@ def there(*places: str | Path | None) -> None:
     """Check that files or folders exist."""
     for place in places:
         if place is not None and not Path(place).expanduser().exists():
-            raise InvalidRequest(f"cannot read {place}: there is no such file or folder. Give one that exists")
+            raise InvalidRequest(
+                f"cannot read {place}: there is no such file or folder. Give one that "
+                "exists"
+            )
 
 
 def model(source: str | None) -> None:
     """Check a folder or a hub id. A name that can only be a folder must exist."""
-    if source is not None and source.startswith(("/", ".", "~")) and not Path(source).expanduser().exists():
-        raise ModelError(f"cannot load a model from {source!r}: there is no such folder or file. Give one, or a hub id")
+    if (
+        source is not None
+        and source.startswith(("/", ".", "~"))
+        and not Path(source).expanduser().exists()
+    ):
+        raise ModelError(
+            f"cannot load a model from {source!r}: there is no such folder or file. "
+            "Give one, or a hub id"
+        )
 
 
 def data(files: Iterable[Path] | None) -> None:
     """Check files of records."""
     for file in files or ():
         if not file.is_file():
-            raise InvalidRequest(f"cannot read {file}: there is no such file. Give JSON lines, each a record")
+            raise InvalidRequest(
+                f"cannot read {file}: there is no such file. Give JSON lines, each a "
+                "record"
+            )
 
 
 def images(files: Iterable[Path] | None) -> None:
     """Check files of images."""
     for file in files or ():
         if not file.expanduser().is_file():
-            raise InvalidRequest(f"cannot read the image {file}: there is no such file. Give the path of an image")
+            raise InvalidRequest(
+                f"cannot read the image {file}: there is no such file. Give the path "
+                "of an image"
+            )
 
 
-def vision(source: str | None, files: Iterable[Path] | None, *, trusted: bool = False) -> None:
-    """Raise InvalidRequest for images before a model that reads text only; its weights are not loaded."""
+def vision(
+    source: str | None, files: Iterable[Path] | None, *, trusted: bool = False
+) -> None:
+    """Raise InvalidRequest for images before a model that reads text only; its weights
+    are not loaded.
+    """
     if not files:
         return
     from foreword import bundled
     from foreword.model.vision.processor import check_vision
 
-    check_vision(bundled.target() if source is None else source, trust_remote_code=trusted)
+    check_vision(
+        bundled.target() if source is None else source, trust_remote_code=trusted
+    )
 
 
 def message(text: str, images: Iterable[Path] | None) -> dict[str, object]:
     """Return a user's message, with its images before its text."""
     parts = [{"type": "image", "image": str(file)} for file in images or ()]
-    return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
+    return {
+        "role": "user",
+        "content": [*parts, {"type": "text", "text": text}] if parts else text,
+    }
 
 
 def prompts(kind: str) -> None:
@@ -142,7 +185,10 @@ def folder(place: Path) -> None:
 def new(place: Path | None) -> None:
     """Check a folder that can be created and does not exist yet."""
     if place is not None and place.exists():
-        raise InvalidRequest(f"cannot create {place}: it exists already. Remove it or name another folder")
+        raise InvalidRequest(
+            f"cannot create {place}: it exists already. Remove it or name another "
+            "folder"
+        )
     if place is not None:
         check_creatable(place)
 
@@ -154,19 +200,28 @@ def file(place: Path | None) -> None:
 
 
 def json_text(given: str | None) -> str | None:
-    """Return JSON given as text, which begins with a brace, or as the name of a file."""
-    return given if given is None or given.lstrip().startswith("{") else text(Path(given))
+    """Return JSON given as text, which begins with a brace, or as the name of
+    a file.
+    """
+    return (
+        given if given is None or given.lstrip().startswith("{") else text(Path(given))
+    )
 
 
 def text(place: Path | None) -> str | None:
-    """Return the text of a file. Raises InvalidRequest if there is none, or if it is not UTF-8."""
+    """Return the text of a file.
+
+    Raises InvalidRequest if there is none, or if it is not UTF-8.
+    """
     if place is None:
         return None
     there(place)
     try:
         return place.expanduser().read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
-        raise InvalidRequest(f"cannot read {place}: {words(error)}. Give a file of UTF-8 text") from error
+        raise InvalidRequest(
+            f"cannot read {place}: {words(error)}. Give a file of UTF-8 text"
+        ) from error
 
 
 def temperature(value: float) -> None:
@@ -181,7 +236,8 @@ def extra(name: str, *modules: str) -> None:
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise InvalidRequest(
-            f"cannot run this command: {', '.join(missing)} is not installed. Run: pip install 'foreword[{name}]'"
+            f"cannot run this command: {', '.join(missing)} is not installed. Run: pip "
+            f"install 'foreword[{name}]'"
         )
 
 
@@ -202,10 +258,14 @@ def row(name: str) -> None:
 
 
 def numbers(option: str, given: str) -> list[int]:
-    """Return the numbers of a list such as 1,4,16,32. Raises InvalidRequest, which names the option, for others."""
+    """Return the numbers of a list such as 1,4,16,32.
+
+    Raises InvalidRequest, which names the option, for others.
+    """
     try:
         return [int(part) for part in given.split(",")]
     except ValueError as error:
         raise InvalidRequest(
-            f"cannot read '--{option}' {given!r}: it holds no list of numbers. Give one as 1,4,16,32"
+            f"cannot read '--{option}' {given!r}: it holds no list of numbers. Give "
+            "one as 1,4,16,32"
         ) from error

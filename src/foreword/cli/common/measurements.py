@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from foreword.errors import InvalidRequest
 
-ALONE = {"limit": {"context", "device"}, "rules": {"nodes"}, "serve": {"concurrency", "requests"}, "task": {"audio"}}
+ALONE = {
+    "limit": {"context", "device"},
+    "rules": {"nodes"},
+    "serve": {"concurrency", "requests"},
+    "task": {"audio"},
+}
 """Options that only one kind of measurement takes."""
 LIMITED = {"quick", "inflate", "model", "dtype", "trust_remote_code", "json", "quiet"}
 """Other options that --limit takes."""
@@ -17,34 +22,53 @@ def check(given: dict[str, object], defaults: dict[str, object]) -> None:
     changed = {name for name, default in defaults.items() if given[name] != default}
     kinds = sorted(changed & {"limit", "rules", "batch", "serve", "where", "task"})
     if len(kinds) > 1:
-        raise InvalidRequest(f"cannot combine {_as_options(kinds)}: each is its own measurement. Give one at a time")
+        raise InvalidRequest(
+            f"cannot combine {_as_options(kinds)}: each is its own measurement. Give "
+            "one at a time"
+        )
     kind = kinds[0] if kinds else ""
     for other, own in ALONE.items():
         if other != kind and (unused := sorted(changed & own)):
             raise InvalidRequest(
-                f"cannot use {_as_options(unused)}: it goes with {_as_options([other])}. Leave it out, or add that"
+                f"cannot use {_as_options(unused)}: it goes with "
+                f"{_as_options([other])}. Leave it out, or add that"
             )
     if kind == "limit" and (unused := sorted(changed - LIMITED - ALONE[kind] - {kind})):
         raise InvalidRequest(
-            f"cannot use {_as_options(unused)} with '--limit': it measures forwards alone. Leave it out"
+            f"cannot use {_as_options(unused)} with '--limit': it measures forwards "
+            "alone. Leave it out"
         )
 
     if kind not in ("", "where", "limit") and "offload_folder" in changed:
         raise InvalidRequest(
-            f"cannot use '--offload-folder' with '--{kind}': only single requests are measured so. Leave it out"
+            f"cannot use '--offload-folder' with '--{kind}': only single requests are "
+            "measured so. Leave it out"
         )
     if kind in ("batch", "serve") and "plot" in changed:
-        raise InvalidRequest(f"cannot use '--plot' with '--{kind}': it draws single requests. Leave it out")
+        raise InvalidRequest(
+            f"cannot use '--plot' with '--{kind}': it draws single requests. Leave it "
+            "out"
+        )
     if kind == "serve" and (unused := sorted(changed & {"method", "budget", "source"})):
         raise InvalidRequest(
-            f"cannot use {_as_options(unused)} with '--serve': servers run by their defaults. Leave it out"
+            f"cannot use {_as_options(unused)} with '--serve': servers run by their "
+            "defaults. Leave it out"
         )
     if kind == "task":
         if unused := sorted(changed & TEXT_ONLY):
-            raise InvalidRequest(f"cannot use {_as_options(unused)} with '--task asr': it reads sounds. Leave it out")
-        for name, example in (("model", "openai/whisper-tiny"), ("audio", "a folder of .wav or .flac files")):
+            raise InvalidRequest(
+                f"cannot use {_as_options(unused)} with '--task asr': it reads sounds. "
+                "Leave it out"
+            )
+        for name, example in (
+            ("model", "openai/whisper-tiny"),
+            ("audio", "a folder of .wav or .flac files"),
+        ):
             if name not in changed:
-                raise InvalidRequest(f"cannot measure speech without '--{name}': it has no default. Give {example}")
+                raise InvalidRequest(
+                    f"cannot measure speech without '--{name}': it has no default. "
+                    f"Give {example}"
+                )
 
 
 def _as_options(options: list[str]) -> str:

@@ -1,4 +1,6 @@
-"""Progress of a long command on stderr: a bar with the remaining time on a terminal, lines in a pipe."""
+"""Progress of a long command on stderr: a bar with the remaining time on a terminal,
+lines in a pipe.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Terminal output of an answer: tokens coloured by origin, the legend, one line of statistics."""
+"""Terminal output of an answer: tokens coloured by origin, the legend, one line of
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,12 @@ STYLES: dict[Origin, str] = {"accepted": "green", "bonus": "bold"}
 CONTROL = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
     127: 0x2421,
-    **dict.fromkeys(range(128, 160), 0xFFFD),  # Unicode has no pictures of these; 0x9B begins an escape sequence
+    # Unicode has no pictures of these; 0x9B begins an escape sequence
+    **dict.fromkeys(range(128, 160), 0xFFFD),
 }
-"""Control characters and their Unicode pictures, so that escape sequences do not reach a terminal."""
+"""Control characters and their Unicode pictures, so that escape sequences do not reach
+a terminal.
+"""
 
 
 def stdout() -> Console:
@@ -43,7 +48,9 @@ def stderr() -> Console:
 
 
 def notes() -> Console:
-    """Return a console for notes and progress on stderr; it prints nothing with --quiet."""
+    """Return a console for notes and progress on stderr; it prints nothing with
+    --quiet.
+    """
     return Console(stderr=True, quiet=runtime.IS_QUIET.get())
 
 
@@ -51,15 +58,16 @@ def notes() -> Console:
 def loading(what: str = "loading the model") -> Iterator[None]:
     """Show a spinner on stderr while a model loads; nothing if stderr is no terminal.
 
-    The compilation of C code, once a machine, is named on either. Garbage collection pauses meanwhile: what is imported
-    and loaded stays, and searching it takes 0.2 s.
+    The compilation of C code, once a machine, is named on either. Garbage collection
+    pauses meanwhile: what is imported and loaded stays, and searching it takes 0.2 s.
     """
     console = notes()
     status = console.status(what) if console.is_terminal and not console.quiet else None
     gc.disable()
     try:
         with status or nullcontext():
-            from foreword.native.compiler import NOTICE  # imports torch, which takes seconds
+            # imports torch, which takes seconds
+            from foreword.native.compiler import NOTICE
 
             token = NOTICE.set(runtime.note if status is None else status.update)
             yield
@@ -91,10 +99,16 @@ def _as_text(value: object) -> str:
 
 
 def use_colour(choice: bool | None) -> bool:
-    """Return the user's choice, or whether stdout is a terminal that shows colours (https://no-color.org)."""
+    """Return the user's choice, or whether stdout is a terminal that shows colours
+    (https://no-color.org).
+    """
     if choice is not None:
         return choice
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def coloured(pieces: Iterable[tuple[str, Origin]]) -> Text:
@@ -113,7 +127,9 @@ def printable(text: str) -> str:
 def legend() -> Text:
     """Return the legend of the colours."""
     return Text.assemble(
-        ("■ accepted draft tokens", STYLES["accepted"]), "  ", ("■ tokens of the target", STYLES["bonus"])
+        ("■ accepted draft tokens", STYLES["accepted"]),
+        "  ",
+        ("■ tokens of the target", STYLES["bonus"]),
     )
 
 
@@ -121,7 +137,9 @@ class Writer:
     """Streaming output of deltas to stdout, in colour or as plain text."""
 
     def __init__(self, colour: bool) -> None:
-        self._console = Console(force_terminal=True, highlight=False) if colour else None
+        self._console = (
+            Console(force_terminal=True, highlight=False) if colour else None
+        )
         self._terminal = sys.stdout.isatty()
 
     def __call__(self, delta: Delta) -> None:
@@ -140,16 +158,30 @@ class Writer:
 
 
 def bar(*, quiet: bool = False) -> Progress:
-    """Return progress bars with the remaining time, on stderr; disabled with `quiet` or without a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """Return progress bars with the remaining time, on stderr; disabled with `quiet` or
+    without a terminal.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     console = notes()
     return Progress(
         *columns,
         console=console,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # otherwise output to a file or a pipe would be printed here
+        # otherwise output to a file or a pipe would be printed here
+        redirect_stdout=sys.stdout.isatty(),
         disable=quiet or not console.is_terminal,
     )
 
@@ -161,7 +193,9 @@ def summary(answer: Answer) -> str:
         f"{stats.tokens} tokens",
         f"{stats.tokens / answer.seconds:.0f} tok/s" if answer.seconds else "",
         f"{stats.tokens_per_pass:.2f} tokens per pass",
-        f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted" if stats.drafted else "no draft tokens",
+        f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted"
+        if stats.drafted
+        else "no draft tokens",
         f"seed {answer.seed}",
         _end(answer),
     ]

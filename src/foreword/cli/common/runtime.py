@@ -1,4 +1,6 @@
-"""Process setup and the shell interface: environment, warnings, errors and exit codes."""
+"""Process setup and the shell interface: environment, warnings, errors and
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,18 @@ LIBRARY_SETTINGS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Environment variables that transformers, huggingface_hub and tokenizers read on import; a user's settings win."""
+"""Environment variables that transformers, huggingface_hub and tokenizers read on
+import; a user's settings win.
+"""
 IS_QUIET: ContextVar[bool] = ContextVar("quietly", default=False)
 """Whether the command has --quiet."""
 GC_THRESHOLDS = (10_000, 50, 100)
-"""Thresholds of gc: new objects per collection, then collections of one generation per collection of the next.
+"""Thresholds of gc: new objects per collection, then collections of one generation per
+collection of the next.
 
-With Python's defaults, a full collection visits about a million objects once transformers is imported. It takes a
-quarter of a second in the middle of a text, and more than half a second while a command starts.
+With Python's defaults, a full collection visits about a million objects once
+transformers is imported. It takes a quarter of a second in the middle of a text, and
+more than half a second while a command starts.
 """
 
 
@@ -46,14 +52,17 @@ def run(app: typer.Typer) -> None:
 
 
 def _check(arguments: list[str]) -> None:
-    """Raise InvalidRequest for an argument that is not UTF-8: no tokenizer can read it and no terminal can show it."""
+    """Raise InvalidRequest for an argument that is not UTF-8: no tokenizer can read it
+    and no terminal can show it.
+    """
     for number, argument in enumerate(arguments, 1):
         try:
             argument.encode("utf-8")
         except UnicodeEncodeError:
             shown = ascii(argument).strip("'\"")
             raise InvalidRequest(
-                f"cannot read argument {number}: it is not UTF-8 text: {shown}. Give UTF-8 text"
+                f"cannot read argument {number}: it is not UTF-8 text: {shown}. Give "
+                "UTF-8 text"
             ) from None
 
 
@@ -61,7 +70,8 @@ def prepare(*, debug: bool) -> None:
     """Set up the process before a command runs."""
     IS_QUIET.set(False)
     gc.set_threshold(*GC_THRESHOLDS)
-    atexit.register(gc.freeze)  # else Python searches a million objects for garbage before it exits: 0.7 s
+    # else Python searches a million objects for garbage before it exits: 0.7 s
+    atexit.register(gc.freeze)
     if debug:
         os.environ[DEBUG] = "1"
     for name, value in LIBRARY_SETTINGS.items():
@@ -69,9 +79,14 @@ def prepare(*, debug: bool) -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             unchanged = {"errors": "strict", "newline": ""}  # keeps line ends too
-            reconfigure(encoding="utf-8", **(unchanged if stream is sys.stdin else {"errors": "replace"}))
+            reconfigure(
+                encoding="utf-8",
+                **(unchanged if stream is sys.stdin else {"errors": "replace"}),
+            )
     if not sys.warnoptions:
-        warnings.filterwarnings("ignore", module=r"(torch|transformers|huggingface_hub|tokenizers)\b")
+        warnings.filterwarnings(
+            "ignore", module=r"(torch|transformers|huggingface_hub|tokenizers)\b"
+        )
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
     warnings.showwarning = _warn
@@ -80,7 +95,10 @@ def prepare(*, debug: bool) -> None:
 def stdin() -> TextIO:
     """Return standard input. Raises InvalidRequest if it is closed."""
     if sys.stdin is None:
-        raise InvalidRequest("cannot read standard input: it is closed. Open it, or give the text as an argument")
+        raise InvalidRequest(
+            "cannot read standard input: it is closed. Open it, or give the text as an "
+            "argument"
+        )
     return sys.stdin
 
 
@@ -100,7 +118,9 @@ def note(message: str) -> None:
     """Print one line of information on stderr; nothing with --quiet."""
     from foreword.cli.common.render import notes, printable
 
-    notes().print(printable(message), style="dim", markup=False, highlight=False, soft_wrap=True)
+    notes().print(
+        printable(message), style="dim", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _line(kind: str, style: str, message: str) -> None:
@@ -109,7 +129,9 @@ def _line(kind: str, style: str, message: str) -> None:
     from foreword.cli.common.render import printable, stderr
 
     shown = printable(" ".join(message.split()))  # it may quote a file
-    text = Text.assemble((f"{kind}: ", style), (shown, "red" if kind == "error" else ""))
+    text = Text.assemble(
+        (f"{kind}: ", style), (shown, "red" if kind == "error" else "")
+    )
     stderr().print(text, soft_wrap=True, highlight=False)
 
 
@@ -122,7 +144,9 @@ def _message(error: Exception) -> str:
     if isinstance(error, ForewordError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        return (
+            f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        )
     return f"{named(error)}. Run `foreword --debug …` for the traceback"
 
 

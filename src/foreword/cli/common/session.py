@@ -9,7 +9,15 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-from foreword.types import Clock, Delta, FinishReason, Origin, Round, SamplingParams, TokenLogprob
+from foreword.types import (
+    Clock,
+    Delta,
+    FinishReason,
+    Origin,
+    Round,
+    SamplingParams,
+    TokenLogprob,
+)
 
 if TYPE_CHECKING:
     from foreword.llm import LLM
@@ -27,7 +35,9 @@ class Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason = "abort"
     stop_reason: str | int | None = None
-    """The stop string or stop token that ended it; None if the end-of-text token or the length did."""
+    """The stop string or stop token that ended it; None if the end-of-text token or the
+    length did.
+    """
     seconds: float = 0.0
     """Duration of the request, prefill included."""
     figures: RequestStats = field(default_factory=lambda: RequestStats())
@@ -55,7 +65,10 @@ class Answer:
     def as_json(self) -> dict[str, object]:
         """Return everything as plain values."""
         figures = self.figures
-        ratios = {"tokens_per_pass": figures.tokens_per_pass, "acceptance": figures.acceptance}
+        ratios = {
+            "tokens_per_pass": figures.tokens_per_pass,
+            "acceptance": figures.acceptance,
+        }
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -68,7 +81,11 @@ class Answer:
                 {"token": token, "text": text, "origin": origin}
                 for token, (text, origin) in zip(self.tokens, self.pieces, strict=True)
             ],
-            **({"logprobs": [asdict(one) for one in self.logprobs]} if self.logprobs else {}),
+            **(
+                {"logprobs": [asdict(one) for one in self.logprobs]}
+                if self.logprobs
+                else {}
+            ),
         }
 
 
@@ -114,10 +131,16 @@ class RequestStats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
-def follow(llm: LLM, prompt: list[int], params: SamplingParams, show: Callable[[Delta], None]) -> Answer:
-    """Stream one completion and pass each delta to `show`. Ctrl-C ends it and keeps the output so far."""
+def follow(
+    llm: LLM, prompt: list[int], params: SamplingParams, show: Callable[[Delta], None]
+) -> Answer:
+    """Stream one completion and pass each delta to `show`.
+
+    Ctrl-C ends it and keeps the output so far.
+    """
     if params.seed is None:
-        params = replace(params, seed=secrets.randbits(32))  # short enough to type again
+        # short enough to type again
+        params = replace(params, seed=secrets.randbits(32))
     answer = Answer(seed=params.seed or 0, prompt_tokens=prompt)
     started = perf_counter()
     try:
@@ -132,12 +155,18 @@ def follow(llm: LLM, prompt: list[int], params: SamplingParams, show: Callable[[
     return answer
 
 
-def stop_reason(llm: LLM, params: SamplingParams, tokens: list[int], ended: FinishReason) -> str | int | None:
-    """Return the stop string or stop token that ended an answer; None if something else did."""
+def stop_reason(
+    llm: LLM, params: SamplingParams, tokens: list[int], ended: FinishReason
+) -> str | int | None:
+    """Return the stop string or stop token that ended an answer; None if something else
+    did.
+    """
     if ended != "stop":
         return None
     if tokens[-1] in params.stop_token_ids:
         return tokens[-1]
-    text = str(llm.tokenizer.decode(tokens, skip_special_tokens=params.skip_special_tokens))
+    text = str(
+        llm.tokenizer.decode(tokens, skip_special_tokens=params.skip_special_tokens)
+    )
     ends = [(text.find(stop) + len(stop), stop) for stop in params.stop if stop in text]
     return min(ends)[1] if ends else None

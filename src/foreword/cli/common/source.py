@@ -1,4 +1,6 @@
-"""Values that the source text of our modules assigns, read without importing them, which would load torch."""
+"""Values that the source text of our modules assigns, read without importing them,
+which would load torch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from typing import Any
 
 
 def value(module: str, name: str) -> Any:
-    """Return the value that a module assigns to a name: a literal, the keys of a dict, the values of a Literal.
+    """Return the value that a module assigns to a name: a literal, the keys of a dict,
+    the values of a Literal.
 
     Without source, or without such a name, the result is an empty tuple.
     """
@@ -23,22 +26,33 @@ def value(module: str, name: str) -> Any:
 
 
 def table(module: str, name: str) -> dict[str, str]:
-    """Return the dict of strings that a module assigns to a name; empty without source."""
+    """Return the dict of strings that a module assigns to a name; empty
+    without source.
+    """
     node = _assigned(_body(module), name)
     return {} if node is None else ast.literal_eval(node)
 
 
 def attribute(module: str, kind: str, name: str) -> Any:
-    """Return the value of a class attribute, inherited ones included: the first base that is ours and has it."""
+    """Return the value of a class attribute, inherited ones included: the first base
+    that is ours and has it.
+    """
     body = _body(module)
-    found = next((line for line in body if isinstance(line, ast.ClassDef) and line.name == kind), None)
+    found = next(
+        (line for line in body if isinstance(line, ast.ClassDef) and line.name == kind),
+        None,
+    )
     if found is None:
         home = _imported(body, kind)
         return attribute(home, kind, name) if home else None
     node = _assigned(found.body, name)
     if node is not None:
         return _literal(module, node)
-    inherited = (attribute(module, base.id, name) for base in found.bases if isinstance(base, ast.Name))
+    inherited = (
+        attribute(module, base.id, name)
+        for base in found.bases
+        if isinstance(base, ast.Name)
+    )
     return next((one for one in inherited if one is not None), None)
 
 
@@ -47,7 +61,9 @@ def _body(module: str) -> list[ast.stmt]:
     package = find_spec("foreword")
     if package is None or package.origin is None:
         return []
-    stem = Path(package.origin).parent.joinpath(*module.removeprefix("foreword.").split("."))
+    stem = Path(package.origin).parent.joinpath(
+        *module.removeprefix("foreword.").split(".")
+    )
     for path in (stem.with_suffix(".py"), stem / "__init__.py"):
         try:
             return ast.parse(path.read_text(encoding="utf-8")).body
@@ -58,7 +74,11 @@ def _body(module: str) -> list[ast.stmt]:
 
 def _assigned(body: list[ast.stmt], name: str) -> ast.expr | None:
     for line in body:
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id == name:
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and line.target.id == name
+        ):
             return line.value
         if not isinstance(line, ast.Assign):
             continue
@@ -74,8 +94,14 @@ def _assigned(body: list[ast.stmt], name: str) -> ast.expr | None:
 
 def _imported(body: list[ast.stmt], name: str) -> str | None:
     lines = [line for line in body if isinstance(line, ast.ImportFrom) and line.module]
-    ours = (line.module for line in lines if any((one.asname or one.name) == name for one in line.names))
-    return next((module for module in ours if module and module.startswith("foreword.")), None)
+    ours = (
+        line.module
+        for line in lines
+        if any((one.asname or one.name) == name for one in line.names)
+    )
+    return next(
+        (module for module in ours if module and module.startswith("foreword.")), None
+    )
 
 
 def _literal(module: str, node: ast.expr) -> Any:

@@ -1,4 +1,6 @@
-"""`foreword train acceptance`: options and output of the training in foreword.train.methods.acceptance."""
+"""`foreword train acceptance`: options and output of the training in
+foreword.train.methods.acceptance.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,42 @@ def acceptance(
     data: Files,
     out: Annotated[
         Path,
-        typer.Option(help="Folder for the acceptance model.", metavar="DIR", callback=options.checked(early.folder)),
+        typer.Option(
+            help="Folder for the acceptance model.",
+            metavar="DIR",
+            callback=options.checked(early.folder),
+        ),
     ],
-    tokens: Annotated[int, typer.Option(help="Training tokens, approximately.", min=1000, metavar="N")] = 40_000,
-    length: Annotated[int, typer.Option(help="Tokens per block of packed records.", min=2, metavar="N")] = 512,
-    seed: Annotated[int, typer.Option(help="Seed of the held-out split.", min=0, metavar="N")] = 0,
+    tokens: Annotated[
+        int, typer.Option(help="Training tokens, approximately.", min=1000, metavar="N")
+    ] = 40_000,
+    length: Annotated[
+        int,
+        typer.Option(help="Tokens per block of packed records.", min=2, metavar="N"),
+    ] = 512,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the held-out split.", min=0, metavar="N")
+    ] = 0,
     trust_remote_code: options.TrustRemoteCode = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a model that predicts which draft tokens are accepted, for `--budget acceptance:DIR`."""
+    """Train a model that predicts which draft tokens are accepted, for `--budget
+    acceptance:DIR`.
+    """
     del quiet  # its check sets runtime.IS_QUIET, which runtime.note reads
     from foreword.train.methods.acceptance import Asked, run
 
     request = Asked(
-        data=tuple(data), out=out, target=target, draft=draft, tokens=tokens, length=length, seed=seed,
+        data=tuple(data),
+        out=out,
+        target=target,
+        draft=draft,
+        tokens=tokens,
+        length=length,
+        seed=seed,
         trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+    )
     model = run(request, runtime.note)
     if as_json:
         sys.stdout.write(json.dumps(model.about) + "\n")
@@ -50,4 +71,6 @@ def acceptance(
         names = ("kept", "calibration_error", "brier", "brier_of_a_constant")
         table.add_row(temperature, *(f"{scores[name]:.3f}" for name in names))
     render.stdout().print(table)
-    runtime.note(f"{out} holds the acceptance model; use it with --budget acceptance:{out}")
+    runtime.note(
+        f"{out} holds the acceptance model; use it with --budget acceptance:{out}"
+    )

@@ -1,4 +1,6 @@
-"""`foreword data`: options and output of the data preparation in foreword.train.data."""
+"""`foreword data`: options and output of the data preparation in
+foreword.train.data.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from foreword.cli.common.progress import LineProgress
 if TYPE_CHECKING:
     from foreword.train.data.regenerate import Tally
 
-data = typer.Typer(name="data", no_args_is_help=True, rich_markup_mode="rich", help="Prepare training data.")
+data = typer.Typer(
+    name="data",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Prepare training data.",
+)
 
 Files = Annotated[
     list[Path],
@@ -43,7 +50,8 @@ Target = Annotated[
 @data.command(
     epilog=examples(
         "foreword data regenerate --data chats.jsonl --out answers.jsonl",
-        "foreword data regenerate --target path/or/hub-id --data chats.jsonl --out answers.jsonl -t 0.7",
+        "foreword data regenerate --target path/or/hub-id --data chats.jsonl --out "
+        "answers.jsonl -t 0.7",
     )
 )
 @bundled
@@ -54,40 +62,66 @@ def regenerate(
     out: Annotated[
         Path,
         typer.Option(
-            help="JSON lines file; an interrupted run continues.", metavar="FILE", callback=options.checked(early.file)
+            help="JSON lines file; an interrupted run continues.",
+            metavar="FILE",
+            callback=options.checked(early.file),
         ),
     ],
     temperature: options.Temperature = 1.0,
-    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N")] = 256,
-    batch: Annotated[int, typer.Option(help="Records per batch.", min=1, metavar="N")] = 32,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Maximum number of new tokens per answer.", min=1, metavar="N"
+        ),
+    ] = 256,
+    batch: Annotated[
+        int, typer.Option(help="Records per batch.", min=1, metavar="N")
+    ] = 32,
     limit: Annotated[
-        int | None, typer.Option(help="Number of records used, from the first.", min=1, metavar="N")
+        int | None,
+        typer.Option(
+            help="Number of records used, from the first.", min=1, metavar="N"
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Sampling seed; same seed, same answers.", min=0, metavar="N")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Sampling seed; same seed, same answers.", min=0, metavar="N"
+        ),
+    ] = 0,
     draft: options.DraftName = None,
     loading: TrustedLoading,
     as_json: options.AsJson = False,
 ) -> None:
-    """Replace every answer by the target's own: a draft model learns best from text of its target."""
+    """Replace every answer by the target's own: a draft model learns best from text of
+    its target.
+    """
     from foreword.train.data.records import read
 
-    records = read(data, answered=False)[:limit]  # first, since it is the cheapest step that can fail
+    # first, since it is the cheapest step that can fail
+    records = read(data, answered=False)[:limit]
     from foreword import LLM
     from foreword.train.data.regenerate import Wishes, regenerate
 
-    request = Wishes(temperature=temperature, max_tokens=max_tokens, batch=batch, seed=seed)
+    request = Wishes(
+        temperature=temperature, max_tokens=max_tokens, batch=batch, seed=seed
+    )
     llm = LLM(target, draft=draft, **loading.keywords, slots=min(batch, 16))
 
     with LineProgress(quiet=as_json) as show:
 
         def progress(tally: Tally) -> None:
-            show(f"{tally.records:,} of {len(records):,} records, {tally.tokens:,} tokens")
+            show(
+                f"{tally.records:,} of {len(records):,} records, {tally.tokens:,} "
+                "tokens"
+            )
 
         tally = regenerate(llm, records, out, request, progress)
     if as_json:
         sys.stdout.write(json.dumps(asdict(tally)) + "\n")
         return
     runtime.note(
-        f"{out}: {tally.records - tally.kept:,} records answered, {tally.kept:,} from an earlier run; "
+        f"{out}: {tally.records - tally.kept:,} records answered, {tally.kept:,} from "
+        "an earlier run; "
         f"{tally.cut:,} cut at {max_tokens} tokens, {tally.skipped:,} skipped"
     )

@@ -14,7 +14,9 @@ from foreword.cli.common import early, options, runtime
 
 
 class Engine(StrEnum):
-    """Engines to export for; the names of foreword.draft.heads.export_layout, which is too slow to import here."""
+    """Engines to export for; the names of foreword.draft.heads.export_layout, which is
+    too slow to import here.
+    """
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -24,27 +26,49 @@ class Engine(StrEnum):
 def export(
     draft: Annotated[
         str,
-        typer.Argument(help="Draft model or head: folder or hub id.", callback=options.checked(early.model)),
+        typer.Argument(
+            help="Draft model or head: folder or hub id.",
+            callback=options.checked(early.model),
+        ),
     ],
     *,
-    engine: Annotated[Engine, typer.Option("--for", help="Engine format; speculators is for `vllm serve FOLDER`.")],
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            "--for", help="Engine format; speculators is for `vllm serve FOLDER`."
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="New folder for the export.", metavar="DIR", callback=options.checked(early.new)
+            "--out",
+            "-o",
+            help="New folder for the export.",
+            metavar="DIR",
+            callback=options.checked(early.new),
         ),
     ],
     model: options.ModelName = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a drafter for vLLM, SGLang or speculators, verify the files, and print the engine's command."""
+    """Write a drafter for vLLM, SGLang or speculators, verify the files, and print the
+    engine's command.
+    """
     from foreword import bundled
     from foreword.train.export import export as write
 
     done = write(draft, model or bundled.target(), engine.value, out)
     if as_json:
-        values = {"folder": str(done.folder), "method": done.method, "tensors": done.tensors, "command": done.command}
+        values = {
+            "folder": str(done.folder),
+            "method": done.method,
+            "tensors": done.tensors,
+            "command": done.command,
+        }
         sys.stdout.write(json.dumps(values) + "\n")
         return
-    runtime.note(f"{done.folder}: {done.tensors} tensors, all that {engine.value} needs, read back and compared")
+    runtime.note(
+        f"{done.folder}: {done.tensors} tensors, all that {engine.value} needs, read "
+        "back and compared"
+    )
     sys.stdout.write(done.command + "\n")

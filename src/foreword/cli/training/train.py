@@ -28,9 +28,16 @@ if TYPE_CHECKING:
     from foreword.train.report.metrics import TrainReport
 
 Dataclass = TypeVar("Dataclass", bound="DataclassInstance")
-DATA, OPTIMIZATION, RUN = "Data", "Optimization", "Run"
+DATA = "Data"
+OPTIMIZATION = "Optimization"
+RUN = "Run"
 
-train = typer.Typer(name="train", no_args_is_help=True, rich_markup_mode="rich", help="Train a drafter for a target.")
+train = typer.Typer(
+    name="train",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Train a drafter for a target.",
+)
 
 
 def _option(
@@ -42,7 +49,14 @@ def _option(
     check: Callable[[Any], None] = lambda _: None,
 ) -> typer.models.OptionInfo:
     callback = options.checked(check)
-    return typer.Option(*names.split(), help=help, min=least, metavar=metavar, rich_help_panel=panel, callback=callback)
+    return typer.Option(
+        *names.split(),
+        help=help,
+        min=least,
+        metavar=metavar,
+        rich_help_panel=panel,
+        callback=callback,
+    )
 
 
 def _loss(name: str) -> None:
@@ -51,7 +65,10 @@ def _loss(name: str) -> None:
 
 def _above_0(value: float) -> None:
     if not 0 < value < math.inf:
-        raise InvalidRequest(f"cannot use '--learning-rate' {value}: it must be above 0. Give one such as 1e-3")
+        raise InvalidRequest(
+            f"cannot use '--learning-rate' {value}: it must be above 0. Give one such "
+            "as 1e-3"
+        )
 
 
 def _is_distributed() -> bool:
@@ -64,42 +81,92 @@ def _shared(
     target: Target = None,
     data: Files,
     out: Annotated[
-        Path, _option(RUN, "Folder for the drafter, checkpoints, log, report.", metavar="DIR", check=early.folder)
+        Path,
+        _option(
+            RUN,
+            "Folder for the drafter, checkpoints, log, report.",
+            metavar="DIR",
+            check=early.folder,
+        ),
     ],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continuation from the last checkpoint.", rich_help_panel=RUN)
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continuation from the last checkpoint.",
+            rich_help_panel=RUN,
+        ),
     ] = False,
-    length: Annotated[int, _option(DATA, "Tokens per block of packed records.", least=2)] = 512,
-    held_out: Annotated[int, _option(DATA, "Held-out records, at most a tenth.", least=0)] = 256,
+    length: Annotated[
+        int, _option(DATA, "Tokens per block of packed records.", least=2)
+    ] = 512,
+    held_out: Annotated[
+        int, _option(DATA, "Held-out records, at most a tenth.", least=0)
+    ] = 256,
     loss: Annotated[
         str,
         _option(
-            OPTIMIZATION, "Loss: forward-kl, reverse-kl, tv, log-acceptance, hybrid …", metavar="NAME", check=_loss
+            OPTIMIZATION,
+            "Loss: forward-kl, reverse-kl, tv, log-acceptance, hybrid …",
+            metavar="NAME",
+            check=_loss,
         ),
     ] = "hybrid",
     temperature: Annotated[
-        float, _option(OPTIMIZATION, "Temperature of both distributions in the loss.", metavar="T")
+        float,
+        _option(
+            OPTIMIZATION, "Temperature of both distributions in the loss.", metavar="T"
+        ),
     ] = 1.0,
-    steps: Annotated[int, _option(OPTIMIZATION, "Number of optimizer steps.", least=1)] = 1000,
-    batch: Annotated[int, _option(OPTIMIZATION, "Blocks per forward, on each device.", least=1)] = 8,
-    accumulate: Annotated[int, _option(OPTIMIZATION, "Forwards per optimizer step.", least=1)] = 1,
+    steps: Annotated[
+        int, _option(OPTIMIZATION, "Number of optimizer steps.", least=1)
+    ] = 1000,
+    batch: Annotated[
+        int, _option(OPTIMIZATION, "Blocks per forward, on each device.", least=1)
+    ] = 8,
+    accumulate: Annotated[
+        int, _option(OPTIMIZATION, "Forwards per optimizer step.", least=1)
+    ] = 1,
     learning_rate: Annotated[
-        float, _option(OPTIMIZATION, "Peak learning rate.", "--learning-rate --lr", metavar="X", check=_above_0)
+        float,
+        _option(
+            OPTIMIZATION,
+            "Peak learning rate.",
+            "--learning-rate --lr",
+            metavar="X",
+            check=_above_0,
+        ),
     ] = 1e-3,
-    warmup: Annotated[int, _option(OPTIMIZATION, "Warmup steps until the peak learning rate.", least=0)] = 50,
+    warmup: Annotated[
+        int,
+        _option(OPTIMIZATION, "Warmup steps until the peak learning rate.", least=0),
+    ] = 50,
     optimizer: Annotated[
-        options.OPTIMIZERS, _option(OPTIMIZATION, "Optimizer: adamw, or muon for large batches.", metavar="NAME")
+        options.OPTIMIZERS,
+        _option(
+            OPTIMIZATION, "Optimizer: adamw, or muon for large batches.", metavar="NAME"
+        ),
     ] = "adamw",
-    seed: Annotated[int, _option(OPTIMIZATION, "Training seed; same seed, same drafter.", least=0)] = 0,
+    seed: Annotated[
+        int, _option(OPTIMIZATION, "Training seed; same seed, same drafter.", least=0)
+    ] = 0,
     evaluate: Annotated[int, _option(RUN, "Steps between evaluations.", least=1)] = 100,
     save: Annotated[int, _option(RUN, "Steps between checkpoints.", least=1)] = 200,
     prompts: Annotated[
         int | None,
-        _option(RUN, "Held-out prompts for the report. Default: up to 64, by training length.", least=0),
+        _option(
+            RUN,
+            "Held-out prompts for the report. Default: up to 64, by training length.",
+            least=0,
+        ),
     ] = None,
     bf16: Annotated[
         bool | None,
-        typer.Option("--bf16/--no-bf16", help="Training in bfloat16. Default: where fast.", rich_help_panel=RUN),
+        typer.Option(
+            "--bf16/--no-bf16",
+            help="Training in bfloat16. Default: where fast.",
+            rich_help_panel=RUN,
+        ),
     ] = None,
     device: options.Device = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
@@ -110,7 +177,9 @@ def _shared(
 
 
 def _command(kind: type[TrainOptions]) -> Callable[..., None]:
-    """Return the command that trains one kind of drafter, with its own options and the shared ones."""
+    """Return the command that trains one kind of drafter, with its own options and the
+    shared ones.
+    """
 
     def command(**values: Any) -> None:
         _train(kind, values)
@@ -122,14 +191,17 @@ def _command(kind: type[TrainOptions]) -> Callable[..., None]:
             Parameter.KEYWORD_ONLY,
             default=option.default,
             annotation=Annotated[
-                hints[option.name], _option(kind.method, **option.metadata, check=_check(option.name))
+                hints[option.name],
+                _option(kind.method, **option.metadata, check=_check(option.name)),
             ],
         )
         for option in fields(kind)
     ]
     shared = signature(_shared, eval_str=True).parameters.values()
     vars(command)["__signature__"] = Signature([*shared, *own])
-    command.__annotations__ = {option.name: option.annotation for option in (*shared, *own)}
+    command.__annotations__ = {
+        option.name: option.annotation for option in (*shared, *own)
+    }
     command.__doc__ = kind.summary
     return command
 
@@ -144,7 +216,9 @@ for _kind in TRAIN_OPTIONS:
     train.command(
         _kind.method,
         epilog=examples(
-            f"{_line} {_kind.example}".rstrip(), f"{_line} --target path/or/hub-id --steps 5000", f"{_line} --resume"
+            f"{_line} {_kind.example}".rstrip(),
+            f"{_line} --target path/or/hub-id --steps 5000",
+            f"{_line} --resume",
         ),
     )(_command(_kind))
 
@@ -156,10 +230,18 @@ def _train(kind: type[TrainOptions], values: dict[str, Any]) -> None:
     from foreword.train.report.measure import Questions
     from foreword.train.trainer import TrainingConfig
 
-    derived = {"data": tuple(values["data"]), "many": _is_distributed(), "options": _filled(kind, values)}
-    parts = {"recipe": _filled(TrainingConfig, values), "questions": _filled(Questions, {"prompts": values["prompts"]})}
+    derived = {
+        "data": tuple(values["data"]),
+        "many": _is_distributed(),
+        "options": _filled(kind, values),
+    }
+    parts = {
+        "recipe": _filled(TrainingConfig, values),
+        "questions": _filled(Questions, {"prompts": values["prompts"]}),
+    }
     job = _filled(Job, values | derived | parts)
-    keep_freed()  # not in `run`: only a process that does nothing else may keep freed memory
+    # not in `run`: only a process that does nothing else may keep freed memory
+    keep_freed()
     with TrainProgress(values["steps"], quiet=values["as_json"]) as progress:
         report = run(job, resume=values["resume"], watch=progress, note=runtime.note)
     if report is not None:
@@ -168,18 +250,41 @@ def _train(kind: type[TrainOptions], values: dict[str, Any]) -> None:
 
 def _filled(kind: type[Dataclass], values: dict[str, Any]) -> Dataclass:
     """Return a dataclass filled with the values that it has fields for."""
-    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+    return kind(
+        **{
+            field.name: values[field.name]
+            for field in fields(kind)
+            if field.name in values
+        }
+    )
 
 
 class TrainProgress:
-    """Progress of a training on stderr: a bar on a terminal, a line per evaluation in a pipe."""
+    """Progress of a training on stderr: a bar on a terminal, a line per evaluation in a
+    pipe.
+    """
 
     def __init__(self, steps: int, *, quiet: bool = False) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        columns = (
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+        )
         self._console = render.notes()
-        self._bar = Progress(*columns, console=self._console, disable=quiet or not self._console.is_terminal)
+        self._bar = Progress(
+            *columns,
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
+        )
         self._task = self._bar.add_task("", total=steps)
         self._scores = ""
         self._tokens, self._since = 0, perf_counter()
@@ -196,11 +301,20 @@ class TrainProgress:
         self._tokens += row.tokens
         loss = "" if row.loss is None else f"loss {row.loss:.3f}  "
         if row.held_out:
-            self._scores = "  ".join(f"{name} {value:.3f}" for name, value in row.held_out.items())
+            self._scores = "  ".join(
+                f"{name} {value:.3f}" for name, value in row.held_out.items()
+            )
             rate = self._tokens / (perf_counter() - self._since)
             if not self._console.is_terminal:
-                runtime.note(f"step {row.step}: {loss}held out: {self._scores}  ({rate:,.0f} trained tokens/s)")
-        self._bar.update(self._task, completed=row.step, description=f"{loss}held out: {self._scores}")
+                runtime.note(
+                    f"step {row.step}: {loss}held out: {self._scores}  ({rate:,.0f} "
+                    "trained tokens/s)"
+                )
+        self._bar.update(
+            self._task,
+            completed=row.step,
+            description=f"{loss}held out: {self._scores}",
+        )
 
 
 def _write(report: TrainReport, out: Path, as_json: bool) -> None:
@@ -214,6 +328,12 @@ def _write(report: TrainReport, out: Path, as_json: bool) -> None:
         table.add_column(head, justify="left" if head.endswith("depth") else "right")
     for row in report.metrics:
         accepted = " ".join(f"{value.mid:.2f}" for value in row.acceptance)
-        table.add_row(row.domain, f"{row.temperature:g}", str(row.prompts), f"{row.tokens_per_pass.mid:.2f}", accepted)
+        table.add_row(
+            row.domain,
+            f"{row.temperature:g}",
+            str(row.prompts),
+            f"{row.tokens_per_pass.mid:.2f}",
+            accepted,
+        )
     render.stdout().print(table)
     runtime.note(f"{out} holds the drafter; README.md there describes it")

@@ -1,4 +1,6 @@
-"""Pairs of a target and a draft model with different vocabularies, and the choice of a drafting method for them."""
+"""Pairs of a target and a draft model with different vocabularies, and the choice of a
+drafting method for them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from foreword.model import Model, Read, Tokenizer, check_decoder_only, load_toke
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
 ENOUGH = 0.6
-"""Share of q on shared tokens from which drafting in shared tokens is chosen; it was still better at 0.75."""
+"""Share of q on shared tokens from which drafting in shared tokens is chosen; it was
+still better at 0.75.
+"""
 PROBE = 256
 """Tokens of the first text on which the share is measured."""
 _PROBE_ID = -1
@@ -29,7 +33,9 @@ _PROBE_ID = -1
 class Loads(Protocol):
     """Class of a method, or spec of an ensemble."""
 
-    def load(self, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter: ...
+    def load(
+        self, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> Drafter: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +52,36 @@ class VocabularyPair:
         """Return the warning that draft tokens are translated, and its cost."""
         mapped = self.translation.to_draft >= 0
         return (
-            f"the draft model has another tokenizer, so its draft tokens are translated: it has {int(mapped.sum())} of "
-            f"the target's {len(mapped)} tokens, and fewer are accepted than from one with the target's tokenizer"
+            "the draft model has another tokenizer, so its draft tokens are "
+            f"translated: it has {int(mapped.sum())} of "
+            f"the target's {len(mapped)} tokens, and fewer are accepted than from one "
+            "with the target's tokenizer"
         )
 
 
-def load_pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> VocabularyPair:
+def load_pair(
+    source: Source, target: Model, tokenizer: Tokenizer | None
+) -> VocabularyPair:
     """Load a draft model with its tokenizer and compare it with the target's.
 
-    Raises InvalidRequest without a folder or hub id that has a tokenizer, VocabularyMismatch if no token is shared.
+    Raises InvalidRequest without a folder or hub id that has a tokenizer,
+    VocabularyMismatch if no token is shared.
     """
     if not isinstance(source, str | Path):
         raise InvalidRequest(
-            "cannot load the draft model: its tokenizer is needed as well. Give draft='folder or hub id'"
+            "cannot load the draft model: its tokenizer is needed as well. Give "
+            "draft='folder or hub id'"
         )
     if tokenizer is None:
         raise VocabularyMismatch(
-            "cannot translate draft tokens: the target has no tokenizer here. Use a method that needs no model"
+            "cannot translate draft tokens: the target has no tokenizer here. Use a "
+            "method that needs no model"
         )
     trusted = target.trust_remote_code
     theirs = load_tokenizer(source, trust_remote_code=trusted)
-    model = Model.load(source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted)
+    model = Model.load(
+        source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted
+    )
     for one in (target, model):
         check_decoder_only(one, "translate draft tokens")
     model.quantize_int8()
@@ -74,8 +89,12 @@ def load_pair(source: Source, target: Model, tokenizer: Tokenizer | None) -> Voc
     return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))
 
 
-def load_with_fallback(kind: Loads, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
-    """Return `kind.load(…)`, or a translating drafter, with a warning, if the vocabularies differ."""
+def load_with_fallback(
+    kind: Loads, source: Source, target: Model, tokenizer: Tokenizer | None
+) -> Drafter:
+    """Return `kind.load(…)`, or a translating drafter, with a warning, if the
+    vocabularies differ.
+    """
     try:
         return kind.load(source, target, tokenizer)
     except VocabularyMismatch:
@@ -87,10 +106,14 @@ def load_with_fallback(kind: Loads, source: Source, target: Model, tokenizer: To
 
 
 class CrossVocabularyDrafter(Drafter):
-    """Drafter in shared tokens if they hold enough of q on the first text, else in re-tokenised text."""
+    """Drafter in shared tokens if they hold enough of q on the first text, else in
+    re-tokenised text.
+    """
 
     def __init__(self, pair: VocabularyPair, enough: float = ENOUGH) -> None:
-        """Take `enough`, the mean share over the first text from which shared tokens are used."""
+        """Take `enough`, the mean share over the first text from which shared tokens
+        are used.
+        """
         self._pair, self._enough = pair, enough
         self._drafter: Drafter | None = None
 
@@ -103,7 +126,9 @@ class CrossVocabularyDrafter(Drafter):
             self._drafter = kind(self._pair)
         return self._drafter.propose(batch, nodes)
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         if self._drafter is not None:
             self._drafter.observe(batch, draft, verdict, scores)
 
@@ -113,9 +138,13 @@ class CrossVocabularyDrafter(Drafter):
 
 
 def suited(pair: VocabularyPair, tokens: List[int], enough: float = ENOUGH) -> str:
-    """Return the method that drafts best after a text: shared tokens if they hold `enough` of q."""
+    """Return the method that drafts best after a text: shared tokens if they hold
+    `enough` of q.
+    """
     model, translation = pair.model, pair.translation
-    ids = [spelt for token in tokens for spelt in translation.spellings[token]][: min(PROBE, model.context)]
+    ids = [spelt for token in tokens for spelt in translation.spellings[token]][
+        : min(PROBE, model.context)
+    ]
     model.open(_PROBE_ID, len(ids))
     try:
         share = translation.mass(model.read([Read(_PROBE_ID, 0, ids, keep=len(ids))]))

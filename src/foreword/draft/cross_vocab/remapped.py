@@ -1,4 +1,6 @@
-"""A backend that runs a model of another vocabulary in the target's token ids (Timor et al. 2025, arXiv 2502.05202)."""
+"""A backend that runs a model of another vocabulary in the target's token ids (Timor et
+al. 2025, arXiv 2502.05202).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ ENDLESS = 2**31
 
 
 def translated(model: Model, translation: TokenMap) -> Model:
-    """Return the model in the target's vocabulary. It reads sequences of any length, of long ones only the end."""
+    """Return the model in the target's vocabulary.
+
+    It reads sequences of any length, of long ones only the end.
+    """
     view = copy.copy(model)
     fast = isinstance(model.backend, GrowsTrees)
     kind = RemappedTreeBackend if fast else RemappedBackend
@@ -52,20 +57,29 @@ class _Text:
 
 
 class RemappedBackend:
-    """Backend that reads each target token as one or more draft ids, and returns logits of target ids.
+    """Backend that reads each target token as one or more draft ids, and returns logits
+    of target ids.
 
-    Logits of tokens that are not shared are -inf, so softmax(logits) is q given a shared token. Each target token has a
-    fixed spelling in draft ids, whatever surrounds it, so a draft tree stays a tree.
+    Logits of tokens that are not shared are -inf, so softmax(logits) is q given a
+    shared token. Each target token has a fixed spelling in draft ids, whatever
+    surrounds it, so a draft tree stays a tree.
     """
 
-    def __init__(self, backend: Backend, translation: TokenMap, context: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        translation: TokenMap,
+        context: int,
+        device: torch.device,
+    ) -> None:
         self.mode, self.copies = backend.mode, backend.copies
         self._backend, self._context = backend, context
         self._spellings = translation.spellings
         self._to_target: list[int] = translation.to_target.tolist()
         self._drafts, self._targets = (ids.to(device) for ids in translation.shared)
         self._texts: dict[int, _Text] = {}
-        # By draft id: its index in a row of the target, and -inf if no target token has it.
+        # By draft id: its index in a row of the target, and -inf if no target token has
+        # it.
         self._source = translation.to_target.clamp(min=0).to(device)
         self._mask = torch.where(translation.to_target < 0, -math.inf, 0.0).to(device)
 
@@ -73,11 +87,27 @@ class RemappedBackend:
     def pool(self) -> PagePool | None:
         return self._backend.pool
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
         text = self._texts[id] = _Text(min(self._context, capacity + MARGIN))
         spelt = [self._spellings[token] for token in tokens]
-        held = self._backend.open(id, text.room, list(chain.from_iterable(spelt)), tenant, layers)
-        self._append(text, [ids for ids, end in zip(spelt, accumulate(map(len, spelt)), strict=True) if end <= held])
+        held = self._backend.open(
+            id, text.room, list(chain.from_iterable(spelt)), tenant, layers
+        )
+        self._append(
+            text,
+            [
+                ids
+                for ids, end in zip(spelt, accumulate(map(len, spelt)), strict=True)
+                if end <= held
+            ],
+        )
         return len(text.ends) - 1
 
     def close(self, id: int) -> None:
@@ -86,8 +116,14 @@ class RemappedBackend:
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         logits = self._backend.read([self._in_draft_ids(read) for read in reads])
-        kept = (token for read in reads for token in read.tokens[len(read.tokens) - read.keep :])
-        rows = [end - 1 for end in accumulate(len(self._spellings[token]) for token in kept)]
+        kept = (
+            token
+            for read in reads
+            for token in read.tokens[len(read.tokens) - read.keep :]
+        )
+        rows = [
+            end - 1 for end in accumulate(len(self._spellings[token]) for token in kept)
+        ]
         if len(rows) < logits.shape[0]:
             logits = logits[rows]
         remapped = logits.new_full((len(rows), len(self._spellings)), -math.inf)
@@ -99,7 +135,11 @@ class RemappedBackend:
         length = len(text.ends) - 1
         if start < length:
             return  # draft tokens of a chain are in place already
-        stops = list(accumulate((len(node) for node in text.nodes), initial=len(text.ids) - text.begin))
+        stops = list(
+            accumulate(
+                (len(node) for node in text.nodes), initial=len(text.ids) - text.begin
+            )
+        )
         kept = [place - length for place in source]
         rows = [row for node in kept for row in range(stops[node], stops[node + 1])]
         self._backend.move(id, rows, len(text.ids) - text.begin)
@@ -107,13 +147,17 @@ class RemappedBackend:
         text.nodes = []
 
     def _in_draft_ids(self, read: Read) -> Read:
-        """Return the read in draft ids, and store its text, which may have to be read again."""
+        """Return the read in draft ids, and store its text, which may have to be read
+        again.
+        """
         text, parents = self._texts[read.id], read.parents
         spelt = [self._spellings[token] for token in read.tokens]
-        first_chain = len(spelt) if parents is None else len(spelt) + read.held - len(parents)
-        self._append(
-            text, text.nodes[: max(0, read.past + 1 - len(text.ends))]
-        )  # an accepted branch that is in place already
+        first_chain = (
+            len(spelt) if parents is None else len(spelt) + read.held - len(parents)
+        )
+        # An accepted branch that is in place already.
+        accepted = text.nodes[: max(0, read.past + 1 - len(text.ends))]
+        self._append(text, accepted)
         del text.ends[read.past + 1 :], text.ids[text.ends[-1] :]
         start = len(text.ids)
         self._append(text, spelt[:first_chain])
@@ -135,7 +179,9 @@ class RemappedBackend:
             text.ends.append(len(text.ids))
 
     def _make_room(self, read: Read, start: int) -> None:
-        """Enlarge the room of a sequence that outgrows it; if it outgrows the context, drop its beginning."""
+        """Enlarge the room of a sequence that outgrows it; if it outgrows the context,
+        drop its beginning.
+        """
         text = self._texts[read.id]
         spare = min(MARGIN, self._context // 2)
         size = len(text.ids) + sum(map(len, text.nodes))
@@ -144,7 +190,8 @@ class RemappedBackend:
             return
         if read.held:
             raise ModelError(
-                f"cannot read the draft tree of sequence {read.id}: it outgrew its room of {text.room} draft ids. "
+                f"cannot read the draft tree of sequence {read.id}: it outgrew its "
+                f"room of {text.room} draft ids. "
                 "Lower the budget"
             )
         text.begin = size - (self._context - spare) // 2 if whole > self._context else 0
@@ -156,7 +203,9 @@ class RemappedBackend:
 
 
 class RemappedTreeBackend(RemappedBackend):
-    """The same over a backend that grows trees by itself: noise of -inf restricts it to shared tokens."""
+    """The same over a backend that grows trees by itself: noise of -inf restricts it to
+    shared tokens.
+    """
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         """Read the end of a text, then grow a tree of shared tokens after it."""
@@ -168,11 +217,16 @@ class RemappedTreeBackend(RemappedBackend):
             grown,
             tokens=[self._to_target[token] for token in grown.tokens],
             read=[self._to_target[token] for token in grown.read],
-            children=[self._shared_children(tokens, values) for tokens, values in grown.children],
+            children=[
+                self._shared_children(tokens, values)
+                for tokens, values in grown.children
+            ],
         )
 
     def _end(self, read: Read) -> Read:
-        """Return the read in draft ids with the logits of its last one, which may be one of several per token."""
+        """Return the read in draft ids with the logits of its last one, which may be
+        one of several per token.
+        """
         return replace(self._in_draft_ids(read), keep=1)
 
     def _draft_noise(
@@ -181,15 +235,22 @@ class RemappedTreeBackend(RemappedBackend):
         mask = self._mask.expand(count, -1)
         return mask if noise is None else noise.index_select(1, self._source).add_(mask)
 
-    def _shared_children(self, tokens: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    def _shared_children(
+        self, tokens: list[int], values: list[float]
+    ) -> tuple[list[int], list[float]]:
         """Return the children that are shared, in target ids."""
-        shared = [(self._to_target[token], value) for token, value in zip(tokens, values, strict=True)]
+        shared = [
+            (self._to_target[token], value)
+            for token, value in zip(tokens, values, strict=True)
+        ]
         shared = [(token, value) for token, value in shared if token >= 0]
         return [token for token, _ in shared], [value for _, value in shared]
 
 
 def _parents(parents: List[int], nodes: List[tuple[int, ...]]) -> list[int]:
-    """Return the parents of a tree in which a node of several draft ids has become a chain of them."""
+    """Return the parents of a tree in which a node of several draft ids has become a
+    chain of them.
+    """
     last, expanded = {-1: -1}, []
     for node, (parent, ids) in enumerate(zip(parents, nodes, strict=True)):
         expanded += [last[parent], *range(len(expanded), len(expanded) + len(ids) - 1)]

@@ -1,4 +1,6 @@
-"""String-level exact match: a smaller model's text, re-tokenised for the target, as draft (Timor et al. 2025)."""
+"""String-level exact match: a smaller model's text, re-tokenised for the target, as
+draft (Timor et al. 2025).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from foreword.sampling.logits import weights
 from foreword.types import Batch, Draft, Sequence
 
 BACK = 16
-"""Tokens before a boundary that are re-tokenised with what follows: far more than a tokenizer's context."""
+"""Tokens before a boundary that are re-tokenised with what follows: far more than a
+tokenizer's context.
+"""
 
 
 @dataclass(slots=True)
@@ -43,14 +47,18 @@ class _Path:
     most: int
     written: list[int] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
-    """The same in target tokens, each draft id translated alone: the approximate position of the next."""
+    """The same in target tokens, each draft id translated alone: the approximate
+    position of the next.
+    """
 
 
 class StringMatchDrafter(Drafter):
-    """Drafter by string-level exact match (arXiv 2502.05202, algorithm 2); tokens are chosen, so every rule is exact.
+    """Drafter by string-level exact match (arXiv 2502.05202, algorithm 2); tokens are
+    chosen, so every rule is exact.
 
-    Under a rule that shares its noise, the draft model samples with the noise of the target token that its own token
-    begins with, which is accepted more often than its likeliest token. Under other rules it takes its likeliest.
+    Under a rule that shares its noise, the draft model samples with the noise of the
+    target token that its own token begins with, which is accepted more often than its
+    likeliest token. Under other rules it takes its likeliest.
     """
 
     summary = "a smaller model with any tokenizer, re-tokenised text"
@@ -59,17 +67,24 @@ class StringMatchDrafter(Drafter):
     def __init__(self, pair: VocabularyPair) -> None:
         self.model, self._pair = pair.model, pair
         nothing = [len(pair.target.pieces)]
-        begins = [(self._spelt(token) or nothing)[0] for token in range(len(pair.draft.pieces))]
+        begins = [
+            (self._spelt(token) or nothing)[0]
+            for token in range(len(pair.draft.pieces))
+        ]
         self._begins = torch.tensor(begins, device=pair.model.device)
         self._copies: dict[int, _Copy] = {}
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> StringMatchDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> StringMatchDrafter:
         return cls(load_pair(source, target, tokenizer))
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         paths: dict[int, _Path] = {}
-        for row, (sequence, budget) in enumerate(zip(batch.sequences, nodes, strict=True)):
+        for row, (sequence, budget) in enumerate(
+            zip(batch.sequences, nodes, strict=True)
+        ):
             most = min(budget, batch.reach(sequence))
             copy = self._translate(sequence) if most else _Copy()
             if copy.ids and len(copy.ids) + most <= self.model.context:
@@ -94,12 +109,14 @@ class StringMatchDrafter(Drafter):
     # ---- translate
 
     def _translate(self, sequence: Sequence) -> _Copy:
-        """Add what was committed since the last call in draft ids, re-encoding the last ids before it."""
-        copy, ours, theirs = (
-            self._copies.setdefault(sequence.id, _Copy(tenant=sequence.params.tenant)),
-            self._pair.target,
-            self._pair.draft,
+        """Add what was committed since the last call in draft ids, re-encoding the last
+        ids before it.
+        """
+        copy = self._copies.setdefault(
+            sequence.id, _Copy(tenant=sequence.params.tenant)
         )
+        ours = self._pair.target
+        theirs = self._pair.draft
         fresh = b""
         for token in sequence.tokens[copy.translated :]:
             if not ours.special(token):
@@ -111,7 +128,9 @@ class StringMatchDrafter(Drafter):
         self._append(copy, fresh)
         copy.translated = len(sequence.tokens)
         behind = max(copy.settled, len(copy.ids) - BACK)
-        while behind < len(copy.ids) and not _begins_character(theirs.text(copy.ids[behind : behind + 1])):
+        while behind < len(copy.ids) and not _begins_character(
+            theirs.text(copy.ids[behind : behind + 1])
+        ):
             behind += 1
         copy.settled = behind
         return copy
@@ -127,7 +146,9 @@ class StringMatchDrafter(Drafter):
         need = len(copy.ids) + most
         if need > copy.room:
             copy.room = min(2 * need, self.model.context)
-            copy.read = copy.ids[: self.model.open(id, copy.room, copy.ids, copy.tenant)]
+            copy.read = copy.ids[
+                : self.model.open(id, copy.room, copy.ids, copy.tenant)
+            ]
         past = 0
         for held, current in zip(copy.read, copy.ids[:-1], strict=False):
             if held != current:
@@ -138,8 +159,12 @@ class StringMatchDrafter(Drafter):
 
     # ---- write
 
-    def _write(self, batch: Batch, row: int, path: _Path, logits: Float[Tensor, "vocab"]) -> None:
-        """Choose the draft model's next token, and queue it to be read unless enough is written."""
+    def _write(
+        self, batch: Batch, row: int, path: _Path, logits: Float[Tensor, "vocab"]
+    ) -> None:
+        """Choose the draft model's next token, and queue it to be read unless enough is
+        written.
+        """
         read, token = path.read, self._choose(batch, row, path, logits)
         tokens = [] if token is None else [token]
         path.written += tokens
@@ -150,36 +175,55 @@ class StringMatchDrafter(Drafter):
         path.read = Read(read.id, read.past + len(read.tokens), tokens)
         self._copies[read.id].read += tokens
 
-    def _choose(self, batch: Batch, row: int, path: _Path, logits: Float[Tensor, "vocab"]) -> int | None:
-        """Return the next draft id: choose the target token it begins with, then the likeliest id that does.
+    def _choose(
+        self, batch: Batch, row: int, path: _Path, logits: Float[Tensor, "vocab"]
+    ) -> int | None:
+        """Return the next draft id: choose the target token it begins with, then the
+        likeliest id that does.
 
-        The choice uses the draft's distribution over first target tokens. None if the request's own processors fail,
-        or the budget ends the chain.
+        The choice uses the draft's distribution over first target tokens. None if the
+        request's own processors fail, or the budget ends the chain.
         """
         sequence = batch.sequences[row]
         distribution = logits.float().softmax(-1)
-        first = distribution.new_zeros(len(self._pair.target.pieces) + 1).index_add_(0, self._begins, distribution)[:-1]
+        first = distribution.new_zeros(len(self._pair.target.pieces) + 1).index_add_(
+            0, self._begins, distribution
+        )[:-1]
         try:
             scores = weights(first.log()[None], sequence, [path.path])
         except Exception:  # noqa: BLE001 - a user's processor; the draft ends here
             return None
         if batch.stops is not None and batch.stops(sequence, len(path.path), scores[0]):
             return None
-        noise = None if batch.draws.wants_probs else batch.draws.drafting(sequence, len(path.path))
+        noise = (
+            None
+            if batch.draws.wants_probs
+            else batch.draws.drafting(sequence, len(path.path))
+        )
         token = draw(scores, None if noise is None else noise[None])
         return int(distribution.masked_fill(self._begins != token, -1.0).argmax())
 
     def _spelt(self, token: int) -> list[int]:
-        """Return the target tokens of one draft id alone; empty if the target has none for it."""
+        """Return the target tokens of one draft id alone; empty if the target has none
+        for it.
+        """
         image = int(self._pair.translation.to_target[token])
-        return [image] if image >= 0 else self._pair.target.spell(self._pair.draft.text([token]))
+        return (
+            [image]
+            if image >= 0
+            else self._pair.target.spell(self._pair.draft.text([token]))
+        )
 
     # ---- propose
 
     def _propose(self, sequence: Sequence, path: _Path) -> list[int]:
-        """Return the continuation in the tokens that the target's tokenizer gives it after the end of the text."""
+        """Return the continuation in the tokens that the target's tokenizer gives it
+        after the end of the text.
+        """
         ours, theirs = self._pair.target, self._pair.draft
-        ends = [place for place, token in enumerate(path.written) if theirs.special(token)]
+        ends = [
+            place for place, token in enumerate(path.written) if theirs.special(token)
+        ]
         last = self._spelt(path.written[ends[0]]) if ends else []
         before = b""
         for token in sequence.tokens[-BACK:]:
@@ -189,5 +233,7 @@ class StringMatchDrafter(Drafter):
 
 
 def _begins_character(text: bytes) -> bool:
-    """Return whether the text starts at a character: UTF-8 marks the bytes inside one."""
+    """Return whether the text starts at a character: UTF-8 marks the bytes
+    inside one.
+    """
     return not text or text[0] & 0xC0 != 0x80

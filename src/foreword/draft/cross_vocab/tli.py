@@ -1,4 +1,6 @@
-"""Token-level intersection: a smaller model with another tokenizer drafts in shared tokens (Timor et al. 2025)."""
+"""Token-level intersection: a smaller model with another tokenizer drafts in shared
+tokens (Timor et al. 2025).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from foreword.model import Model, Tokenizer
 
 
 class IntersectionDrafter(LanguageModelDrafter):
-    """Drafter with q'(x) = q(x) / q(shared) on shared tokens, else 0 (arXiv 2502.05202, algorithm 4).
+    """Drafter with q'(x) = q(x) / q(shared) on shared tokens, else 0 (arXiv 2502.05202,
+    algorithm 4).
 
-    q' is sampled and verified like any other q, so every rule is exact with it at every temperature.
+    q' is sampled and verified like any other q, so every rule is exact with it at every
+    temperature.
     """
 
     summary = "a smaller model with another tokenizer, in shared tokens"
@@ -24,5 +28,7 @@ class IntersectionDrafter(LanguageModelDrafter):
         super().__init__(translated(pair.model, pair.translation))
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> IntersectionDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> IntersectionDrafter:
         return cls(load_pair(source, target, tokenizer))

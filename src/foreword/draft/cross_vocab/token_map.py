@@ -1,4 +1,6 @@
-"""The map between target ids and draft ids: shared tokens, and spellings of the others."""
+"""The map between target ids and draft ids: shared tokens, and spellings of
+the others.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,23 @@ class TokenMap:
     to_draft: Int[Tensor, "target_vocab"]
     """Int64: the draft's token of the same text or role, or -1."""
     to_target: Int[Tensor, "draft_vocab"]
-    """Int64: the target's token of the same text or role, or -1; of equal draft tokens, only one has it."""
+    """Int64: the target's token of the same text or role, or -1; of equal draft tokens,
+    only one has it.
+    """
     spellings: tuple[tuple[int, ...], ...]
-    """Draft ids of each target token, at least one: its image, or the pieces of its text."""
+    """Draft ids of each target token, at least one: its image, or the pieces of its
+    text.
+    """
 
     @classmethod
     def between(cls, target: Vocabulary, draft: Vocabulary) -> TokenMap:
-        """Compare two vocabularies. Raises VocabularyMismatch if they share no token."""
-        to_draft = [-1 if piece is None else draft.ids.get(piece, -1) for piece in target.pieces]
+        """Compare two vocabularies.
+
+        Raises VocabularyMismatch if they share no token.
+        """
+        to_draft = [
+            -1 if piece is None else draft.ids.get(piece, -1) for piece in target.pieces
+        ]
         for role in ROLES:
             if role in target.roles and role in draft.roles:
                 to_draft[target.roles[role]] = draft.roles[role]
@@ -36,7 +47,8 @@ class TokenMap:
                 to_target[image] = token
         if max(to_draft, default=-1) < 0:
             raise VocabularyMismatch(
-                "cannot translate draft tokens: target and draft model share no token. Use a method that needs no model"
+                "cannot translate draft tokens: target and draft model share no token. "
+                "Use a method that needs no model"
             )
         filler = draft.roles.get("unk", draft.roles.get("eos", max(to_draft)))
         spellings = tuple(
@@ -53,11 +65,19 @@ class TokenMap:
 
     def mass(self, logits: Float[Tensor, "rows draft_vocab"]) -> float:
         """Return the share of q on shared tokens, averaged over rows."""
-        return logits.float().softmax(-1)[:, self.to_target.to(logits.device) >= 0].sum(-1).mean().item()
+        return (
+            logits.float()
+            .softmax(-1)[:, self.to_target.to(logits.device) >= 0]
+            .sum(-1)
+            .mean()
+            .item()
+        )
 
 
 def _spelt(piece: bytes | str | None, draft: Vocabulary) -> tuple[int, ...]:
-    """Return the draft ids of a piece; a special token that the draft lacks is spelt by its name."""
+    """Return the draft ids of a piece; a special token that the draft lacks is spelt by
+    its name.
+    """
     if piece is None:
         return ()
     return tuple(draft.spell(piece if isinstance(piece, bytes) else piece.encode()))

@@ -1,4 +1,5 @@
-"""The meaning of each token of a vocabulary, bytes of text or a role, so that two vocabularies can be compared.
+"""The meaning of each token of a vocabulary, bytes of text or a role, so that two
+vocabularies can be compared.
 
 It supports byte-level and SentencePiece vocabularies.
 """
@@ -17,9 +18,13 @@ ROLES = ("pad", "unk", "bos", "eos")
 """Roles of special tokens. If one token has several, the last one counts."""
 _VISIBLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _ALPHABET = {chr(byte): byte for byte in _VISIBLE} | {
-    chr(256 + place): byte for place, byte in enumerate(sorted(set(range(256)) - set(_VISIBLE)))
+    chr(256 + place): byte
+    for place, byte in enumerate(sorted(set(range(256)) - set(_VISIBLE)))
 }
-"""Characters for bytes in byte-level vocabularies (Radford et al. 2019); visible ones stand for themselves."""
+"""Characters for bytes in byte-level vocabularies (Radford et al.
+
+2019); visible ones stand for themselves.
+"""
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 """SentencePiece's spelling of a byte that is no character."""
 
@@ -28,41 +33,58 @@ class Vocabulary:
     """Pieces of one tokenizer by token id, ids by piece, and the encoding of text."""
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
-        """Take the model's `size`; ids without a token (padding of the embedding) have no piece."""
+        """Take the model's `size`; ids without a token (padding of the embedding) have
+        no piece.
+        """
         self._tokenizer = tokenizer
         self.pieces = _pieces(tokenizer, size)
-        # Of several tokens for one piece the last: SentencePiece lists its bytes before the characters.
-        self.ids: dict[Piece, int] = {piece: token for token, piece in enumerate(self.pieces) if piece}
+        # Of several tokens for one piece the last: SentencePiece lists its bytes before
+        # the characters.
+        self.ids: dict[Piece, int] = {
+            piece: token for token, piece in enumerate(self.pieces) if piece
+        }
         self.roles: dict[str, int] = {}
         for role in ROLES:
             token = getattr(tokenizer, f"{role}_token_id")
             if isinstance(token, int) and token < size:
                 self.roles[role] = token
-        self._longest = max((len(piece) for piece in self.ids if isinstance(piece, bytes)), default=0)
+        self._longest = max(
+            (len(piece) for piece in self.ids if isinstance(piece, bytes)), default=0
+        )
 
     def text(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of these tokens; special tokens have none."""
-        return b"".join(piece for token in ids if isinstance(piece := self.pieces[token], bytes))
+        return b"".join(
+            piece for token in ids if isinstance(piece := self.pieces[token], bytes)
+        )
 
     def special(self, token: int) -> bool:
         """Return whether the token has no text."""
         return not isinstance(self.pieces[token], bytes)
 
     def spell(self, text: bytes) -> list[int]:
-        """Return tokens of any bytes, the longest that fits first. A byte without a token becomes the unknown token."""
+        """Return tokens of any bytes, the longest that fits first.
+
+        A byte without a token becomes the unknown token.
+        """
         spelt: list[int] = []
         while text:
             sizes = range(min(self._longest, len(text)), 0, -1)
             size = next((size for size in sizes if text[:size] in self.ids), 0)
-            spelt += [self.ids[text[:size]]] if size else [self.roles[role] for role in ("unk",) if role in self.roles]
+            spelt += (
+                [self.ids[text[:size]]]
+                if size
+                else [self.roles[role] for role in ("unk",) if role in self.roles]
+            )
             text = text[size or 1 :]
         return spelt
 
     def follow(self, before: bytes, text: bytes) -> list[int]:
         """Return the tokenizer's own tokens of `text` after `before`.
 
-        They are counted from the end, so tokens that a tokenizer puts before a text do not matter. If tokens cross the
-        boundary, or the bytes are not valid UTF-8, the longest tokens that fit are used.
+        They are counted from the end, so tokens that a tokenizer puts before a text do
+        not matter. If tokens cross the boundary, or the bytes are not valid UTF-8, the
+        longest tokens that fit are used.
         """
         try:
             whole = (before + text).decode()
@@ -89,13 +111,21 @@ def _pieces(tokenizer: Tokenizer, size: int) -> tuple[Piece | None, ...]:
 
 
 def _writes_bytes(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> bool:
-    """Return whether Ġ stands for a space, by decoding one such token; in some vocabularies it is a letter."""
+    """Return whether Ġ stands for a space, by decoding one such token; in some
+    vocabularies it is a letter.
+    """
     token = next((token for token in vocabulary if token.startswith("Ġ")), None)
-    return token is not None and "Ġ" not in tokenizer.decode([tokenizer.get_vocab()[token]])
+    return token is not None and "Ġ" not in tokenizer.decode(
+        [tokenizer.get_vocab()[token]]
+    )
 
 
 def _byte_level(token: str) -> bytes:
-    return bytes(_ALPHABET[letter] for letter in token) if set(token) <= _ALPHABET.keys() else token.encode()
+    return (
+        bytes(_ALPHABET[letter] for letter in token)
+        if set(token) <= _ALPHABET.keys()
+        else token.encode()
+    )
 
 
 def _sentencepiece(token: str) -> bytes:

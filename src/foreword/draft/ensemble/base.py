@@ -1,4 +1,6 @@
-"""The base of ensembles: member drafters, their acceptance estimates and costs, and trees with probabilities."""
+"""The base of ensembles: member drafters, their acceptance estimates and costs, and
+trees with probabilities.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,33 @@ from torch import Tensor
 
 from foreword.draft.base import Drafter
 from foreword.errors import InvalidRequest
-from foreword.estimators import AcceptanceEstimate, CalibrationRatio, LinearCost, finite, steadied
+from foreword.estimators import (
+    AcceptanceEstimate,
+    CalibrationRatio,
+    LinearCost,
+    finite,
+    steadied,
+)
 from foreword.model import Model
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
 PRIOR = 0.5
-"""Prior probability of acceptance after an accepted parent, for members that state none."""
+"""Prior probability of acceptance after an accepted parent, for members that state
+none.
+"""
 EAGER = 4.0
 """Prior gain of a member, in accepted draft tokens."""
 DECAY = 0.95
 """Weight of the past in gain estimates, per draft of the member."""
 SHARE = 0.02
-"""Share of the time for members that do not seem to pay, in case they have become better."""
+"""Share of the time for members that do not seem to pay, in case they have become
+better.
+"""
 RAREST = 4
-"""Times a member's own time. Most that is saved up before a member of little expected gain is tried."""
+"""Times a member's own time.
+
+Most that is saved up before a member of little expected gain is tried.
+"""
 
 
 class DecayedMean:
@@ -35,7 +50,9 @@ class DecayedMean:
     __slots__ = ("_prior", "_seen", "_weight")
 
     def __init__(self) -> None:
-        self._seen, self._weight, self._prior = 0.0, 0.0, 1.0
+        self._seen = 0.0
+        self._weight = 0.0
+        self._prior = 1.0
 
     def tokens(self, prior: float = EAGER) -> float:
         """Return the mean in tokens; the weight of `prior` decays as well."""
@@ -52,16 +69,26 @@ class DecayedMean:
 class EnsembleDrafter(Drafter):
     """Base of drafters with several members, each of which learns from every round.
 
-    A member that states no probabilities gets its measured acceptance rates, by depth. Subclasses decide which members
-    draft and how their trees are combined.
+    A member that states no probabilities gets its measured acceptance rates, by depth.
+    Subclasses decide which members draft and how their trees are combined.
     """
 
     def __init__(self, drafters: List[Drafter]) -> None:
-        """Take the members, in order of cost. Raises InvalidRequest for fewer than two."""
+        """Take the members, in order of cost.
+
+        Raises InvalidRequest for fewer than two.
+        """
         if len(drafters) < 2:
-            raise InvalidRequest(f"cannot join {len(drafters)} drafter(s): an ensemble needs at least two. Name more")
+            raise InvalidRequest(
+                f"cannot join {len(drafters)} drafter(s): an ensemble needs at least "
+                "two. Name more"
+            )
         self.members = tuple(drafters)
-        self.hidden_layers = tuple(sorted({layer for drafter in self.members for layer in drafter.hidden_layers}))
+        self.hidden_layers = tuple(
+            sorted(
+                {layer for drafter in self.members for layer in drafter.hidden_layers}
+            )
+        )
         self._acceptance = AcceptanceEstimate()
         self._unweighed = [False] * len(self.members)
         """Members that state no probabilities."""
@@ -72,10 +99,14 @@ class EnsembleDrafter(Drafter):
         self._drafting_costs = [LinearCost() for _ in self.members]
         """The same by number of draft tokens."""
         self._last_round: list[set[int]] = [set() for _ in self.members]
-        """Sequences that each member drafted for in the last round; it must catch up on others first."""
+        """Sequences that each member drafted for in the last round; it must catch up on
+        others first.
+        """
         self._this_round: list[set[int]] = [set() for _ in self.members]
         """The same of this round."""
-        self._calibrations = [(CalibrationRatio(), CalibrationRatio()) for _ in self.members]
+        self._calibrations = [
+            (CalibrationRatio(), CalibrationRatio()) for _ in self.members
+        ]
         """By (sampled, greedy): greedy text repeats itself and is easier to predict."""
         self._scoring = LinearCost()
         """Seconds of a round without drafting, by the draft tokens it scores."""
@@ -86,36 +117,56 @@ class EnsembleDrafter(Drafter):
         self._spare = 0.0
         """Seconds left of SHARE."""
         self._tried = 0.0
-        """Times the seconds of the member being tried that are deducted from `_spare`; 0 if none is tried."""
+        """Times the seconds of the member being tried that are deducted from `_spare`;
+        0 if none is tried.
+        """
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        if all(sequence.rounds for sequence in batch.sequences):  # else this round also reads prompts
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
+        # else this round also reads prompts
+        if all(sequence.rounds for sequence in batch.sequences):
             self._scored = sum(map(len, draft.trees))
         for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
             self.update(sequence, self._trees.pop(sequence.id, {}), tokens)
         for drafter in self.members:
             drafter.observe(batch, draft, verdict, scores)
 
-    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
-        states = dict(zip(self.hidden_layers, hidden.chunk(len(self.hidden_layers), -1), strict=True))
+    def on_hidden_states(
+        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+    ) -> None:
+        states = dict(
+            zip(
+                self.hidden_layers,
+                hidden.chunk(len(self.hidden_layers), -1),
+                strict=True,
+            )
+        )
         for drafter in self.members:
             if drafter.hidden_layers:
                 drafter.on_hidden_states(
-                    sequence, start, torch.cat([states[layer] for layer in drafter.hidden_layers], -1)
+                    sequence,
+                    start,
+                    torch.cat([states[layer] for layer in drafter.hidden_layers], -1),
                 )
 
     def rest(self, took: float) -> None:
-        self._spare = min(self._spare + SHARE * steadied(took, 0.0), RAREST * max(self._took))
+        self._spare = min(
+            self._spare + SHARE * steadied(took, 0.0), RAREST * max(self._took)
+        )
         if self._scored is not None:
             self._scoring.learn(self._scored, took - self._spent)
-        self._last_round, self._this_round = self._this_round, [set() for _ in self.members]
+        self._last_round = self._this_round
+        self._this_round = [set() for _ in self.members]
         self._spent, self._scored = 0.0, None
         for drafter in self.members:
             drafter.rest(took)
 
     @property
     def trainable(self) -> Model | None:
-        return next((drafter.trainable for drafter in self.members if drafter.learns), None)
+        return next(
+            (drafter.trainable for drafter in self.members if drafter.learns), None
+        )
 
     def release(self, sequence: Sequence) -> None:
         self._trees.pop(sequence.id, None)
@@ -124,8 +175,12 @@ class EnsembleDrafter(Drafter):
         for drafter in self.members:
             drafter.release(sequence)
 
-    def update(self, sequence: Sequence, trees: Mapping[int, DraftTree], emitted: List[int]) -> None:
-        """Update each member's acceptance: the target emitted `emitted` where they drafted these trees."""
+    def update(
+        self, sequence: Sequence, trees: Mapping[int, DraftTree], emitted: List[int]
+    ) -> None:
+        """Update each member's acceptance: the target emitted `emitted` where they
+        drafted these trees.
+        """
         for member, tree in trees.items():
             calibration = self._calibrations[member][sequence.params.greedy]
             calibration.promise(sum(tree.probabilities))
@@ -145,13 +200,18 @@ class EnsembleDrafter(Drafter):
             node = children[token]
         return len(emitted)
 
-    def _budgets(self, member: int, batch: Batch, nodes: List[int], gains: List[float]) -> List[int]:
-        """Return the budgets of a member that is expected to add `gains` tokens to each sequence.
+    def _budgets(
+        self, member: int, batch: Batch, nodes: List[int], gains: List[float]
+    ) -> List[int]:
+        """Return the budgets of a member that is expected to add `gains` tokens to each
+        sequence.
 
-        Zero if drafting costs more than it saves. Occasionally re-enabled, so that a recovered member is noticed; less
-        often the less is expected.
+        Zero if drafting costs more than it saves. Occasionally re-enabled, so that a
+        recovered member is noticed; less often the less is expected.
         """
-        budgets = [most if gain > 0 else 0 for most, gain in zip(nodes, gains, strict=True)]
+        budgets = [
+            most if gain > 0 else 0 for most, gain in zip(nodes, gains, strict=True)
+        ]
         expected = sum(gain for most, gain in zip(budgets, gains, strict=True) if most)
         needed = len(batch) * batch.pace * self._took[member]
         if expected >= needed:
@@ -162,34 +222,60 @@ class EnsembleDrafter(Drafter):
             return nodes
         return [0] * len(nodes)
 
-    def _expected_gain(self, member: int, sequence: Sequence, tree: DraftTree, batch: Batch) -> float:
-        """Return the tokens that a tree is expected to add, minus the cost of scoring it, but not of drafting it."""
-        share, cost = self._calibrations[member][sequence.params.greedy].share, self._floor(batch)
-        return sum(max(share * probability - cost, 0.0) for probability in tree.probabilities)
+    def _expected_gain(
+        self, member: int, sequence: Sequence, tree: DraftTree, batch: Batch
+    ) -> float:
+        """Return the tokens that a tree is expected to add, minus the cost of scoring
+        it, but not of drafting it.
+        """
+        share = self._calibrations[member][sequence.params.greedy].share
+        cost = self._floor(batch)
+        return sum(
+            max(share * probability - cost, 0.0) for probability in tree.probabilities
+        )
 
     def _floor(self, batch: Batch, member: int | None = None) -> float:
-        """Return the probability at which a draft token pays for half its scoring and, given `member`, its drafting."""
-        return batch.pace * (0.5 * self._scoring.each + (0.0 if member is None else self._drafting_costs[member].each))
+        """Return the probability at which a draft token pays for half its scoring and,
+        given `member`, its drafting.
+        """
+        return batch.pace * (
+            0.5 * self._scoring.each
+            + (0.0 if member is None else self._drafting_costs[member].each)
+        )
 
-    def _propose_member(self, member: int, batch: Batch, nodes: List[int]) -> list[DraftTree]:
+    def _propose_member(
+        self, member: int, batch: Batch, nodes: List[int]
+    ) -> list[DraftTree]:
         """Return one member's trees for every sequence, with probabilities."""
         if not any(nodes):
             return [DraftTree() for _ in nodes]
         trees = []
-        for sequence, tree in zip(batch.sequences, self._timed(member, batch, nodes).trees, strict=True):
+        for sequence, tree in zip(
+            batch.sequences, self._timed(member, batch, nodes).trees, strict=True
+        ):
             if tree.tokens and not tree.probabilities:
                 self._unweighed[member] = True
-                tree = DraftTree(tree.tokens, tree.parents, self._estimated(member, tree))
+                tree = DraftTree(
+                    tree.tokens, tree.parents, self._estimated(member, tree)
+                )
             if tree.tokens:
                 self._trees.setdefault(sequence.id, {})[member] = tree
             trees.append(tree)
         return trees
 
     def _timed(self, member: int, batch: Batch, nodes: List[int]) -> Draft:
-        """Return a member's draft and record its seconds, unless it had to catch up on sequences first."""
-        ids = {sequence.id for sequence, most in zip(batch.sequences, nodes, strict=True) if most}
+        """Return a member's draft and record its seconds, unless it had to catch up on
+        sequences first.
+        """
+        ids = {
+            sequence.id
+            for sequence, most in zip(batch.sequences, nodes, strict=True)
+            if most
+        }
         start, self._this_round[member] = perf_counter(), ids
-        draft = self.members[member].propose(replace(batch, floor=self._floor(batch, member)), nodes)
+        draft = self.members[member].propose(
+            replace(batch, floor=self._floor(batch, member)), nodes
+        )
         took = perf_counter() - start
         self._spent += took
         self._tried, self._spare = 0.0, self._spare - self._tried * took
@@ -203,11 +289,16 @@ class EnsembleDrafter(Drafter):
         depths, probabilities = [-1], [1.0]
         for parent in tree.parents:
             depths.append(depths[parent + 1] + 1)
-            probabilities.append(probabilities[parent + 1] * self._acceptance.probability((member, depths[-1]), PRIOR))
+            probabilities.append(
+                probabilities[parent + 1]
+                * self._acceptance.probability((member, depths[-1]), PRIOR)
+            )
         return probabilities[1:]
 
     def _first_nonempty(self, batch: Batch, nodes: List[int]) -> Draft:
-        """Return the first nonempty draft of a member: rules that compare distributions allow no mixing."""
+        """Return the first nonempty draft of a member: rules that compare distributions
+        allow no mixing.
+        """
         draft = self.members[0].propose(batch, nodes)
         for drafter in self.members[1:]:
             if draft.nodes:

@@ -1,4 +1,6 @@
-"""An ensemble in order of cost: expensive members draft where cheap ones are not confident enough."""
+"""An ensemble in order of cost: expensive members draft where cheap ones are not
+confident enough.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from foreword.types import Batch, Draft
 
 
 class CascadeDrafter(EnsembleDrafter):
-    """Ensemble whose members run in turn, each where its mean gain exceeds that of earlier members and its time.
+    """Ensemble whose members run in turn, each where its mean gain exceeds that of
+    earlier members and its time.
 
-    The gain of a tree is the sum of its probabilities: its expected accepted tokens. The tree of the largest gain is
-    taken (as SuffixDecoding hands over to a model by its score: Oliaro et al. 2025, arXiv 2411.04975).
+    The gain of a tree is the sum of its probabilities: its expected accepted tokens.
+    The tree of the largest gain is taken (as SuffixDecoding hands over to a model by
+    its score: Oliaro et al. 2025, arXiv 2411.04975).
     """
 
     summary = "several methods in turn, the next where the one before is not confident"
@@ -27,9 +31,14 @@ class CascadeDrafter(EnsembleDrafter):
         if batch.draws.wants_probs:
             return self._first_nonempty(batch, nodes)
         best = self._propose_member(0, batch, nodes)
-        best_gains = [self._expected_gain(0, s, tree, batch) for s, tree in zip(batch.sequences, best, strict=True)]
+        best_gains = [
+            self._expected_gain(0, s, tree, batch)
+            for s, tree in zip(batch.sequences, best, strict=True)
+        ]
         for member in range(1, len(self.members)):
-            estimates = [self._gain_estimates[member][s.params.greedy] for s in batch.sequences]
+            estimates = [
+                self._gain_estimates[member][s.params.greedy] for s in batch.sequences
+            ]
             rows = zip(estimates, best_gains, strict=True)
             gains = [max(estimate.tokens() - gain, 0.0) for estimate, gain in rows]
             budgets = self._budgets(member, batch, nodes, gains)

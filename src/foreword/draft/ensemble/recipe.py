@@ -1,4 +1,6 @@
-"""The spec of an ensemble, written like a call, and the loading of methods that share members; names no method."""
+"""The spec of an ensemble, written like a call, and the loading of methods that share
+members; names no method.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Sources = Source | Mapping[str, Source]
 
 
 def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
-    """Return the bundled draft model or head for a method; None if it needs none, or none is bundled."""
+    """Return the bundled draft model or head for a method; None if it needs none, or
+    none is bundled.
+    """
     if not kind.needs:
         return None
     taker = kind.taker if isinstance(kind, MethodSpec) else name
@@ -46,8 +50,12 @@ class MethodSpec:
 
     @property
     def taker(self) -> str:
-        """Name of the member that takes the source; in a nested ensemble, that of its member."""
-        name, part = next(((name, part) for name, part in self._by_need if part.takes), ("", None))
+        """Name of the member that takes the source; in a nested ensemble, that of its
+        member.
+        """
+        name, part = next(
+            ((name, part) for name, part in self._by_need if part.takes), ("", None)
+        )
         return part.taker if isinstance(part, MethodSpec) else name
 
     @property
@@ -67,16 +75,29 @@ class MethodSpec:
         return any(part.learns for _, part in self.parts)
 
     def load(
-        self, source: Sources, target: Model, tokenizer: Tokenizer | None, loader: Loader | None = None
+        self,
+        source: Sources,
+        target: Model,
+        tokenizer: Tokenizer | None,
+        loader: Loader | None = None,
     ) -> Drafter:
-        """Load every member. One source goes to the member that needs it; several are given by name.
+        """Load every member. One source goes to the member that needs it; several are
+        given by name.
 
-        `loader` loads members as well; they are loaded for this ensemble alone without one. Raises InvalidRequest if a
-        name is no member's, or no member takes the source; and what the members raise.
+        `loader` loads members as well; they are loaded for this ensemble alone without
+        one. Raises InvalidRequest if a name is no member's, or no member takes the
+        source; and what the members raise.
         """
         sources, loader = self._shared(source), loader or Loader("", self, Shared())
-        loaders = [(name, replace(loader, name=name, kind=part)) for name, part in self.parts]
-        return self.kind([one.load(cast("Source", sources.get(name)), target, tokenizer) for name, one in loaders])
+        loaders = [
+            (name, replace(loader, name=name, kind=part)) for name, part in self.parts
+        ]
+        return self.kind(
+            [
+                one.load(cast("Source", sources.get(name)), target, tokenizer)
+                for name, one in loaders
+            ]
+        )
 
     @property
     def _by_need(self) -> list[tuple[str, type[Drafter] | MethodSpec]]:
@@ -88,22 +109,28 @@ class MethodSpec:
             unknown = sorted(set(source) - set(names))
             if unknown:
                 raise InvalidRequest(
-                    f"cannot use draft for {unknown[0]!r}: it is none of the members. Name one of {', '.join(names)}"
+                    f"cannot use draft for {unknown[0]!r}: it is none of the members. "
+                    f"Name one of {', '.join(names)}"
                 )
             return source
         if source is None:
             return {}
         takers = [name for name, part in self._by_need if part.takes]
         if not takers:
-            raise InvalidRequest(f"cannot use draft: none of {', '.join(names)} takes a source. Leave draft=None")
+            raise InvalidRequest(
+                f"cannot use draft: none of {', '.join(names)} takes a source. Leave "
+                "draft=None"
+            )
         return {takers[0]: source}
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Loads one method. A drafter in memory, alone or as the member of an ensemble, is not loaded again.
+    """Loads one method. A drafter in memory, alone or as the member of an ensemble, is
+    not loaded again.
 
-    Its state is kept by sequence, and each sequence has one method, so several methods can draft with it.
+    Its state is kept by sequence, and each sequence has one method, so several methods
+    can draft with it.
     """
 
     name: str
@@ -113,13 +140,20 @@ class Loader:
     finish: Callable[[Drafter], Drafter] = lambda drafter: drafter
     """Called with a drafter that was loaded, before its first use."""
 
-    def load(self, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
-        """Return the drafter of the method. Raises what the method's own `load` raises."""
+    def load(
+        self, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> Drafter:
+        """Return the drafter of the method.
+
+        Raises what the method's own `load` raises.
+        """
         if isinstance(self.kind, MethodSpec):
             return self.kind.load(source, target, tokenizer, self)
         key = (self.name, str(source) if isinstance(source, str | Path) else id(source))
         return self.shared.get(key, partial(self._loaded, source, target, tokenizer))
 
-    def _loaded(self, source: Source, target: Model, tokenizer: Tokenizer | None) -> Drafter:
+    def _loaded(
+        self, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> Drafter:
         assert not isinstance(self.kind, MethodSpec)
         return self.finish(self.kind.load(source, target, tokenizer))

@@ -1,4 +1,6 @@
-"""Base drafter for heads that predict a block of tokens per round in one forward, from the target's hidden states."""
+"""Base drafter for heads that predict a block of tokens per round in one forward, from
+the target's hidden states.
+"""
 
 from __future__ import annotations
 
@@ -34,23 +36,30 @@ class BlockRequest:
     anchor: int
     """The last committed token, which the target has not read yet."""
     states: Float[Tensor, "new features"]
-    """The target's hidden states at the tokens before it that the head has not seen yet."""
+    """The target's hidden states at the tokens before it that the head has not seen
+    yet.
+    """
 
 
 class BlockPredictor(ABC):
-    """Draft model that computes blocks lazily: the first read of a round computes all pending requests together.
+    """Draft model that computes blocks lazily: the first read of a round computes all
+    pending requests together.
 
-    If no draft token depends on those before it, `ahead(read)` returns the whole block (tree/coupled.py). If there is a
-    tree grower, it grows whole trees in one call.
+    If no draft token depends on those before it, `ahead(read)` returns the whole block
+    (tree/coupled.py). If there is a tree grower, it grows whole trees in one call.
     """
 
     mode = Mode.TREE
 
     def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
-        """Move `head` to the target and pack it; `draft_tokens` = tokens that a block predicts."""
+        """Move `head` to the target and pack it; `draft_tokens` = tokens that a block
+        predicts.
+        """
         self._threads = threads_for(head)
         nn.Module.to(head, target.device, target.dtype)
-        self.target, self.draft_tokens, self.context = target, draft_tokens, target.context
+        self.target = target
+        self.draft_tokens = draft_tokens
+        self.context = target.context
         self.seen: dict[int, int] = {}
         """Tokens of each sequence whose states the head has seen."""
         self._pending: dict[int, BlockRequest] = {}
@@ -63,13 +72,23 @@ class BlockPredictor(ABC):
         swap_in(head)
 
     def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
-        """Return what grows whole trees in C; None where C does not implement how tokens depend on each other."""
+        """Return what grows whole trees in C; None where C does not implement how
+        tokens depend on each other.
+        """
         del head
-        return NativeBlockTrees(self.target.vocab) if isinstance(self, PredictsBlocks) else None
+        return (
+            NativeBlockTrees(self.target.vocab)
+            if isinstance(self, PredictsBlocks)
+            else None
+        )
 
     @abstractmethod
-    def compute(self, requests: List[BlockRequest]) -> Float[Tensor, "requests draft_tokens vocab"]:
-        """Return the raw logits of every depth of these blocks, independent of the other blocks in the batch."""
+    def compute(
+        self, requests: List[BlockRequest]
+    ) -> Float[Tensor, "requests draft_tokens vocab"]:
+        """Return the raw logits of every depth of these blocks, independent of the
+        other blocks in the batch.
+        """
 
     def open(self, id: int, capacity: int) -> None:
         """Reserve room for a sequence of at most `capacity` tokens."""
@@ -84,21 +103,37 @@ class BlockPredictor(ABC):
         self._pending[request.id] = request
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        """Return logits after the sequence or its draft tokens: one row of the block for each token in `keep`."""
+        """Return logits after the sequence or its draft tokens: one row of the block
+        for each token in `keep`.
+        """
         rows: list[Tensor] = []
         tokens: list[int] = []
         for read in reads:
-            depths = [0] if read.parents is None else [depth + 1 for depth in read.depths[-read.keep :]]
+            depths = (
+                [0]
+                if read.parents is None
+                else [depth + 1 for depth in read.depths[-read.keep :]]
+            )
             rows.append(self.block(read.id)[depths])
             tokens += read.tokens[-read.keep :]
         return self.after(torch.cat(rows), tokens)
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
-        """Grow a whole tree from a sequence's block; return None where trees grow level by level."""
-        return None if self._grower is None else self._grower.grow(self.block(read.id), read.tokens[-1], ask)
+        """Grow a whole tree from a sequence's block; return None where trees grow level
+        by level.
+        """
+        return (
+            None
+            if self._grower is None
+            else self._grower.grow(self.block(read.id), read.tokens[-1], ask)
+        )
 
-    def after(self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
-        """Return the logits of block rows given the tokens before them; unchanged unless a head depends on these."""
+    def after(
+        self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]
+    ) -> Float[Tensor, "rows vocab"]:
+        """Return the logits of block rows given the tokens before them; unchanged
+        unless a head depends on these.
+        """
         del tokens
         return distributions
 
@@ -109,27 +144,41 @@ class BlockPredictor(ABC):
             self._pending = {}
             with self._threads():
                 distributions = self.compute(requests)
-            self._blocks |= {one.id: distributions[row] for row, one in enumerate(requests)}
+            self._blocks |= {
+                one.id: distributions[row] for row, one in enumerate(requests)
+            }
         return self._blocks[id]
 
 
 class BlockDrafter(ModelDrafter):
-    """Drafter that reads the target's hidden states and grows trees from one block per round."""
+    """Drafter that reads the target's hidden states and grows trees from one block per
+    round.
+    """
 
     takes, needs = HEAD, True
 
     def __init__(self, blocks: BlockPredictor, hidden_layers: tuple[int, ...]) -> None:
-        """Raises ModelError where the target lacks one of `hidden_layers`, numbered as in transformers."""
+        """Raises ModelError where the target lacks one of `hidden_layers`, numbered as
+        in transformers.
+        """
         blocks.target.check_hidden_states(hidden_layers)
         super().__init__(blocks)
-        self.blocks, self.hidden_layers, self.deep = blocks, hidden_layers, blocks.draft_tokens
+        self.blocks = blocks
+        self.hidden_layers = hidden_layers
+        self.deep = blocks.draft_tokens
         self._target_states = TargetStates()
 
-    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
+    def on_hidden_states(
+        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+    ) -> None:
         self._target_states.add(sequence, start, hidden)
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
-        return super().fit(batch, sequence, nodes) if self._target_states.up_to_date(sequence) else 0
+        return (
+            super().fit(batch, sequence, nodes)
+            if self._target_states.up_to_date(sequence)
+            else 0
+        )
 
     def prefill(self, sequence: Sequence) -> Read:
         one, end = sequence.id, len(sequence.tokens)
@@ -147,9 +196,15 @@ class BlockDrafter(ModelDrafter):
 
 
 def folder(source: Source) -> Checkpoint:
-    """Read a head's checkpoint. Raises InvalidRequest unless `source` is a path or hub id, ModelError if unreadable."""
+    """Read a head's checkpoint.
+
+    Raises InvalidRequest unless `source` is a path or hub id, ModelError if unreadable.
+    """
     if not isinstance(source, str | Path):
-        raise InvalidRequest(f"cannot load the draft head: this method needs {HEAD}. Pass draft='folder or hub id'")
+        raise InvalidRequest(
+            f"cannot load the draft head: this method needs {HEAD}. Pass draft='folder "
+            "or hub id'"
+        )
     return Checkpoint.read(source)
 
 
@@ -158,7 +213,9 @@ def fitting(source: str, target: HFConfig, *, hidden: int, vocab: int) -> None:
     config = target.get_text_config()
     if hidden != config.hidden_size or vocab != config.vocab_size:
         raise ModelError(
-            f"cannot use {source}: it is for a target with hidden size {hidden} and {vocab} tokens; "
-            f"{target.name_or_path or 'the target'} has {config.hidden_size} and {config.vocab_size}. "
+            f"cannot use {source}: it is for a target with hidden size {hidden} and "
+            f"{vocab} tokens; "
+            f"{target.name_or_path or 'the target'} has {config.hidden_size} and "
+            f"{config.vocab_size}. "
             "Choose a head trained for this target"
         )

@@ -1,6 +1,8 @@
-"""DSpark drafter and its checkpoints: a block plus a bigram table on the token before (arXiv 2607.05147).
+"""DSpark drafter and its checkpoints: a block plus a bigram table on the token before
+(arXiv 2607.05147).
 
-The head that fills in blocks is in masked.py; here are its bigram table and confidence head.
+The head that fills in blocks is in masked.py; here are its bigram table and confidence
+head.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from torch import Tensor, nn
 from foreword.draft.base import Source
 from foreword.draft.heads.block import BlockDrafter, fitting, folder
 from foreword.draft.heads.block_native import NativeBlockTrees
-from foreword.draft.heads.export_layout import SPECULATORS, ExportLayout, unsupported_engine
+from foreword.draft.heads.export_layout import (
+    SPECULATORS,
+    ExportLayout,
+    unsupported_engine,
+)
 from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
@@ -29,7 +35,12 @@ from foreword.model.pool.packed_linear import MIN_ROWS, PackedLinear
 ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
 """Names in configs: in the flat layout, and in the layout of speculators."""
 VANILLA = "vanilla"
-EXTRAS = ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
+EXTRAS = (
+    "markov_rank",
+    "markov_head_type",
+    "enable_confidence_head",
+    "confidence_head_with_markov",
+)
 """Config keys of the bigram table and the confidence head."""
 
 
@@ -38,14 +49,17 @@ class Markov(nn.Module):
 
     def __init__(self, vocab: int, rank: int) -> None:
         super().__init__()
-        self.markov_w1, self.markov_w2 = nn.Embedding(vocab, rank), nn.Linear(rank, vocab, bias=False)
+        self.markov_w1 = nn.Embedding(vocab, rank)
+        self.markov_w2 = nn.Linear(rank, vocab, bias=False)
 
     def forward(self, tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocab"]:
         return self.markov_w2(self.markov_w1(tokens))
 
 
 class ConfidenceHead(nn.Module):
-    """Linear layer from a hidden state to the log-odds that the draft token is accepted."""
+    """Linear layer from a hidden state to the log-odds that the draft token is
+    accepted.
+    """
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -55,45 +69,77 @@ class ConfidenceHead(nn.Module):
 class DSparkHead(MaskedHead):
     """A masked head with a bigram table and, if `assured`, a confidence head."""
 
-    def __init__(self, layout: Layout, rank: int, *, assured: bool = True, assured_by_token: bool = True) -> None:
-        """`rank`: of the bigram table. `assured`: has a confidence head, `assured_by_token`: on the last token too."""
+    def __init__(
+        self,
+        layout: Layout,
+        rank: int,
+        *,
+        assured: bool = True,
+        assured_by_token: bool = True,
+    ) -> None:
+        """`rank`: of the bigram table.
+
+        `assured`: has a confidence head, `assured_by_token`: on the last token too.
+        """
         super().__init__(layout)
         self.rank, self.assured_by_token = rank, assured_by_token
         hidden = layout.sizes.hidden_size
         self.markov_head = Markov(layout.sizes.vocab_size, rank)
-        self.confidence_head = ConfidenceHead(hidden + rank * assured_by_token) if assured else None
+        self.confidence_head = (
+            ConfidenceHead(hidden + rank * assured_by_token) if assured else None
+        )
 
     def confidence(
         self, hidden: Float[Tensor, "rows hidden"], before: Int[Tensor, "rows"]
     ) -> Float[Tensor, "rows"] | None:
-        """Return the log-odds that each row's draft token is accepted, from the token before it."""
+        """Return the log-odds that each row's draft token is accepted, from the token
+        before it.
+        """
         if self.confidence_head is None:
             return None
-        features = [hidden, self.markov_head.markov_w1(before)] if self.assured_by_token else [hidden]
+        features = (
+            [hidden, self.markov_head.markov_w1(before)]
+            if self.assured_by_token
+            else [hidden]
+        )
         return self.confidence_head.proj(torch.cat(features, -1)).squeeze(-1)
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> DSparkHead:
-        """Load a flat or speculators checkpoint. Raises ModelError for another kind, or where a tensor is missing."""
+        """Load a flat or speculators checkpoint.
+
+        Raises ModelError for another kind, or where a tensor is missing.
+        """
         config = checkpoint.config
-        kinds = [*(config.get("architectures") or ()), config.get("speculators_model_type")]
+        kinds = [
+            *(config.get("architectures") or ()),
+            config.get("speculators_model_type"),
+        ]
         if not {*ARCHITECTURES, METHOD} & set(kinds):
             raise ModelError(
-                f"cannot load {checkpoint.source} as a {ARCHITECTURES[0]}: its config names {kinds}. "
+                f"cannot load {checkpoint.source} as a {ARCHITECTURES[0]}: its config "
+                f"names {kinds}. "
                 "Choose another head"
             )
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
             raise ModelError(
-                f"cannot load {checkpoint.source}: its Markov head is {kind} of rank {rank}. "
+                f"cannot load {checkpoint.source}: its Markov head is {kind} of rank "
+                f"{rank}. "
                 f"Choose a head with a {VANILLA} Markov head of rank 1 or more"
             )
         layout = Layout.of(checkpoint, sample_from_anchor=True)
-        checkpoint.check_sides({"markov_rank": rank, "vocab_size": layout.sizes.vocab_size})
+        checkpoint.check_sides(
+            {"markov_rank": rank, "vocab_size": layout.sizes.vocab_size}
+        )
         assured = bool(config.get("enable_confidence_head", False))
         assured_by_token = bool(config.get("confidence_head_with_markov", True))
         return filled(
-            checkpoint, layout, partial(cls, layout, rank, assured=assured, assured_by_token=assured_by_token)
+            checkpoint,
+            layout,
+            partial(
+                cls, layout, rank, assured=assured, assured_by_token=assured_by_token
+            ),
         )
 
     def dump(self, dtype: torch.dtype) -> Checkpoint:
@@ -110,46 +156,72 @@ class DSparkHead(MaskedHead):
             "confidence_head_with_markov": self.assured_by_token,
             "dtype": str(dtype).removeprefix("torch."),
         }
-        tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
+        tensors = {
+            name: tensor.detach().to("cpu", dtype)
+            for name, tensor in self.state_dict().items()
+        }
         return Checkpoint("", config, tensors)
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     """Return a head for another engine.
 
-    Raises ModelError where the head is for another target, InvalidRequest where the engine does not support it.
+    Raises ModelError where the head is for another target, InvalidRequest where the
+    engine does not support it.
     """
     head = DSparkHead.read(checkpoint)
     if not head.layout.sample_from_anchor and engine != SPECULATORS:
-        raise unsupported_engine(f"a head without sample_from_anchor ({checkpoint.source})", engine, (SPECULATORS,))
-    flat = replace(head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source)
+        raise unsupported_engine(
+            f"a head without sample_from_anchor ({checkpoint.source})",
+            engine,
+            (SPECULATORS,),
+        )
+    flat = replace(
+        head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source
+    )
     about = {"architectures": ["DSparkSpeculator"], "speculators_model_type": METHOD}
     about |= {name: flat.config[name] for name in EXTRAS}
     own = ["markov_head.markov_w1.weight", "markov_head.markov_w2.weight"]
-    own += ["confidence_head.proj.weight", "confidence_head.proj.bias"] if head.confidence_head is not None else []
+    own += (
+        ["confidence_head.proj.weight", "confidence_head.proj.bias"]
+        if head.confidence_head is not None
+        else []
+    )
     return packed(head, flat, about, target, engine, own)
 
 
 class DSparkBlocks(MaskedBlocks):
-    """Block predictor in which each draft token depends on the one before; read level by level."""
+    """Block predictor in which each draft token depends on the one before; read level
+    by level.
+    """
 
     def __init__(self, head: DSparkHead, target: Model) -> None:
         super().__init__(head, target)
         self._markov = head.markov_head
 
     def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
-        if not isinstance(head, DSparkHead) or self.target.dtype != torch.bfloat16 or head.rank % LANES:
+        if (
+            not isinstance(head, DSparkHead)
+            or self.target.dtype != torch.bfloat16
+            or head.rank % LANES
+        ):
             return None
         table = head.markov_head
         last = table.markov_w2
         grower = NativeBlockTrees(
-            self.target.vocab, (table.markov_w1.weight, last.dense if isinstance(last, PackedLinear) else last.weight)
+            self.target.vocab,
+            (
+                table.markov_w1.weight,
+                last.dense if isinstance(last, PackedLinear) else last.weight,
+            ),
         )
         del table.markov_w2  # the grower holds the only, packed copy
         return grower
 
     @torch.inference_mode()
-    def after(self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]) -> Float[Tensor, "rows vocab"]:
+    def after(
+        self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]
+    ) -> Float[Tensor, "rows vocab"]:
         if self._grower is not None:
             return distributions + self._grower.logits(tokens)
         short = max(0, MIN_ROWS - len(tokens))
@@ -158,15 +230,24 @@ class DSparkBlocks(MaskedBlocks):
 
 
 class DSparkDrafter(BlockDrafter):
-    """Drafter that grows trees from a block's distributions, with one cheap matrix product per level."""
+    """Drafter that grows trees from a block's distributions, with one cheap matrix
+    product per level.
+    """
 
     summary = "predicts a block with a diffusion head and a small bigram table"
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> DSparkDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> DSparkDrafter:
         del tokenizer  # a head uses the target's tokenizer
         head = DSparkHead.read(folder(source))
-        fitting(str(source), target.hf.config, vocab=head.layout.sizes.vocab_size, hidden=head.layout.sizes.hidden_size)
+        fitting(
+            str(source),
+            target.hf.config,
+            vocab=head.layout.sizes.vocab_size,
+            hidden=head.layout.sizes.hidden_size,
+        )
         blocks = DSparkBlocks(head, target)
         blocks.quantize_int8()
         return cls(blocks, head.layout.states)

@@ -1,4 +1,5 @@
-"""Drafter with an EAGLE-3 head: one decoder layer on the target's hidden states (Li et al. 2025, arXiv 2503.01840).
+"""Drafter with an EAGLE-3 head: one decoder layer on the target's hidden states (Li et
+al. 2025, arXiv 2503.01840).
 
 Runs the head (eagle_model.py) for many sequences at once.
 """
@@ -16,7 +17,11 @@ from foreword.draft.base import HEAD, Source
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.eagle_native import NativeHead, unsupported
-from foreword.draft.heads.hidden_states import HeadStates, TargetStates, over_target_vocab
+from foreword.draft.heads.hidden_states import (
+    HeadStates,
+    TargetStates,
+    over_target_vocab,
+)
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read, Tokenizer
@@ -33,7 +38,8 @@ ROOM = 256
 
 
 class _TorchHead(Packing):
-    """The head in torch: reads many sequences and keeps its hidden states at each sequence's end and draft tokens.
+    """The head in torch: reads many sequences and keeps its hidden states at each
+    sequence's end and draft tokens.
 
     The reference implementation of `NativeHead` in eagle_native.py.
     """
@@ -42,7 +48,9 @@ class _TorchHead(Packing):
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         super().__init__(target.device)
-        self._head, self._vocab, self._threads = head, target.vocab, threads_for(head)
+        self._head = head
+        self._vocab = target.vocab
+        self._threads = threads_for(head)
         self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
         self.context = min(target.context, head.config.llama.max_position_embeddings)
         self.head_states = HeadStates()
@@ -56,23 +64,37 @@ class _TorchHead(Packing):
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         with self._threads():
             rows = self._pack(reads)
-            lack = max(0, MIN_ROWS - len(rows.tokens))  # a single row would be summed in another order
-            packed = torch.tensor([rows.tokens + [0] * lack, rows.positions + [0] * lack], device=self._device)
-            states = _at_least(torch.cat([self._before(read) for read in reads]), MIN_ROWS)
+            # a single row would be summed in another order
+            lack = max(0, MIN_ROWS - len(rows.tokens))
+            packed = torch.tensor(
+                [rows.tokens + [0] * lack, rows.positions + [0] * lack],
+                device=self._device,
+            )
+            states = _at_least(
+                torch.cat([self._before(read) for read in reads]), MIN_ROWS
+            )
 
             def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                return attend(self._head.midlayer.self_attn, q, k, v, None, plan=rows.plan)[0]
+                return attend(
+                    self._head.midlayer.self_attn, q, k, v, None, plan=rows.plan
+                )[0]
 
             embedded = self._embed(packed[:1]).to(states.dtype)
-            hidden = self._head(embedded, states[None], packed[1:], attended)[0, : len(rows.tokens)]
+            hidden = self._head(embedded, states[None], packed[1:], attended)[
+                0, : len(rows.tokens)
+            ]
             self.head_states.keep(reads, hidden)
             if not rows.kept:
                 return hidden.new_empty(0, self._vocab)
-            logits = self._head.logits(_at_least(hidden[rows.kept], MIN_ROWS))[: len(rows.kept)]
+            logits = self._head.logits(_at_least(hidden[rows.kept], MIN_ROWS))[
+                : len(rows.kept)
+            ]
             return over_target_vocab(logits, self._head.tokens, self._vocab)
 
     def _before(self, read: Read) -> Float[Tensor, "tokens hidden"]:
-        """Return the state read beside each token: the target's for committed tokens, the head's for draft tokens."""
+        """Return the state read beside each token: the target's for committed tokens,
+        the head's for draft tokens.
+        """
         if not read.parents:
             given = self.head_states.given(read.id).to(self._head.fc.weight.dtype)
             return self._head.fc(_at_least(given, MIN_ROWS))[: len(given)]
@@ -81,15 +103,25 @@ class _TorchHead(Packing):
 
 
 class EagleDrafter(ModelDrafter):
-    """Drafter whose head reads the target's hidden states; each tree level takes one forward of one layer."""
+    """Drafter whose head reads the target's hidden states; each tree level takes one
+    forward of one layer.
+    """
 
     summary = "predicts with one layer on the target's hidden states (EAGLE-3)"
-    takes, needs, seq2seq = HEAD, True, True
+    takes = HEAD
+    needs = True
+    seq2seq = True
 
     def __init__(self, head: EagleHead, target: Model) -> None:
-        """Pack the linear layers of `head` where that is faster; it is in the target's dtype, on its device."""
+        """Pack the linear layers of `head` where that is faster; it is in the target's
+        dtype, on its device.
+        """
         head.eval().requires_grad_(False)
-        self._reader = _TorchHead(head, target) if unsupported(head, target) else NativeHead(head, target)
+        self._reader = (
+            _TorchHead(head, target)
+            if unsupported(head, target)
+            else NativeHead(head, target)
+        )
         super().__init__(self._reader)
         self.hidden_layers = head.config.states
         self._target_states = TargetStates()
@@ -97,10 +129,15 @@ class EagleDrafter(ModelDrafter):
         """Rows of each sequence whose keys and values are final."""
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> EagleDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> EagleDrafter:
         del tokenizer  # a head uses the target's tokenizer
         if not isinstance(source, str | Path):
-            raise InvalidRequest(f"cannot load the draft head: this method needs {HEAD}. Pass draft='folder or hub id'")
+            raise InvalidRequest(
+                f"cannot load the draft head: this method needs {HEAD}. Pass "
+                "draft='folder or hub id'"
+            )
         head = load(source, target.hf.config)
         target.check_hidden_states(head.config.states)
         nn.Module.to(head, target.device, target.dtype)
@@ -109,7 +146,9 @@ class EagleDrafter(ModelDrafter):
             drafter._reader.quantize()
         return drafter
 
-    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]) -> None:
+    def on_hidden_states(
+        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+    ) -> None:
         self._target_states.add(sequence, start, hidden)
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
@@ -123,11 +162,14 @@ class EagleDrafter(ModelDrafter):
             self._reader.open(name, sequence.prompt + sequence.params.max_tokens + ROOM)
             self._read[name] = 0
         last = len(tokens) - 2
-        start = min(self._read[name], last)  # the last row is always read, for its logits
+        # the last row is always read, for its logits
+        start = min(self._read[name], last)
         states = self._target_states.since(sequence, start)
         while len(states) > CHUNK:
             self._reader.head_states.give(name, states[:CHUNK])
-            self._reader.read([Read(name, start, tokens[start + 1 : start + 1 + CHUNK], keep=0)])
+            self._reader.read(
+                [Read(name, start, tokens[start + 1 : start + 1 + CHUNK], keep=0)]
+            )
             start, states = start + CHUNK, states[CHUNK:]
         self._reader.head_states.give(name, states)
         self._read[name] = last + 1
@@ -141,4 +183,8 @@ class EagleDrafter(ModelDrafter):
 
 def _at_least(rows: Tensor, count: int) -> Tensor:
     """Return the rows, padded to `count` with copies of the last."""
-    return rows if len(rows) >= count else torch.cat([rows, rows[-1:].expand(count - len(rows), -1)])
+    return (
+        rows
+        if len(rows) >= count
+        else torch.cat([rows, rows[-1:].expand(count - len(rows), -1)])
+    )

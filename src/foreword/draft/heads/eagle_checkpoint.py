@@ -1,4 +1,6 @@
-"""EAGLE-3 checkpoints: the layout of vLLM and SGLang, which Foreword uses too, and that of speculators."""
+"""EAGLE-3 checkpoints: the layout of vLLM and SGLang, which Foreword uses too, and that
+of speculators.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from foreword.model.pool.hooks import layer_count
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 KIND, DRAFT_TOKENS = "eagle3", 5
-"""Method name in other engines, and the draft tokens per round that their configs get."""
+"""Method name in other engines, and the draft tokens per round that their
+configs get.
+"""
 UNSUPPORTED = ("norm_before_fc", "fc_norm")
 """Config flags of heads that Foreword cannot run."""
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -45,31 +49,51 @@ OUTER = (
 """Config keys that speculators keeps outside the layer config."""
 EMBEDDINGS = "embed_tokens.weight"
 TENSORS = (
-    "fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d",
-    *("{layer}." + norm + ".weight" for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm")),
+    "fc.weight",
+    "norm.weight",
+    "lm_head.weight",
+    "d2t",
+    "t2d",
+    *(
+        "{layer}." + norm + ".weight"
+        for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    ),
     *("{layer}.self_attn." + part + "_proj.weight" for part in "qkvo"),
     *("{layer}.mlp." + part + "_proj.weight" for part in ("gate", "up", "down")),
-)  # fmt: skip
+)
 """Tensors that every engine requires."""
 
 
 def default_states(layers: int) -> tuple[int, ...]:
-    """Return the hidden states that engines use by default: early, middle, late (EAGLE-3's code)."""
+    """Return the hidden states that engines use by default: early, middle, late
+    (EAGLE-3's code).
+    """
     return 2, layers // 2, layers - 3
 
 
 def states_of(checkpoint: Checkpoint, layers: int) -> Checkpoint:
-    """Return the checkpoint with default hidden states filled in where its config has none.
+    """Return the checkpoint with default hidden states filled in where its config has
+    none.
 
-    `layers` is the target's layer count. Configs of other head kinds always list their states.
+    `layers` is the target's layer count. Configs of other head kinds always list their
+    states.
     """
-    if ARCHITECTURE not in (checkpoint.config.get("architectures") or ()) or checkpoint.config.get(IDS):
+    if ARCHITECTURE not in (
+        checkpoint.config.get("architectures") or ()
+    ) or checkpoint.config.get(IDS):
         return checkpoint
-    return Checkpoint(checkpoint.source, {**checkpoint.config, IDS: list(default_states(layers))}, checkpoint.tensors)
+    return Checkpoint(
+        checkpoint.source,
+        {**checkpoint.config, IDS: list(default_states(layers))},
+        checkpoint.tensors,
+    )
 
 
 def load(source: str | Path, target: HFConfig) -> EagleHead:
-    """Load a head in float32 on the CPU. Raises ModelError where it is incomplete or for another target."""
+    """Load a head in float32 on the CPU.
+
+    Raises ModelError where it is incomplete or for another target.
+    """
     return _head(Checkpoint.read(source), target)
 
 
@@ -81,39 +105,53 @@ def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
     fused = _tensor(checkpoint, tensors, "fc.weight").shape[1]
     if fused != len(states) * about.hidden_size:
         raise ModelError(
-            f"cannot use {source} with {name}: it reads {fused} features, and the target has {len(states)} times "
+            f"cannot use {source} with {name}: it reads {fused} features, and the "
+            f"target has {len(states)} times "
             f"{about.hidden_size}. Choose a head trained for this target"
         )
     if llama.vocab_size != about.vocab_size:
         raise ModelError(
-            f"cannot use {source} with {name}: it has a vocabulary of {llama.vocab_size} tokens, and the target has "
+            f"cannot use {source} with {name}: it has a vocabulary of "
+            f"{llama.vocab_size} tokens, and the target has "
             f"{about.vocab_size}. Choose a head trained for this target"
         )
     embeds = "embed_tokens.weight" in tensors
     if not embeds and llama.hidden_size != about.hidden_size:
         raise ModelError(
-            f"cannot use {source} with {name}: it has no embeddings of its own, and its hidden size "
-            f"{llama.hidden_size} differs from the target's {about.hidden_size}. Choose a head trained for this target"
+            f"cannot use {source} with {name}: it has no embeddings of its own, and "
+            "its hidden size "
+            f"{llama.hidden_size} differs from the target's {about.hidden_size}. "
+            "Choose a head trained for this target"
         )
     draft_vocab = _tensor(checkpoint, tensors, "lm_head.weight").shape[0]
     config = EagleConfig(
-        llama=llama, states=states, target_hidden=about.hidden_size, draft_vocab=draft_vocab, embeds=embeds,
+        llama=llama,
+        states=states,
+        target_hidden=about.hidden_size,
+        draft_vocab=draft_vocab,
+        embeds=embeds,
         norm_before_residual=bool(checkpoint.config.get("norm_before_residual", False)),
         norm_output=bool(checkpoint.config.get("norm_output", False)),
-    )  # fmt: skip
+    )
     if draft_vocab == llama.vocab_size:  # such a head may omit the trivial mapping
-        offsets, every = torch.zeros(draft_vocab, dtype=torch.int64), torch.ones(draft_vocab, dtype=torch.bool)
+        offsets = torch.zeros(draft_vocab, dtype=torch.int64)
+        every = torch.ones(draft_vocab, dtype=torch.bool)
         tensors: dict[str, Tensor] = {"d2t": offsets, "t2d": every, **tensors}
-    head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(partial(EagleHead, config))
+    head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(
+        partial(EagleHead, config)
+    )
     if not bool(((head.tokens >= 0) & (head.tokens < llama.vocab_size)).all()):
         raise ModelError(
-            f"cannot load {source}: d2t points outside the vocabulary of {llama.vocab_size} tokens. Download it again"
+            f"cannot load {source}: d2t points outside the vocabulary of "
+            f"{llama.vocab_size} tokens. Download it again"
         )
     return head.float()
 
 
 def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
-    """Return the head in the layout of vLLM and SGLang, with floating-point tensors in `dtype`."""
+    """Return the head in the layout of vLLM and SGLang, with floating-point tensors in
+    `dtype`.
+    """
     config, llama = head.config, head.config.llama
     text = target.get_text_config()
     rope = dict(llama.rope_parameters or {})
@@ -143,10 +181,15 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
     if config.states != default_states(layer_count(text)):
-        # vLLM numbers states as transformers does; SGLang adds one to the numbers in eagle_config.
-        about |= {IDS: list(config.states), "eagle_config": {IDS: [state - 1 for state in config.states]}}
+        # vLLM numbers states as transformers does; SGLang adds one to the numbers in
+        # eagle_config.
+        about |= {
+            IDS: list(config.states),
+            "eagle_config": {IDS: [state - 1 for state in config.states]},
+        }
     tensors = {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in head.state_dict().items()
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in head.state_dict().items()
     }
     return Checkpoint("", about, tensors)
 
@@ -154,23 +197,38 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     """Return a head for another engine.
 
-    Raises ModelError where the head is for another target, InvalidRequest where the engine does not support it.
+    Raises ModelError where the head is for another target, InvalidRequest where the
+    engine does not support it.
     """
     head = _head(checkpoint, target)
     layout = dump(head, checkpoint.tensors["fc.weight"].dtype, target)
     if engine == SPECULATORS:
         layout = _speculators(layout, head, target)
     elif engine == SGLANG and head.config.norm_before_residual:
-        raise unsupported_engine(f"{checkpoint.source}, which has norm_before_residual", engine, (VLLM, SPECULATORS))
+        raise unsupported_engine(
+            f"{checkpoint.source}, which has norm_before_residual",
+            engine,
+            (VLLM, SPECULATORS),
+        )
     first = "layers.0" if engine == SPECULATORS else "midlayer"
-    start = {VLLM: vllm(KIND, DRAFT_TOKENS), SGLANG: sglang(KIND.upper()), SPECULATORS: ("vllm", "serve", FOLDER)}
-    names = {name.format(layer=first) for name in TENSORS} | ({EMBEDDINGS} if head.embed_tokens is not None else set())
+    start = {
+        VLLM: vllm(KIND, DRAFT_TOKENS),
+        SGLANG: sglang(KIND.upper()),
+        SPECULATORS: ("vllm", "serve", FOLDER),
+    }
+    names = {name.format(layer=first) for name in TENSORS} | (
+        {EMBEDDINGS} if head.embed_tokens is not None else set()
+    )
     return ExportLayout(write=layout.write, names=frozenset(names), start=start[engine])
 
 
 def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpoint:
     """Return the head in the layout of the speculators library."""
-    inner = {name: value for name, value in flat.config.items() if name not in ("architectures", *OUTER)}
+    inner = {
+        name: value
+        for name, value in flat.config.items()
+        if name not in ("architectures", *OUTER)
+    }
     about = {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": KIND,
@@ -183,7 +241,10 @@ def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpo
         "embed_requires_grad": False,
         IDS: list(head.config.states),
     }
-    tensors = {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in flat.tensors.items()}
+    tensors = {
+        name.replace("midlayer.", "layers.0.", 1): tensor
+        for name, tensor in flat.tensors.items()
+    }
     return Checkpoint("", about, tensors)
 
 
@@ -191,42 +252,61 @@ def _llama(checkpoint: Checkpoint) -> LlamaConfig:
     config = checkpoint.config
     speculators = config.get("speculators_model_type") == KIND
     if not speculators and ARCHITECTURE not in (config.get("architectures") or ()):
-        kind = config.get("speculators_model_type") or config.get("architectures") or config.get("model_type")
+        kind = (
+            config.get("speculators_model_type")
+            or config.get("architectures")
+            or config.get("model_type")
+        )
         raise ModelError(
-            f"cannot load {checkpoint.source} as an EAGLE-3 head: its config names {kind!r}, not {ARCHITECTURE!r}. "
+            f"cannot load {checkpoint.source} as an EAGLE-3 head: its config names "
+            f"{kind!r}, not {ARCHITECTURE!r}. "
             "Choose an EAGLE-3 head"
         )
-    inner: Mapping[str, Any] = config.get("transformer_layer_config", {}) if speculators else config
+    inner: Mapping[str, Any] = (
+        config.get("transformer_layer_config", {}) if speculators else config
+    )
     if inner.get("model_type", "llama") != "llama":
         raise ModelError(
-            f"cannot load {checkpoint.source}: its layer type {inner['model_type']!r} is not supported. "
+            f"cannot load {checkpoint.source}: its layer type {inner['model_type']!r} "
+            "is not supported. "
             "Choose a head with a llama layer"
         )
     unsupported = [name for name in UNSUPPORTED if config.get(name)]
     if unsupported or inner.get("num_hidden_layers", 1) != 1:
         raise ModelError(
-            f"cannot load {checkpoint.source}: it uses {', '.join(unsupported) or 'several layers'}, which is not "
+            f"cannot load {checkpoint.source}: it uses "
+            f"{', '.join(unsupported) or 'several layers'}, which is not "
             "supported. Choose another head"
         )
-    sizes = {name: value for name, value in inner.items() if name not in ("architectures", "model_type", "torch_dtype")}
+    sizes = {
+        name: value
+        for name, value in inner.items()
+        if name not in ("architectures", "model_type", "torch_dtype")
+    }
     checkpoint.check_sides({name: sizes.get(name) for name in SIDES})
     try:
         return LlamaConfig(**sizes)
     except Exception as error:
         raise ModelError(
-            f"cannot load {checkpoint.source}: its config.json describes no layer: {words(error)}. "
+            f"cannot load {checkpoint.source}: its config.json describes no layer: "
+            f"{words(error)}. "
             "Correct config.json, or download both again"
         ) from error
 
 
 def _flat_name(name: str) -> str:
-    return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
+    return (
+        name.replace("layers.0.", "midlayer.", 1)
+        if name.startswith("layers.0.")
+        else name
+    )
 
 
 def _tensor(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in tensors or tensors[name].dim() != 2:
         raise ModelError(
-            f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}, or it is no matrix. "
+            f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}, or "
+            "it is no matrix. "
             "Download it again, or choose another"
         )
     return tensors[name]

@@ -1,4 +1,6 @@
-"""The EAGLE-3 head in C (csrc/forward.c): one call runs a forward or grows a whole tree. Reference: eagle.py."""
+"""The EAGLE-3 head in C (csrc/forward.c): one call runs a forward or grows a whole
+tree. Reference: eagle.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
     embedding = _embedding(head, target)
     weights = [*head.parameters(), *embedding.parameters()]
-    if any(weight.device.type != "cpu" or weight.dtype != torch.bfloat16 for weight in weights):
+    if any(
+        weight.device.type != "cpu" or weight.dtype != torch.bfloat16
+        for weight in weights
+    ):
         return "only bfloat16 on CPU is supported"
     if type(embedding) is not nn.Embedding or head.fc.in_features % LANES:
         return "the target's embeddings or hidden size are not supported"
@@ -36,7 +41,9 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
 
 
 class NativeHead(Kernel):
-    """The head in C: reads many sequences and keeps its hidden states at each sequence's end and draft tokens."""
+    """The head in C: reads many sequences and keeps its hidden states at each
+    sequence's end and draft tokens.
+    """
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         """Pack the linear layers of `head`, and drop its weights to save memory."""
@@ -50,24 +57,42 @@ class NativeHead(Kernel):
         self.head_states = HeadStates()
         layers = (forward.Layer * 1)()
         self._describe_layer(layers[0], head.midlayer)
-        layers[0].given_norm = self._keep(head.midlayer.hidden_norm.weight.detach().float())
+        layers[0].given_norm = self._keep(
+            head.midlayer.hidden_norm.weight.detach().float()
+        )
         layers[0].normed = head.config.norm_before_residual
         self.pool.attach(layers)
         reduced = head.config.draft_vocab < target.vocab
         described = forward.Model(
-            1, llama_config.hidden_size, llama_config.num_attention_heads, kv_heads, attention.dim,
-            llama_config.intermediate_size, head.config.draft_vocab, llama_config.rms_norm_eps, attention.dim**-0.5,
-            None, self._keep(head.norm.weight.detach().float()), self._pack(head.lm_head.weight),
-            layers, forward.WHOLE, self._keep(head.tokens.int()) if reduced else None,
+            1,
+            llama_config.hidden_size,
+            llama_config.num_attention_heads,
+            kv_heads,
+            attention.dim,
+            llama_config.intermediate_size,
+            head.config.draft_vocab,
+            llama_config.rms_norm_eps,
+            attention.dim**-0.5,
+            None,
+            self._keep(head.norm.weight.detach().float()),
+            self._pack(head.lm_head.weight),
+            layers,
+            forward.WHOLE,
+            self._keep(head.tokens.int()) if reduced else None,
             activation=activation(llama_config),
-        )  # fmt: skip
+        )
         lay_words(described, embedding, target.backend)
         fc = head.fc
         self._fc = forward.Model(
-            layers=0, hidden=fc.in_features, vocab=fc.out_features, head=self._pack(fc.weight), coding=forward.WHOLE
+            layers=0,
+            hidden=fc.in_features,
+            vocab=fc.out_features,
+            head=self._pack(fc.weight),
+            coding=forward.WHOLE,
         )
         self._fc_scratch = Workspace(self._fc)
-        self._captured = c_int64(1 if head.config.norm_output else 2)  # the state after the final norm, or before
+        # the state after the final norm, or before
+        self._captured = c_int64(1 if head.config.norm_output else 2)
         self.describe(described, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
 
@@ -83,31 +108,55 @@ class NativeHead(Kernel):
         self.head_states.keep(reads, self._hidden)
         return over_target_vocab(logits, self._tokens, self._vocab)
 
-    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> forward.Forward:
+    def _prepare(
+        self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN
+    ) -> forward.Forward:
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
         states = [self._before(read) for read in reads]
-        pointers = [state.data_ptr() + row * state.stride(0) * 4 for state, taken in states for row in taken]
+        pointers = [
+            state.data_ptr() + row * state.stride(0) * 4
+            for state, taken in states
+            for row in taken
+        ]
         given = (c_void_p * len(pointers))(*pointers)
-        hidden = torch.empty(forward.rows + beyond, self._model.hidden, dtype=torch.float32)
+        hidden = torch.empty(
+            forward.rows + beyond, self._model.hidden, dtype=torch.float32
+        )
         self._hidden = hidden[: forward.rows]
         self._alive += [states, given, hidden]
-        forward.given, forward.hidden_states = ctypes.addressof(given), hidden.data_ptr()
-        forward.hidden_layer_count, forward.hidden_layers = 1, ctypes.addressof(self._captured)
+        forward.given = ctypes.addressof(given)
+        forward.hidden_states = hidden.data_ptr()
+        forward.hidden_layer_count = 1
+        forward.hidden_layers = ctypes.addressof(self._captured)
         return forward
 
     def _before(self, read: Read) -> tuple[Float[Tensor, "states hidden"], List[int]]:
-        """Return states and the row read beside each token: the target's for committed tokens, else the head's."""
+        """Return states and the row read beside each token: the target's for committed
+        tokens, else the head's.
+        """
         if read.parents:
-            held, parents = self.head_states.of(read.id), [parent + 1 for parent in read.parents[read.held :]]
+            held = self.head_states.of(read.id)
+            parents = [parent + 1 for parent in read.parents[read.held :]]
             if max(parents) >= len(held):
                 raise ModelError(
-                    f"cannot read draft tokens before their parents: got parents {read.parents}, {read.held} read. "
+                    "cannot read draft tokens before their parents: got parents "
+                    f"{read.parents}, {read.held} read. "
                     "Order the tokens parents first"
                 )
             return held, parents
-        fused = multiplied(self._library, self._fc, self._fc_scratch, self.head_states.given(read.id), self._threads)
+        fused = multiplied(
+            self._library,
+            self._fc,
+            self._fc_scratch,
+            self.head_states.given(read.id),
+            self._threads,
+        )
         return fused, range(len(fused))
 
 
 def _embedding(head: EagleHead, target: Model) -> Any:
-    return target.hf.get_input_embeddings() if head.embed_tokens is None else head.embed_tokens
+    return (
+        target.hf.get_input_embeddings()
+        if head.embed_tokens is None
+        else head.embed_tokens
+    )

@@ -1,4 +1,6 @@
-"""Export of a drafter to another engine: its files, and the command that starts the engine with them."""
+"""Export of a drafter to another engine: its files, and the command that starts the
+engine with them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from foreword.errors import InvalidRequest
 from foreword.model.head_layers import HFConfig
 
 VLLM, SGLANG, SPECULATORS = ENGINES = ("vllm", "sglang", "speculators")
-"""Engines to export for. `vllm serve FOLDER` reads a folder of speculators without further options."""
+"""Engines to export for.
+
+`vllm serve FOLDER` reads a folder of speculators without further options.
+"""
 FOLDER, TARGET = "{folder}", "{target}"
 """Placeholders for paths that are filled in later."""
 VERSION = "0.9.0"
@@ -33,13 +38,25 @@ class ExportLayout:
 
 def vllm(method: str, draft_tokens: int) -> tuple[str, ...]:
     """Return the command that serves a folder with vLLM."""
-    config = json.dumps({"method": method, "model": FOLDER, "num_speculative_tokens": draft_tokens})
+    config = json.dumps(
+        {"method": method, "model": FOLDER, "num_speculative_tokens": draft_tokens}
+    )
     return "vllm", "serve", TARGET, "--speculative-config", config
 
 
 def sglang(algorithm: str) -> tuple[str, ...]:
-    """Return the command that serves a folder with SGLang, which chooses the number of draft tokens itself."""
-    begin = ("python", "-m", "sglang.launch_server", "--model-path", TARGET, "--speculative-algorithm", algorithm)
+    """Return the command that serves a folder with SGLang, which chooses the number of
+    draft tokens itself.
+    """
+    begin = (
+        "python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        TARGET,
+        "--speculative-algorithm",
+        algorithm,
+    )
     return *begin, "--speculative-draft-model-path", FOLDER
 
 
@@ -51,7 +68,10 @@ def proposals(algorithm: str, draft_tokens: int, target: HFConfig) -> dict[str, 
         "accept_tolerance": 0.0,
         "verifier_accept_k": 1,
     }
-    verifier = {"name_or_path": target.name_or_path, "architectures": list(target.architectures or ())}
+    verifier = {
+        "name_or_path": target.name_or_path,
+        "architectures": list(target.architectures or ()),
+    }
     return {
         "algorithm": algorithm,
         "default_proposal_method": "greedy",
@@ -60,7 +80,9 @@ def proposals(algorithm: str, draft_tokens: int, target: HFConfig) -> dict[str, 
     }
 
 
-def unsupported_engine(what: str, engine: str, others: tuple[str, ...] = ()) -> InvalidRequest:
+def unsupported_engine(
+    what: str, engine: str, others: tuple[str, ...] = ()
+) -> InvalidRequest:
     """Return the error for an engine that cannot use a drafter; `others` can."""
     fix = f"Choose {' or '.join(others)}" if others else "Choose another engine"
     return InvalidRequest(f"cannot export {what}: {engine} does not support it. {fix}")

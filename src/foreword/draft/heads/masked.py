@@ -1,4 +1,5 @@
-"""The head that fills in a block of masked tokens from the target's hidden states (arXiv 2602.06036).
+"""The head that fills in a block of masked tokens from the target's hidden states
+(arXiv 2602.06036).
 
 Provides its layers, its config and its export to other engines.
 """
@@ -26,25 +27,44 @@ from foreword.draft.heads.export_layout import (
     vllm,
 )
 from foreword.errors import ModelError
-from foreword.model.head_layers import SIDES, Attend, HFConfig, Layer, Qwen3Config, Rotary, as_config, norm, sizes
+from foreword.model.head_layers import (
+    SIDES,
+    Attend,
+    HFConfig,
+    Layer,
+    Qwen3Config,
+    Rotary,
+    as_config,
+    norm,
+    sizes,
+)
 from foreword.model.loading.checkpoint import Checkpoint
 
 LAYERS = "num_hidden_layers"
 SHARED = ("embed_tokens.weight", "lm_head.weight")
 """Tensors of the target that some checkpoints duplicate."""
 VOCABULARY = ("d2t", "t2d")
-"""Offsets from a draft-vocabulary index to the target's token id, and a mask of the target's tokens it has."""
+"""Offsets from a draft-vocabulary index to the target's token id, and a mask of the
+target's tokens it has.
+"""
 TENSORS = (
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
     *(
         f"{norm}.weight"
-        for norm in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
+        for norm in (
+            "input_layernorm",
+            "post_attention_layernorm",
+            "self_attn.q_norm",
+            "self_attn.k_norm",
+        )
     ),
 )
 """Tensors of a layer that other engines require."""
 MOST_ROWS = 256
-"""Rows of a block, of which logits over the vocabulary are held; published heads have 16 at most."""
+"""Rows of a block, of which logits over the vocabulary are held; published heads have
+16 at most.
+"""
 Memory = tuple[Float[Tensor, "rows kv dim"], Float[Tensor, "rows kv dim"]]
 """Keys and values."""
 
@@ -61,7 +81,9 @@ class Layout:
     mask: int
     """Mask token id."""
     sample_from_anchor: bool
-    """The first row predicts the next token; else the second row does, and the first is unused."""
+    """The first row predicts the next token; else the second row does, and the first is
+    unused.
+    """
     depth: int = 0
     """Layers of the target; 0 = unknown."""
 
@@ -71,9 +93,11 @@ class Layout:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *, sample_from_anchor: bool) -> Layout:
-        """Parse config.json, flat or in the layout of speculators; `sample_from_anchor` is the default.
+        """Parse config.json, flat or in the layout of speculators; `sample_from_anchor`
+        is the default.
 
-        Raises ModelError where a key is missing, invalid, or larger than the tensors are.
+        Raises ModelError where a key is missing, invalid, or larger than the tensors
+        are.
         """
         config, source = checkpoint.config, checkpoint.source
         merged = {**config, **(config.get("dflash_config") or {})}
@@ -82,19 +106,38 @@ class Layout:
         _check_sizes(checkpoint, about)
         layer_config = sizes(about, source)
         ids = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
-        if missing := [name for name in (ids, "mask_token_id", "block_size") if merged.get(name) is None]:
-            raise ModelError(f"cannot load {source}: config.json has no {', '.join(missing)}. Add it")
+        if missing := [
+            name
+            for name in (ids, "mask_token_id", "block_size")
+            if merged.get(name) is None
+        ]:
+            raise ModelError(
+                f"cannot load {source}: config.json has no {', '.join(missing)}. Add it"
+            )
         mask, block = merged["mask_token_id"], merged["block_size"]
         whole = type(mask) is int and type(block) is int
-        if not whole or not 0 <= mask < layer_config.vocab_size or not 2 <= block <= MOST_ROWS:
+        if (
+            not whole
+            or not 0 <= mask < layer_config.vocab_size
+            or not 2 <= block <= MOST_ROWS
+        ):
             raise ModelError(
-                f"cannot load {source}: in its config.json, mask_token_id is {mask} and block_size {block}. "
-                f"mask_token_id must be one of {layer_config.vocab_size} tokens and block_size 2 to {MOST_ROWS}"
+                f"cannot load {source}: in its config.json, mask_token_id is {mask} "
+                f"and block_size {block}. "
+                f"mask_token_id must be one of {layer_config.vocab_size} tokens and "
+                f"block_size 2 to {MOST_ROWS}"
             )
         # Flat configs number the outputs of layers, transformers their inputs.
         states = tuple(layer if speculators else layer + 1 for layer in merged[ids])
         first_row = bool(merged.get("sample_from_anchor", sample_from_anchor))
-        return cls(layer_config, states, block, mask, first_row, merged.get("num_target_layers") or 0)
+        return cls(
+            layer_config,
+            states,
+            block,
+            mask,
+            first_row,
+            merged.get("num_target_layers") or 0,
+        )
 
     @property
     def outputs(self) -> list[int]:
@@ -103,7 +146,11 @@ class Layout:
 
     def as_config(self) -> dict[str, Any]:
         """Return the keys shared by all flat configs."""
-        shared = {"model_type": "qwen3", "tie_word_embeddings": False, **as_config(self.sizes)}
+        shared = {
+            "model_type": "qwen3",
+            "tie_word_embeddings": False,
+            **as_config(self.sizes),
+        }
         return {**shared, "block_size": self.block, "num_target_layers": self.depth}
 
 
@@ -111,7 +158,8 @@ Head = TypeVar("Head", bound="MaskedHead")
 
 
 class MaskedHead(nn.Module):
-    """Layers whose block rows attend to each other and to keys and values from the target's hidden states.
+    """Layers whose block rows attend to each other and to keys and values from the
+    target's hidden states.
 
     Tensor names are those of published checkpoints.
     """
@@ -120,21 +168,33 @@ class MaskedHead(nn.Module):
         super().__init__()
         self.layout = layout
         config = layout.sizes
-        self.fc = nn.Linear(len(layout.states) * config.hidden_size, config.hidden_size, bias=False)
-        self.hidden_norm, self.norm = norm(config.hidden_size, config), norm(config.hidden_size, config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.fc = nn.Linear(
+            len(layout.states) * config.hidden_size, config.hidden_size, bias=False
+        )
+        self.hidden_norm = norm(config.hidden_size, config)
+        self.norm = norm(config.hidden_size, config)
+        self.layers = nn.ModuleList(
+            Layer(config) for _ in range(config.num_hidden_layers)
+        )
         self.rotary = Rotary(config)
 
-    def remembered(self, states: Float[Tensor, "rows features"], positions: Int[Tensor, "rows"]) -> list[Memory]:
+    def remembered(
+        self, states: Float[Tensor, "rows features"], positions: Int[Tensor, "rows"]
+    ) -> list[Memory]:
         """Return each layer's keys and values of tokens that the target has read."""
         context = self.hidden_norm(self.fc(states))
         angles = self.rotary(context, positions)
         return [layer.self_attn.remembered(context, angles) for layer in self._stack]
 
     def forward(
-        self, x: Float[Tensor, "rows hidden"], positions: Int[Tensor, "rows"], attend: Attend
+        self,
+        x: Float[Tensor, "rows hidden"],
+        positions: Int[Tensor, "rows"],
+        attend: Attend,
     ) -> Float[Tensor, "rows hidden"]:
-        """Map embeddings of block rows to normed hidden states for the target's LM head."""
+        """Map embeddings of block rows to normed hidden states for the target's LM
+        head.
+        """
         angles = self.rotary(x, positions)
         for number, layer in enumerate(self._stack):
             x = layer(number, x, angles, attend)
@@ -146,12 +206,19 @@ class MaskedHead(nn.Module):
 
 
 def packed(
-    head: MaskedHead, flat: Checkpoint, about: Mapping[str, Any], target: HFConfig, engine: str, own: Iterable[str] = ()
+    head: MaskedHead,
+    flat: Checkpoint,
+    about: Mapping[str, Any],
+    target: HFConfig,
+    engine: str,
+    own: Iterable[str] = (),
 ) -> ExportLayout:
-    """Return a head for another engine. Raises ModelError where it is for another target.
+    """Return a head for another engine. Raises ModelError where it is for another
+    target.
 
-    flat: the checkpoint for engines that read the flat layout. about: keys that this kind adds to the layout of
-    speculators, including its name. own: tensors that only this kind has.
+    flat: the checkpoint for engines that read the flat layout. about: keys that this
+    kind adds to the layout of speculators, including its name. own: tensors that only
+    this kind has.
     """
     layout, method = head.layout, about["speculators_model_type"]
     sizes = layout.sizes
@@ -168,39 +235,60 @@ def packed(
         "sample_from_anchor": layout.sample_from_anchor,
         "tie_word_embeddings": False,
     }
-    exported = Checkpoint(flat.source, listed, flat.tensors) if engine == SPECULATORS else flat
+    exported = (
+        Checkpoint(flat.source, listed, flat.tensors) if engine == SPECULATORS else flat
+    )
     start = {
         VLLM: vllm(method, layout.draft_tokens),
         SGLANG: sglang(method.upper()),
         SPECULATORS: ("vllm", "serve", FOLDER),
     }
-    inner = (f"layers.{layer}.{part}" for layer in range(sizes.num_hidden_layers) for part in TENSORS)
+    inner = (
+        f"layers.{layer}.{part}"
+        for layer in range(sizes.num_hidden_layers)
+        for part in TENSORS
+    )
     names = frozenset(("fc.weight", "hidden_norm.weight", "norm.weight", *inner, *own))
     return ExportLayout(write=exported.write, names=names, start=start[engine])
 
 
 def filled(checkpoint: Checkpoint, layout: Layout, make: Callable[[], Head]) -> Head:
-    """Return `make()` with a checkpoint's weights. Raises ModelError where tensors are missing or unexpected.
+    """Return `make()` with a checkpoint's weights. Raises ModelError where tensors are
+    missing or unexpected.
 
     A map of the vocabulary (`d2t`, `t2d`) may say that each token is itself.
     """
     if not _is_whole(checkpoint, layout.sizes.vocab_size):
         raise ModelError(
-            f"cannot load {checkpoint.source}: a reduced vocabulary is not supported. Choose a head without d2t"
+            f"cannot load {checkpoint.source}: a reduced vocabulary is not supported. "
+            "Choose a head without d2t"
         )
-    own = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in (*SHARED, *VOCABULARY)}
+    own = {
+        name: tensor
+        for name, tensor in checkpoint.tensors.items()
+        if name not in (*SHARED, *VOCABULARY)
+    }
     return Checkpoint(checkpoint.source, checkpoint.config, own).filled(make)
 
 
 def _check_sizes(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
-    """Raise ModelError where the layers of a config are larger, or more, than its tensors can be."""
+    """Raise ModelError where the layers of a config are larger, or more, than its
+    tensors can be.
+    """
     checkpoint.check_sides({name: about.get(name) for name in SIDES})
     layers = math.ceil(len(checkpoint.tensors) / len(TENSORS))
-    checkpoint.check_most(LAYERS, about.get(LAYERS), layers, "the most layers that its tensors can make up")
+    checkpoint.check_most(
+        LAYERS,
+        about.get(LAYERS),
+        layers,
+        "the most layers that its tensors can make up",
+    )
 
 
 def _is_whole(checkpoint: Checkpoint, vocab: int) -> bool:
     """Return whether the draft vocabulary is the target's, token by token."""
     offsets, mask = (checkpoint.tensors.get(name) for name in VOCABULARY)
     every = mask is None or (len(mask) == vocab and bool(mask.bool().all()))
-    return every and (offsets is None or (len(offsets) == vocab and not bool(offsets.any())))
+    return every and (
+        offsets is None or (len(offsets) == vocab and not bool(offsets.any()))
+    )

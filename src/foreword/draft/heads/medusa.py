@@ -1,4 +1,6 @@
-"""Medusa heads and their drafter: heads on the target's last hidden state, one per position (arXiv 2401.10774)."""
+"""Medusa heads and their drafter: heads on the target's last hidden state, one per
+position (arXiv 2401.10774).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.base import Source
-from foreword.draft.heads.block import BlockDrafter, BlockPredictor, BlockRequest, fitting, folder
+from foreword.draft.heads.block import (
+    BlockDrafter,
+    BlockPredictor,
+    BlockRequest,
+    fitting,
+    folder,
+)
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
@@ -37,34 +45,50 @@ class Residual(nn.Module):
 
 
 class MedusaHeads(nn.ModuleList):
-    """Heads of which head k predicts the token k + 2 positions after its input; the target predicts the next.
+    """Heads of which head k predicts the token k + 2 positions after its input; the
+    target predicts the next.
 
-    Tensor names are those of the original: `k.0.linear.weight`, and `k.1.weight` where heads have their own LM heads.
-    Otherwise all heads share the target's LM head.
+    Tensor names are those of the original: `k.0.linear.weight`, and `k.1.weight` where
+    heads have their own LM heads. Otherwise all heads share the target's LM head.
     """
 
-    def __init__(self, heads: int, layers: int, hidden: int, vocab: int, *, own: bool) -> None:
+    def __init__(
+        self, heads: int, layers: int, hidden: int, vocab: int, *, own: bool
+    ) -> None:
         def one() -> nn.Sequential:
             last = [nn.Linear(hidden, vocab, bias=False)] if own else []
             return nn.Sequential(*(Residual(hidden) for _ in range(layers)), *last)
 
         super().__init__(one() for _ in range(heads))
-        self.depth, self.hidden_size, self.vocab, self.own = layers, hidden, vocab, own
+        self.depth = layers
+        self.hidden_size = hidden
+        self.vocab = vocab
+        self.own = own
 
-    def forward(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows heads hidden"]:
+    def forward(
+        self, x: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "rows heads hidden"]:
         """Return each head's hidden states, from normed hidden states of the target."""
         states = []
         for head in self._heads:
             hidden = x
-            for layer in islice(head, self.depth):  # without the LM head that may come last
+            # without the LM head that may come last
+            for layer in islice(head, self.depth):
                 hidden = layer(hidden)
             states.append(hidden)
         return torch.stack(states, 1)
 
-    def logits(self, hidden: Float[Tensor, "rows hidden"], head: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocab"]:
-        """Return logits from the heads' own LM heads; row i is a hidden state of head[i]."""
+    def logits(
+        self, hidden: Float[Tensor, "rows hidden"], head: Int[Tensor, "rows"]
+    ) -> Float[Tensor, "rows vocab"]:
+        """Return logits from the heads' own LM heads; row i is a hidden state of
+        head[i].
+        """
         rows_of = [(head == number).nonzero().flatten() for number in range(len(self))]
-        logits = [one[-1](hidden[rows]) for one, rows in zip(self._heads, rows_of, strict=True)]
+        logits = [
+            one[-1](hidden[rows])
+            for one, rows in zip(self._heads, rows_of, strict=True)
+        ]
         return torch.cat(logits)[torch.cat(rows_of).argsort()]
 
     @property
@@ -73,21 +97,41 @@ class MedusaHeads(nn.ModuleList):
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> MedusaHeads:
-        """Load from a checkpoint. Raises ModelError for another kind, or where a tensor is missing."""
+        """Load from a checkpoint.
+
+        Raises ModelError for another kind, or where a tensor is missing.
+        """
         config, first = checkpoint.config, checkpoint.tensors.get("0.0.linear.weight")
-        heads, layers = config.get("medusa_num_heads"), config.get("medusa_num_layers", 1)
-        if not isinstance(heads, int) or not isinstance(layers, int) or min(heads, layers) < 1 or not _is_matrix(first):
+        heads = config.get("medusa_num_heads")
+        layers = config.get("medusa_num_layers", 1)
+        if (
+            not isinstance(heads, int)
+            or not isinstance(layers, int)
+            or min(heads, layers) < 1
+            or not _is_matrix(first)
+        ):
             raise ModelError(
-                f"cannot load {checkpoint.source} as {ARCHITECTURE}: medusa_num_heads in config.json or the tensor "
+                f"cannot load {checkpoint.source} as {ARCHITECTURE}: medusa_num_heads "
+                "in config.json or the tensor "
                 "0.0.linear.weight is missing, or it is no matrix. Choose Medusa heads"
             )
         several = "medusa_num_heads * medusa_num_layers"  # each is a matrix and a bias
-        checkpoint.check_most(several, heads * layers, len(checkpoint.tensors), "the number of its tensors")
+        checkpoint.check_most(
+            several,
+            heads * layers,
+            len(checkpoint.tensors),
+            "the number of its tensors",
+        )
         last = checkpoint.tensors.get(f"0.{layers}.weight")
         vocab = last.shape[0] if _is_matrix(last) else config.get("vocab_size")
         if not isinstance(vocab, int):
-            raise ModelError(f"cannot load {checkpoint.source}: config.json has no vocab_size. Add it")
-        return checkpoint.filled(partial(cls, heads, layers, first.shape[0], vocab, own=last is not None))
+            raise ModelError(
+                f"cannot load {checkpoint.source}: config.json has no vocab_size. Add "
+                "it"
+            )
+        return checkpoint.filled(
+            partial(cls, heads, layers, first.shape[0], vocab, own=last is not None)
+        )
 
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the heads as a checkpoint in the original's layout."""
@@ -99,7 +143,10 @@ class MedusaHeads(nn.ModuleList):
             "vocab_size": self.vocab,
             "dtype": str(dtype).removeprefix("torch."),
         }
-        tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
+        tensors = {
+            name: tensor.detach().to("cpu", dtype)
+            for name, tensor in self.state_dict().items()
+        }
         return Checkpoint("", config, tensors)
 
 
@@ -108,7 +155,9 @@ def _is_matrix(tensor: Tensor | None) -> TypeGuard[Tensor]:
 
 
 class MedusaBlocks(BlockPredictor):
-    """Block predictor that applies the heads to the state of the last token that the target has read."""
+    """Block predictor that applies the heads to the state of the last token that the
+    target has read.
+    """
 
     def __init__(self, heads: MedusaHeads, target: Model) -> None:
         super().__init__(heads, target, len(heads))
@@ -120,14 +169,19 @@ class MedusaBlocks(BlockPredictor):
         self._last.pop(id, None)
 
     @torch.inference_mode()
-    def compute(self, requests: List[BlockRequest]) -> Float[Tensor, "requests draft_tokens vocab"]:
+    def compute(
+        self, requests: List[BlockRequest]
+    ) -> Float[Tensor, "requests draft_tokens vocab"]:
         self._last |= {one.id: one.states[-1] for one in requests if len(one.states)}
         states = torch.stack([self._last[one.id] for one in requests]).to(self._dtype)
         padded = F.pad(states, (0, 0, 0, max(0, MIN_ROWS - len(states))))
         hidden = self._heads(padded).flatten(0, 1)
         if self._heads.own:
             logits = self._heads.logits(
-                hidden, torch.arange(self.draft_tokens, device=hidden.device).repeat(len(padded))
+                hidden,
+                torch.arange(self.draft_tokens, device=hidden.device).repeat(
+                    len(padded)
+                ),
             )
         else:
             logits = self.target.lm_head(hidden)
@@ -144,8 +198,12 @@ class MedusaDrafter(BlockDrafter):
     seq2seq = True
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> MedusaDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> MedusaDrafter:
         del tokenizer  # heads use the target's tokenizer
         heads = MedusaHeads.read(folder(source))
-        fitting(str(source), target.hf.config, hidden=heads.hidden_size, vocab=heads.vocab)
+        fitting(
+            str(source), target.hf.config, hidden=heads.hidden_size, vocab=heads.vocab
+        )
         return cls(MedusaBlocks(heads, target), (layer_count(target.hf.config),))

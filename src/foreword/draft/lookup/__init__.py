@@ -1,1 +1,3 @@
-"""Drafters without a model: they look up draft tokens in the sequence, earlier answers or a corpus."""
+"""Drafters without a model: they look up draft tokens in the sequence, earlier answers
+or a corpus.
+"""

@@ -1,4 +1,5 @@
-"""Lookahead decoding: refines draft tokens for several positions in parallel, and pools the n-grams to copy them.
+"""Lookahead decoding: refines draft tokens for several positions in parallel, and pools
+the n-grams to copy them.
 
 Needs no draft model. The window and the copies are branches of one tree.
 """
@@ -14,7 +15,9 @@ from foreword.sampling.draw import choose
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
 GRAM = 3
-"""Tokens of an n-gram: the one looked up and the draft tokens after it (N in the paper)."""
+"""Tokens of an n-gram: the one looked up and the draft tokens after it (N in the
+paper).
+"""
 NGRAMS_PER_TOKEN = 8
 """N-grams kept per first token (G in the paper)."""
 SHARE = 0.6
@@ -28,7 +31,9 @@ class Pool:
         self._grams: dict[int, dict[tuple[int, ...], None]] = {}
 
     def add(self, gram: List[int]) -> None:
-        """Add an n-gram as the latest of its first token; drop the oldest beyond the limit."""
+        """Add an n-gram as the latest of its first token; drop the oldest beyond the
+        limit.
+        """
         rests = self._grams.setdefault(gram[0], {})
         rest = tuple(gram[1:])
         rests.pop(rest, None)
@@ -41,12 +46,16 @@ class Pool:
         return list(reversed(self._grams.get(token, {})))
 
     def continued(self, text: List[int], count: int) -> list[int]:
-        """Return at most `count` tokens after `text`, each by what followed the last two tokens, else the last one."""
+        """Return at most `count` tokens after `text`, each by what followed the last
+        two tokens, else the last one.
+        """
         tokens = list(text[-2:])
         start = len(tokens)
         while len(tokens) < start + count:
             pairs = (
-                (rest[1] for rest in self.after(tokens[-2]) if rest[0] == tokens[-1]) if len(tokens) > 1 else iter(())
+                (rest[1] for rest in self.after(tokens[-2]) if rest[0] == tokens[-1])
+                if len(tokens) > 1
+                else iter(())
             )
             token = next(pairs, None)
             if token is None:
@@ -59,18 +68,24 @@ class Pool:
 
 @dataclass(slots=True)
 class _Window:
-    """Incomplete n-grams. Column i holds draft tokens for positions from `start` + i on; all columns have one length.
+    """Incomplete n-grams. Column i holds draft tokens for positions from `start` + i
+    on; all columns have one length.
 
-    The first tokens of the columns form a chain, and each column continues its own: the tree of the paper's mask.
+    The first tokens of the columns form a chain, and each column continues its own: the
+    tree of the paper's mask.
     """
 
     start: int
     columns: list[list[int]] = field(default_factory=list)
 
     def shifted(self, answers: List[int]) -> _Window:
-        """Return the window one position later, with the target's answer appended to each column."""
+        """Return the window one position later, with the target's answer appended to
+        each column.
+        """
         pairs = zip(self.columns, answers, strict=True)
-        return _Window(self.start + 1, [[*column[1:], answer] for column, answer in pairs])
+        return _Window(
+            self.start + 1, [[*column[1:], answer] for column, answer in pairs]
+        )
 
 
 @dataclass(slots=True)
@@ -101,14 +116,20 @@ class _Text:
         self.read = len(tokens)
 
     def columns(self, tokens: list[int], width: int) -> _Window:
-        """Return the window over the last committed token and the `width` - 1 positions after it.
+        """Return the window over the last committed token and the `width` - 1 positions
+        after it.
 
-        A position keeps its draft tokens between rounds. A new one takes those of the position before it, continued
-        from the pool, or else by random tokens of the sequence.
+        A position keeps its draft tokens between rounds. A new one takes those of the
+        position before it, continued from the pool, or else by random tokens of the
+        sequence.
         """
         start, random = len(tokens) - 1, Random(len(tokens))
         skipped = start - self.window.start if self.window else 0
-        columns = [list(column) for column in self.window.columns[skipped : skipped + width]] if self.window else []
+        columns = (
+            [list(column) for column in self.window.columns[skipped : skipped + width]]
+            if self.window
+            else []
+        )
         while len(columns) < width:
             column = columns[-1][1:] if columns else tokens[-1:]
             column = [*column, *self.pool.continued(column, GRAM - 1 - len(column))]
@@ -137,16 +158,20 @@ class _Branches:
         return parent
 
     def unweighted(self) -> DraftTree:
-        """Return the tree without probabilities: window nodes are scored for their answers, however unlikely."""
+        """Return the tree without probabilities: window nodes are scored for their
+        answers, however unlikely.
+        """
         return DraftTree(self.tree.tokens, self.tree.parents)
 
 
 class LookaheadDrafter(Drafter):
-    """Drafter for lookahead decoding (Fu et al., ICML 2024, arXiv 2402.02057), also for sampled requests.
+    """Drafter for lookahead decoding (Fu et al., ICML 2024, arXiv 2402.02057), also for
+    sampled requests.
 
-    The paper's window iterates argmax(logits), which finds n-grams of greedy text only. With shared noise G, the answer
-    at a position is argmax(logits / T + G), so the sampled text itself is the fixed point. Where the verifier takes no
-    trees, one chain is copied from the pool.
+    The paper's window iterates argmax(logits), which finds n-grams of greedy text only.
+    With shared noise G, the answer at a position is argmax(logits / T + G), so the
+    sampled text itself is the fixed point. Where the verifier takes no trees, one chain
+    is copied from the pool.
     """
 
     summary = "refines tokens for later positions round by round"
@@ -156,21 +181,38 @@ class LookaheadDrafter(Drafter):
         self._texts: dict[int, _Text] = {}
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return Draft([self._grow(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
+        return Draft(
+            [
+                self._grow(batch, s, most)
+                for s, most in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        for sequence, logits, tree in zip(batch.sequences, scores.logits, draft.trees, strict=True):
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
+        for sequence, logits, tree in zip(
+            batch.sequences, scores.logits, draft.trees, strict=True
+        ):
             text = self._texts.get(sequence.id)
             if text is None:
                 continue
             scored, text.scored = text.scored, None
-            if scored is None or not scored.ends or len(tree) != scored.count:  # another draft was scored
+            # another draft was scored
+            if scored is None or not scored.ends or len(tree) != scored.count:
                 continue
             columns = [end + 1 for end in scored.ends]
-            # The answer to column i is GRAM - 1 + i positions after the last committed token.
+            # The answer to column i is GRAM - 1 + i positions after the last committed
+            # token.
             first, last = GRAM - 2, GRAM - 2 + len(scored.ends)
-            noise = None if batch.draws.wants_probs else batch.draws.predicting(sequence, last)
-            answers = choose(logits[columns], sequence.params, noise, list(range(first, last)))
+            noise = (
+                None
+                if batch.draws.wants_probs
+                else batch.draws.predicting(sequence, last)
+            )
+            answers = choose(
+                logits[columns], sequence.params, noise, list(range(first, last))
+            )
             for column, answer in zip(scored.window.columns, answers, strict=True):
                 text.pool.add([*column, answer])
             text.window = scored.window.shifted(answers)
@@ -188,7 +230,9 @@ class LookaheadDrafter(Drafter):
         text.prefill(tokens)
         branches = _Branches(most)
         deep, width = min(most, batch.reach(sequence)), 0
-        if batch.trees:  # a column is GRAM - 1 nodes, the first one less; the last one ends GRAM - 3 + width deep
+        # a column is GRAM - 1 nodes, the first one less; the last one ends GRAM - 3 +
+        # width deep
+        if batch.trees:
             width = max(0, min((int(SHARE * most) + 1) // (GRAM - 1), deep - GRAM + 3))
         window = text.columns(tokens, width)
         reserved = width * (GRAM - 1) - 1 if width else 0
@@ -205,5 +249,9 @@ class LookaheadDrafter(Drafter):
     @staticmethod
     def _until_end(draft_tokens: List[int], sequence: Sequence) -> list[int]:
         """Return the draft tokens up to an end-of-text token."""
-        ends = [length for length, token in enumerate(draft_tokens, 1) if token in sequence.eos]
+        ends = [
+            length
+            for length, token in enumerate(draft_tokens, 1)
+            if token in sequence.eos
+        ]
         return list(draft_tokens[: ends[0]] if ends else draft_tokens)

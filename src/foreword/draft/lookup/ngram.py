@@ -1,4 +1,5 @@
-"""Prompt lookup: copies what followed the last few tokens earlier in prompt or output, without a model.
+"""Prompt lookup: copies what followed the last few tokens earlier in prompt or output,
+without a model.
 
 After Saxena 2023, "Prompt Lookup Decoding".
 """
@@ -13,27 +14,38 @@ from foreword.types import Batch, Draft, Sequence
 
 
 class NgramDrafter(Drafter):
-    """Drafter that finds the most recent earlier occurrence of the longest final n-gram, and copies what followed.
+    """Drafter that finds the most recent earlier occurrence of the longest final
+    n-gram, and copies what followed.
 
-    On chat answers, n from 1 to 4 gives all that longer n-grams give; on long source code a longer n adds below 1 %.
-    The most recent occurrence beats the first one. Draft tokens from n = 1 are often rejected, but cost only their
-    scoring; the draft budget decides how many are scored.
+    On chat answers, n from 1 to 4 gives all that longer n-grams give; on long source
+    code a longer n adds below 1 %. The most recent occurrence beats the first one.
+    Draft tokens from n = 1 are often rejected, but cost only their scoring; the draft
+    budget decides how many are scored.
     """
 
     summary = "copies what followed the last few tokens earlier in the text"
     seq2seq = True
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 1) -> None:
-        """Look for n-grams of `max_ngram` down to `min_ngram` tokens. Raises InvalidRequest unless 1 <= min <= max."""
+        """Look for n-grams of `max_ngram` down to `min_ngram` tokens.
+
+        Raises InvalidRequest unless 1 <= min <= max.
+        """
         if not 1 <= min_ngram <= max_ngram:
             raise InvalidRequest(
-                f"cannot look up n-grams of {min_ngram} to {max_ngram} tokens. Set 1 <= min_ngram <= max_ngram"
+                f"cannot look up n-grams of {min_ngram} to {max_ngram} tokens. Set 1 "
+                "<= min_ngram <= max_ngram"
             )
         self._sizes = range(min_ngram, max_ngram + 1)
         self._indexes: dict[int, NgramIndex] = {}
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return chosen([self._propose(s, budget) for s, budget in zip(batch.sequences, nodes, strict=True)])
+        return chosen(
+            [
+                self._propose(s, budget)
+                for s, budget in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
     def release(self, sequence: Sequence) -> None:
         self._indexes.pop(sequence.id, None)
@@ -51,14 +63,20 @@ class NgramDrafter(Drafter):
         if start is None:
             return []
         draft_tokens = copied(tokens, start, budget)
-        ends = [length for length, token in enumerate(draft_tokens, 1) if token in sequence.eos]
+        ends = [
+            length
+            for length, token in enumerate(draft_tokens, 1)
+            if token in sequence.eos
+        ]
         return draft_tokens[: ends[0]] if ends else draft_tokens
 
 
 class NgramIndex:
-    """Index from each n-gram of one growing sequence to the end of its latest occurrence that has a continuation.
+    """Index from each n-gram of one growing sequence to the end of its latest
+    occurrence that has a continuation.
 
-    Work per new token is constant. Memory grows by at most one entry per size and token.
+    Work per new token is constant. Memory grows by at most one entry per size and
+    token.
     """
 
     __slots__ = ("_ends", "_read", "_sizes")
@@ -70,7 +88,9 @@ class NgramIndex:
         """N-grams that end at or before this position are indexed."""
 
     def read(self, tokens: list[int]) -> None:
-        """Index the tokens appended since the last call, except final n-grams, which have no continuation yet."""
+        """Index the tokens appended since the last call, except final n-grams, which
+        have no continuation yet.
+        """
         ends, sizes = self._ends, self._sizes
         for end in range(self._read + 1, len(tokens)):
             for size in sizes:
@@ -80,7 +100,9 @@ class NgramIndex:
         self._read = max(self._read, len(tokens) - 1)
 
     def find(self, tokens: list[int]) -> int | None:
-        """Return the start of the continuation of the longest indexed n-gram that ends `tokens`, or None."""
+        """Return the start of the continuation of the longest indexed n-gram that ends
+        `tokens`, or None.
+        """
         start = None
         for size in self._sizes:
             end = self._ends.get(tuple(tokens[-size:]))
@@ -91,10 +113,16 @@ class NgramIndex:
 
 
 def copied(tokens: list[int], start: int, count: int) -> list[int]:
-    """Return `count` tokens from `start` on; a copy that reaches the end repeats itself, as in LZ77.
+    """Return `count` tokens from `start` on; a copy that reaches the end repeats
+    itself, as in LZ77.
 
-    A repetitive sequence is thus continued for the whole budget, however short its period.
+    A repetitive sequence is thus continued for the whole budget, however short its
+    period.
     """
     draft_tokens = tokens[start : start + count]
     period = len(draft_tokens)
-    return draft_tokens if period == count else [draft_tokens[index % period] for index in range(count)]
+    return (
+        draft_tokens
+        if period == count
+        else [draft_tokens[index % period] for index in range(count)]
+    )

@@ -1,4 +1,5 @@
-"""Drafter that copies from an expected answer, such as the file that is edited, without a model.
+"""Drafter that copies from an expected answer, such as the file that is edited, without
+a model.
 
 After OpenAI's "Predicted Outputs" (2024).
 """
@@ -20,24 +21,36 @@ LONGEST = 16
 
 
 class PredictedDrafter(Drafter):
-    """Drafter that continues the expected answer from the position that the sequence has reached in it.
+    """Drafter that continues the expected answer from the position that the sequence
+    has reached in it.
 
-    This position follows the longest run of last tokens found in the expected answer. Of several matches it takes the
-    nearest at or after the previous position, so the copy leaves at an edit and rejoins behind it. While no run
-    matches, the edit is assumed to be as long as what it replaces. Without `SamplingParams.prediction` the prompt is
-    the expected answer.
+    This position follows the longest run of last tokens found in the expected answer.
+    Of several matches it takes the nearest at or after the previous position, so the
+    copy leaves at an edit and rejoins behind it. While no run matches, the edit is
+    assumed to be as long as what it replaces. Without `SamplingParams.prediction` the
+    prompt is the expected answer.
     """
 
-    summary = "copies from an answer that the caller expects (prediction=), or from the prompt"
+    summary = (
+        "copies from an answer that the caller expects (prediction=), or from the "
+        "prompt"
+    )
     seq2seq = True
 
     def __init__(self) -> None:
         self._copies: dict[int, Copy] = {}
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return Draft([self._propose(batch, s, budget) for s, budget in zip(batch.sequences, nodes, strict=True)])
+        return Draft(
+            [
+                self._propose(batch, s, budget)
+                for s, budget in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
             copy = self._copies.get(sequence.id)
             if copy is not None:
@@ -47,7 +60,9 @@ class PredictedDrafter(Drafter):
         self._copies.pop(sequence.id, None)
 
     def _propose(self, batch: Batch, sequence: Sequence, budget: int) -> DraftTree:
-        """Return a chain of at most `budget` draft tokens, none after an end-of-text token."""
+        """Return a chain of at most `budget` draft tokens, none after an end-of-text
+        token.
+        """
         if budget <= 0:
             return DraftTree()
         copy = self._copies.get(sequence.id)
@@ -67,7 +82,9 @@ class PredictedDrafter(Drafter):
 
 @dataclass(slots=True)
 class Copy:
-    """An expected answer, and the position in it that a growing sequence has reached."""
+    """An expected answer, and the position in it that a growing sequence has
+    reached.
+    """
 
     expected: tuple[int, ...]
     start: int
@@ -89,11 +106,15 @@ class Copy:
         for place in range(1, len(self.expected)):
             for size in SIZES:
                 if size <= place:
-                    self._places.setdefault(self.expected[place - size : place], []).append(place)
+                    self._places.setdefault(
+                        self.expected[place - size : place], []
+                    ).append(place)
 
     @classmethod
     def of(cls, sequence: Sequence) -> Copy:
-        """Return a copy of a sequence's prediction or source from its start, or of its prompt once a run matches."""
+        """Return a copy of a sequence's prediction or source from its start, or of its
+        prompt once a run matches.
+        """
         if expected := sequence.prediction or sequence.source:
             return cls(expected, start=sequence.prompt, read=sequence.prompt)
         prompt = tuple(sequence.tokens[: sequence.prompt])
@@ -102,19 +123,34 @@ class Copy:
     def follow(self, tokens: list[int]) -> None:
         """Update the position from the tokens appended since the last call."""
         for end in range(self.read, len(tokens)):
-            on = not self.stray and self.place < len(self.expected) and self.expected[self.place] == tokens[end]
+            on = (
+                not self.stray
+                and self.place < len(self.expected)
+                and self.expected[self.place] == tokens[end]
+            )
             self.place, self.stray = self.place + on, self.stray + (not on)
             self._join(tokens[max(self.start, end + 1 - SIZES[0]) : end + 1])
         self.read = max(self.read, len(tokens))
         written = tokens[max(self.start, len(tokens) - LONGEST) :]
-        self.agreed = 0 if self.stray else agreement(self.expected[: self.place], written)
+        self.agreed = (
+            0 if self.stray else agreement(self.expected[: self.place], written)
+        )
 
     def _join(self, written: list[int]) -> None:
-        """Move to the nearest position after the longest matching final run, if there is one."""
+        """Move to the nearest position after the longest matching final run, if there
+        is one.
+        """
         for size in SIZES:
-            places = self._places.get(tuple(written[-size:])) if size <= len(written) else None
+            places = (
+                self._places.get(tuple(written[-size:]))
+                if size <= len(written)
+                else None
+            )
             if places:
-                self.place, self.stray = places[min(bisect_left(places, self.place), len(places) - 1)], 0
+                self.place = places[
+                    min(bisect_left(places, self.place), len(places) - 1)
+                ]
+                self.stray = 0
                 return
 
     def propose(self, count: int) -> tuple[int, ...]:
@@ -124,13 +160,19 @@ class Copy:
         return self.drafted
 
     def probability(self, node: int) -> float:
-        """Return the acceptance probability of a draft token, given that those before it are accepted."""
+        """Return the acceptance probability of a draft token, given that those before
+        it are accepted.
+        """
         agreed = self.agreed + node
-        return self._acceptance.probability(_kind(agreed), (agreed + 0.7) / (agreed + 1.3))
+        return self._acceptance.probability(
+            _kind(agreed), (agreed + 0.7) / (agreed + 1.3)
+        )
 
     def learn(self, tokens: list[int]) -> None:
         """Learn from the tokens that were emitted instead of or along the draft."""
-        for node, (draft_token, token) in enumerate(zip(self.drafted, tokens, strict=False)):
+        for node, (draft_token, token) in enumerate(
+            zip(self.drafted, tokens, strict=False)
+        ):
             self._acceptance.learn(_kind(self.agreed + node), draft_token == token)
             if draft_token != token:
                 break
@@ -148,5 +190,7 @@ def agreement(left: List[int], right: List[int]) -> int:
 
 
 def _kind(agreed: int) -> int:
-    """Return the class of a draft token: one each for 1, 2, 4, 8 and 16 tokens of agreement."""
+    """Return the class of a draft token: one each for 1, 2, 4, 8 and 16 tokens of
+    agreement.
+    """
     return min(agreed, LONGEST).bit_length()

@@ -1,6 +1,8 @@
-"""Token Recycling drafter: builds trees from the likeliest successors that the target last computed for each token.
+"""Token Recycling drafter: builds trees from the likeliest successors that the target
+last computed for each token.
 
-It records the target's logits after every draft token, accepted or not, and needs no draft model.
+It records the target's logits after every draft token, accepted or not, and needs no
+draft model.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ SUCCESSORS = 8
 TENANTS = 8
 """Tenants with a table; the least recently served one is dropped."""
 SPREAD = 2.0
-"""Logits. Error scale of a recorded logit, as the context before the token has changed."""
+"""Logits.
+
+Error scale of a recorded logit, as the context before the token has changed.
+"""
 BINS = 10
 """Bins of a share in the calibration."""
 RANKS = 4
@@ -35,9 +40,11 @@ DECAY = 0.999
 
 
 class Adjacency:
-    """Table of each token's likeliest successors and their logits, as of the target's last forward over that token.
+    """Table of each token's likeliest successors and their logits, as of the target's
+    last forward over that token.
 
-    72 bytes per token, 590 kB for a vocabulary of 8,192. Plain arrays, since rows are read one at a time.
+    72 bytes per token, 590 kB for a vocabulary of 8,192. Plain arrays, since rows are
+    read one at a time.
     """
 
     def __init__(self, vocab: int) -> None:
@@ -48,10 +55,17 @@ class Adjacency:
     @property
     def bytes(self) -> int:
         """Size in bytes."""
-        return sum(len(part) * part.itemsize for part in (self._tokens, self._logits, self._writers))
+        return sum(
+            len(part) * part.itemsize
+            for part in (self._tokens, self._logits, self._writers)
+        )
 
-    def write(self, token: int, successors: List[int], logits: List[float], writer: int) -> None:
-        """Replace a token's successors, likeliest first; `writer` is the id of the sequence that computed them."""
+    def write(
+        self, token: int, successors: List[int], logits: List[float], writer: int
+    ) -> None:
+        """Replace a token's successors, likeliest first; `writer` is the id of the
+        sequence that computed them.
+        """
         missing = SUCCESSORS - len(successors)
         row = slice(SUCCESSORS * token, SUCCESSORS * (token + 1))
         self._tokens[row] = array("i", [*successors, *[-1] * missing])
@@ -59,7 +73,9 @@ class Adjacency:
         self._writers[token] = writer
 
     def read(self, token: int) -> tuple[list[int], list[float]]:
-        """Return a token's successors, likeliest first, and their logits; empty if the token was never read."""
+        """Return a token's successors, likeliest first, and their logits; empty if the
+        token was never read.
+        """
         row = slice(SUCCESSORS * token, SUCCESSORS * (token + 1))
         tokens, logits = self._tokens[row].tolist(), self._logits[row].tolist()
         if tokens[-1] >= 0:
@@ -68,27 +84,44 @@ class Adjacency:
         return tokens[:filled], logits[:filled]
 
     def copy(self, text: List[int], writer: int) -> None:
-        """Put each token's follower in `text` first among its successors, with the logit of the likeliest."""
+        """Put each token's follower in `text` first among its successors, with the
+        logit of the likeliest.
+        """
         for token, follower in pairwise(text):
             tokens, logits = self.read(token)
             if follower not in tokens:
                 best = max(logits, default=0.0)
-                self.write(token, [follower, *tokens][:SUCCESSORS], [best, *logits][:SUCCESSORS], writer)
+                self.write(
+                    token,
+                    [follower, *tokens][:SUCCESSORS],
+                    [best, *logits][:SUCCESSORS],
+                    writer,
+                )
 
     def writer(self, token: int) -> int:
-        """Return the id of the sequence that wrote the token's row last; -1 if none did."""
+        """Return the id of the sequence that wrote the token's row last; -1 if none
+        did.
+        """
         return self._writers[token]
 
 
 class Calibration:
-    """Acceptance rate of a successor, by its share of the row, its rank, and whether its own sequence wrote the row.
+    """Acceptance rate of a successor, by its share of the row, its rank, and whether
+    its own sequence wrote the row.
 
-    The prior is PRIOR times the share. The static tree of the paper is an average of such counts.
+    The prior is PRIOR times the share. The static tree of the paper is an average of
+    such counts.
     """
 
     def __init__(self) -> None:
         self._trials = array("d", [TRIALS]) * (2 * RANKS * BINS)
-        self._accepted = array("d", [TRIALS * PRIOR * (cell % BINS + 0.5) / BINS for cell in range(2 * RANKS * BINS)])
+        self._accepted = array(
+            "d",
+            [
+                TRIALS * PRIOR * (cell % BINS + 0.5) / BINS
+                for cell in range(2 * RANKS * BINS)
+            ],
+        )
 
     def probability(self, share: float, rank: int, fresh: bool) -> float:
         """Return the probability that the target emits this successor."""
@@ -103,7 +136,9 @@ class Calibration:
 
     @staticmethod
     def _cell(share: float, rank: int, fresh: bool) -> int:
-        return (RANKS * fresh + min(rank, RANKS - 1)) * BINS + min(int(BINS * share), BINS - 1)
+        return (RANKS * fresh + min(rank, RANKS - 1)) * BINS + min(
+            int(BINS * share), BINS - 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,56 +156,81 @@ class _Successors:
     memory: _Memory
     sequence: Sequence
     noise: memoryview | None
-    """The target's Gumbel noise [depth, vocab]; None if greedy, or if it is not shared."""
+    """The target's Gumbel noise [depth, vocab]; None if greedy, or if it is
+    not shared.
+    """
 
     def ranked(self, token: int, depth: int) -> tuple[list[int], list[float]]:
-        """Return a token's successors, likeliest first, and their shares; `depth` counts from the last committed token.
+        """Return a token's successors, likeliest first, and their shares; `depth`
+        counts from the last committed token.
 
-        The target emits argmax(logit / T + G), so the successor with the largest value is likeliest. With Gumbel errors
-        of the logits, the probabilities are a softmax over the error scale.
+        The target emits argmax(logit / T + G), so the successor with the largest value
+        is likeliest. With Gumbel errors of the logits, the probabilities are a softmax
+        over the error scale.
         """
         tokens, values = self.memory.adjacency.read(token)
         if self.noise is not None and tokens:
             temperature, noise = self.sequence.params.temperature, self.noise
-            values = [value + temperature * noise[depth, token] for value, token in zip(values, tokens, strict=True)]
+            values = [
+                value + temperature * noise[depth, token]
+                for value, token in zip(values, tokens, strict=True)
+            ]
             order = sorted(range(len(tokens)), key=lambda at: -values[at])
             tokens, values = [tokens[at] for at in order], [values[at] for at in order]
         masses = [math.exp((value - values[0]) / SPREAD) for value in values]
         total = sum(masses)
         return tokens, [mass / total for mass in masses]
 
-    def children(self, token: int, depth: int, reached: float) -> list[tuple[int, float]]:
-        """Return (successor, path probability), non-increasing; `reached` is the probability of the path to `token`."""
+    def children(
+        self, token: int, depth: int, reached: float
+    ) -> list[tuple[int, float]]:
+        """Return (successor, path probability), non-increasing; `reached` is the
+        probability of the path to `token`.
+        """
         tokens, shares = self.ranked(token, depth)
-        fresh, most, children = self._fresh(token), 1.0, []
+        fresh = self._fresh(token)
+        most = 1.0
+        children = []
         for rank, (successor, share) in enumerate(zip(tokens, shares, strict=True)):
             most = min(most, self.memory.calibration.probability(share, rank, fresh))
             children.append((successor, reached * most))
         return children
 
     def learn(self, emitted: List[int]) -> None:
-        """Calibrate on the tokens that the target emitted after the last committed token."""
-        for depth, (token, follower) in enumerate(pairwise([self.sequence.tokens[-1], *emitted])):
+        """Calibrate on the tokens that the target emitted after the last committed
+        token.
+        """
+        for depth, (token, follower) in enumerate(
+            pairwise([self.sequence.tokens[-1], *emitted])
+        ):
             fresh = self._fresh(token)
-            for rank, (successor, share) in enumerate(zip(*self.ranked(token, depth), strict=True)):
+            for rank, (successor, share) in enumerate(
+                zip(*self.ranked(token, depth), strict=True)
+            ):
                 self.memory.calibration.learn(share, rank, fresh, successor == follower)
 
     def _fresh(self, token: int) -> bool:
         return self.memory.adjacency.writer(token) == self.sequence.id
 
 
-def _successors(batch: Batch, sequence: Sequence, draws: int, memory: _Memory) -> _Successors:
+def _successors(
+    batch: Batch, sequence: Sequence, draws: int, memory: _Memory
+) -> _Successors:
     """Return the successor ranking for the next `draws` tokens."""
     noise = None if batch.draws.wants_probs else batch.draws.predicting(sequence, draws)
     # A memoryview is much faster than a tensor to read element by element.
-    return _Successors(memory, sequence, None if noise is None else noise.cpu().numpy().data)
+    return _Successors(
+        memory, sequence, None if noise is None else noise.cpu().numpy().data
+    )
 
 
 class RecyclingDrafter(Drafter):
-    """Drafter for Token Recycling (Luo et al., ACL 2025, arXiv 2408.08696), with calibrated best-first trees.
+    """Drafter for Token Recycling (Luo et al., ACL 2025, arXiv 2408.08696), with
+    calibrated best-first trees.
 
-    The paper's tree is static; this one grows where the target is confident, and uses the target's own noise. The
-    sequences of a tenant share one table, so drafts depend on earlier requests; the emitted text never does.
+    The paper's tree is static; this one grows where the target is confident, and uses
+    the target's own noise. The sequences of a tenant share one table, so drafts depend
+    on earlier requests; the emitted text never does.
     """
 
     summary = "reuses the target's earlier likeliest successors of each token"
@@ -181,39 +241,57 @@ class RecyclingDrafter(Drafter):
         """By tenant, the most recently served last."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return Draft([self._grow(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
+        return Draft(
+            [
+                self._grow(batch, s, most)
+                for s, most in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         emitted = verdict.said(draft)
         memories = [
             self._memory(sequence.params.tenant, logits.shape[-1])
             for sequence, logits in zip(batch.sequences, scores.logits, strict=True)
         ]
-        for row, (sequence, memory) in enumerate(zip(batch.sequences, memories, strict=True)):
+        for row, (sequence, memory) in enumerate(
+            zip(batch.sequences, memories, strict=True)
+        ):
             if sequence.rounds == 0:
                 memory.adjacency.copy(sequence.copyable, sequence.id)
             _successors(batch, sequence, len(emitted[row]), memory).learn(emitted[row])
-        for row, (sequence, memory) in enumerate(zip(batch.sequences, memories, strict=True)):
+        for row, (sequence, memory) in enumerate(
+            zip(batch.sequences, memories, strict=True)
+        ):
             logits = scores.logits[row].float()
             best = logits.topk(min(SUCCESSORS, logits.shape[-1]))
             successors, values = best.indices.tolist(), best.values.tolist()
             read = [sequence.tokens[-1], *draft.trees[row].tokens]
             accepted = (0, *(node + 1 for node in verdict.kept[row]))
-            # The last write wins: accepted tokens over rejected ones, then likelier over less likely ones.
+            # The last write wins: accepted tokens over rejected ones, then likelier
+            # over less likely ones.
             for column in (*reversed(range(len(successors))), *accepted):
                 if finite(*values[column]):
-                    memory.adjacency.write(read[column], successors[column], values[column], sequence.id)
+                    memory.adjacency.write(
+                        read[column], successors[column], values[column], sequence.id
+                    )
 
     def _memory(self, tenant: str, vocab: int) -> _Memory:
         """Return the state of a tenant, created on first use."""
-        memory = self._memories.pop(tenant, None) or _Memory(Adjacency(vocab), Calibration())
+        memory = self._memories.pop(tenant, None) or _Memory(
+            Adjacency(vocab), Calibration()
+        )
         if len(self._memories) == TENANTS:
             del self._memories[next(iter(self._memories))]
         self._memories[tenant] = memory
         return memory
 
     def _grow(self, batch: Batch, sequence: Sequence, most: int) -> DraftTree:
-        """Return the `most` likeliest draft tokens; each adds its best child and its next sibling as candidates."""
+        """Return the `most` likeliest draft tokens; each adds its best child and its
+        next sibling as candidates.
+        """
         tree, memory = DraftTree(), self._memories.get(sequence.params.tenant)
         deep = min(most, batch.reach(sequence))
         if memory is None or deep <= 0:
@@ -223,18 +301,31 @@ class RecyclingDrafter(Drafter):
         serial = count()
 
         def push(siblings: _Siblings) -> None:
-            if siblings.rank < len(siblings.children) and siblings.probability > batch.floor:
+            if (
+                siblings.rank < len(siblings.children)
+                and siblings.probability > batch.floor
+            ):
                 heappush(heap, (-siblings.probability, next(serial), siblings))
 
         push(_Siblings(-1, 0, ranking.children(sequence.tokens[-1], 0, 1.0)))
         while heap and len(tree.tokens) < most:
             _, _, siblings = heappop(heap)
             token, probability = siblings.children[siblings.rank]
-            node, depth = tree.add(token, siblings.parent, probability), siblings.depth + 1
+            node = tree.add(token, siblings.parent, probability)
+            depth = siblings.depth + 1
             if batch.trees:
-                push(_Siblings(siblings.parent, siblings.depth, siblings.children, siblings.rank + 1))
+                push(
+                    _Siblings(
+                        siblings.parent,
+                        siblings.depth,
+                        siblings.children,
+                        siblings.rank + 1,
+                    )
+                )
             if depth < deep and token not in sequence.eos:
-                push(_Siblings(node, depth, ranking.children(token, depth, probability)))
+                push(
+                    _Siblings(node, depth, ranking.children(token, depth, probability))
+                )
         return tree
 
 

@@ -1,4 +1,6 @@
-"""REST drafter: copies what followed the last tokens in a datastore of other texts (He et al. 2024, section 3)."""
+"""REST drafter: copies what followed the last tokens in a datastore of other texts (He
+et al. 2024, section 3).
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,28 @@ from foreword.model import Model, Tokenizer
 from foreword.types import Batch, Draft, DraftTree, Sequence
 
 GROWTH, NOVELTY = 1.3, 40.0
-"""Weight GROWTH**n of an occurrence that matches n tokens; weight NOVELTY of an unseen continuation at temperature 0,
-twice that at 1. Calibrated on answers of the bundled models to chats outside the datastore."""
+"""Weight GROWTH**n of an occurrence that matches n tokens; weight NOVELTY of an unseen
+continuation at temperature 0, twice that at 1. Calibrated on answers of the bundled
+models to chats outside the datastore."""
 
 
 class RetrievalDrafter(Drafter):
-    """Drafter that grows a tree of what followed the longest corpus matches, highest probability first.
+    """Drafter that grows a tree of what followed the longest corpus matches, highest
+    probability first.
 
     Stateless: every round looks up the last tokens anew.
     """
 
     summary = "looks up the last tokens in a datastore made by `foreword index`"
-    takes, needs, seq2seq = "a datastore", True, True
+    takes = "a datastore"
+    needs = True
+    seq2seq = True
 
-    def __init__(self, datastore: Datastore, *, occurrences: int = 64, min_match: int = 1) -> None:
-        """Use at most `occurrences` corpus positions that match `min_match` tokens or more.
+    def __init__(
+        self, datastore: Datastore, *, occurrences: int = 64, min_match: int = 1
+    ) -> None:
+        """Use at most `occurrences` corpus positions that match `min_match` tokens or
+        more.
 
         Raises InvalidRequest unless occurrences >= 1 and 1 <= min_match <= 16.
         """
@@ -39,46 +48,72 @@ class RetrievalDrafter(Drafter):
                 f"cannot look up {occurrences} occurrences with min_match {min_match}. "
                 f"Set occurrences >= 1 and 1 <= min_match <= {DEPTH}"
             )
-        self._datastore, self._occurrences, self._least = datastore, occurrences, min_match
+        self._datastore = datastore
+        self._occurrences = occurrences
+        self._least = min_match
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> RetrievalDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> RetrievalDrafter:
         """Open the datastore in the folder `source`.
 
-        Raises what `Datastore` raises, InvalidRequest where `source` is no path, and VocabularyMismatch where the
-        datastore has token ids that the target lacks.
+        Raises what `Datastore` raises, InvalidRequest where `source` is no path, and
+        VocabularyMismatch where the datastore has token ids that the target lacks.
         """
         if not isinstance(source, str | Path):
             raise InvalidRequest(
-                "cannot look up draft tokens: this method needs a datastore. Build one with "
+                "cannot look up draft tokens: this method needs a datastore. Build one "
+                "with "
                 "`foreword index FILES --model MODEL --out DIR` and pass draft='DIR'"
             )
         datastore = Datastore(source, tokenizer)
         if datastore.meta.vocab > target.vocab:
             raise VocabularyMismatch(
-                f"cannot use the datastore {source}: it has {datastore.meta.vocab} token ids, and the model "
-                f"{target.vocab}. Build one for this model: foreword index FILES --model MODEL --out DIR"
+                f"cannot use the datastore {source}: it has {datastore.meta.vocab} "
+                "token ids, and the model "
+                f"{target.vocab}. Build one for this model: foreword index FILES "
+                "--model MODEL --out DIR"
             )
         return cls(datastore)
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return Draft([self._tree(batch, s, most) for s, most in zip(batch.sequences, nodes, strict=True)])
+        return Draft(
+            [
+                self._tree(batch, s, most)
+                for s, most in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
     def _tree(self, batch: Batch, sequence: Sequence, most: int) -> DraftTree:
         deep = min(most, batch.reach(sequence))
         if deep <= 0:
             return DraftTree()
         places, agree = self._datastore.nearest(sequence.tokens, self._occurrences)
-        places, agree = places[agree >= self._least], agree[agree >= self._least].tolist()
-        counts = Counter(zip(map(tuple, self._datastore.after(places, deep)), agree, strict=True))
-        occurrences = [Occurrence(after, agree, times) for (after, agree), times in counts.items()]
+        places = places[agree >= self._least]
+        agree = agree[agree >= self._least].tolist()
+        counts = Counter(
+            zip(map(tuple, self._datastore.after(places, deep)), agree, strict=True)
+        )
+        occurrences = [
+            Occurrence(after, agree, times) for (after, agree), times in counts.items()
+        ]
         novelty = NOVELTY * (1 + sequence.params.temperature)
-        return grown(occurrences, most, novelty, ends=sequence.eos, floor=batch.floor, chain=not batch.trees)
+        return grown(
+            occurrences,
+            most,
+            novelty,
+            ends=sequence.eos,
+            floor=batch.floor,
+            chain=not batch.trees,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A continuation in the corpus after a match of `agree` tokens, and how many `times` it occurs."""
+    """A continuation in the corpus after a match of `agree` tokens, and how many
+    `times` it occurs.
+    """
 
     after: tuple[int, ...]
     agree: int
@@ -87,7 +122,9 @@ class Occurrence:
 
 @dataclass(order=True, slots=True)
 class _Branch:
-    """Candidate node, ordered by probability, then by the order in which it was created."""
+    """Candidate node, ordered by probability, then by the order in which it was
+    created.
+    """
 
     rank: float
     """Its negative probability."""
@@ -107,32 +144,53 @@ def grown(
     floor: float = 0.0,
     chain: bool = False,
 ) -> DraftTree:
-    """Return the `most` likeliest draft tokens above `floor`, likeliest first; none after a token of `ends`.
+    """Return the `most` likeliest draft tokens above `floor`, likeliest first; none
+    after a token of `ends`.
 
-    The conditional probability of a node is the weight of its occurrences divided by the weight of its parent's
-    occurrences plus `novelty`: the estimate of Witten and Bell (1991), with weights for counts. With `chain`, each
-    node gets only its likeliest child.
+    The conditional probability of a node is the weight of its occurrences divided by
+    the weight of its parent's occurrences plus `novelty`: the estimate of Witten and
+    Bell (1991), with weights for counts. With `chain`, each node gets only its
+    likeliest child.
     """
-    tree, open_, serial = DraftTree(), list[_Branch](), 0
-    node, probability, depth, here = -1, 1.0, 0, list(occurrences)
+    tree = DraftTree()
+    open_ = list[_Branch]()
+    serial = 0
+    node = -1
+    probability = 1.0
+    depth = 0
+    here = list(occurrences)
     while len(tree.tokens) < most:
         if node < 0 or tree.tokens[node] not in ends:
             total, children = _followers(here, depth)
             for share, token, those in children[: 1 if chain else None]:
                 serial += 1
                 heappush(
-                    open_, _Branch(-probability * share / (total + novelty), serial, token, node, depth + 1, those)
+                    open_,
+                    _Branch(
+                        -probability * share / (total + novelty),
+                        serial,
+                        token,
+                        node,
+                        depth + 1,
+                        those,
+                    ),
                 )
         if not open_ or -open_[0].rank <= floor:
             break
         best = heappop(open_)
-        probability, depth, here = -best.rank, best.depth, best.occurrences
+        probability = -best.rank
+        depth = best.depth
+        here = best.occurrences
         node = tree.add(best.token, best.parent, probability)
     return tree
 
 
-def _followers(occurrences: List[Occurrence], depth: int) -> tuple[float, list[tuple[float, int, list[Occurrence]]]]:
-    """Return the total weight, and (weight, token, occurrences) of each next token, heaviest first."""
+def _followers(
+    occurrences: List[Occurrence], depth: int
+) -> tuple[float, list[tuple[float, int, list[Occurrence]]]]:
+    """Return the total weight, and (weight, token, occurrences) of each next token,
+    heaviest first.
+    """
     weights, total = _weights(depth), 0.0
     shares: dict[int, float] = {}
     groups: dict[int, list[Occurrence]] = {}
@@ -149,5 +207,7 @@ def _followers(occurrences: List[Occurrence], depth: int) -> tuple[float, list[t
 
 @cache
 def _weights(depth: int) -> list[float]:
-    """Return the weights of occurrences that matched 0, 1 … DEPTH tokens first and now `depth` more."""
+    """Return the weights of occurrences that matched 0, 1 … DEPTH tokens first and now
+    `depth` more.
+    """
     return [GROWTH ** min(agree + depth, DEPTH) for agree in range(DEPTH + 1)]

@@ -1,4 +1,5 @@
-"""Suffix drafter: counts what followed the last tokens earlier in the sequence and in past answers, without a model.
+"""Suffix drafter: counts what followed the last tokens earlier in the sequence and in
+past answers, without a model.
 
 After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975).
 """
@@ -13,13 +14,20 @@ from pathlib import Path
 from foreword.draft.base import Drafter, Source
 from foreword.draft.lookup.suffix_index import SIZES, SuffixIndex
 from foreword.draft.lookup.suffix_store import AnswerStore
-from foreword.draft.lookup.suffix_votes import Bounds, CountsFactory, CountsOfText, counts_factory
+from foreword.draft.lookup.suffix_votes import (
+    Bounds,
+    CountsFactory,
+    CountsOfText,
+    counts_factory,
+)
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
 SAVED = 64
-"""The answer store is saved when 1/SAVED of its tokens are new; bounds the time spent on saving."""
+"""The answer store is saved when 1/SAVED of its tokens are new; bounds the time spent
+on saving.
+"""
 
 
 @dataclass(slots=True)
@@ -37,18 +45,26 @@ class _Text:
 
 
 class SuffixDrafter(Drafter):
-    """Drafter that counts what followed the last tokens earlier in the sequence and in past answers to its tenant.
+    """Drafter that counts what followed the last tokens earlier in the sequence and in
+    past answers to its tenant.
 
-    A match of the last 16 tokens counts 256 times as much as a match of one. The draft holds the likeliest paths: a
-    tree grown best first, or the likeliest chain where the verifier takes no trees. The output of a finished sequence
-    is stored; its prompt is not.
+    A match of the last 16 tokens counts 256 times as much as a match of one. The draft
+    holds the likeliest paths: a tree grown best first, or the likeliest chain where the
+    verifier takes no trees. The output of a finished sequence is stored; its prompt is
+    not.
     """
 
     summary = "counts what followed the last tokens in the text and past answers"
     takes, seq2seq = "a file of past answers", True
 
-    def __init__(self, archive: AnswerStore, path: Path | None = None, ask: CountsFactory | None = None) -> None:
-        """`archive` holds past answers; it is saved to `path`, if there is one, as it grows.
+    def __init__(
+        self,
+        archive: AnswerStore,
+        path: Path | None = None,
+        ask: CountsFactory | None = None,
+    ) -> None:
+        """`archive` holds past answers; it is saved to `path`, if there is one, as it
+        grows.
 
         `ask` counts continuations; None = in C where there is a compiler.
         """
@@ -59,10 +75,14 @@ class SuffixDrafter(Drafter):
         self._count = counts_factory() if ask is None else ask
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> SuffixDrafter:
-        """`source` is a file of past answers, read if it exists and saved as sequences finish; None = no file.
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> SuffixDrafter:
+        """`source` is a file of past answers, read if it exists and saved as sequences
+        finish; None = no file.
 
-        Raises InvalidRequest for a file of another kind, VocabularyMismatch for one of another vocabulary.
+        Raises InvalidRequest for a file of another kind, VocabularyMismatch for one of
+        another vocabulary.
         """
         del tokenizer
         if source is None:
@@ -75,12 +95,21 @@ class SuffixDrafter(Drafter):
         path = Path(source)
         if path.is_dir() or not path.parent.is_dir():
             raise InvalidRequest(
-                f"cannot keep past answers in {path}: it is a folder, or its folder does not exist. Choose another path"
+                f"cannot keep past answers in {path}: it is a folder, or its folder "
+                "does not exist. Choose another path"
             )
-        return cls(AnswerStore.load(path, target.vocab) if path.exists() else AnswerStore(target.vocab), path)
+        return cls(
+            AnswerStore.load(path, target.vocab)
+            if path.exists()
+            else AnswerStore(target.vocab),
+            path,
+        )
 
     def save(self, path: Path | None = None) -> None:
-        """Write the past answers to a file that `load` reads. Raises InvalidRequest where there is no path."""
+        """Write the past answers to a file that `load` reads.
+
+        Raises InvalidRequest where there is no path.
+        """
         path = path or self._path
         if path is None:
             raise InvalidRequest("cannot save past answers: there is no path. Pass one")
@@ -88,9 +117,16 @@ class SuffixDrafter(Drafter):
         self._unsaved = 0
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        return Draft([self._propose(batch, s, budget) for s, budget in zip(batch.sequences, nodes, strict=True)])
+        return Draft(
+            [
+                self._propose(batch, s, budget)
+                for s, budget in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
             text = self._texts.get(sequence.id)
             if text is not None and text.counts is not None:
@@ -107,13 +143,18 @@ class SuffixDrafter(Drafter):
             self._try_save()
 
     def _try_save(self) -> None:
-        """Save the past answers; if this fails, warn once and try again after the next request."""
+        """Save the past answers; if this fails, warn once and try again after the next
+        request.
+        """
         try:
             self.save()
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                message = f"cannot save past answers to {self._path}: {error}. They stay in memory until it is writable"
+                message = (
+                    f"cannot save past answers to {self._path}: {error}. They stay in "
+                    "memory until it is writable"
+                )
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _propose(self, batch: Batch, sequence: Sequence, budget: int) -> DraftTree:

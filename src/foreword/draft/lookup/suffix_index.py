@@ -1,4 +1,6 @@
-"""Rolling-hash index of the latest tokens of one or more texts: finds earlier positions with the same last tokens."""
+"""Rolling-hash index of the latest tokens of one or more texts: finds earlier positions
+with the same last tokens.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,34 @@ SIZES = (16, 8, 4, 2, 1)
 GAP = -1
 """Separator between two texts: no context holds it, so no match spans it."""
 STEPS = 4
-"""Positions examined per match requested: some share the slot only, others matched a longer run already."""
+"""Positions examined per match requested: some share the slot only, others matched a
+longer run already.
+"""
 _BASE, _WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 class SuffixIndex:
-    """A ring buffer of tokens and, per size in SIZES, a hash table from runs to their last two positions.
+    """A ring buffer of tokens and, per size in SIZES, a hash table from runs to their
+    last two positions.
 
-    A *position* (`place`) counts all tokens added before it, dropped ones included. Work is constant per token added
-    and per position examined. Memory is allocated at once: 12 bytes per token, plus 16 to 24 for each of SIZES. Runs
-    are compared by 64-bit rolling hashes (Karp and Rabin 1987); a collision costs at most a rejected draft token.
+    A *position* (`place`) counts all tokens added before it, dropped ones included.
+    Work is constant per token added and per position examined. Memory is allocated at
+    once: 12 bytes per token, plus 16 to 24 for each of SIZES. Runs are compared by
+    64-bit rolling hashes (Karp and Rabin 1987); a collision costs at most a rejected
+    draft token.
     """
 
-    __slots__ = ("_before", "_hashes", "_latest", "_powers", "_shift", "_tokens", "capacity", "end", "index")
+    __slots__ = (
+        "_before",
+        "_hashes",
+        "_latest",
+        "_powers",
+        "_shift",
+        "_tokens",
+        "capacity",
+        "end",
+        "index",
+    )
 
     def __init__(self, capacity: int) -> None:
         """Allocate room for the last `capacity` tokens."""
@@ -37,9 +54,15 @@ class SuffixIndex:
         self._hashes = array("Q", bytes(8 * self.capacity))
         self._latest = [array("q", bytes(8 << bits)) for _ in SIZES]
         self._before = [array("q", bytes(8 * self.capacity)) for _ in SIZES]
+        # None without a compiler.
         self.index = suffix.index(
-            self._tokens, self._hashes, self._latest, self._before, self.capacity, self._shift
-        )  # None without a compiler
+            self._tokens,
+            self._hashes,
+            self._latest,
+            self._before,
+            self.capacity,
+            self._shift,
+        )
 
     @property
     def start(self) -> int:
@@ -64,9 +87,11 @@ class SuffixIndex:
         return list(self._tokens[cut : self.end] + self._tokens[:cut])
 
     def after(self, place: int, count: int) -> tuple[int, ...]:
-        """Return the `count` tokens from `place` on, fewer before a gap; start <= place < end.
+        """Return the `count` tokens from `place` on, fewer before a gap; start <= place
+        < end.
 
-        A run that reaches the end repeats itself, as in LZ77, so a repetitive text is continued for any `count`.
+        A run that reaches the end repeats itself, as in LZ77, so a repetitive text is
+        continued for any `count`.
         """
         at, length = place % self.capacity, min(count, self.end - place)
         run = self._tokens[at : at + length]
@@ -87,7 +112,8 @@ class SuffixIndex:
                 self._note(token)
 
     def find(self, context: List[int], most: int) -> list[tuple[int, int]]:
-        """Return (position, longest of SIZES that agrees) for positions after a run that `context` ends with.
+        """Return (position, longest of SIZES that agrees) for positions after a run
+        that `context` ends with.
 
         Longest first, then latest first, at most `most`.
         """
@@ -101,7 +127,11 @@ class SuffixIndex:
             for _ in range(STEPS * most):
                 if place == 0 or place - size <= self.end - self.capacity:
                     break
-                if place not in matches and place < self.end and self._hash(place, row) == target_hash:
+                if (
+                    place not in matches
+                    and place < self.end
+                    and self._hash(place, row) == target_hash
+                ):
                     matches[place] = size
                     if len(matches) == most:
                         return list(matches.items())
@@ -127,5 +157,7 @@ class SuffixIndex:
 
 
 def _rolled(hashed: int, token: int) -> int:
-    """Return the hash extended by a token; ids are shifted by 1 - GAP so that none is 0, which would not change it."""
+    """Return the hash extended by a token; ids are shifted by 1 - GAP so that none is
+    0, which would not change it.
+    """
     return (hashed + token - GAP + 1) * _BASE & _WORD

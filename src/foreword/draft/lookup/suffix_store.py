@@ -22,16 +22,24 @@ _TENANT = "tenant:"
 
 
 class AnswerStore:
-    """One suffix index per tenant, `capacity` tokens together. Tenants never see each other's texts.
+    """One suffix index per tenant, `capacity` tokens together. Tenants never see each
+    other's texts.
 
-    Capacities grow on demand. Beyond the total, the tenant with the largest capacity drops its older half, so none
-    crowds out the others. Once all have the least capacity, the least recently used tenant is dropped.
+    Capacities grow on demand. Beyond the total, the tenant with the largest capacity
+    drops its older half, so none crowds out the others. Once all have the least
+    capacity, the least recently used tenant is dropped.
     """
 
     def __init__(self, vocab: int, capacity: int = CAPACITY) -> None:
-        """`vocab` is the number of token ids, kept with the file. Raises InvalidRequest for too small a capacity."""
+        """`vocab` is the number of token ids, kept with the file.
+
+        Raises InvalidRequest for too small a capacity.
+        """
         if capacity < LEAST:
-            raise InvalidRequest(f"cannot store {capacity} tokens of past answers. Set capacity to at least {LEAST}")
+            raise InvalidRequest(
+                f"cannot store {capacity} tokens of past answers. Set capacity to at "
+                f"least {LEAST}"
+            )
         self.vocab, self.capacity = vocab, capacity
         self._indexes: dict[str, SuffixIndex] = {}
 
@@ -66,13 +74,21 @@ class AnswerStore:
                 del indexes[next(iter(indexes))]
 
     def save(self, path: Path) -> None:
-        """Write all texts to one safetensors file, replaced atomically. Raises OSError where it cannot be written."""
+        """Write all texts to one safetensors file, replaced atomically.
+
+        Raises OSError where it cannot be written.
+        """
         texts = {
-            _TENANT + tenant: torch.tensor(index.tokens(), dtype=torch.int32) for tenant, index in self._indexes.items()
+            _TENANT + tenant: torch.tensor(index.tokens(), dtype=torch.int32)
+            for tenant, index in self._indexes.items()
         }
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            save_file(texts, temporary, {"format": FORMAT, "version": VERSION, "vocab": str(self.vocab)})
+            save_file(
+                texts,
+                temporary,
+                {"format": FORMAT, "version": VERSION, "vocab": str(self.vocab)},
+            )
             temporary.replace(path)
         except SafetensorError as error:  # raised for a full disk or a missing folder
             raise OSError(str(error)) from error
@@ -83,22 +99,30 @@ class AnswerStore:
     def load(cls, path: Path, vocab: int, capacity: int = CAPACITY) -> AnswerStore:
         """Read a file written by `save`.
 
-        Raises InvalidRequest for a file of another kind, VocabularyMismatch unless it is for `vocab` token ids.
+        Raises InvalidRequest for a file of another kind, VocabularyMismatch unless it
+        is for `vocab` token ids.
         """
         archive = cls(vocab, capacity)
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                texts = {key.removeprefix(_TENANT): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                texts = {
+                    key.removeprefix(_TENANT): file.get_tensor(key)
+                    for key in file.keys()  # noqa: SIM118
+                }
         except (SafetensorError, OSError) as error:
-            raise InvalidRequest(f"cannot load past answers from {path}: {error}. Choose another file") from error
+            raise InvalidRequest(
+                f"cannot load past answers from {path}: {error}. Choose another file"
+            ) from error
         if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
             raise InvalidRequest(
-                f"cannot load past answers from {path}: it is no {FORMAT} of version {VERSION}. Choose another file"
+                f"cannot load past answers from {path}: it is no {FORMAT} of version "
+                f"{VERSION}. Choose another file"
             )
         if metadata.get("vocab") != str(vocab):
             raise VocabularyMismatch(
-                f"cannot load past answers from {path}: it is for {metadata.get('vocab')} tokens, and the target has "
+                f"cannot load past answers from {path}: it is for "
+                f"{metadata.get('vocab')} tokens, and the target has "
                 f"{vocab}. Keep one file per tokenizer"
             )
         for tenant, tokens in texts.items():

@@ -1,6 +1,8 @@
-"""Continuation counts: what followed earlier matches of the last tokens, grown into the likeliest draft tree.
+"""Continuation counts: what followed earlier matches of the last tokens, grown into the
+likeliest draft tree.
 
-After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975). In Python (the reference) and in C (native/suffix.py).
+After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975). In Python (the reference)
+and in C (native/suffix.py).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ VOTERS = 32
 WEIGHT = {size: 4**place for place, size in enumerate(reversed(SIZES))}
 """Weight of a match, by the number of tokens that agree before it."""
 GREEDY, SAMPLED = 0.5, 3.5
-"""Prior weight of an unseen continuation; lower at temperature 0, where text repeats itself more."""
+"""Prior weight of an unseen continuation; lower at temperature 0, where text repeats
+itself more.
+"""
 
 Votes = list[tuple[tuple[int, ...], int]]
 """(continuation, weight)."""
@@ -29,7 +33,9 @@ Votes = list[tuple[tuple[int, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of a draft tree: at most `most` nodes, probabilities above `floor`, no node after `ends`, no branches."""
+    """Limits of a draft tree: at most `most` nodes, probabilities above `floor`, no
+    node after `ends`, no branches.
+    """
 
     most: int
     floor: float = 0.0
@@ -39,7 +45,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class ContinuationCounts:
-    """The weighted continuations of a text, and the acceptance estimate of such continuations."""
+    """The weighted continuations of a text, and the acceptance estimate of such
+    continuations.
+    """
 
     votes: Votes
     acceptance: AcceptanceEstimate
@@ -48,8 +56,9 @@ class ContinuationCounts:
     def grown(self, bounds: Bounds) -> DraftTree:
         """Return the likeliest draft tokens, likeliest first.
 
-        The probability of a draft token is its parent's, times the probability that any counted token comes next, times
-        its share of the weight. PPM estimates the second likewise (Bloom 1998, "secondary escape estimation").
+        The probability of a draft token is its parent's, times the probability that any
+        counted token comes next, times its share of the weight. PPM estimates the
+        second likewise (Bloom 1998, "secondary escape estimation").
         """
         tree, serial = DraftTree(), count()
         waiting: list[tuple[float, int, int, int, int, Votes]] = []
@@ -58,7 +67,9 @@ class ContinuationCounts:
             split, total = divided(votes, depth)
             if not total:
                 return
-            probability *= self.acceptance.probability(*self._kind(total, depth)) / total
+            probability *= (
+                self.acceptance.probability(*self._kind(total, depth)) / total
+            )
             children = [
                 (-probability * weight, next(serial), token, parent, depth + 1, voters)
                 for token, (weight, voters) in split.items()
@@ -76,7 +87,9 @@ class ContinuationCounts:
         return tree
 
     def close(self, emitted: List[int]) -> None:
-        """Learn whether each emitted token was counted, up to the first that was not."""
+        """Learn whether each emitted token was counted, up to the first that
+        was not.
+        """
         votes = self.votes
         for depth, token in enumerate(emitted):
             split, total = divided(votes, depth)
@@ -88,13 +101,19 @@ class ContinuationCounts:
             votes = split[token][1]
 
     def _kind(self, weight: int, depth: int) -> tuple[tuple[bool, bool, int], float]:
-        """Return the class of a node, by its weight on a log scale, and its prior acceptance probability."""
+        """Return the class of a node, by its weight on a log scale, and its prior
+        acceptance probability.
+        """
         novelty = GREEDY if self.greedy else SAMPLED
-        return (self.greedy, depth == 0, weight.bit_length()), weight / (weight + novelty)
+        return (self.greedy, depth == 0, weight.bit_length()), weight / (
+            weight + novelty
+        )
 
 
 def divided(votes: Votes, depth: int) -> tuple[dict[int, tuple[int, Votes]], int]:
-    """Return the continuations grouped by their token at `depth`, each with its weight, and the total weight."""
+    """Return the continuations grouped by their token at `depth`, each with its weight,
+    and the total weight.
+    """
     split: dict[int, tuple[int, Votes]] = {}
     total = 0
     for vote in votes:
@@ -107,12 +126,17 @@ def divided(votes: Votes, depth: int) -> tuple[dict[int, tuple[int, Votes]], int
     return split, total
 
 
-def votes(text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int) -> Votes:
-    """Return the weighted continuations, up to `length` tokens, of earlier matches of the end of `context`."""
+def votes(
+    text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int
+) -> Votes:
+    """Return the weighted continuations, up to `length` tokens, of earlier matches of
+    the end of `context`.
+    """
     matches = [(size, text, place) for place, size in text.find(context, VOTERS)]
     if past is not None:
         matches += [(size, past, place) for place, size in past.find(context, VOTERS)]
-        matches.sort(key=lambda match: -match[0])  # stable: of equal matches those in this text come first
+        # stable: of equal matches those in this text come first
+        matches.sort(key=lambda match: -match[0])
     counted: dict[tuple[int, ...], int] = {}
     for size, index, place in matches[:VOTERS]:
         followed = index.after(place, length)
@@ -135,12 +159,22 @@ class CountsOfText(Protocol):
 
 @runtime_checkable
 class CountsFactory(Protocol):
-    """Factory of the counts of a round, with the acceptance statistics of earlier rounds."""
+    """Factory of the counts of a round, with the acceptance statistics of earlier
+    rounds.
+    """
 
     def __call__(
-        self, text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int, *, greedy: bool
+        self,
+        text: SuffixIndex,
+        past: SuffixIndex | None,
+        context: List[int],
+        length: int,
+        *,
+        greedy: bool,
     ) -> CountsOfText:
-        """Count continuations, up to `length` tokens, of earlier matches of the end of `context`."""
+        """Count continuations, up to `length` tokens, of earlier matches of the end of
+        `context`.
+        """
         ...
 
 
@@ -151,9 +185,17 @@ class PlainCountsFactory:
     acceptance: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
 
     def __call__(
-        self, text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int, *, greedy: bool
+        self,
+        text: SuffixIndex,
+        past: SuffixIndex | None,
+        context: List[int],
+        length: int,
+        *,
+        greedy: bool,
     ) -> ContinuationCounts:
-        return ContinuationCounts(votes(text, past, context, length), self.acceptance, greedy)
+        return ContinuationCounts(
+            votes(text, past, context, length), self.acceptance, greedy
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +206,11 @@ class NativeContinuationCounts:
     novelty: float
 
     def grown(self, bounds: Bounds) -> DraftTree:
-        return DraftTree(*self.votes.grown(bounds.most, bounds.floor, bounds.ends, bounds.branches, self.novelty))
+        return DraftTree(
+            *self.votes.grown(
+                bounds.most, bounds.floor, bounds.ends, bounds.branches, self.novelty
+            )
+        )
 
     def close(self, emitted: List[int]) -> None:
         self.votes.close(emitted)
@@ -172,18 +218,27 @@ class NativeContinuationCounts:
 
 @dataclass(frozen=True, slots=True)
 class NativeCountsFactory:
-    """Factory of counts in C; acceptance statistics of greedy and sampled requests are separate."""
+    """Factory of counts in C; acceptance statistics of greedy and sampled requests are
+    separate.
+    """
 
     greedy: suffix.Trust = field(default_factory=suffix.Trust)
     sampled: suffix.Trust = field(default_factory=suffix.Trust)
 
     def __call__(
-        self, text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int, *, greedy: bool
+        self,
+        text: SuffixIndex,
+        past: SuffixIndex | None,
+        context: List[int],
+        length: int,
+        *,
+        greedy: bool,
     ) -> NativeContinuationCounts:
         past_index = None if past is None else past.located
         estimate, novelty = (self.greedy, GREEDY) if greedy else (self.sampled, SAMPLED)
         return NativeContinuationCounts(
-            suffix.NativeCounts(text.located, past_index, context, length, estimate), novelty
+            suffix.NativeCounts(text.located, past_index, context, length, estimate),
+            novelty,
         )
 
 

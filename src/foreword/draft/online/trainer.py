@@ -1,4 +1,6 @@
-"""Training of a draft model in small pieces of work; new weights serve only if they predict the target better."""
+"""Training of a draft model in small pieces of work; new weights serve only if they
+predict the target better.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ EVALUATION = 256
 BRIEF = 64
 """Tokens of the first pieces of work, before their duration is measured."""
 WARMUP = 8
-"""Steps in which the learning rate rises, until AdamW has estimated the scale of gradients."""
+"""Steps in which the learning rate rises, until AdamW has estimated the scale of
+gradients.
+"""
 
 
 @dataclass(slots=True)
@@ -46,7 +50,9 @@ class Progress:
     returned: int = 0
     """Evaluations after which the first weights served again."""
     first: float = 0.0
-    """Mean overlap with the target (1 - TV) of the first weights in the last evaluation."""
+    """Mean overlap with the target (1 - TV) of the first weights in the last
+    evaluation.
+    """
     serving: float = 0.0
     """The same of the weights that served until then."""
     seconds: float = 0.0
@@ -60,8 +66,13 @@ class Progress:
 class OnlineTrainer:
     """Draft model, its float32 copy that is trained, and the weights to choose from."""
 
-    def __init__(self, model: Model, buffer: ReplayBuffer, rate: float, progress: Progress) -> None:
-        self._model, self._buffer, self._rate, self._progress = model, buffer, rate, progress
+    def __init__(
+        self, model: Model, buffer: ReplayBuffer, rate: float, progress: Progress
+    ) -> None:
+        self._model = model
+        self._buffer = buffer
+        self._rate = rate
+        self._progress = progress
         self.module = copied(model)
         self.first = self.served = self._now()
         self.window = BRIEF
@@ -70,12 +81,15 @@ class OnlineTrainer:
         self._begin()
 
     def pieces(self) -> Iterator[int | None]:
-        """Yield endlessly, one piece of work at a time: the tokens it read, or None if there was nothing to do.
+        """Yield endlessly, one piece of work at a time: the tokens it read, or None if
+        there was nothing to do.
 
         New samples are first evaluated on, then trained on.
         """
         while True:
-            new = self._buffer.new(lambda sample: len(sample.cut(self.window).logs), EVALUATION)
+            new = self._buffer.new(
+                lambda sample: len(sample.cut(self.window).logs), EVALUATION
+            )
             if not new:
                 yield None
                 continue
@@ -85,30 +99,38 @@ class OnlineTrainer:
                 yield from self._step(new)
 
     def _step(self, new: List[Sample]) -> Iterator[int]:
-        """Take one optimiser step on forward KL, as in online distillation (OSD: Liu et al. 2024, 2310.07177)."""
+        """Take one optimiser step on forward KL, as in online distillation (OSD: Liu et
+        al. 2024, 2310.07177).
+        """
         seen = self._buffer.seen or new
-        chosen = self._random.choices(new, k=BATCH // 2) + self._random.choices(seen, k=BATCH - BATCH // 2)
+        chosen = self._random.choices(new, k=BATCH // 2) + self._random.choices(
+            seen, k=BATCH - BATCH // 2
+        )
         samples = [sample.cut(self.window) for sample in chosen]
         rows = sum(len(sample.logs) for sample in samples)
         for sample in samples:
-            logs, target = draft_log_probs(self._logits(sample), self._here(sample.likeliest)), self._here(sample.logs)
+            logs = draft_log_probs(self._logits(sample), self._here(sample.likeliest))
+            target = self._here(sample.logs)
             (F.kl_div(logs, target, reduction="sum", log_target=True) / rows).backward()
             yield len(sample)
         self._since += 1
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * min(1.0, self._since / WARMUP)
         length = torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
-        if finite(float(length)):  # else every weight would be NaN, and no evaluation would ever be passed
+        # else every weight would be NaN, and no evaluation would ever be passed
+        if finite(float(length)):
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._progress.steps += 1
         yield 0
 
     def _evaluate(self, new: List[Sample]) -> Iterator[int]:
-        """Compare the trained, the served and the first weights on samples that are new to all of them.
+        """Compare the trained, the served and the first weights on samples that are new
+        to all of them.
 
-        Weights that are better than the served ones, beyond the noise, serve from then on. If the trained ones are
-        worse beyond the noise, training restarts from the served ones at half the rate.
+        Weights that are better than the served ones, beyond the noise, serve from then
+        on. If the trained ones are worse beyond the noise, training restarts from the
+        served ones at half the rate.
         """
         versions = [self._now(), self.served, self.first]
         if self.served is self.first:
@@ -125,7 +147,8 @@ class OnlineTrainer:
                 break
         trained, served, first = (*kept, kept[1])[:3]
         self._progress.evaluations += 1
-        self._progress.first, self._progress.serving = sum(first) / rows, sum(served) / rows
+        self._progress.first = sum(first) / rows
+        self._progress.serving = sum(served) / rows
         if _better(first, served) and _better(first, trained):
             self._progress.returned += 1
             self._restart(self.first)
@@ -145,14 +168,26 @@ class OnlineTrainer:
 
     @torch.no_grad()
     def overlap(self, sample: Sample, weights: Weights) -> float:
-        """Return sum min(p, q) over all distributions of a sample: the accepted draft tokens expected (1 - TV each)."""
-        logs = draft_log_probs(self._logits(sample, weights), self._here(sample.likeliest))
+        """Return sum min(p, q) over all distributions of a sample: the accepted draft
+        tokens expected (1 - TV each).
+        """
+        logs = draft_log_probs(
+            self._logits(sample, weights), self._here(sample.likeliest)
+        )
         return float(torch.minimum(logs, self._here(sample.logs)).exp().sum())
 
-    def _logits(self, sample: Sample, weights: Weights | None = None) -> Float[Tensor, "learnt vocab"]:
+    def _logits(
+        self, sample: Sample, weights: Weights | None = None
+    ) -> Float[Tensor, "learnt vocab"]:
         tokens = self._here(sample.tokens).long()[None]
-        own = {} if weights is None else {name: weight.float() for name, weight in weights.items()}
-        output = functional_call(self.module, own, (), {"input_ids": tokens, "use_cache": False})
+        own = (
+            {}
+            if weights is None
+            else {name: weight.float() for name, weight in weights.items()}
+        )
+        output = functional_call(
+            self.module, own, (), {"input_ids": tokens, "use_cache": False}
+        )
         return output.logits[0, -len(sample.logs) :].float()
 
     def _restart(self, weights: Weights) -> None:
@@ -163,19 +198,28 @@ class OnlineTrainer:
 
     def _begin(self) -> None:
         """Start AdamW (Loshchilov and Hutter 2019), without weight decay."""
-        self._optimizer = torch.optim.AdamW(self.module.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(
+            self.module.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0
+        )
         self._since = 0
 
     def _now(self) -> Weights:
         """Return a copy of the trained weights, as they would be served."""
         dtype = self._model.dtype
-        return {name: weight.detach().to(dtype, copy=True) for name, weight in self.module.named_parameters()}
+        return {
+            name: weight.detach().to(dtype, copy=True)
+            for name, weight in self.module.named_parameters()
+        }
 
     def _here(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._model.device)
 
 
 def _better(one: List[float], other: List[float]) -> bool:
-    """Return whether the first paired results exceed the second by more than the standard error of the difference."""
+    """Return whether the first paired results exceed the second by more than the
+    standard error of the difference.
+    """
     differences = [a - b for a, b in zip(one, other, strict=True)]
-    return sum(differences) > math.sqrt(sum(difference**2 for difference in differences))
+    return sum(differences) > math.sqrt(
+        sum(difference**2 for difference in differences)
+    )

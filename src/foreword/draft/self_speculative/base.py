@@ -1,4 +1,6 @@
-"""The base of self-speculation: a cheaper view of the target drafts, on the target's own KV cache."""
+"""The base of self-speculation: a cheaper view of the target drafts, on the target's
+own KV cache.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +11,41 @@ from foreword.types import Batch, Sequence
 SPARE = ROOM
 """Cache positions beyond a sequence for draft tokens, which the target overwrites."""
 FEW = 8
-"""Tokens. Most that the target has yet to read; more are a prompt, which the target reads first."""
+"""Tokens.
+
+Most that the target has yet to read; more are a prompt, which the target reads first.
+"""
 
 
 class SelfDrafter(LanguageModelDrafter):
-    """Drafter with a view of the target, whose draft tokens attend to the target's own keys and values.
+    """Drafter with a view of the target, whose draft tokens attend to the target's own
+    keys and values.
 
-    Exact, because the target's forward writes every row after its last committed one before attending to it.
+    Exact, because the target's forward writes every row after its last committed one
+    before attending to it.
     """
 
     summary = "the target, read in a cheaper way"
-    takes, needs, seq2seq = "", False, False
+    takes = ""
+    needs = False
+    seq2seq = False
 
     def __init__(self, view: Model, *, shares: bool = True) -> None:
-        """Take a `view` from `foreword.model.view`; `shares` = it uses the target's KV cache."""
+        """Take a `view` from `foreword.model.view`; `shares` = it uses the target's KV
+        cache.
+        """
         super().__init__(view)
         self._shares = shares
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
-        ready = not self._shares or (sequence.cached > 0 and len(sequence.pending) <= FEW)
+        ready = not self._shares or (
+            sequence.cached > 0 and len(sequence.pending) <= FEW
+        )
         return super().fit(batch, sequence, nodes) if ready else 0
 
     def prefill(self, sequence: Sequence) -> Read:
         if not self._shares:
             return super().prefill(sequence)
-        self._memories[sequence.id] = _Memory()  # unused: what is read now is overwritten before it is needed
+        # unused: what is read now is overwritten before it is needed
+        self._memories[sequence.id] = _Memory()
         return Read(sequence.id, sequence.cached, sequence.pending)

@@ -1,4 +1,6 @@
-"""The target without some sublayers as its own drafter (Draft & Verify, SWIFT, early exit), and the search for them."""
+"""The target without some sublayers as its own drafter (Draft & Verify, SWIFT, early
+exit), and the search for them.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,37 @@ from foreword.types import Batch, Draft, Scores, Verdict
 Mask = frozenset[int]
 """Sublayers to skip, by number: 2 * layer is its attention, 2 * layer + 1 its MLP."""
 EVERY = 64
-"""Rounds between two comparisons with a rival: two drafter forwards in as many rounds are 3% of the time."""
+"""Rounds between two comparisons with a rival: two drafter forwards in as many rounds
+are 3% of the time.
+"""
 ENOUGH = 64
-"""Verified draft tokens that compare two masks, on the same texts, so that their noise cancels."""
+"""Verified draft tokens that compare two masks, on the same texts, so that their noise
+cancels.
+"""
 DEEPEST = 8
 """Tokens. Longest chain in `gain`."""
 
 
 def neighbour(mask: Mask, halves: int, random: Random) -> Mask:
-    """Return a mask that differs in one or two sublayers; once in eight times any mask of the same size."""
+    """Return a mask that differs in one or two sublayers; once in eight times any mask
+    of the same size.
+    """
     if random.random() < 1 / 8:
         return frozenset(random.sample(range(halves), len(mask)))
     return mask ^ frozenset(random.sample(range(halves), random.choice((1, 2))))
 
 
 def gain(agreement: float, cost: float) -> float:
-    """Return the speed-up at the best chain length (Leviathan et al. 2023, theorem 3.8); scoring costs one forward.
+    """Return the speed-up at the best chain length (Leviathan et al. 2023, theorem
+    3.8); scoring costs one forward.
 
-    `agreement` is the acceptance probability, `cost` a forward of the drafter as a share of the target's.
-    Below 1 if drafting loses at any length, so that a search can rank two losing masks.
+    `agreement` is the acceptance probability, `cost` a forward of the drafter as a
+    share of the target's. Below 1 if drafting loses at any length, so that a search can
+    rank two losing masks.
     """
-    speed, earned, reached = 0.0, 1.0, 1.0
+    speed = 0.0
+    earned = 1.0
+    reached = 1.0
     for count in range(1, DEEPEST + 1):
         reached *= agreement
         earned += reached
@@ -50,30 +62,42 @@ def gain(agreement: float, cost: float) -> float:
 
 
 def exit_after(layers: int, of: int) -> Mask:
-    """Return the mask of early exit: the first `layers`, then the head (LayerSkip, Elhoushi et al. 2024)."""
+    """Return the mask of early exit: the first `layers`, then the head (LayerSkip,
+    Elhoushi et al. 2024).
+    """
     return frozenset(range(2 * layers, 2 * of))
 
 
 def save(mask: Mask, path: str | Path) -> None:
     """Write a mask to a JSON file, for `draft=`."""
     skip = skipped(mask)
-    Path(path).write_text(json.dumps({"attention": sorted(skip.attention), "mlp": sorted(skip.mlp)}) + "\n")
+    Path(path).write_text(
+        json.dumps({"attention": sorted(skip.attention), "mlp": sorted(skip.mlp)})
+        + "\n"
+    )
 
 
 def load(path: str | Path) -> Mask:
     """Read a mask that `save` wrote. Raises InvalidRequest if there is none."""
     try:
         skip = json.loads(Path(path).read_text())
-        return frozenset([2 * int(n) for n in skip["attention"]] + [2 * int(n) + 1 for n in skip["mlp"]])
+        return frozenset(
+            [2 * int(n) for n in skip["attention"]]
+            + [2 * int(n) + 1 for n in skip["mlp"]]
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(
-            f"cannot read a mask from {path}: {named(error)}. Give a JSON file with the numbers of layers, "
-            'such as {"attention": [3, 5], "mlp": [4]}, or leave draft=None to search on the fly'
+            f"cannot read a mask from {path}: {named(error)}. Give a JSON file with "
+            "the numbers of layers, "
+            'such as {"attention": [3, 5], "mlp": [4]}, or leave draft=None to search '
+            "on the fly"
         ) from error
 
 
 def costs(target: Model) -> list[float]:
-    """Return the cost of each sublayer as a share of a forward over one token: its share of the weights."""
+    """Return the cost of each sublayer as a share of a forward over one token: its
+    share of the weights.
+    """
     config = target.hf.config.get_text_config()
     heads = config.num_attention_heads + kv_heads(config)
     attention, mlp = 2 * heads * head_dim(config), 3 * inner_size(config)
@@ -84,51 +108,77 @@ def costs(target: Model) -> list[float]:
 
 @dataclass(slots=True)
 class _Trial:
-    """Comparison of the mask in use with a rival: how often each agreed with the target after the same texts."""
+    """Comparison of the mask in use with a rival: how often each agreed with the target
+    after the same texts.
+    """
 
     rival: Mask
     verified: int = 0
     right: list[int] = field(default_factory=lambda: [0, 0])
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
-    """By sequence: tokens of the mask in use and of the rival after each row of this round."""
+    """By sequence: tokens of the mask in use and of the rival after each row of this
+    round.
+    """
 
 
 class LayersDrafter(SelfDrafter):
-    """Drafter that runs the target without some sublayers; with `every` it searches for better masks while serving.
+    """Drafter that runs the target without some sublayers; with `every` it searches for
+    better masks while serving.
 
-    Search on the fly (SWIFT, Xia et al. 2025, without a separate calibration): occasionally the mask in use and a rival
-    both read the draft tokens before the target does, and the target's tokens then decide between them.
+    Search on the fly (SWIFT, Xia et al. 2025, without a separate calibration):
+    occasionally the mask in use and a rival both read the draft tokens before the
+    target does, and the target's tokens then decide between them.
     """
 
     summary = "the target itself without some of its layers"
     takes, seq2seq = "a file of skipped layers", True
 
-    def __init__(self, model: Model, costs: List[float], mask: Mask, *, every: int = 0, shares: bool = True) -> None:
-        """Take `model`, a view of the target; `costs` from the function; `mask`, the sublayers to skip at first.
+    def __init__(
+        self,
+        model: Model,
+        costs: List[float],
+        mask: Mask,
+        *,
+        every: int = 0,
+        shares: bool = True,
+    ) -> None:
+        """Take `model`, a view of the target; `costs` from the function; `mask`, the
+        sublayers to skip at first.
 
         A rival is compared after `every` rounds; 0 = never.
         """
         super().__init__(model, shares=shares)
         self.mask, self.every = mask, every
-        self._costs, self._random, self._rounds = tuple(costs), Random(0), 0
+        self._costs = tuple(costs)
+        self._random = Random(0)
+        self._rounds = 0
         self._use(mask)
         self._trial = _Trial(neighbour(mask, len(costs), self._random))
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> LayersDrafter:
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> LayersDrafter:
         """Load the mask file `source` (`save`); None = search for one while serving."""
         del tokenizer  # it is the target's own
         if not isinstance(source, str | Path | None):
             raise InvalidRequest(
-                "cannot use this draft: the method takes no draft model. Give draft='mask.json', or none to search"
+                "cannot use this draft: the method takes no draft model. Give "
+                "draft='mask.json', or none to search"
             )
         halves = costs(target)
         mask = first(len(halves) // 2) if source is None else load(source)
         if any(half not in range(len(halves)) for half in mask):
             raise InvalidRequest(
-                f"cannot use the mask {source}: it skips layers that {target.name} does not have. Give another"
+                f"cannot use the mask {source}: it skips layers that {target.name} "
+                "does not have. Give another"
             )
-        return cls(view(target, spare=SPARE), halves, mask, every=EVERY if source is None else 0)
+        return cls(
+            view(target, spare=SPARE),
+            halves,
+            mask,
+            every=EVERY if source is None else 0,
+        )
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         draft = super().propose(batch, nodes)
@@ -136,7 +186,9 @@ class LayersDrafter(SelfDrafter):
             self._compare(batch, draft)
         return draft
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         super().observe(batch, draft, verdict, scores)
         self._rounds += 1
         trial = self._trial
@@ -151,7 +203,9 @@ class LayersDrafter(SelfDrafter):
         if trial.verified >= ENOUGH:
             ours, theirs = (
                 gain(right / trial.verified, self._cost(mask))
-                for right, mask in zip(trial.right, (self.mask, trial.rival), strict=True)
+                for right, mask in zip(
+                    trial.right, (self.mask, trial.rival), strict=True
+                )
             )
             if theirs > ours:
                 self.mask = trial.rival
@@ -159,18 +213,31 @@ class LayersDrafter(SelfDrafter):
             self._trial = _Trial(neighbour(self.mask, len(self._costs), self._random))
 
     def _compare(self, batch: Batch, draft: Draft) -> None:
-        """Store both masks' tokens after the last committed token and each draft token, before the target's forward."""
+        """Store both masks' tokens after the last committed token and each draft token,
+        before the target's forward.
+        """
         reads = []
         for sequence, tree in zip(batch.sequences, draft.trees, strict=True):
             if tree.tokens:
-                parents, pending = None if draft.chain else tree.parents, sequence.pending + tree.tokens
-                reads.append(Read(sequence.id, sequence.cached, pending, parents, keep=len(tree) + 1))
+                parents = None if draft.chain else tree.parents
+                pending = sequence.pending + tree.tokens
+                reads.append(
+                    Read(
+                        sequence.id,
+                        sequence.cached,
+                        pending,
+                        parents,
+                        keep=len(tree) + 1,
+                    )
+                )
         if not reads:
             return
         self._rounds = 0
         for mask in (self.mask, self._trial.rival):
             self._use(mask)
-            outputs = self.model.read(reads).argmax(-1).split([read.keep for read in reads])
+            outputs = (
+                self.model.read(reads).argmax(-1).split([read.keep for read in reads])
+            )
             for read, tokens in zip(reads, outputs, strict=True):
                 self._trial.outputs.setdefault(read.id, []).append(tokens.tolist())
         self._use(self.mask)
@@ -184,12 +251,15 @@ class LayersDrafter(SelfDrafter):
 
 
 def first(layers: int) -> Mask:
-    """Return the first mask of a search: the attention of every other layer between the first and the last two."""
+    """Return the first mask of a search: the attention of every other layer between the
+    first and the last two.
+    """
     return frozenset(range(4, 2 * (layers - 2), 4))
 
 
 def skipped(mask: Mask) -> LayerSkip:
     """Return the same sublayers by the numbers of their layers."""
     return LayerSkip(
-        frozenset(half // 2 for half in mask if half % 2 == 0), frozenset(half // 2 for half in mask if half % 2)
+        frozenset(half // 2 for half in mask if half % 2 == 0),
+        frozenset(half // 2 for half in mask if half % 2),
     )

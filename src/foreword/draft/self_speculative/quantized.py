@@ -1,4 +1,5 @@
-"""The target with weights of 4 or 8 bits as its own drafter (QuantSpec: Tiwari et al. 2025; ML-SpecQD: 2503.13565).
+"""The target with weights of 4 or 8 bits as its own drafter (QuantSpec: Tiwari et al.
+2025; ML-SpecQD: 2503.13565).
 
 The 4-bit codes and their products are in native/csrc/groups.c.
 """
@@ -15,21 +16,29 @@ BITS = {"int4": 4, "int8": 8}
 
 
 class QuantizedDrafter(SelfDrafter):
-    """Drafter with a copy of the target's weights in fewer bits, at 28% (int4) or half (int8) of their memory.
+    """Drafter with a copy of the target's weights in fewer bits, at 28% (int4) or half
+    (int8) of their memory.
 
-    A forward over one token reads every weight once, so where memory bandwidth is the limit it costs about that share.
+    A forward over one token reads every weight once, so where memory bandwidth is the
+    limit it costs about that share.
     """
 
     summary = "the target itself with weights of 4 or 8 bits (native backend only)"
     takes = "int4 or int8"
 
     @classmethod
-    def load(cls, source: Source, target: Model, tokenizer: Tokenizer | None) -> QuantizedDrafter:
-        """Load with `source` "int4" (default) or "int8". Raises InvalidRequest for others and for other backends."""
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> QuantizedDrafter:
+        """Load with `source` "int4" (default) or "int8".
+
+        Raises InvalidRequest for others and for other backends.
+        """
         del tokenizer  # it is the target's own
         bits = BITS.get("int4" if source is None else str(source))
         if bits is None:
             raise InvalidRequest(
-                f"cannot use draft={source!r}: this method takes no draft model. Give draft='int4' or 'int8'"
+                f"cannot use draft={source!r}: this method takes no draft model. Give "
+                "draft='int4' or 'int8'"
             )
         return cls(view(target, bits=bits, spare=SPARE))

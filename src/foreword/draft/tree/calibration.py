@@ -1,4 +1,6 @@
-"""Calibration of a drafter's scores log q + G: acceptance probabilities, learned from each round."""
+"""Calibration of a drafter's scores log q + G: acceptance probabilities, learned from
+each round.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +12,48 @@ from operator import mul
 from foreword.estimators import finite
 
 SPREAD = 0.53
-"""Nats. Error of log q that remains at every temperature; measured at temperatures 0.3 to 1.3."""
-INFORMATION = 50.0
-"""Fisher information about log error: a memory of about 200 draws at temperature 0, more if each is less informative.
+"""Nats.
 
-Fixed: decay per draw would erase it by uninformative draws (a high temperature, a bias that leaves no choice).
+Error of log q that remains at every temperature; measured at temperatures 0.3 to 1.3.
+"""
+INFORMATION = 50.0
+"""Fisher information about log error: a memory of about 200 draws at temperature 0,
+more if each is less informative.
+
+Fixed: decay per draw would erase it by uninformative draws (a high temperature, a bias
+that leaves no choice).
 """
 
 
 @dataclass(slots=True)
 class Calibration:
-    """Model of the probability that the target draws a child, from the drafter's scores log q + G.
+    """Model of the probability that the target draws a child, from the drafter's scores
+    log q + G.
 
-    The target emits argmax(log p + G). A drafter that shares G computes log q + G, off by log q - log p. If this error
-    is Gumbel noise of scale s, the probability of each token is softmax((log q + G) / s). Measured on the small bundled
-    models this holds within 0.03, for probabilities from 0.01 to 0.99 at temperatures 0 to 1.3. One number is learned:
-    `error`, that of the drafter's logits, where s^2 = (error / temperature)^2 + SPREAD^2.
+    The target emits argmax(log p + G). A drafter that shares G computes log q + G, off
+    by log q - log p. If this error is Gumbel noise of scale s, the probability of each
+    token is softmax((log q + G) / s). Measured on the small bundled models this holds
+    within 0.03, for probabilities from 0.01 to 0.99 at temperatures 0 to 1.3. One
+    number is learned: `error`, that of the drafter's logits, where s^2 = (error /
+    temperature)^2 + SPREAD^2.
     """
 
     error: float = 0.6
 
     def scale(self, temperature: float) -> float:
-        """Return s, the divisor of log q + G; at temperature 0, of the logits themselves."""
-        return math.hypot(self.error / temperature, SPREAD) if temperature else self.error
+        """Return s, the divisor of log q + G; at temperature 0, of the logits
+        themselves.
+        """
+        return (
+            math.hypot(self.error / temperature, SPREAD) if temperature else self.error
+        )
 
     def learn(self, values: List[float], drawn: int, temperature: float) -> None:
-        """Update log error by one step of Fisher scoring: the target drew child `drawn` of these log q + G.
+        """Update log error by one step of Fisher scoring: the target drew child `drawn`
+        of these log q + G.
 
-        A child of -inf is forbidden and has no mass. A draw among fewer than two is ignored.
+        A child of -inf is forbidden and has no mass. A draw among fewer than two is
+        ignored.
         """
         possible = [value for value in values if value != -math.inf]
         if len(possible) < 2 or not finite(values[drawn], *possible):
@@ -46,7 +62,10 @@ class Calibration:
         best = max(possible)
         masses = [math.exp((value - best) / scale) for value in possible]
         mean = sum(map(mul, masses, possible)) / sum(masses)
-        slope = -((self.error / (temperature or 1.0) / scale) ** 2) / scale  # of 1 / s, by log error
+        # of 1 / s, by log error
+        slope = -((self.error / (temperature or 1.0) / scale) ** 2) / scale
         step = slope * (values[drawn] - mean) / INFORMATION
         if finite(step):
-            self.error = min(max(self.error * math.exp(min(max(step, -0.2), 0.2)), 0.05), 20.0)
+            self.error = min(
+                max(self.error * math.exp(min(max(step, -0.2), 0.2)), 0.05), 20.0
+            )

@@ -1,4 +1,6 @@
-"""The coupled tree: best-first growth from a drafter's scores and the noise that the target will use."""
+"""The coupled tree: best-first growth from a drafter's scores and the noise that the
+target will use.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from foreword.sampling.logits import weights
 from foreword.types import Batch, DraftTree, Sequence
 
 BREADTH = 8
-"""Children considered per node; the ninth is the target's token once in a hundred times."""
+"""Children considered per node; the ninth is the target's token once in a hundred
+times.
+"""
 ROWS = 16
 """Nodes expanded in one forward of the drafter."""
 READS = 192
@@ -36,7 +40,9 @@ class TreeGrower(Protocol):
 
 @runtime_checkable
 class PredictsBlocks(Protocol):
-    """Model whose distributions depend on a draft token's depth, not on the draft tokens before it."""
+    """Model whose distributions depend on a draft token's depth, not on the draft
+    tokens before it.
+    """
 
     def ahead(self, read: Read) -> Float[Tensor, "deep vocab"]:
         """Return the raw logits of every depth at once."""
@@ -51,8 +57,9 @@ _Ranked = tuple[list[int], list[float], list[float]]
 class CoupledTree:
     """Tree of one sequence, grown level by level.
 
-    A level holds the children of every node that may still be among the best `most`; a node that is not cannot have
-    such a child. The result equals that of best-first search, with one forward per level.
+    A level holds the children of every node that may still be among the best `most`; a
+    node that is not cannot have such a child. The result equals that of best-first
+    search, with one forward per level.
     """
 
     sequence: Sequence
@@ -75,17 +82,28 @@ class CoupledTree:
     """Possible children of the last committed token, then of each expanded node."""
 
     def extend(self, batch: Batch, logits: Float[Tensor, "open vocab"]) -> None:
-        """Add the children of each open node from the drafter's raw logits, and open the next level."""
+        """Add the children of each open node from the drafter's raw logits, and open
+        the next level.
+        """
         values = self._values(logits, batch.draws.drafting(self.sequence, self.depth))
         self._take(self._ranked(values))
 
     def _ranked(self, values: Float[Tensor, "rows vocab"]) -> list[_Ranked]:
-        """Return the best children by log q + G for each row, without those that a filter or processor forbids."""
+        """Return the best children by log q + G for each row, without those that a
+        filter or processor forbids.
+        """
         scale = self.calibration.scale(self.sequence.params.temperature)
         best = values.topk(min(self.breadth, values.shape[-1]))
         shares = ((best.values - values.amax(-1, keepdim=True)) / scale).exp()
-        probabilities = shares / ((values - values.amax(-1, keepdim=True)) / scale).exp().sum(-1, keepdim=True)
-        rows = zip(best.indices.tolist(), best.values.tolist(), probabilities.nan_to_num(0.0).tolist(), strict=True)
+        probabilities = shares / (
+            (values - values.amax(-1, keepdim=True)) / scale
+        ).exp().sum(-1, keepdim=True)
+        rows = zip(
+            best.indices.tolist(),
+            best.values.tolist(),
+            probabilities.nan_to_num(0.0).tolist(),
+            strict=True,
+        )
         return [_possible(*row) for row in rows]
 
     def _take(self, rows: List[_Ranked]) -> None:
@@ -99,57 +117,93 @@ class CoupledTree:
                 if reached * probability > self.floor
             ]
         self.read += [node for node in self.open if node >= 0]
-        self.depth, self.children = self.depth + 1, [*self.children, *((tokens, values) for tokens, values, _ in rows)]
+        self.depth = self.depth + 1
+        self.children = [
+            *self.children,
+            *((tokens, values) for tokens, values, _ in rows),
+        ]
         self.open = self._promising(fresh)
         if not self.open:
-            self.expanded, self.tree = self.tree.pruned(self.read), self.tree.cut(self.most, self.floor)
+            self.expanded = self.tree.pruned(self.read)
+            self.tree = self.tree.cut(self.most, self.floor)
 
     def predicted_block(self, batch: Batch, model: PredictsBlocks, read: Read) -> None:
-        """Read the end of the text and grow all levels from the predicted distributions; for plain parameters only."""
+        """Read the end of the text and grow all levels from the predicted
+        distributions; for plain parameters only.
+        """
         deep = min(self.most, self.deep)
-        values = self._values(model.ahead(read)[:deep], batch.draws.predicting(self.sequence, deep))
+        values = self._values(
+            model.ahead(read)[:deep], batch.draws.predicting(self.sequence, deep)
+        )
         rows = self._ranked(values)
         while self.open:
             self._take([rows[self.depth]] * len(self.open))
 
     def at_once(self, batch: Batch, model: TreeGrower, read: Read) -> bool:
-        """Read the end of the text and grow all levels in one call, equal to `extend` after every read.
+        """Read the end of the text and grow all levels in one call, equal to `extend`
+        after every read.
 
         For plain parameters only. Returns False if the model's backend grows no trees.
         """
         params, deep = self.sequence.params, min(self.most, self.deep)
         noise = batch.draws.predicting(self.sequence, deep)
-        scale, ends = self.calibration.scale(params.temperature), tuple(self.sequence.eos)
+        scale = self.calibration.scale(params.temperature)
+        ends = tuple(self.sequence.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
-        grown = model.grow(read, TreeRequest(*shape, self.floor, params.temperature, scale, noise, ends))
+        grown = model.grow(
+            read,
+            TreeRequest(*shape, self.floor, params.temperature, scale, noise, ends),
+        )
         if grown is None:
             return False
-        self.tree, self.open = DraftTree(grown.tokens, grown.parents, grown.probabilities), []
-        self.expanded, self.children = DraftTree(grown.read, grown.read_parents), grown.children
+        self.tree = DraftTree(grown.tokens, grown.parents, grown.probabilities)
+        self.open = []
+        self.expanded = DraftTree(grown.read, grown.read_parents)
+        self.children = grown.children
         return True
 
-    def _values(self, logits: Float[Tensor, "open vocab"], noise: Tensor | None) -> Float[Tensor, "open vocab"]:
-        """Return log q + G after each open node, up to a constant; -inf if the request's own parameters fail."""
+    def _values(
+        self, logits: Float[Tensor, "open vocab"], noise: Tensor | None
+    ) -> Float[Tensor, "open vocab"]:
+        """Return log q + G after each open node, up to a constant; -inf if the
+        request's own parameters fail.
+        """
         params = self.sequence.params
         if params.plain:
-            scores = logits.float() if params.greedy else logits.float() / params.temperature
+            scores = (
+                logits.float() if params.greedy else logits.float() / params.temperature
+            )
         else:
             scores = torch.full_like(logits, -math.inf, dtype=torch.float32)
             for row, node in enumerate(self.open):
                 try:
-                    scores[row] = weights(logits[row : row + 1], self.sequence, [self.path(node)])[0]
+                    scores[row] = weights(
+                        logits[row : row + 1], self.sequence, [self.path(node)]
+                    )[0]
                 except Exception:  # noqa: BLE001 - a user's processor; this node gets no children
                     continue
         return scores if noise is None else scores + noise
 
     def _promising(self, fresh: list[int]) -> list[int]:
-        """Return the nodes of a level whose children may be among the best, best first."""
+        """Return the nodes of a level whose children may be among the best,
+        best first.
+        """
         if self.depth >= min(self.most, self.deep):
             return []
         probabilities, ends = self.tree.probabilities, self.sequence.eos
-        last = sorted(probabilities, reverse=True)[self.most - 1] if len(probabilities) >= self.most else 0.0
-        alive = [node for node in fresh if probabilities[node] >= last and self.tree.tokens[node] not in ends]
-        return sorted(alive, key=lambda node: -probabilities[node])[: min(ROWS, READS - len(self.read))]
+        last = (
+            sorted(probabilities, reverse=True)[self.most - 1]
+            if len(probabilities) >= self.most
+            else 0.0
+        )
+        alive = [
+            node
+            for node in fresh
+            if probabilities[node] >= last and self.tree.tokens[node] not in ends
+        ]
+        return sorted(alive, key=lambda node: -probabilities[node])[
+            : min(ROWS, READS - len(self.read))
+        ]
 
     def path(self, node: int) -> list[int]:
         """Return the tokens from the last committed token to this node."""
@@ -160,32 +214,49 @@ class CoupledTree:
         return tokens[::-1]
 
     def next(self, past: int) -> Read | None:
-        """Return the drafter's next read, after `past` tokens of text; None once the tree is complete."""
+        """Return the drafter's next read, after `past` tokens of text; None once the
+        tree is complete.
+        """
         if not self.open:
             return None
         nodes = self.tree.pruned([*self.read, *self.open])
         tokens = nodes.tokens[len(self.read) :]
-        return Read(self.sequence.id, past, tokens, nodes.parents, len(tokens), held=len(self.read))
+        return Read(
+            self.sequence.id,
+            past,
+            tokens,
+            nodes.parents,
+            len(tokens),
+            held=len(self.read),
+        )
 
     def learn(self, emitted: List[int]) -> None:
         """Update the calibration from the tokens that the target emitted."""
         expanded = {
             draft_token: index
-            for index, draft_token in enumerate(zip(self.expanded.parents, self.expanded.tokens, strict=True))
+            for index, draft_token in enumerate(
+                zip(self.expanded.parents, self.expanded.tokens, strict=True)
+            )
         }
         node = -1
         for token in emitted:
             tokens, values = self.children[node + 1]
             if token not in tokens:
                 return
-            self.calibration.learn(values, tokens.index(token), self.sequence.params.temperature)
+            self.calibration.learn(
+                values, tokens.index(token), self.sequence.params.temperature
+            )
             node = expanded.get((node, token), -2)
             if node < 0:
                 return
 
 
-def _possible(tokens: list[int], values: list[float], probabilities: list[float]) -> _Ranked:
-    """Return the children without impossible ones, which are last since their values are -inf."""
+def _possible(
+    tokens: list[int], values: list[float], probabilities: list[float]
+) -> _Ranked:
+    """Return the children without impossible ones, which are last since their values
+    are -inf.
+    """
     if values and values[-1] > -math.inf:
         return tokens, values, probabilities
     count = sum(value > -math.inf for value in values)

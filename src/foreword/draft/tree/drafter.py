@@ -1,4 +1,6 @@
-"""The drafter that grows trees level by level from a model's logits: coupled trees, or sampled ones."""
+"""The drafter that grows trees level by level from a model's logits: coupled trees, or
+sampled ones.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from torch import Tensor
 
 from foreword.draft.base import Drafter
 from foreword.draft.tree.calibration import Calibration
-from foreword.draft.tree.coupled import BREADTH, DEEP, CoupledTree, PredictsBlocks, TreeGrower
+from foreword.draft.tree.coupled import (
+    BREADTH,
+    DEEP,
+    CoupledTree,
+    PredictsBlocks,
+    TreeGrower,
+)
 from foreword.draft.tree.sampled import SampledTree
 from foreword.draft.tree.shapes import AdaptiveShape, full_tree
 from foreword.model import Mode, Read
@@ -34,7 +42,9 @@ class DraftModel(Protocol):
 
 
 class ModelDrafter(Drafter):
-    """Drafter that reads a model's logits after the text, then after each promising node, level by level."""
+    """Drafter that reads a model's logits after the text, then after each promising
+    node, level by level.
+    """
 
     draws = True
     deep: int = DEEP
@@ -44,26 +54,42 @@ class ModelDrafter(Drafter):
         self.draft_model = draft_model
         # Checked once: isinstance with a protocol takes Python 3.11 some 20 µs.
         self._tree_grower = draft_model if isinstance(draft_model, TreeGrower) else None
-        self._block_predictor = draft_model if isinstance(draft_model, PredictsBlocks) else None
+        self._block_predictor = (
+            draft_model if isinstance(draft_model, PredictsBlocks) else None
+        )
         self.calibration = Calibration()
         self._shapes = AdaptiveShape()
         self._coupled: dict[int, CoupledTree] = {}
 
     @abstractmethod
     def prefill(self, sequence: Sequence) -> Read:
-        """Read a sequence up to its end, and return the Read of the end, whose logits predict the next token."""
+        """Read a sequence up to its end, and return the Read of the end, whose logits
+        predict the next token.
+        """
 
     def remember(self, sequence: Sequence, tree: DraftTree) -> None:
         """Record that these draft tokens were read after the text, in this order."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
-        budget = [self.fit(batch, s, n) for s, n in zip(batch.sequences, nodes, strict=True)]
-        reads = {row: self.prefill(batch.sequences[row]) for row, count in enumerate(budget) if count}
-        if not batch.draws.wants_probs and self.draft_model.mode is Mode.TREE and batch.stops is None:
+        budget = [
+            self.fit(batch, s, n) for s, n in zip(batch.sequences, nodes, strict=True)
+        ]
+        reads = {
+            row: self.prefill(batch.sequences[row])
+            for row, count in enumerate(budget)
+            if count
+        }
+        if (
+            not batch.draws.wants_probs
+            and self.draft_model.mode is Mode.TREE
+            and batch.stops is None
+        ):
             return self._grow(batch, budget, reads)
         return self._sample(batch, budget, reads)
 
-    def observe(self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+    def observe(
+        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
+    ) -> None:
         """Update acceptance estimates and calibration from the verdict."""
         if batch.draws.wants_probs:
             self._shapes.learn(draft, verdict)
@@ -77,8 +103,17 @@ class ModelDrafter(Drafter):
         self._coupled.pop(sequence.id, None)
 
     def reach(self, batch: Batch, sequence: Sequence) -> int:
-        """Return the most useful depth of a draft, within the draft model's own context."""
-        return max(0, min(batch.reach(sequence), self.deep, self.draft_model.context - len(sequence.tokens)))
+        """Return the most useful depth of a draft, within the draft model's own
+        context.
+        """
+        return max(
+            0,
+            min(
+                batch.reach(sequence),
+                self.deep,
+                self.draft_model.context - len(sequence.tokens),
+            ),
+        )
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
         """Return the most draft tokens for a sequence, up to `nodes`."""
@@ -92,39 +127,69 @@ class ModelDrafter(Drafter):
         """Grow coupled trees, one forward per level for all sequences together."""
         breadth = BREADTH if batch.trees else 1
         trees = {
-            row: CoupledTree(one, budget[row], batch.floor, self.calibration, breadth, self.reach(batch, one))
+            row: CoupledTree(
+                one,
+                budget[row],
+                batch.floor,
+                self.calibration,
+                breadth,
+                self.reach(batch, one),
+            )
             for row, one in enumerate(batch.sequences)
             if row in reads
         }
-        pending = {row: read for row, read in reads.items() if not self._at_once(batch, trees[row], read)}
+        pending = {
+            row: read
+            for row, read in reads.items()
+            if not self._at_once(batch, trees[row], read)
+        }
         while pending:
-            parts = self.logits(list(pending.values())).split([read.keep for read in pending.values()])
+            parts = self.logits(list(pending.values())).split(
+                [read.keep for read in pending.values()]
+            )
             for row, logits in zip(pending, parts, strict=True):
                 trees[row].extend(batch, logits)
-            following = [(row, trees[row].next(reads[row].past + len(reads[row].tokens))) for row in pending]
+            following = [
+                (row, trees[row].next(reads[row].past + len(reads[row].tokens)))
+                for row in pending
+            ]
             pending = {row: read for row, read in following if read is not None}
         for row, tree in trees.items():
             self._coupled[reads[row].id] = tree
             self.remember(batch.sequences[row], tree.expanded)
-        return Draft([trees[row].tree if row in trees else DraftTree() for row in range(len(batch))])
+        return Draft(
+            [
+                trees[row].tree if row in trees else DraftTree()
+                for row in range(len(batch))
+            ]
+        )
 
     def _at_once(self, batch: Batch, tree: CoupledTree, read: Read) -> bool:
-        """Grow the whole tree in one call, if the draft model can; return whether it did."""
+        """Grow the whole tree in one call, if the draft model can; return whether it
+        did.
+        """
         if not tree.sequence.params.plain:
             return False
-        if self._tree_grower is not None and tree.at_once(batch, self._tree_grower, read):
+        if self._tree_grower is not None and tree.at_once(
+            batch, self._tree_grower, read
+        ):
             return True
         if self._block_predictor is not None:
             tree.predicted_block(batch, self._block_predictor, read)
         return self._block_predictor is not None
 
     def _sample(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
-        """Sample trees, one forward per level; chains if the model or the rule supports no trees."""
-        held = self.draft_model.mode is Mode.TREE  # draft tokens are stored apart from the text
+        """Sample trees, one forward per level; chains if the model or the rule supports
+        no trees.
+        """
+        # draft tokens are stored apart from the text
+        held = self.draft_model.mode is Mode.TREE
         trees = held and batch.trees and batch.draws.wants_probs
         depths = [self.reach(batch, sequence) for sequence in batch.sequences]
         shapes = [
-            self._shapes.shape(most, deep) if trees else full_tree([1] * min(most, deep))
+            self._shapes.shape(most, deep)
+            if trees
+            else full_tree([1] * min(most, deep))
             for most, deep in zip(budget, depths, strict=True)
         ]
         sampled = SampledTree(batch, shapes)
@@ -132,10 +197,14 @@ class ModelDrafter(Drafter):
         level: dict[int, list[int]] = {row: [-1] for row in reads}
         read: dict[int, list[int]] = {row: [] for row in reads}
         while reads:
-            parts = self.logits(list(reads.values())).split([one.keep for one in reads.values()])
+            parts = self.logits(list(reads.values())).split(
+                [one.keep for one in reads.values()]
+            )
             for row, logits in zip(list(reads), parts, strict=True):
                 fresh = [
-                    new for node, last in zip(level[row], logits, strict=True) for new in sampled.draw(row, node, last)
+                    new
+                    for node, last in zip(level[row], logits, strict=True)
+                    for new in sampled.draw(row, node, last)
                 ]
                 level[row] = [node for node in fresh if sampled.branches(row, node)]
                 one, before = reads.pop(row), len(read[row])
@@ -144,7 +213,9 @@ class ModelDrafter(Drafter):
                     tree = sampled.tree(row, read[row])
                     tokens, count = tree.tokens[before:], len(level[row])
                     reads[row] = (
-                        Read(one.id, ends[row], tokens, tree.parents, count, held=before)
+                        Read(
+                            one.id, ends[row], tokens, tree.parents, count, held=before
+                        )
                         if held
                         else Read(one.id, ends[row] + before, tokens)
                     )

@@ -1,4 +1,6 @@
-"""Draft tokens sampled from a drafter's distribution, in trees of fixed shape; a chain is one of them."""
+"""Draft tokens sampled from a drafter's distribution, in trees of fixed shape; a chain
+is one of them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class _Row:
         self.distributions: dict[int, Tensor] = {}
         self.children: dict[int, list[int]] = defaultdict(list)
         self.places: list[tuple[int, int]] = []
-        """(depth, index within its depth) of each node, both from 0; the index is 0 all along a chain."""
+        """(depth, index within its depth) of each node, both from 0; the index is 0 all
+        along a chain.
+        """
         width: dict[int, int] = defaultdict(int)
         for node, parent in enumerate(shape):
             self.children[parent].append(node)
@@ -37,19 +41,24 @@ class _Row:
 
 
 class SampledTree:
-    """Sampler of draft tokens, node by node, for each sequence of a batch: the only place that samples them.
+    """Sampler of draft tokens, node by node, for each sequence of a batch: the only
+    place that samples them.
 
-    A drafter's logits go through the same processing as the target's, with the path drafted so far.
+    A drafter's logits go through the same processing as the target's, with the path
+    drafted so far.
 
-    The number of children must not depend on the samples: dropping a draft token for its value is biased.
-    For rules with distinct lists, the children are the tokens of the largest log q + G, where G is one row of Gumbel
-    noise. This samples without replacement, in this order (Kool, van Hoof, Welling 2019, arXiv 1903.06059). For rules
-    with independent lists, each child has its own row of noise. Under a rule that shares its noise, G is the target's.
-    At temperature 0 the likeliest tokens are chosen.
+    The number of children must not depend on the samples: dropping a draft token for
+    its value is biased. For rules with distinct lists, the children are the tokens of
+    the largest log q + G, where G is one row of Gumbel noise. This samples without
+    replacement, in this order (Kool, van Hoof, Welling 2019, arXiv 1903.06059). For
+    rules with independent lists, each child has its own row of noise. Under a rule that
+    shares its noise, G is the target's. At temperature 0 the likeliest tokens are
+    chosen.
     """
 
     def __init__(self, batch: Batch, shapes: List[Shape]) -> None:
-        """Take `shapes[row]`, the parent of each node, parents first, as `full_tree` and `sequoia` return.
+        """Take `shapes[row]`, the parent of each node, parents first, as `full_tree`
+        and `sequoia` return.
 
         If the round verifies chains only, just the first child of each node is sampled.
         """
@@ -58,11 +67,13 @@ class SampledTree:
         self._rows = [_Row(shape) for shape in shapes]
 
     def draw(self, row: int, node: int, logits: Float[Tensor, "vocab"]) -> list[int]:
-        """Sample the children of a node (-1: the last committed token) of sequence `row` from the raw logits after it.
+        """Sample the children of a node (-1: the last committed token) of sequence
+        `row` from the raw logits after it.
 
-        Returns the nodes that hold a token now: fewer than in the shape if the distribution allows fewer. None if the
-        request's processors fail or forbid every token, or if the budget ends the chain. The budget sees only the
-        distribution, before anything is sampled, so no draft token is dropped for its value.
+        Returns the nodes that hold a token now: fewer than in the shape if the
+        distribution allows fewer. None if the request's processors fail or forbid every
+        token, or if the budget ends the chain. The budget sees only the distribution,
+        before anything is sampled, so no draft token is dropped for its value.
         """
         sequence, tree = self._batch.sequences[row], self._rows[row]
         children = tree.children[node][: 1 if self._lists == "one" else None]
@@ -70,20 +81,31 @@ class SampledTree:
             distribution = weights(logits[None], sequence, [tree.path(node)])[0]
         except Exception:  # noqa: BLE001 - a user's processor
             return []
-        if self._batch.stops is not None and self._batch.stops(sequence, len(tree.path(node)), distribution):
+        if self._batch.stops is not None and self._batch.stops(
+            sequence, len(tree.path(node)), distribution
+        ):
             return []
         tokens = self._tokens(row, distribution, children)
         children = children[: len(tokens)]
         tree.tokens |= zip(children, tokens.tolist(), strict=True)
         if self._batch.draws.wants_probs:
-            # Chosen siblings each have a one-hot distribution: none could have been another token.
-            one_hot = distribution.new_zeros(len(tokens), len(distribution)).scatter_(1, tokens[:, None], 1.0)
-            distributions = one_hot if sequence.params.greedy else probs(distribution[None]).expand(len(tokens), -1)
+            # Chosen siblings each have a one-hot distribution: none could have been
+            # another token.
+            one_hot = distribution.new_zeros(len(tokens), len(distribution)).scatter_(
+                1, tokens[:, None], 1.0
+            )
+            distributions = (
+                one_hot
+                if sequence.params.greedy
+                else probs(distribution[None]).expand(len(tokens), -1)
+            )
             tree.distributions |= zip(children, distributions, strict=True)
         return children
 
     def path(self, row: int, node: int) -> list[int]:
-        """Return the tokens of sequence `row` from the last committed token up to a sampled node."""
+        """Return the tokens of sequence `row` from the last committed token up to a
+        sampled node.
+        """
         return self._rows[row].path(node)
 
     def branches(self, row: int, node: int) -> bool:
@@ -91,33 +113,56 @@ class SampledTree:
         return bool(self._rows[row].children.get(node))
 
     def tree(self, row: int, nodes: List[int]) -> DraftTree:
-        """Return the tree of these sampled nodes of sequence `row`, in this order: each after its parent."""
+        """Return the tree of these sampled nodes of sequence `row`, in this order: each
+        after its parent.
+        """
         return _subtree(self._rows[row], nodes)
 
     def draft(self) -> Draft:
         """Return the sampled nodes of all trees, with padded distributions."""
         trees = [_subtree(tree, sorted(tree.tokens)) for tree in self._rows]
-        distributions = [[tree.distributions[node] for node in sorted(tree.distributions)] for tree in self._rows]
+        distributions = [
+            [tree.distributions[node] for node in sorted(tree.distributions)]
+            for tree in self._rows
+        ]
         if not any(distributions):
             return Draft(trees)
         probs = torch.zeros(
-            len(trees), max(map(len, distributions)), len(next(filter(None, distributions))[0]), dtype=torch.float32
+            len(trees),
+            max(map(len, distributions)),
+            len(next(filter(None, distributions))[0]),
+            dtype=torch.float32,
         )
         for row, drawn in enumerate(distributions):
             for place, distribution in enumerate(drawn):
                 probs[row, place] = distribution
         return Draft(trees, probs)
 
-    def _tokens(self, row: int, distribution: Float[Tensor, "vocab"], children: List[int]) -> Int[Tensor, "child"]:
+    def _tokens(
+        self, row: int, distribution: Float[Tensor, "vocab"], children: List[int]
+    ) -> Int[Tensor, "child"]:
         """Return the token of each child, fewer if fewer are allowed."""
-        if self._lists == "independent" and not self._batch.sequences[row].params.greedy:
-            drawn = [self._noisy(row, distribution, child).argmax() for child in children]
-            return torch.stack(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device=distribution.device)
+        if (
+            self._lists == "independent"
+            and not self._batch.sequences[row].params.greedy
+        ):
+            drawn = [
+                self._noisy(row, distribution, child).argmax() for child in children
+            ]
+            return (
+                torch.stack(drawn)
+                if drawn
+                else torch.zeros(0, dtype=torch.int64, device=distribution.device)
+            )
         allowed = int((distribution > -torch.inf).sum())
-        noisy = self._noisy(row, distribution, children[0]) if children else distribution
+        noisy = (
+            self._noisy(row, distribution, children[0]) if children else distribution
+        )
         return noisy.topk(min(len(children), allowed)).indices
 
-    def _noisy(self, row: int, distribution: Float[Tensor, "vocab"], child: int) -> Float[Tensor, "vocab"]:
+    def _noisy(
+        self, row: int, distribution: Float[Tensor, "vocab"], child: int
+    ) -> Float[Tensor, "vocab"]:
         depth, lane = self._rows[row].places[child]
         noise = self._batch.draws.drafting(self._batch.sequences[row], depth, lane)
         return distribution if noise is None else distribution + noise
@@ -125,4 +170,7 @@ class SampledTree:
 
 def _subtree(tree: _Row, nodes: List[int]) -> DraftTree:
     place = {-1: -1} | {node: at for at, node in enumerate(nodes)}
-    return DraftTree([tree.tokens[node] for node in nodes], [place[tree.shape[node]] for node in nodes])
+    return DraftTree(
+        [tree.tokens[node] for node in nodes],
+        [place[tree.shape[node]] for node in nodes],
+    )

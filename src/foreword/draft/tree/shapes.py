@@ -1,4 +1,5 @@
-"""Tree shapes, fixed before sampling: full trees, Sequoia's, and one that adapts to measured acceptance.
+"""Tree shapes, fixed before sampling: full trees, Sequoia's, and one that adapts to
+measured acceptance.
 
 A shape is the parent of each node, -1 = the last committed token; parents come first.
 """
@@ -16,7 +17,9 @@ Shape = tuple[int, ...]
 
 
 def full_tree(branching: List[int]) -> Shape:
-    """Return the tree whose nodes of depth d have branching[d] children, depth by depth. (1, 1, 1) is a chain."""
+    """Return the tree whose nodes of depth d have branching[d] children, depth by
+    depth. (1, 1, 1) is a chain.
+    """
     parents: list[int] = []
     level = [-1]
     for children in branching:
@@ -27,31 +30,43 @@ def full_tree(branching: List[int]) -> Shape:
 
 
 def expected(shape: Shape, acceptance: List[float]) -> float:
-    """Return the mean accepted draft tokens if the k-th child of every node has probability acceptance[k - 1]."""
+    """Return the mean accepted draft tokens if the k-th child of every node has
+    probability acceptance[k - 1].
+    """
     probabilities: list[float] = []
     children: dict[int, int] = {}
     for parent in shape:
         rank = children.get(parent, 0)
         children[parent] = rank + 1
-        probabilities.append(acceptance[rank] * (probabilities[parent] if parent >= 0 else 1.0))
+        probabilities.append(
+            acceptance[rank] * (probabilities[parent] if parent >= 0 else 1.0)
+        )
     return sum(probabilities)
 
 
 def sequoia(acceptance: List[float], budget: int, depth: int) -> Shape:
-    """Return the tree of at most `budget` nodes and `depth` levels with the most expected accepted draft tokens.
+    """Return the tree of at most `budget` nodes and `depth` levels with the most
+    expected accepted draft tokens.
 
-    `acceptance[k - 1]` = measured acceptance probability of the k-th child, the same at every node; no node gets more
-    children than that. The dynamic programme of Sequoia (Chen et al. 2024, arXiv 2402.12374), over
-    the children from the k-th on instead of up to it. Takes about budget^2 * depth * len(acceptance) steps.
+    `acceptance[k - 1]` = measured acceptance probability of the k-th child, the same at
+    every node; no node gets more children than that. The dynamic programme of Sequoia
+    (Chen et al. 2024, arXiv 2402.12374), over the children from the k-th on instead of
+    up to it. Takes about budget^2 * depth * len(acceptance) steps.
     """
 
     @cache
     def best(nodes: int, levels: int, rank: int) -> tuple[float, int]:
-        """Return the best value of `nodes` below a parent, from child `rank` on, and the size of that child's tree."""
+        """Return the best value of `nodes` below a parent, from child `rank` on, and
+        the size of that child's tree.
+        """
         if not nodes or not levels or rank == len(acceptance):
             return 0.0, 0
         values = (
-            (acceptance[rank] * (1 + best(size - 1, levels - 1, 0)[0]) + best(nodes - size, levels, rank + 1)[0], -size)
+            (
+                acceptance[rank] * (1 + best(size - 1, levels - 1, 0)[0])
+                + best(nodes - size, levels, rank + 1)[0],
+                -size,
+            )
             for size in range(1, nodes + 1)
         )
         value, size = max(values)
@@ -70,7 +85,9 @@ def sequoia(acceptance: List[float], budget: int, depth: int) -> Shape:
 
 
 FIRST = (0.6, 0.2, 0.1, 0.05)
-"""Prior acceptance probability by rank of child; no node has more children than this."""
+"""Prior acceptance probability by rank of child; no node has more children
+than this.
+"""
 DEEP = 12
 """Most levels of a tree."""
 GRAIN = 20
@@ -78,16 +95,26 @@ GRAIN = 20
 
 
 class AdaptiveShape:
-    """Shape from measured acceptance of the k-th child, the same at every node (Sequoia, arXiv 2402.12374)."""
+    """Shape from measured acceptance of the k-th child, the same at every node
+    (Sequoia, arXiv 2402.12374).
+    """
 
     def __init__(self) -> None:
         self._acceptance = AcceptanceEstimate()
 
     def shape(self, count: int, deep: int = DEEP) -> Shape:
-        """Return the tree of `count` nodes and at most `deep` levels with the most expected accepted draft tokens."""
-        probabilities = (self._acceptance.probability(rank, prior) for rank, prior in enumerate(FIRST))
+        """Return the tree of `count` nodes and at most `deep` levels with the most
+        expected accepted draft tokens.
+        """
+        probabilities = (
+            self._acceptance.probability(rank, prior)
+            for rank, prior in enumerate(FIRST)
+        )
         return _shape(
-            tuple(max(round(GRAIN * probability), 1) / GRAIN / 1.001 for probability in probabilities),
+            tuple(
+                max(round(GRAIN * probability), 1) / GRAIN / 1.001
+                for probability in probabilities
+            ),
             count,
             min(deep, DEEP),
         )
@@ -96,7 +123,9 @@ class AdaptiveShape:
         """Record acceptance for every list of children that was verified."""
         for tree, path in zip(draft.trees, verdict.kept, strict=True):
             for place, node in enumerate([-1, *path]):
-                children = [child for child, parent in enumerate(tree.parents) if parent == node]
+                children = [
+                    child for child, parent in enumerate(tree.parents) if parent == node
+                ]
                 kept = path[place] if place < len(path) else -1
                 for rank, child in enumerate(children[: len(FIRST)]):
                     self._acceptance.learn(rank, child == kept)

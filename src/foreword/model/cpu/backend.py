@@ -1,4 +1,5 @@
-"""The CPU backend of Llama-like models: one C call per forward (native/csrc/forward.c), from the same weights.
+"""The CPU backend of Llama-like models: one C call per forward (native/csrc/forward.c),
+from the same weights.
 
 The probe compares its logits with those of the Hugging Face model.
 """
@@ -43,11 +44,16 @@ class CpuBackend(ImageKernel):
     """Whether something else reads the embeddings, which then stay in their module."""
 
     def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
-        """Pack the weights. An `owned` model loses each weight once it is packed, so none is held twice; see `restore`.
+        """Pack the weights. An `owned` model loses each weight once it is packed, so
+        none is held twice; see `restore`.
 
         Embeddings tied to the LM head are then read from the packed head.
         """
-        super().__init__(rows_of(model), turns_of(model), getattr(body(model), "embedding_multiplier", 1))
+        super().__init__(
+            rows_of(model),
+            turns_of(model),
+            getattr(body(model), "embedding_multiplier", 1),
+        )
         self._hf, self._owned = model, owned
         grouped.fill(model, parts_of(model))
         self._warm = query_scale(model.config.get_text_config())
@@ -55,39 +61,59 @@ class CpuBackend(ImageKernel):
         self.describe(described, described.vocab)
 
     def restore(self, model: PreTrainedModel | None = None) -> None:
-        """Give the weights back to the model, or to another one of its kind, so that another backend can run it.
+        """Give the weights back to the model, or to another one of its kind, so that
+        another backend can run it.
 
         Raises ModelError if they were quantized.
         """
         if self._stream is not None:
-            raise ModelError("cannot restore weights: they do not fit in memory. Load a model without offload_folder=")
+            raise ModelError(
+                "cannot restore weights: they do not fit in memory. Load a model "
+                "without offload_folder="
+            )
         if self._model.coding != forward.WHOLE:
             raise ModelError(
-                "cannot restore weights: they are held in few bits. Load a target without weights=, or a draft model "
+                "cannot restore weights: they are held in few bits. Load a target "
+                "without weights=, or a draft model "
                 "with learn=True"
             )
-        restore(self._hf if model is None else model, self._model, self._held, tied=self._tied)
+        restore(
+            self._hf if model is None else model,
+            self._model,
+            self._held,
+            tied=self._tied,
+        )
 
     def write(self, folder: Path) -> None:
         """Write the packed matrices to a folder, from which `offload` reads them."""
         offload.write(self._model, self._held, self._table, folder)
 
     def offload(self, folder: Path, free: int) -> int:
-        """Hold the matrices of a folder instead, as many as fit in `free` bytes; return how many layers do not.
+        """Hold the matrices of a folder instead, as many as fit in `free` bytes; return
+        how many layers do not.
 
         Those are read from the folder in every forward.
         """
         self._drop_matrices(self._model)
         matrices, self._stream = offload.attach(self._model, folder, free)
         self._held += matrices
-        self._table = next((one for one in matrices if one.data_ptr() == self._model.table), self._table)
+        self._table = next(
+            (one for one in matrices if one.data_ptr() == self._model.table),
+            self._table,
+        )
         self._model.stream = None if self._stream is None else self._stream.handle
         self.describe(self._model, self._words, offload.size(folder))
         return 0 if self._stream is None else self._stream.layers
 
     def lend(self) -> AbstractContextManager[None]:
-        """Let the model's own code run while inside, each part with its weights for as long as it runs."""
-        return lent(self._hf, self._model, self._held, self.embed) if self._owned else nullcontext()
+        """Let the model's own code run while inside, each part with its weights for as
+        long as it runs.
+        """
+        return (
+            lent(self._hf, self._model, self._held, self.embed)
+            if self._owned
+            else nullcontext()
+        )
 
     def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
         if self._model.coding == forward.WHOLE:
@@ -95,8 +121,11 @@ class CpuBackend(ImageKernel):
         super().quantize(*others, coding=coding)
 
     def take_codes(self) -> float:
-        """Multiply by the codes that linear layers hold (`coded`) instead of weights; return the bits of a weight."""
-        layers, whole = parts_of(self._hf), {held.data_ptr(): held for held in self._held}
+        """Multiply by the codes that linear layers hold (`coded`) instead of weights;
+        return the bits of a weight.
+        """
+        layers = parts_of(self._hf)
+        whole = {held.data_ptr(): held for held in self._held}
         head = architectures.lm_head(self._hf)
         if not any(hasattr(part, "coded") for part in self._hf.modules()):
             return 16
@@ -104,17 +133,30 @@ class CpuBackend(ImageKernel):
         self._drop_matrices(self._model)
 
         def matrices() -> Iterator[tuple[Any, str, int, Callable[[], Tensor]]]:
-            for described, layer in zip(self._model.layer[: self._model.layers], layers, strict=True):
+            for described, layer in zip(
+                self._model.layer[: self._model.layers], layers, strict=True
+            ):
                 codes = grouped.matrices(layer)
                 for name in matrices_of(described):
                     packed = whole.pop(getattr(described, name))
-                    yield described, name, packed.numel(), codes.get(name) or partial(grouped.whole, packed)
+                    yield (
+                        described,
+                        name,
+                        packed.numel(),
+                        codes.get(name) or partial(grouped.whole, packed),
+                    )
             packed = whole.pop(self._model.head)
-            codes = grouped.coded(head) if hasattr(head, "coded") else partial(grouped.whole, packed)
+            codes = (
+                grouped.coded(head)
+                if hasattr(head, "coded")
+                else partial(grouped.whole, packed)
+            )
             yield self._model, "head", packed.numel(), codes
 
         weights = placed = 0
-        for described, name, count, codes in in_parallel(lambda one: (*one[:3], one[3]()), matrices()):
+        for described, name, count, codes in in_parallel(
+            lambda one: (*one[:3], one[3]()), matrices()
+        ):
             weights, placed = weights + count, placed + 1
             setattr(described, name, self._hold(codes))
         self._model.coding = forward.GROUPS
@@ -122,43 +164,65 @@ class CpuBackend(ImageKernel):
         return sum(8 * codes.numel() for codes in self._held[-placed:]) / weights
 
     def _keep_table(self) -> None:
-        """Keep the embeddings apart, if they are tied and looked up in the packed head; else let go of that."""
+        """Keep the embeddings apart, if they are tied and looked up in the packed head;
+        else let go of that.
+        """
         if self._model.embedding:
-            self._table, self._model.table, self._model.table_rows = self._table.new_empty(0), None, 0
+            self._table = self._table.new_empty(0)
+            self._model.table = None
+            self._model.table_rows = 0
         else:
             self._table = self._table.clone()
             self._model.table = self._keep(self._table)
 
     def quantize_kv(self) -> None:
-        """Hold the keys and values of sequences opened from now on in 8 bits. None may be open."""
+        """Hold the keys and values of sequences opened from now on in 8 bits.
+
+        None may be open.
+        """
         old, self.pool = self.pool, rows_of(self._hf, forward.BYTES)
-        self.pool.prefixes.recurrent, self.pool.spare = old.prefixes.recurrent, old.spare
+        self.pool.prefixes.recurrent = old.prefixes.recurrent
+        self.pool.spare = old.spare
         self.pool.attach(self._model.layer[: self._model.layers])
         self.describe(self._model, self._words, self.weight_bytes)
 
     def read_hidden(
         self, reads: List[Read], layers: List[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        logits = torch.empty(sum(read.keep for read in reads), self._model.vocab, dtype=torch.float32)
+        logits = torch.empty(
+            sum(read.keep for read in reads), self._model.vocab, dtype=torch.float32
+        )
         forward = self._prepare(reads, logits)
-        states = torch.empty(forward.rows, len(layers) * self._model.hidden, dtype=torch.float32)
+        states = torch.empty(
+            forward.rows, len(layers) * self._model.hidden, dtype=torch.float32
+        )
         numbers = (c_int64 * len(layers))(*layers)
-        forward.hidden_layer_count, forward.hidden_layers = len(layers), ctypes.addressof(numbers)
+        forward.hidden_layer_count = len(layers)
+        forward.hidden_layers = ctypes.addressof(numbers)
         forward.hidden_states = states.data_ptr()
-        self._library.foreword_forward(byref(self._model), byref(forward), self._threads)
+        self._library.foreword_forward(
+            byref(self._model), byref(forward), self._threads
+        )
         self._note(reads)
         return logits, states
 
-    def lm_head(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+    def lm_head(
+        self, hidden: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "rows vocab"]:
         lm_head = forward.Model.from_buffer_copy(self._model)
-        lm_head.layers, lm_head.norm, lm_head.logit_cap, lm_head.logit_scale = 0, None, 0, 0
+        lm_head.layers = 0
+        lm_head.norm = None
+        lm_head.logit_cap = 0
+        lm_head.logit_scale = 0
         return multiplied(self._library, lm_head, self._scratch, hidden, self._threads)
 
     def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
         """Return the embeddings of tokens, as the model computes them."""
         if self._model.embedding:
             return self._hf.get_input_embeddings()(tokens)
-        return looked_up(self._table, tokens) * _embed_scale(self._hf.get_input_embeddings())
+        return looked_up(self._table, tokens) * _embed_scale(
+            self._hf.get_input_embeddings()
+        )
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
         config, layers = model.config.get_text_config(), parts_of(model)
@@ -168,8 +232,12 @@ class CpuBackend(ImageKernel):
         self._experts = None if routed is None else experts.sizes(routed)
         dim, parts = head_size(model), architectures.linears(first)["qkv"]
         query_width = architectures.shape(parts[0])[0]
-        bare, centred = architectures.plain(first), architectures.centred(architectures.last_norm(model))
-        broad = any(norm.weight.numel() > dim for norm in architectures.head_norms(first).values())
+        bare = architectures.plain(first)
+        centred = architectures.centred(architectures.last_norm(model))
+        broad = any(
+            norm.weight.numel() > dim
+            for norm in architectures.head_norms(first).values()
+        )
         array = (forward.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
@@ -177,34 +245,60 @@ class CpuBackend(ImageKernel):
         embeddings: Any = model.get_input_embeddings()
         lm_head, learned = architectures.lm_head(model), architectures.places(model)
         vocab, hidden = lm_head.weight.shape
-        scaling = getattr(config, "logit_scale", None) or 1 / getattr(config, "logits_scaling", 1)
-        head, self._tied = self._pack(lm_head.weight), embeddings.weight is lm_head.weight
+        scaling = getattr(config, "logit_scale", None) or 1 / getattr(
+            config, "logits_scaling", 1
+        )
+        head = self._pack(lm_head.weight)
+        self._tied = embeddings.weight is lm_head.weight
         dropped = self._owned and self._tied and not self.shares_embeddings
         self._table = self._held[-1]
         if self._owned and (dropped or not self._tied):
             drop_weights(lm_head)
         vectors = {name: self._keep(vector) for name, vector in around(model).items()}
         if dropped:
-            embeddings.weight = nn.Parameter(embeddings.weight.new_empty(0), requires_grad=False)
+            embeddings.weight = nn.Parameter(
+                embeddings.weight.new_empty(0), requires_grad=False
+            )
         return forward.Model(
-            len(layers), hidden, queries, kv_head_count(model), dim,
-            max(map(inside, layers)), vocab, _eps(architectures.last_norm(model)), attention.scaling,
+            len(layers),
+            hidden,
+            queries,
+            kv_head_count(model),
+            dim,
+            max(map(inside, layers)),
+            vocab,
+            _eps(architectures.last_norm(model)),
+            attention.scaling,
             None if dropped else self._keep(embeddings.weight.detach()),
-            vectors.pop("norm"), head, array, table=head, table_rows=len(self._table),
-            activation=activation(config, plain=bare), broad=broad,
-            embedding_scale=getattr(body(model), "embedding_multiplier", _embed_scale(embeddings)),
-            score_cap=(type(body(model)).__name__ == CAPPED and config.attn_logit_softcapping) or 0,
+            vectors.pop("norm"),
+            head,
+            array,
+            table=head,
+            table_rows=len(self._table),
+            activation=activation(config, plain=bare),
+            broad=broad,
+            embedding_scale=getattr(
+                body(model), "embedding_multiplier", _embed_scale(embeddings)
+            ),
+            score_cap=(
+                type(body(model)).__name__ == CAPPED and config.attn_logit_softcapping
+            )
+            or 0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
             residual_scale=getattr(config, "residual_multiplier", 1),
             logit_scale=0 if scaling == 1 else scaling,
-            query_stride=2 * dim if len(parts) == 3 and query_width == 2 * queries * dim else 0,
+            query_stride=2 * dim
+            if len(parts) == 3 and query_width == 2 * queries * dim
+            else 0,
             experts=None if self._experts is None else ctypes.pointer(self._experts),
             position_embedding=None if learned is None else self._keep(learned),
             position_count=0 if learned is None else len(learned),
-            centred=centred, plain=bare, parallel=architectures.parallel(first),
+            centred=centred,
+            plain=bare,
+            parallel=architectures.parallel(first),
             norm_after_rotary=architectures.has(attention, "query_layernorm"),
             **vectors,
-        )  # fmt: skip
+        )
 
     def _describe_layer(self, described: forward.Layer, layer: Any) -> None:
         super()._describe_layer(described, layer)
@@ -217,30 +311,65 @@ class CpuBackend(ImageKernel):
 
 
 def _embed_scale(embeddings: Any) -> float:
-    """Return the factor that the model multiplies embeddings by, rounded as the model rounds it."""
-    return float(getattr(embeddings, "embed_scale", torch.ones((), dtype=torch.float32)).to(embeddings.weight.dtype))
+    """Return the factor that the model multiplies embeddings by, rounded as the model
+    rounds it.
+    """
+    return float(
+        getattr(embeddings, "embed_scale", torch.ones((), dtype=torch.float32)).to(
+            embeddings.weight.dtype
+        )
+    )
 
 
 def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
     """Return the rotary embedding of each layer; None = it has none."""
-    inner, config, layers = body(model), model.config.get_text_config(), parts_of(model)
-    rotary = next((getattr(inner, name) for name in ("rotary_emb", "pos_emb") if hasattr(inner, name)), None)
+    inner = body(model)
+    config = model.config.get_text_config()
+    layers = parts_of(model)
+    rotary = next(
+        (
+            getattr(inner, name)
+            for name in ("rotary_emb", "pos_emb")
+            if hasattr(inner, name)
+        ),
+        None,
+    )
     if rotary is None:
         return [None] * len(layers)
     if type(inner).__name__.startswith("Cohere"):
         rotary = partial(_half_split, rotary)
     if type(inner).__name__.startswith("GptOss"):
         rotary = partial(_doubled, rotary)
-    if section := next((rope["mrope_section"] for rope in ropes(config) if "mrope_section" in rope), None):
+    if section := next(
+        (rope["mrope_section"] for rope in ropes(config) if "mrope_section" in rope),
+        None,
+    ):
         rotary = partial(_multimodal, rotary, section)
-    kinds = config.layer_types if ropes(config) != [config.rope_parameters] else [None] * len(layers)
-    by_kind = {kind: rotary if kind is None else partial(rotary, layer_type=kind) for kind in set(kinds)}
-    return [by_kind[kind] if architectures.turns(layer) else None for kind, layer in zip(kinds, layers, strict=True)]
+    kinds = (
+        config.layer_types
+        if ropes(config) != [config.rope_parameters]
+        else [None] * len(layers)
+    )
+    by_kind = {
+        kind: rotary if kind is None else partial(rotary, layer_type=kind)
+        for kind in set(kinds)
+    }
+    return [
+        by_kind[kind] if architectures.turns(layer) else None
+        for kind, layer in zip(kinds, layers, strict=True)
+    ]
 
 
-def _half_split(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return interleaved angles (each twice, side by side) in the half-split layout of the other models."""
-    cos, sin = (torch.cat([table[..., ::2], table[..., 1::2]], dim=-1) for table in rotary(like, positions))
+def _half_split(
+    rotary: Rotary, like: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return interleaved angles (each twice, side by side) in the half-split layout of
+    the other models.
+    """
+    cos, sin = (
+        torch.cat([table[..., ::2], table[..., 1::2]], dim=-1)
+        for table in rotary(like, positions)
+    )
     return cos, sin
 
 
@@ -250,20 +379,35 @@ def _doubled(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, T
     return cos, sin
 
 
-def _multimodal(rotary: Rotary, section: list[int], like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return multimodal angles (M-RoPE); a position of text is the same in all three directions."""
-    cos, sin = (joined(table, section) for table in rotary(like, positions.expand(3, -1, -1)))
+def _multimodal(
+    rotary: Rotary, section: list[int], like: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return multimodal angles (M-RoPE); a position of text is the same in all three
+    directions.
+    """
+    cos, sin = (
+        joined(table, section) for table in rotary(like, positions.expand(3, -1, -1))
+    )
     return cos, sin
 
 
-def joined(table: Float[Tensor, "*grid 1 position dim"], section: list[int]) -> Float[Tensor, "1 position dim"]:
-    """Return angles of which each part of a head's dimensions has those of its direction.
+def joined(
+    table: Float[Tensor, "*grid 1 position dim"], section: list[int]
+) -> Float[Tensor, "1 position dim"]:
+    """Return angles of which each part of a head's dimensions has those of its
+    direction.
 
     Some versions of transformers do so in the rotary embedding, others in attention.
     """
     if table.dim() == 3:
         return table
-    return torch.cat([part[number % 3] for number, part in enumerate(table.split(section * 2, dim=-1))], dim=-1)
+    return torch.cat(
+        [
+            part[number % 3]
+            for number, part in enumerate(table.split(section * 2, dim=-1))
+        ],
+        dim=-1,
+    )
 
 
 def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:
@@ -274,10 +418,19 @@ def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:
     for rope in ropes(config):
         if beta := rope.get("llama_4_scaling_beta"):
             length = rope["original_max_position_embeddings"]
-            return lambda positions: 1 + beta * torch.log(1 + torch.floor(positions / length))
+            return lambda positions: (
+                1 + beta * torch.log(1 + torch.floor(positions / length))
+            )
     return None
 
 
 def _eps(norm: Any) -> float:
     """Return the epsilon of a norm; 1e-5 for the one kind that does not name it."""
-    return next((getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), 1e-5)
+    return next(
+        (
+            getattr(norm, name)
+            for name in ("eps", "variance_epsilon")
+            if hasattr(norm, name)
+        ),
+        1e-5,
+    )

@@ -1,4 +1,6 @@
-"""The experts of a layer: their weights in the layout of csrc/experts.c, and back in the Hugging Face module."""
+"""The experts of a layer: their weights in the layout of csrc/experts.c, and back in
+the Hugging Face module.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from foreword.native import forward
 from foreword.native.forward import LANES
 
 MATRICES = ("gate_up_proj", "down_proj")
-"""Matrices of all experts of a layer, [expert, outputs, depth]; gate rows come before up rows.
+"""Matrices of all experts of a layer, [expert, outputs, depth]; gate rows come before
+up rows.
 
 Gpt-oss has [expert, depth, outputs], and alternates gate and up."""
 SHARED = ("gate_proj", "up_proj", "down_proj")
@@ -30,12 +33,19 @@ def consulted(model: nn.Module) -> bool:
 def sizes(layer: Any) -> forward.Experts:
     """Return the sizes of the experts and how router weights are computed."""
     mlp = block(layer)
-    router, inner, shared = _router(mlp), _inner(mlp), _shared(mlp)
+    router = _router(mlp)
+    inner = _inner(mlp)
+    shared = _shared(mlp)
     return forward.Experts(
-        mlp.experts.num_experts, router.top_k, shared.in_features // inner if shared else 0, inner,
-        sigmoid=hasattr(router, "routed_scaling_factor"), normed=getattr(router, "norm_topk_prob", True),
-        gated=shared is not None, scale=getattr(router, "routed_scaling_factor", 1),
-    )  # fmt: skip
+        mlp.experts.num_experts,
+        router.top_k,
+        shared.in_features // inner if shared else 0,
+        inner,
+        sigmoid=hasattr(router, "routed_scaling_factor"),
+        normed=getattr(router, "norm_topk_prob", True),
+        gated=shared is not None,
+        scale=getattr(router, "routed_scaling_factor", 1),
+    )
 
 
 def unfit(layer: Any) -> str | None:
@@ -43,65 +53,104 @@ def unfit(layer: Any) -> str | None:
     mlp = block(layer)
     inner, shared = _inner(mlp), _shared(mlp)
     hidden = mlp.experts.hidden_size if _alternates(mlp) else mlp.experts.hidden_dim
-    if inner % LANES or hidden % (2 * LANES) or (shared is not None and shared.in_features % inner):
+    if (
+        inner % LANES
+        or hidden % (2 * LANES)
+        or (shared is not None and shared.in_features % inner)
+    ):
         return "its experts have unusual sizes"
     return None
 
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
-    """Return the matrices of all experts, one after the other, and the router's, under the names of the C struct.
+    """Return the matrices of all experts, one after the other, and the router's, under
+    the names of the C struct.
 
-    A shared expert is cut into experts of the regular size; their outputs add up to its output.
+    A shared expert is cut into experts of the regular size; their outputs add up to its
+    output.
     """
     mlp = block(layer)
     gate_up, down = (mlp.experts.get_parameter(name) for name in MATRICES)
     if _alternates(mlp):
-        gate_up, down = gate_up.transpose(1, 2).unflatten(1, (-1, 2)), down.transpose(1, 2)
+        gate_up = gate_up.transpose(1, 2).unflatten(1, (-1, 2))
+        down = down.transpose(1, 2)
         gate_up = gate_up.transpose(1, 2).flatten(1, 2)
     router = [_router(mlp).weight]
     if _shared(mlp) is not None:
         inner = _inner(mlp)
-        gate, up, last = (mlp.shared_expert.get_submodule(name).weight for name in SHARED)
-        pieces = torch.cat([gate.unflatten(0, (-1, inner)), up.unflatten(0, (-1, inner))], dim=1)
+        gate, up, last = (
+            mlp.shared_expert.get_submodule(name).weight for name in SHARED
+        )
+        pieces = torch.cat(
+            [gate.unflatten(0, (-1, inner)), up.unflatten(0, (-1, inner))], dim=1
+        )
         gate_up = torch.cat([gate_up, pieces])
         down = torch.cat([down, last.unflatten(1, (-1, inner)).transpose(0, 1)])
         router.append(mlp.shared_expert_gate.weight)
     halves = (half.unflatten(1, (-1, LANES)) for half in gate_up.chunk(2, dim=1))
     return {
-        "router": torch.cat([weight.to(router[-1].device) for weight in router]),  # "meta" if it comes from a file
+        # "meta" if it comes from a file
+        "router": torch.cat([weight.to(router[-1].device) for weight in router]),
         "gate_up": torch.stack([*halves], dim=2).flatten(0, 3),
         "down": down.flatten(0, 1),
     }
 
 
 def parts(layer: Any) -> list[nn.Module]:
-    """Return the experts, and the linear layers of a shared expert: all but the router."""
+    """Return the experts, and the linear layers of a shared expert: all but
+    the router.
+    """
     mlp = block(layer)
-    shared = [mlp.shared_expert.get_submodule(name) for name in SHARED] if _shared(mlp) is not None else []
+    shared = (
+        [mlp.shared_expert.get_submodule(name) for name in SHARED]
+        if _shared(mlp) is not None
+        else []
+    )
     return [mlp.experts, *shared]
 
 
 def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
-    """Return what makes the same matrices in few bits, but for the router and those that are not held so."""
-    mlp, inner, (own_part, *shared_parts) = block(layer), _inner(block(layer)), parts(layer)
+    """Return what makes the same matrices in few bits, but for the router and those
+    that are not held so.
+    """
+    mlp = block(layer)
+    inner = _inner(block(layer))
+    (own_part, *shared_parts) = parts(layer)
     own: dict[str, Matrix] = getattr(own_part, "coded", {})
-    shared = [cast(Matrix, part.coded) for part in shared_parts if hasattr(part, "coded")]
-    if len(own) < len(MATRICES) or len(shared) < len(shared_parts) or any(inner % one.read().group for one in shared):
+    shared = [
+        cast(Matrix, part.coded) for part in shared_parts if hasattr(part, "coded")
+    ]
+    if (
+        len(own) < len(MATRICES)
+        or len(shared) < len(shared_parts)
+        or any(inner % one.read().group for one in shared)
+    ):
         return {}
 
     def gate_up() -> Coded:
         pieces = [own[MATRICES[0]].read()]
         if shared:
             both = joined([one.read() for one in shared[:2]])
-            pieces.append(both.rows(torch.arange(len(both.codes)).view(2, -1, inner).transpose(0, 1).flatten()))
+            pieces.append(
+                both.rows(
+                    torch.arange(len(both.codes))
+                    .view(2, -1, inner)
+                    .transpose(0, 1)
+                    .flatten()
+                )
+            )
         whole = joined(pieces)
-        return whole.rows(_panels(torch.arange(len(whole.codes)), inner, alternates=_alternates(mlp)))
+        return whole.rows(
+            _panels(torch.arange(len(whole.codes)), inner, alternates=_alternates(mlp))
+        )
 
     def down() -> Coded:
         last = shared[2].read() if shared else None
         columns = torch.arange(inner * sizes(layer).shared).split(inner)
         pieces = [last.columns(each) for each in columns] if last is not None else []
-        return joined([own[MATRICES[1]].read(), *(piece for piece in pieces if piece is not None)])
+        return joined(
+            [own[MATRICES[1]].read(), *(piece for piece in pieces if piece is not None)]
+        )
 
     return {"gate_up": gate_up, "down": down}
 
@@ -116,14 +165,20 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "numbers"]]:
         result["expert_bias"] = bias
     if _alternates(mlp):
         own, router = mlp.experts, _router(mlp).bias
-        result["up_bias"] = _panels(own.gate_up_proj_bias.flatten(), _inner(mlp), alternates=True)
+        result["up_bias"] = _panels(
+            own.gate_up_proj_bias.flatten(), _inner(mlp), alternates=True
+        )
         result["down_bias"] = own.down_proj_bias.flatten()
-        result["router_bias"] = torch.cat([router, router.new_zeros(-len(router) % LANES)])
+        result["router_bias"] = torch.cat(
+            [router, router.new_zeros(-len(router) % LANES)]
+        )
     return {name: vector.detach().float() for name, vector in result.items()}
 
 
 def _panels(outputs: Tensor, inner: int, *, alternates: bool) -> Tensor:
-    """Return the outputs of gates and ups in the order of panels: 16 gates, then their ups."""
+    """Return the outputs of gates and ups in the order of panels: 16 gates, then their
+    ups.
+    """
     if alternates:
         return outputs.view(-1, inner // LANES, LANES, 2).transpose(2, 3).flatten()
     return outputs.view(-1, 2, inner // LANES, LANES).transpose(1, 2).flatten()
@@ -142,10 +197,16 @@ def restore(
     down: BFloat16[Tensor, "more inner"],
     router: BFloat16[Tensor, "experts hidden"],
 ) -> None:
-    """Give the experts, and a shared expert, their weights back, from the rows of `products`."""
+    """Give the experts, and a shared expert, their weights back, from the rows of
+    `products`.
+    """
     mlp, (hidden, inner) = block(layer), (gate_up.shape[1], down.shape[1])
     own = mlp.experts.num_experts
-    every = gate_up.view(-1, inner // LANES, 2, LANES, hidden).transpose(1, 2).reshape(-1, 2, inner, hidden)
+    every = (
+        gate_up.view(-1, inner // LANES, 2, LANES, hidden)
+        .transpose(1, 2)
+        .reshape(-1, 2, inner, hidden)
+    )
     downs = down.view(len(every), hidden, inner)
     if _alternates(mlp):
         both = every[:own].transpose(1, 2).flatten(1, 2)
@@ -168,7 +229,11 @@ def _router(mlp: Any) -> Any:
 
 
 def _inner(mlp: Any) -> int:
-    return mlp.experts.intermediate_size if _alternates(mlp) else mlp.experts.intermediate_dim
+    return (
+        mlp.experts.intermediate_size
+        if _alternates(mlp)
+        else mlp.experts.intermediate_dim
+    )
 
 
 def _alternates(mlp: Any) -> bool:

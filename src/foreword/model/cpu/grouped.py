@@ -1,4 +1,6 @@
-"""Packing of matrices in few bits for csrc/groups.c: a header, then strips of 16 outputs."""
+"""Packing of matrices in few bits for csrc/groups.c: a header, then strips of 16
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,26 @@ from foreword.native import forward
 from foreword.native.forward import LANES
 
 SIZES = (128, 64, 32, 16)
-"""Depths of a group in C; larger groups are split into the largest of these that divides them."""
+"""Depths of a group in C; larger groups are split into the largest of these that
+divides them.
+"""
 HALF = 16
 """Levels of 4 bits."""
 
 
 def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
-    """Return what packs the matrices of a layer whose parts are all codes, under the names of the C struct."""
+    """Return what packs the matrices of a layer whose parts are all codes, under the
+    names of the C struct.
+    """
     found = {}
     for name, parts in architectures.linears(layer).items():
         codes = [part.coded for part in parts if hasattr(part, "coded")]
         if len(codes) == len(parts):
             found[name] = partial(_arranged, layer, name, codes)
     if architectures.routed(layer):
-        found |= {name: partial(_made, make) for name, make in experts.codes(layer).items()}
+        found |= {
+            name: partial(_made, make) for name, make in experts.codes(layer).items()
+        }
     return found
 
 
@@ -43,18 +51,28 @@ def coded(head: Any) -> Callable[[], UInt8[Tensor, "bytes"]]:
 
 @torch.no_grad()
 def fill(model: PreTrainedModel, layers: List[Any]) -> None:
-    """Read the weights without storage that are not multiplied in few bits: of routers, and beside whole matrices."""
+    """Read the weights without storage that are not multiplied in few bits: of routers,
+    and beside whole matrices.
+    """
     taken = {architectures.lm_head(model)}
     for layer in layers:
         names = matrices(layer)
-        taken |= {part for name, parts in architectures.linears(layer).items() if name in names for part in parts}
+        for name, parts in architectures.linears(layer).items():
+            if name in names:
+                taken.update(parts)
         if architectures.routed(layer) and "gate_up" in names:
             taken |= {*experts.parts(layer)}
     for part in model.modules():
         held = vars(part).get("coded", {}) if part not in taken else {}
-        for name, matrix in ({"weight": held} if isinstance(held, Matrix) else held).items():
+        for name, matrix in (
+            {"weight": held} if isinstance(held, Matrix) else held
+        ).items():
             if (weight := part.get_parameter(name)).is_meta:
-                setattr(part, name, nn.Parameter(matrix.weights(weight.dtype), requires_grad=False))
+                setattr(
+                    part,
+                    name,
+                    nn.Parameter(matrix.weights(weight.dtype), requires_grad=False),
+                )
 
 
 def _made(make: Callable[[], Coded]) -> UInt8[Tensor, "bytes"]:
@@ -66,16 +84,23 @@ def _arranged(layer: Any, name: str, parts: List[Matrix]) -> UInt8[Tensor, "byte
     matrix = joined([part.read() for part in parts])
     order = architectures.order(layer) if name == "qkv" else None
     if name == "gate_up" and not architectures.plain(layer):
-        order = torch.arange(len(matrix.codes)).view(2, -1, LANES).transpose(0, 1).flatten()
+        order = (
+            torch.arange(len(matrix.codes)).view(2, -1, LANES).transpose(0, 1).flatten()
+        )
     return packed(matrix if order is None else matrix.rows(order))
 
 
 def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
-    """Return the bytes of a matrix in groups. Outputs beyond the last, up to a whole strip, are zero."""
+    """Return the bytes of a matrix in groups.
+
+    Outputs beyond the last, up to a whole strip, are zero.
+    """
     matrix = _split(_padded(matrix))
     strips, groups = len(matrix.codes) // LANES, matrix.groups
     kind, tops, each = _field(matrix.scale, groups)
-    parts, heads, span = [each], tops, groups // matrix.scale.values.shape[1]
+    parts = [each]
+    heads = tops
+    span = groups // matrix.scale.values.shape[1]
     offset_kind = 0
     if matrix.offset is not None:
         offset_kind, tops, each = _offset(matrix, groups)
@@ -83,25 +108,34 @@ def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
         if tops:
             span = groups // matrix.offset.values.shape[1]
     bits = 4 if len(matrix.levels) <= HALF else 8
-    body = torch.cat([*(_strips(part, strips) for part in parts), _codes(matrix, bits, strips)], dim=2)
+    body = torch.cat(
+        [*(_strips(part, strips) for part in parts), _codes(matrix, bits, strips)],
+        dim=2,
+    )
     if heads:
         spans = groups // span
         head = torch.cat([_strips(one, strips) for one in heads], dim=2)
         body = torch.cat([head, body.view(strips, spans, -1)], dim=2)
-    header = forward.Grouped(bits, matrix.group, span if heads else 0, kind, offset_kind, body[0].numel())
+    header = forward.Grouped(
+        bits, matrix.group, span if heads else 0, kind, offset_kind, body[0].numel()
+    )
     if bits == 4:
         header.level[:] = (matrix.levels.tolist() + [0] * HALF)[:HALF]
     return _headed(header, body)
 
 
 def whole(matrix: BFloat16[Tensor, "outputs depth"]) -> UInt8[Tensor, "bytes"]:
-    """Return the bytes of a packed matrix of bfloat16, behind the header of one without groups."""
+    """Return the bytes of a packed matrix of bfloat16, behind the header of one without
+    groups.
+    """
     return _headed(forward.Grouped(16), matrix.view(torch.uint8))
 
 
 def _headed(header: forward.Grouped, body: Tensor) -> UInt8[Tensor, "bytes"]:
     header.matrix = len(bytes(header)) + body.numel()
-    return torch.cat([torch.frombuffer(bytearray(bytes(header)), dtype=torch.uint8), body.flatten()])
+    return torch.cat(
+        [torch.frombuffer(bytearray(bytes(header)), dtype=torch.uint8), body.flatten()]
+    )
 
 
 def _padded(matrix: Coded) -> Coded:
@@ -130,8 +164,12 @@ def _split(matrix: Coded) -> Coded:
 
 
 def _field(scales: Scales, groups: int) -> tuple[int, list[Tensor], Tensor]:
-    """Return how numbers are stored, those of each span, and those of each group: the smallest form that is exact."""
-    if scales.factors is not None and bool((scales.factors >= -128).all() and (scales.factors <= 127).all()):
+    """Return how numbers are stored, those of each span, and those of each group: the
+    smallest form that is exact.
+    """
+    if scales.factors is not None and bool(
+        (scales.factors >= -128).all() and (scales.factors <= 127).all()
+    ):
         return forward.FACTOR, [scales.values], scales.factors.to(torch.int8)
     values = scales.dense(groups)
     if torch.equal(values.bfloat16().float(), values):
@@ -142,13 +180,24 @@ def _field(scales: Scales, groups: int) -> tuple[int, list[Tensor], Tensor]:
 
 
 def _offset(matrix: Coded, groups: int) -> tuple[int, list[Tensor], Tensor]:
-    """Return the same of offsets. Zero points, which the scale multiplies, are stored alone."""
+    """Return the same of offsets.
+
+    Zero points, which the scale multiplies, are stored alone.
+    """
     scale, offset = matrix.scale, matrix.offset
     assert offset is not None
-    if offset.factors is not None and scale.factors is None and torch.equal(offset.values, scale.values):
+    if (
+        offset.factors is not None
+        and scale.factors is None
+        and torch.equal(offset.values, scale.values)
+    ):
         return forward.ZERO, [], offset.factors.to(torch.int8)
     kind, tops, each = _field(offset, groups)
-    if kind == forward.FACTOR and scale.factors is not None and offset.values.shape != scale.values.shape:
+    if (
+        kind == forward.FACTOR
+        and scale.factors is not None
+        and offset.values.shape != scale.values.shape
+    ):
         return forward.F32, [], offset.dense(groups)  # both share their spans
     return kind, tops, each
 
@@ -159,14 +208,26 @@ def _strips(numbers: Tensor, strips: int) -> UInt8[Tensor, "strips groups bytes"
     return apart.view(torch.uint8)
 
 
-def _codes(matrix: Coded, bits: int, strips: int) -> UInt8[Tensor, "strips groups bytes"]:
+def _codes(
+    matrix: Coded, bits: int, strips: int
+) -> UInt8[Tensor, "strips groups bytes"]:
     codes, groups = matrix.codes, matrix.groups
     if bits == 8:
         low = int(matrix.levels[0])
-        steps = torch.equal(matrix.levels, torch.arange(low, low + len(matrix.levels)).to(torch.int8))
-        codes = codes + low % 256 if steps else matrix.levels.view(torch.uint8)[codes.int()]
-    quads = codes.view(torch.int32).view(strips, LANES, groups, -1)  # moved whole, several times faster than by bytes
+        steps = torch.equal(
+            matrix.levels, torch.arange(low, low + len(matrix.levels)).to(torch.int8)
+        )
+        codes = (
+            codes + low % 256 if steps else matrix.levels.view(torch.uint8)[codes.int()]
+        )
+    # moved whole, several times faster than by bytes
+    quads = codes.view(torch.int32).view(strips, LANES, groups, -1)
     if bits != 8:
         low, high = quads.unflatten(-1, (-1, 2)).unbind(-1)
         quads = low | high << 4
-    return quads.permute(0, 2, 3, 1).contiguous().view(torch.uint8).view(strips, groups, -1)
+    return (
+        quads.permute(0, 2, 3, 1)
+        .contiguous()
+        .view(torch.uint8)
+        .view(strips, groups, -1)
+    )

@@ -1,4 +1,6 @@
-"""Provides the images of sequences to the C forward: rows in place of embeddings, their angles, keys they attend to."""
+"""Provides the images of sequences to the C forward: rows in place of embeddings, their
+angles, keys they attend to.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +31,41 @@ class Seen:
 
     images: ImageRows
     layers: List[Float[Tensor, "rows hidden"]]
-    """What is put in the place of the embeddings of its rows, then what is added before each later layer."""
+    """What is put in the place of the embeddings of its rows, then what is added before
+    each later layer.
+    """
     angles: Mapping[Rotary, tuple[Tensor, ...]]
     """Angles of the same rows; empty where positions count tokens."""
     positions: List[int]
     """Positions of the prompt's text, where they do not count tokens."""
     reach: Mapping[bool, Int[Tensor, "tokens 2"]]
-    """By whether a layer has a window: first key and the one after the last of each token of the prompt."""
+    """By whether a layer has a window: first key and the one after the last of each
+    token of the prompt.
+    """
 
     shift: int
-    """Difference between the positions of what follows the prompt, and those that count tokens."""
+    """Difference between the positions of what follows the prompt, and those that count
+    tokens.
+    """
 
     def within(self, read: Read) -> range:
-        """Return the tokens of a read that are between the first placeholder and the last."""
-        start, stop = max(read.start, self.images.start), min(read.start + len(read.tokens), self.images.stop)
+        """Return the tokens of a read that are between the first placeholder and the
+        last.
+        """
+        start = max(read.start, self.images.start)
+        stop = min(read.start + len(read.tokens), self.images.stop)
         return range(start, max(start, stop))
 
 
 class ImageKernel(Kernel):
     """A C forward over sequences with images."""
 
-    def __init__(self, rows: Rows, turns: List[Rotary | None], multiplier: float = 1) -> None:
-        """`multiplier`: factor of the embeddings that the model's own code gives to its layers."""
+    def __init__(
+        self, rows: Rows, turns: List[Rotary | None], multiplier: float = 1
+    ) -> None:
+        """`multiplier`: factor of the embeddings that the model's own code gives to its
+        layers.
+        """
         super().__init__(rows, turns)
         self._images: dict[int, Seen] = {}
         self._multiplier = multiplier
@@ -59,11 +74,13 @@ class ImageKernel(Kernel):
     def see(self, id: int, images: ImageRows) -> None:
         """Set the images of an open sequence, before its first read.
 
-        Raises InvalidRequest where its layers are given something of them that the C code does not have.
+        Raises InvalidRequest where its layers are given something of them that the C
+        code does not have.
         """
         if set(images.inputs) != {EMBEDDINGS} or len(images.deep) >= self._model.layers:
             raise InvalidRequest(
-                "cannot read images on backend 'native': the layers of this model are given more of them than it "
+                "cannot read images on backend 'native': the layers of this model are "
+                "given more of them than it "
                 "reads. Load the model with backend='pool'"
             )
         embeddings = images.inputs[EMBEDDINGS][0].float() * self._multiplier
@@ -81,16 +98,21 @@ class ImageKernel(Kernel):
             places = places[:, None] if len(places) > 1 else places
             for rotary in filter(None, dict.fromkeys(self._turns)):
                 angles[rotary] = tuple(
-                    table.float().flatten(0, -2) for table in rotary(torch.zeros(1, dtype=torch.float32), places)
+                    table.float().flatten(0, -2)
+                    for table in rotary(torch.zeros(1, dtype=torch.float32), places)
                 )
-        reach = {kind: ends + torch.tensor([0, 1]) for kind, ends in images.reach.items()}
+        reach = {
+            kind: ends + torch.tensor([0, 1]) for kind, ends in images.reach.items()
+        }
         self._images[id] = Seen(images, layers, angles, positions, reach, shift)
 
     def close(self, id: int) -> None:
         super().close(id)
         self._images.pop(id, None)
 
-    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> forward.Forward:
+    def _prepare(
+        self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN
+    ) -> forward.Forward:
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
         if self._images:
             self._place(forward, reads, beyond)
@@ -101,13 +123,24 @@ class ImageKernel(Kernel):
     def _place(self, forward: forward.Forward, reads: List[Read], beyond: int) -> None:
         """Give rows their positions where those do not count tokens.
 
-        Rows of images have several, so each has angles of its own, after those of all positions.
+        Rows of images have several, so each has angles of its own, after those of all
+        positions.
         """
-        placed = [seen for read in reads if (seen := self._images.get(read.id)) is not None and seen.positions]
+        placed = [
+            seen
+            for read in reads
+            if (seen := self._images.get(read.id)) is not None and seen.positions
+        ]
         if not placed:
             return
-        spare = sum(len(seen.within(read)) for read in reads if (seen := self._images.get(read.id)) in placed)
-        self._reach(forward.longest + max(0, *(seen.shift for seen in placed)), spare + beyond)
+        spare = sum(
+            len(seen.within(read))
+            for read in reads
+            if (seen := self._images.get(read.id)) in placed
+        )
+        self._reach(
+            forward.longest + max(0, *(seen.shift for seen in placed)), spare + beyond
+        )
         positions, at = array("q"), self._reached
         for read in reads:
             seen = self._images.get(read.id)
@@ -115,15 +148,23 @@ class ImageKernel(Kernel):
             if seen not in placed:
                 positions.extend(places)
                 continue
-            rows, first, shift = seen.within(read), seen.images.start, seen.shift
+            rows = seen.within(read)
+            first = seen.images.start
+            shift = seen.shift
             for place in places:
                 if place in rows:
                     positions.append(at + place - rows.start)
                 else:
-                    positions.append(seen.positions[place] if place < len(seen.positions) else place + shift)
+                    positions.append(
+                        seen.positions[place]
+                        if place < len(seen.positions)
+                        else place + shift
+                    )
             for rotary, tables in seen.angles.items():
                 for table, own in zip(self._angles[rotary], tables, strict=True):
-                    table[at : at + len(rows)] = own[rows.start - first : rows.stop - first]
+                    table[at : at + len(rows)] = own[
+                        rows.start - first : rows.stop - first
+                    ]
             at += len(rows)
         self._alive.append(positions)
         forward.positions, _ = positions.buffer_info()
@@ -143,9 +184,12 @@ class ImageKernel(Kernel):
         addresses = array("q", bytes(ADDRESS * layers * row))
         for first, seen, rows in shown:
             for number, states in enumerate(seen.layers):
-                start, step = states[rows.start - seen.images.start].data_ptr(), states.stride(0) * states.itemsize
+                start = states[rows.start - seen.images.start].data_ptr()
+                step = states.stride(0) * states.itemsize
                 at = number * row + first
-                addresses[at : at + len(rows)] = array("q", range(start, start + step * len(rows), step))
+                addresses[at : at + len(rows)] = array(
+                    "q", range(start, start + step * len(rows), step)
+                )
         self._alive.append(addresses)
         (forward.image, _), forward.image_layers = addresses.buffer_info(), layers
 
@@ -160,4 +204,8 @@ class ImageKernel(Kernel):
 
     def _keys(self, read: Read) -> list[int]:
         seen = self._images.get(read.id)
-        return read.tokens if seen is None else seen.images.keys_of(read.start, read.tokens)
+        return (
+            read.tokens
+            if seen is None
+            else seen.images.keys_of(read.start, read.tokens)
+        )

@@ -1,4 +1,6 @@
-"""Packed weights in a file: the first layers are kept in memory, the others read in every forward (csrc/threads.c)."""
+"""Packed weights in a file: the first layers are kept in memory, the others read in
+every forward (csrc/threads.c).
+"""
 
 from __future__ import annotations
 
@@ -24,29 +26,48 @@ from foreword.native.huge_pages import LINE, Pages
 
 FILE, TABLE = "matrices.bin", "matrices.json"
 LAYOUT = 1
-"""Version of the packed matrices; increase it when their bytes change, so that old folders are ignored."""
+"""Version of the packed matrices; increase it when their bytes change, so that old
+folders are ignored.
+"""
 BLOCK = 4096
 """Bytes. Parts begin and end at multiples of it, as reads past the page cache need."""
 SLOTS = 2
 """Layers in memory of those that are read in every forward; as in csrc/threads.c."""
 SHARE = 0.75
-"""Of the free memory, for weights. The rest is for keys, values, and everything else."""
+"""Of the free memory, for weights.
+
+The rest is for keys, values, and everything else.
+"""
 FIXED = ("router",)
-"""Packed matrices of a layer that are always in memory, as the LM head and the embeddings are."""
+"""Packed matrices of a layer that are always in memory, as the LM head and the
+embeddings are.
+"""
 
 
 class Stream:
     """A thread that reads layers into slots, ahead of the forward that needs them."""
 
-    def __init__(self, file: Path, first: int, starts: List[int], slots: Tensor) -> None:
-        """`starts`: where the parts of the layers from `first` on start in the file, and the end of the last."""
+    def __init__(
+        self, file: Path, first: int, starts: List[int], slots: Tensor
+    ) -> None:
+        """`starts`: where the parts of the layers from `first` on start in the file,
+        and the end of the last.
+        """
         self._library, self._file = forward.needed(), file
         places = np.array(starts, dtype=np.int64)
         handle = self._library.foreword_stream(
-            os.fsencode(file), first, len(starts) - 1, places.ctypes.data, slots.data_ptr(), slots.shape[1]
+            os.fsencode(file),
+            first,
+            len(starts) - 1,
+            places.ctypes.data,
+            slots.data_ptr(),
+            slots.shape[1],
         )
         if not handle:
-            raise ModelError(f"cannot read {file} ahead: no thread was started. Raise the limit of threads (ulimit -u)")
+            raise ModelError(
+                f"cannot read {file} ahead: no thread was started. Raise the limit of "
+                "threads (ulimit -u)"
+            )
         self.handle: int = handle
         self.layers = len(starts) - 1
         self.slots = slots
@@ -55,11 +76,17 @@ class Stream:
     def check(self) -> None:
         """Raise ModelError if a read has failed, after which results are wrong."""
         if error := self._library.foreword_stream_failed(self.handle):
-            raise ModelError(f"cannot read weights from {self._file}: {os.strerror(error)}. Load the model again")
+            raise ModelError(
+                f"cannot read weights from {self._file}: {os.strerror(error)}. Load "
+                "the model again"
+            )
 
 
-def write(model: forward.Model, held: List[Tensor], table: Tensor, folder: Path) -> None:
-    """Write the matrices of a described model, which are among the tensors `held`, and a table of their places.
+def write(
+    model: forward.Model, held: List[Tensor], table: Tensor, folder: Path
+) -> None:
+    """Write the matrices of a described model, which are among the tensors `held`, and
+    a table of their places.
 
     `table`: the packed embeddings, if they are looked up in a packed matrix.
     """
@@ -67,15 +94,32 @@ def write(model: forward.Model, held: List[Tensor], table: Tensor, folder: Path)
     layers = model.layer[: model.layers]
     with (folder / FILE).open("wb") as file:
         parts = [_part(file, layer, matrices_of(layer), tensors) for layer in layers]
-        fixed = [_part(file, layer, [name for name in FIXED if getattr(layer, name)], tensors) for layer in layers]
-        around = _part(file, model, [name for name in ("head", "table") if getattr(model, name)], tensors)
+        fixed = [
+            _part(
+                file, layer, [name for name in FIXED if getattr(layer, name)], tensors
+            )
+            for layer in layers
+        ]
+        around = _part(
+            file,
+            model,
+            [name for name in ("head", "table") if getattr(model, name)],
+            tensors,
+        )
     (folder / TABLE).write_text(
-        json.dumps({"coding": model.coding, "layers": parts, "fixed": fixed, "around": around}), encoding="utf-8"
+        json.dumps(
+            {"coding": model.coding, "layers": parts, "fixed": fixed, "around": around}
+        ),
+        encoding="utf-8",
     )
 
 
-def _part(file: IO[bytes], owner: Any, names: List[str], tensors: Mapping[int, Tensor]) -> dict[str, Any]:
-    """Write matrices one after the other, from a multiple of BLOCK to one; return where each of them is in its part."""
+def _part(
+    file: IO[bytes], owner: Any, names: List[str], tensors: Mapping[int, Tensor]
+) -> dict[str, Any]:
+    """Write matrices one after the other, from a multiple of BLOCK to one; return where
+    each of them is in its part.
+    """
     start, places = file.tell(), dict[str, list[Any]]()
     for name in names:
         file.write(bytes(-file.tell() % LINE))
@@ -87,18 +131,26 @@ def _part(file: IO[bytes], owner: Any, names: List[str], tensors: Mapping[int, T
     return {"start": start, "stop": file.tell(), "places": places}
 
 
-def attach(model: forward.Model, folder: Path, free: int) -> tuple[list[Tensor], Stream | None]:
-    """Point a described model to the matrices in a folder; return the tensors that hold them, and what reads others.
+def attach(
+    model: forward.Model, folder: Path, free: int
+) -> tuple[list[Tensor], Stream | None]:
+    """Point a described model to the matrices in a folder; return the tensors that hold
+    them, and what reads others.
 
-    `free`: bytes of memory for weights. Layers that do not fit are read from the file in every forward.
+    `free`: bytes of memory for weights. Layers that do not fit are read from the file
+    in every forward.
     """
     table = json.loads((folder / TABLE).read_text(encoding="utf-8"))
-    path, pages, parts = folder / FILE, Pages(), table["layers"]
+    path = folder / FILE
+    pages = Pages()
+    parts = table["layers"]
     model.coding = table["coding"]
     layers = model.layer[: model.layers]
     with path.open("rb", buffering=0) as file:
         fixed = [(part, owner) for owner, part in _fixed(model, layers, table)]
-        held = [one for part, owner in fixed for one in _placed(file, pages, part, owner)]
+        held = [
+            one for part, owner in fixed for one in _placed(file, pages, part, owner)
+        ]
         sizes = [part["stop"] - part["start"] for part in parts]
         first = kept(sizes, free - sum(one.nbytes for one in held))
         for part, layer in zip(parts[:first], layers[:first], strict=True):
@@ -106,7 +158,9 @@ def attach(model: forward.Model, folder: Path, free: int) -> tuple[list[Tensor],
     if first == len(layers):
         return held, None
     slots = Pages().empty((SLOTS, max(sizes[first:])), torch.uint8)
-    for number, (layer, part) in enumerate(zip(layers[first:], parts[first:], strict=True)):
+    for number, (layer, part) in enumerate(
+        zip(layers[first:], parts[first:], strict=True)
+    ):
         _point(layer, part, slots[number % SLOTS])
     starts = [part["start"] for part in parts[first:]]
     return held, Stream(path, first, [*starts, parts[-1]["stop"]], slots)
@@ -118,7 +172,8 @@ def size(folder: Path) -> int:
 
 
 def kept(sizes: List[int], free: int) -> int:
-    """Return how many of the first layers to keep in memory: all, or those that leave a multiple of SLOTS.
+    """Return how many of the first layers to keep in memory: all, or those that leave a
+    multiple of SLOTS.
 
     A model has at least SLOTS layers.
     """
@@ -126,7 +181,11 @@ def kept(sizes: List[int], free: int) -> int:
         return len(sizes)
     ends = list(accumulate(sizes, initial=SLOTS * max(sizes)))[: len(sizes)]
     return max(
-        (first for first in range(len(sizes) % SLOTS, len(sizes), SLOTS) if ends[first] <= free),
+        (
+            first
+            for first in range(len(sizes) % SLOTS, len(sizes), SLOTS)
+            if ends[first] <= free
+        ),
         default=len(sizes) % SLOTS,
     )
 
@@ -135,10 +194,16 @@ def _fixed(
     model: forward.Model, layers: List[forward.Layer], table: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     yield model, table["around"]
-    yield from ((layer, part) for layer, part in zip(layers, table["fixed"], strict=True) if part["places"])
+    yield from (
+        (layer, part)
+        for layer, part in zip(layers, table["fixed"], strict=True)
+        if part["places"]
+    )
 
 
-def _placed(file: IO[bytes], pages: Pages, part: Mapping[str, Any], owner: Any) -> list[Tensor]:
+def _placed(
+    file: IO[bytes], pages: Pages, part: Mapping[str, Any], owner: Any
+) -> list[Tensor]:
     """Read a part into memory, and point its owner to it; return its matrices."""
     memory = pages.empty((part["stop"] - part["start"],), torch.uint8)
     file.seek(part["start"])
@@ -146,17 +211,26 @@ def _placed(file: IO[bytes], pages: Pages, part: Mapping[str, Any], owner: Any) 
     while done < len(view):
         got = file.readinto(view[done:])  # type: ignore[attr-defined] # a raw file
         if not got:
-            raise ModelError(f"cannot read {file.name}: it ends too early. Remove its folder and load the model again")
+            raise ModelError(
+                f"cannot read {file.name}: it ends too early. Remove its folder and "
+                "load the model again"
+            )
         done += got
     if hasattr(os, "posix_fadvise"):  # not on every system
-        os.posix_fadvise(file.fileno(), part["start"], len(view), os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(
+            file.fileno(), part["start"], len(view), os.POSIX_FADV_DONTNEED
+        )
     return _point(owner, part, memory)
 
 
-def _point(owner: Any, part: Mapping[str, Any], memory: UInt8[Tensor, "bytes"]) -> list[Tensor]:
+def _point(
+    owner: Any, part: Mapping[str, Any], memory: UInt8[Tensor, "bytes"]
+) -> list[Tensor]:
     matrices: list[Tensor] = []
     for name, (at, size, kind) in part["places"].items():
         dtype = getattr(torch, kind)
-        matrices.append(memory[at : at + math.prod(size) * dtype.itemsize].view(dtype).view(size))
+        matrices.append(
+            memory[at : at + math.prod(size) * dtype.itemsize].view(dtype).view(size)
+        )
         setattr(owner, name, matrices[-1].data_ptr())
     return matrices

@@ -1,4 +1,6 @@
-"""The CPU backend of models with recurrent layers (native/csrc/recurrent.c): states of sequences, and rereading."""
+"""The CPU backend of models with recurrent layers (native/csrc/recurrent.c): states of
+sequences, and rereading.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,25 @@ PIECE = 512
 
 
 def refused(model: PreTrainedModel) -> str | None:
-    """Return why the C backends cannot run this model, recurrent or not; None if they can."""
+    """Return why the C backends cannot run this model, recurrent or not; None if they
+    can.
+    """
     if is_seq2seq(model.config):
         return decoders.refused(model)
-    return supported.refused(model) or next(filter(None, map(_unfit, _states(model))), None)
+    return supported.refused(model) or next(
+        filter(None, map(_unfit, _states(model))), None
+    )
 
 
 def drive(model: PreTrainedModel, *, owned: bool = False) -> CpuBackend:
     """Return the C backend of any model that `refused` accepts."""
     if is_seq2seq(model.config):
         return decoders.DecoderBackend(model, owned=owned)
-    return RecurrentBackend(model, owned=owned) if _states(model) else CpuBackend(model, owned=owned)
+    return (
+        RecurrentBackend(model, owned=owned)
+        if _states(model)
+        else CpuBackend(model, owned=owned)
+    )
 
 
 def _states(model: Any) -> list[Any]:
@@ -57,13 +67,20 @@ def _states(model: Any) -> list[Any]:
 def _sizes(layer: Any) -> Recurrence:
     if hasattr(layer, "conv"):
         channels = layer.conv.conv.in_channels
-        return Recurrence(taps=layer.conv.conv_kernel_size, channels=channels, spread=3 * channels)
+        return Recurrence(
+            taps=layer.conv.conv_kernel_size, channels=channels, spread=3 * channels
+        )
     mixer = layer.linear_attn
     channels = 2 * mixer.key_dim + mixer.value_dim
     return Recurrence(
-        mixer.num_k_heads, mixer.num_v_heads, mixer.head_k_dim, mixer.head_v_dim, mixer.conv_kernel_size, channels,
+        mixer.num_k_heads,
+        mixer.num_v_heads,
+        mixer.head_k_dim,
+        mixer.head_v_dim,
+        mixer.conv_kernel_size,
+        channels,
         channels + mixer.value_dim + 2 * mixer.num_v_heads,
-    )  # fmt: skip
+    )
 
 
 def _unfit(layer: Any) -> str | None:
@@ -78,19 +95,23 @@ def _unfit(layer: Any) -> str | None:
         or not 2 <= sizes.taps <= MOST_TAPS
     ):
         return "its recurrent layers have unusual sizes"
-    if (sizes.heads and layer.linear_attn.activation != "silu") or (not sizes.heads and layer.conv.bias):
+    if (sizes.heads and layer.linear_attn.activation != "silu") or (
+        not sizes.heads and layer.conv.bias
+    ):
         return "its recurrent layers have another activation, or biases"
     return None
 
 
 class RecurrentBackend(CpuBackend):
-    """A backend whose states hold committed tokens only: draft tokens use copies, so rejection needs no undo.
+    """A backend whose states hold committed tokens only: draft tokens use copies, so
+    rejection needs no undo.
 
     A sequence truncated to before its state is reread from its beginning.
 
-    States are kept with the page that they come after: at the last border of a prompt, at the last one of the text so
-    far, and where a text leaves one that is known. There a forward takes the state no further than to the border, and
-    the next one does the rest, with the same sums.
+    States are kept with the page that they come after: at the last border of a prompt,
+    at the last one of the text so far, and where a text leaves one that is known. There
+    a forward takes the state no further than to the border, and the next one does the
+    rest, with the same sums.
     """
 
     copies = False
@@ -99,11 +120,19 @@ class RecurrentBackend(CpuBackend):
         states = _states(model)
         self._sizes, self._count = _sizes(states[0]), len(states)
         self._memories: dict[int, Memory] = {}
-        self._copies = torch.empty(0, dtype=torch.float32)  # of states, for draft tokens
+        # of states, for draft tokens
+        self._copies = torch.empty(0, dtype=torch.float32)
         super().__init__(model, owned=owned)
         self.pool.prefixes.recurrent = True
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
         known = self.pool.prefixes.known(tokens, tenant)
         held = super().open(id, capacity, tokens, tenant, layers)
         memory = self._memories[id] = Memory(self._sizes, self._count)
@@ -116,7 +145,8 @@ class RecurrentBackend(CpuBackend):
     def see(self, id: int, images: ImageRows) -> None:
         super().see(id, images)
         memory = self._memories[id]
-        memory.tokens = [max(0, token) for token in memory.tokens]  # those of images are numbers below 0, not read
+        # those of images are numbers below 0, not read
+        memory.tokens = [max(0, token) for token in memory.tokens]
 
     def close(self, id: int) -> None:
         super().close(id)
@@ -128,7 +158,9 @@ class RecurrentBackend(CpuBackend):
         for position, held in enumerate(source, start):
             if held != position:
                 memory.tokens[position] = memory.tokens[held]
-                self._library.foreword_shift(byref(self._model), byref(memory.state), held, position)
+                self._library.foreword_shift(
+                    byref(self._model), byref(memory.state), held, position
+                )
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         read_part = super().read
@@ -145,8 +177,15 @@ class RecurrentBackend(CpuBackend):
         rest = [self._after(read, keep) for read in reads]
         logits, states = read_part(rest, layers)
         if before:
-            parts = zip(rest, states.split([len(read.tokens) for read in rest]), strict=True)
-            states = torch.cat([torch.cat([before.pop(read.id, part[:0]), part]) for read, part in parts])
+            parts = zip(
+                rest, states.split([len(read.tokens) for read in rest]), strict=True
+            )
+            states = torch.cat(
+                [
+                    torch.cat([before.pop(read.id, part[:0]), part])
+                    for read, part in parts
+                ]
+            )
         return logits, states
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
@@ -154,7 +193,9 @@ class RecurrentBackend(CpuBackend):
         self._memories[read.id].tokens += grown.read
         return grown
 
-    def _prepare(self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN) -> forward.Forward:
+    def _prepare(
+        self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN
+    ) -> forward.Forward:
         more = beyond if rows else 0  # a tree that grows in C
         nodes = 0
         for read in reads:
@@ -165,12 +206,16 @@ class RecurrentBackend(CpuBackend):
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
         forward.room = (nodes + 1) * self._sizes.key_dim * self._sizes.dim
         if self._copies.numel() < self._threads * forward.room:
-            self._copies = torch.empty(self._threads * forward.room, dtype=torch.float32)
+            self._copies = torch.empty(
+                self._threads * forward.room, dtype=torch.float32
+            )
         forward.states = self._copies.data_ptr()
         return forward
 
     def _after(self, read: Read, first: Callable[[List[Read]], object]) -> Read:
-        """Have `first` read up to where another text went on otherwise, if that is within a read; return the rest."""
+        """Have `first` read up to where another text went on otherwise, if that is
+        within a read; return the rest.
+        """
         if not (count := self._memories[read.id].before_branch(read)):
             return read
         first([Read(read.id, read.past, read.tokens[:count], keep=0)])
@@ -182,13 +227,23 @@ class RecurrentBackend(CpuBackend):
             self._keep_state(self._memories[read.id], self.pool[read.id].path)
 
     def _keep_state(self, memory: Memory, path: List[Prefix]) -> None:
-        """Keep the state with the page it comes after, if it is to be kept there; one after the prompt replaces it."""
+        """Keep the state with the page it comes after, if it is to be kept there; one
+        after the prompt replaces it.
+        """
         number, over = divmod(memory.state.folded, PAGE)
         at = memory.state.folded
-        if over or not 0 < number < len(path) or not (at == memory.branch or at >= memory.prompt):
+        if (
+            over
+            or not 0 < number < len(path)
+            or not (at == memory.branch or at >= memory.prompt)
+        ):
             return
         prefixes, limit = self.pool.prefixes, self.pool.limit
-        most = sys.maxsize if limit is None else limit * self.pool.row_bytes // memory.bytes
+        most = (
+            sys.maxsize
+            if limit is None
+            else limit * self.pool.row_bytes // memory.bytes
+        )
         if path[number].state is not None or not most:
             return
         prefixes.keep_state(path[number], memory.copied(), most)

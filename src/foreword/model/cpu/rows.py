@@ -1,4 +1,6 @@
-"""Provides the pool of keys and values of the C forward: pages in the layout of csrc/kv.c."""
+"""Provides the pool of keys and values of the C forward: pages in the layout of
+csrc/kv.c.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,23 @@ from foreword.native import forward
 
 
 class Rows(PagePool):
-    """Keys and values in the layout of kv.c: each page is a tensor of its own, with those of every layer."""
+    """Keys and values in the layout of kv.c: each page is a tensor of its own, with
+    those of every layer.
+    """
 
     def __init__(self, heads: List[int], dim: int, coding: int = forward.WHOLE) -> None:
-        """`heads`: KV heads of each layer; 0 = it has no keys and values. `coding`: WHOLE or BYTES."""
+        """`heads`: KV heads of each layer; 0 = it has no keys and values. `coding`:
+        WHOLE or BYTES.
+        """
         super().__init__()
         self.coding, self._dtype = coding, torch.bfloat16
         if coding == forward.BYTES:
             self._dtype, dim = torch.int8, dim + SCALE
         sizes = [count * dim * PAGE for count in heads]
         self._keys = [2 * sum(sizes[:number]) for number in range(len(sizes))]
-        self._values = [start + size for start, size in zip(self._keys, sizes, strict=True)]
+        self._values = [
+            start + size for start, size in zip(self._keys, sizes, strict=True)
+        ]
         self._size = 2 * sum(sizes)
         self.row_bytes = self._size * self._dtype.itemsize // PAGE
         self._storage: list[Tensor] = []
@@ -58,12 +66,16 @@ class Rows(PagePool):
 
 def rows_of(model: PreTrainedModel, coding: int = forward.WHOLE) -> Rows:
     """Return an empty pool for the keys and values of a model."""
-    heads = [0 if is_recurrent(layer) else kv_head_count(model) for layer in parts_of(model)]
+    heads = [
+        0 if is_recurrent(layer) else kv_head_count(model) for layer in parts_of(model)
+    ]
     return Rows(heads, head_size(model), coding)
 
 
 def kv_head_count(model: PreTrainedModel) -> int:
-    """Return the number of KV heads from the weights: some configs state one that the model does not use."""
+    """Return the number of KV heads from the weights: some configs state one that the
+    model does not use.
+    """
     outputs = [
         architectures.shape(part)[0] // head_size(model)
         for part in architectures.linears(first_attention(model))["qkv"]
@@ -71,13 +83,16 @@ def kv_head_count(model: PreTrainedModel) -> int:
     return (
         outputs[1]
         if len(outputs) == 3
-        else (outputs[0] - architectures.query_heads(model.config.get_text_config())) // 2
+        else (outputs[0] - architectures.query_heads(model.config.get_text_config()))
+        // 2
     )
 
 
 def head_size(model: PreTrainedModel) -> int:
     """Return the head dimension."""
-    _, depth = architectures.shape(architectures.linears(first_attention(model))["out"][0])
+    _, depth = architectures.shape(
+        architectures.linears(first_attention(model))["out"][0]
+    )
     return depth // architectures.query_heads(model.config.get_text_config())
 
 

@@ -1,4 +1,6 @@
-"""Provides the recurrent state of a sequence in the CPU backend, and the borders of pages at which it is kept."""
+"""Provides the recurrent state of a sequence in the CPU backend, and the borders of
+pages at which it is kept.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from foreword.native.forward import Recurrence, State
 SLOTS = 16
 """Tokens. Initial slots of a sequence."""
 MOST_BACK = 64
-"""Tokens. Most that the state leaves out, so that a sequence can be truncated without rereading."""
+"""Tokens.
+
+Most that the state leaves out, so that a sequence can be truncated without rereading.
+"""
 NEVER = 2**62
 """A row that no text reaches."""
 
@@ -25,16 +30,23 @@ class Memory:
 
     def __init__(self, sizes: Recurrence, layers: int) -> None:
         self._sizes, self._layers = sizes, layers
-        self._held = torch.zeros(layers, sizes.heads, sizes.key_dim, sizes.dim, dtype=torch.float32)
-        self._tail = torch.zeros(layers, sizes.taps - 1, sizes.channels, dtype=torch.bfloat16)
+        self._held = torch.zeros(
+            layers, sizes.heads, sizes.key_dim, sizes.dim, dtype=torch.float32
+        )
+        self._tail = torch.zeros(
+            layers, sizes.taps - 1, sizes.channels, dtype=torch.bfloat16
+        )
         self.state = State(held=self._held.data_ptr(), tail=self._tail.data_ptr())
         self.tokens: list[int] = []
         """Tokens read, draft tokens too, by position."""
         self.back = 0
-        """Last tokens that the state leaves out; `state.back` is that of one forward."""
+        """Last tokens that the state leaves out; `state.back` is that of one
+        forward.
+        """
         self.branch, self.prompt = 0, NEVER
-        """Rows, at borders of pages, at which the state is to be kept: where another text went on otherwise, and the
-        last border of the prompt. After it, every border that is reached is one."""
+        """Rows, at borders of pages, at which the state is to be kept: where another
+        text went on otherwise, and the last border of the prompt. After it, every
+        border that is reached is one."""
         self.latest: Prefix | None = None
         """The last page after the prompt whose state this sequence has kept."""
         self._widen(SLOTS, 0)
@@ -55,22 +67,35 @@ class Memory:
         self.tokens, self.state.folded = [*tokens], len(tokens)
 
     def before_branch(self, read: Read) -> int:
-        """Return how many tokens of a read to read first, so that the state stops at the branch; 0 = all at once."""
+        """Return how many tokens of a read to read first, so that the state stops at
+        the branch; 0 = all at once.
+        """
         count = self.branch + self.back - read.past
-        fits = self.state.folded < self.branch and 0 < count < len(read.tokens) - read.drafted
-        return count if fits and not read.held and read.keep <= len(read.tokens) - count else 0
+        fits = (
+            self.state.folded < self.branch
+            and 0 < count < len(read.tokens) - read.drafted
+        )
+        return (
+            count
+            if fits and not read.held and read.keep <= len(read.tokens) - count
+            else 0
+        )
 
     def _stop(self, most: int) -> int:
-        """Return the row at which the state is to stop, in a forward after which it could have `most`."""
+        """Return the row at which the state is to stop, in a forward after which it
+        could have `most`.
+        """
         border = most // PAGE * PAGE
         if self.state.folded < self.prompt <= most:
             return self.prompt
         return border if border > max(self.prompt, self.state.folded) else most
 
     def forget(self, past: int) -> list[int]:
-        """Reset the state, which includes tokens after `past` that were removed; return the tokens before it.
+        """Reset the state, which includes tokens after `past` that were removed; return
+        the tokens before it.
 
-        From now on the state leaves out more of the last tokens, so that this does not recur.
+        From now on the state leaves out more of the last tokens, so that this does not
+        recur.
         """
         self._held.zero_()
         self._tail.zero_()
@@ -80,14 +105,26 @@ class Memory:
         return self.tokens[:past]
 
     def expect(self, read: Read, beyond: int) -> int:
-        """Make room for a read and `beyond` draft tokens after it. Return the number of draft tokens, held ones too."""
+        """Make room for a read and `beyond` draft tokens after it.
+
+        Return the number of draft tokens, held ones too.
+        """
         committed = len(read.tokens) - read.drafted
         end, state = read.start + len(read.tokens), self.state
-        state.back = read.past + committed - self._stop(read.past + committed - self.back)
+        state.back = (
+            read.past + committed - self._stop(read.past + committed - self.back)
+        )
         # As `folded_after` in recurrent.c: each token after `folded` needs a slot.
-        folded = max(state.folded, read.past + committed - state.back) if committed else state.folded
+        folded = (
+            max(state.folded, read.past + committed - state.back)
+            if committed
+            else state.folded
+        )
         if (needed := end + beyond - folded) > state.slots:
-            self._widen(max(needed, 2 * state.slots), min(read.start, state.folded + state.slots))
+            self._widen(
+                max(needed, 2 * state.slots),
+                min(read.start, state.folded + state.slots),
+            )
         self.tokens[read.start :] = read.tokens
         return read.held + len(read.tokens) - committed + beyond
 
@@ -100,5 +137,7 @@ class Memory:
         for position in range(state.folded, end):
             old, new = position % state.slots, position % slots
             taken[:, new], inputs[:, new] = self._taken[:, old], self._inputs[:, old]
-        self._taken, self._inputs, state.slots = taken, inputs, slots
+        self._taken = taken
+        self._inputs = inputs
+        state.slots = slots
         state.taken, state.inputs = taken.data_ptr(), inputs.data_ptr()

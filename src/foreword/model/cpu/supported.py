@@ -1,4 +1,6 @@
-"""Which models the C code computes: architectures, sizes, activations and rotary embeddings."""
+"""Which models the C code computes: architectures, sizes, activations and rotary
+embeddings.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ from foreword.native import forward
 from foreword.native.cpu import fast_bfloat16
 
 KINDS = (
-    "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite Qwen3_5 Lfm2 "
+    "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite "
+    "Qwen3_5 Lfm2 "
     "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
-    "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo SeedOss StableLm Starcoder2 "
-    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 GptOss Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe"
+    "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron "
+    "Olmo SeedOss StableLm Starcoder2 "
+    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 GptOss Qwen2VL "
+    "Qwen2_5_VL Qwen3VL Qwen3VLMoe"
 ).split()
 VISION = (
-    "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
+    "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL "
+    "Qwen3VLMoe Qwen3_5 Qwen3_5Moe"
 ).split()
 """Vision-language wrappers whose language model is supported."""
 SEQ2SEQ = ("T5", "MT5", "UMT5", "Whisper")
@@ -34,73 +40,130 @@ SUPPORTED = (
     "GPT2LMHeadModel",
 )
 CAPPED = "Gemma2Model"
-"""The only kind whose `attn_logit_softcapping` is applied; other kinds have the setting and ignore it."""
-UNSUPPORTED = ("clip_qkv", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention")
-"""Config settings that the C code does not implement; a model that turns one on is refused."""
+"""The only kind whose `attn_logit_softcapping` is applied; other kinds have the setting
+and ignore it.
+"""
+UNSUPPORTED = (
+    "clip_qkv",
+    "scale_attn_by_inverse_layer_idx",
+    "reorder_and_upcast_attn",
+    "add_cross_attention",
+)
+"""Config settings that the C code does not implement; a model that turns one on is
+refused.
+"""
 CLAMPED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """Settings of the activation of gpt-oss, the only ones that the C code has."""
 ROPES = ("default", "linear", "llama3", "yarn")
-"""Rotary types whose angles depend on the position alone; so do those with a fixed `alpha`."""
-ACTIVATIONS = {"silu": forward.SILU, "gelu_pytorch_tanh": forward.GELU, "gelu_new": forward.GELU}
+"""Rotary types whose angles depend on the position alone; so do those with a fixed
+`alpha`.
+"""
+ACTIVATIONS = {
+    "silu": forward.SILU,
+    "gelu_pytorch_tanh": forward.GELU,
+    "gelu_new": forward.GELU,
+}
 """Activations of gated MLPs."""
 PLAIN_ACTIVATIONS = {
-    **ACTIVATIONS, "gelu_fast": forward.GELU, "gelu": forward.GELU_ERF, "relu": forward.RELU,
+    **ACTIVATIONS,
+    "gelu_fast": forward.GELU,
+    "gelu": forward.GELU_ERF,
+    "relu": forward.RELU,
     "relu2": forward.RELU_SQUARED,
-}  # fmt: skip
+}
 """Activations of MLPs without gates."""
 MOST_DIM = 256
 """Most numbers of a head."""
 
 
 def usual(architectures: List[str] | None) -> list[torch.dtype]:
-    """Return the dtypes to load such a checkpoint in on a CPU: the first, or the last if this backend then refuses it.
+    """Return the dtypes to load such a checkpoint in on a CPU: the first, or the last
+    if this backend then refuses it.
 
-    Without bfloat16 hardware, bfloat16 still halves the bytes to read, but torch computes slowly in it.
+    Without bfloat16 hardware, bfloat16 still halves the bytes to read, but torch
+    computes slowly in it.
     """
     if fast_bfloat16():
         return [torch.bfloat16]
-    supported = forward.reason() is None and any(kind in SUPPORTED for kind in architectures or ())
+    supported = forward.reason() is None and any(
+        kind in SUPPORTED for kind in architectures or ()
+    )
     return [torch.bfloat16, torch.float32] if supported else [torch.float32]
 
 
 def refused(model: PreTrainedModel) -> str | None:
     """Return why this backend cannot run the model; None if it can."""
-    kind = type(body(model)).__name__.removesuffix("Model").removesuffix("Text").removesuffix("Decoder")
+    kind = (
+        type(body(model))
+        .__name__.removesuffix("Model")
+        .removesuffix("Text")
+        .removesuffix("Decoder")
+    )
     if kind not in KINDS:
         return f"{kind} is not a supported architecture"
     layers, config = layers_of(model), model.config.get_text_config()
     if all(map(is_recurrent, layers)):
         return "none of its layers has attention"
-    if (odd := next((name for name in UNSUPPORTED if getattr(config, name, None)), None)) is not None:
+    if (
+        odd := next((name for name in UNSUPPORTED if getattr(config, name, None)), None)
+    ) is not None:
         return f"its config sets {odd}, which is not supported"
     if any(
-        architectures.has(layer, "mamba") or (architectures.has(layer, "shared_mlp") and architectures.routed(layer))
+        architectures.has(layer, "mamba")
+        or (architectures.has(layer, "shared_mlp") and architectures.routed(layer))
         for layer in layers
     ):
-        return "some of its layers have another kind of recurrent state, or an MLP beside their experts"
+        return (
+            "some of its layers have another kind of recurrent state, or an MLP beside "
+            "their experts"
+        )
     if architectures.has(body(model), "project_in") or not any(
         architectures.has(body(model), name) for name in architectures.LAST
     ):
-        return "its embeddings differ in size from its layers, or there is no final norm"
-    parts = [part for layer in layers for parts in architectures.linears(layer).values() for part in parts]
+        return (
+            "its embeddings differ in size from its layers, or there is no final norm"
+        )
+    parts = [
+        part
+        for layer in layers
+        for parts in architectures.linears(layer).values()
+        for part in parts
+    ]
     if not all(map(architectures.ordinary, [*parts, architectures.lm_head(model)])):
         return "its linear layers are not plain nn.Linear layers"
     # One layer of each kind.
-    kinds = {(is_recurrent(layer), architectures.routed(layer)): layer for layer in layers}.values()
-    if any(architectures.centred(norm) for layer in kinds for norm in architectures.head_norms(layer).values()):
+    kinds = {
+        (is_recurrent(layer), architectures.routed(layer)): layer for layer in layers
+    }.values()
+    if any(
+        architectures.centred(norm)
+        for layer in kinds
+        for norm in architectures.head_norms(layer).values()
+    ):
         return "its query and key norms subtract the mean"
     reasons = [experts.unfit(layer) for layer in kinds if architectures.routed(layer)]
-    reasons += [unfit(config, layer, architectures.lm_head(model)) for layer in kinds if not is_recurrent(layer)]
+    reasons += [
+        unfit(config, layer, architectures.lm_head(model))
+        for layer in kinds
+        if not is_recurrent(layer)
+    ]
     if reason := next(filter(None, reasons), None):
         return reason
     # Last: then a model that no dtype helps is refused in each with the same words.
-    return None if (model.device.type, model.dtype) == ("cpu", torch.bfloat16) else "it is made for bfloat16 on CPU"
+    return (
+        None
+        if (model.device.type, model.dtype) == ("cpu", torch.bfloat16)
+        else "it is made for bfloat16 on CPU"
+    )
 
 
 def unfit(config: Any, layer: Any, head: Any) -> str | None:
-    """Return why the C code does not compute such layers with this LM head; None if it does."""
+    """Return why the C code does not compute such layers with this LM head; None if it
+    does.
+    """
     parts = linears(layer)
-    dim, bare = shape(parts["out"][0])[1] // architectures.query_heads(config), plain(layer)
+    dim = shape(parts["out"][0])[1] // architectures.query_heads(config)
+    bare = plain(layer)
     sizes = (head.in_features, inside(layer), dim)
     gates = () if bare else parts.get("gate_up", ())
     if (
@@ -110,7 +173,10 @@ def unfit(config: Any, layer: Any, head: Any) -> str | None:
         or any(linear.bias is not None for linear in gates)
     ):
         return "its sizes, its activation or its biases are not the usual ones"
-    if any(rope.get("rope_type", "default") not in ROPES and not rope.get("alpha") for rope in ropes(config)):
+    if any(
+        rope.get("rope_type", "default") not in ROPES and not rope.get("alpha")
+        for rope in ropes(config)
+    ):
         return "its rotary embedding depends on the sequence length"
     return forward.reason()
 
@@ -121,16 +187,26 @@ def inside(layer: Any) -> int:
 
 
 def activation(config: Any, *, plain: bool = False) -> int | None:
-    """Return the activation of the MLPs as the C constant; None if the C code lacks it."""
+    """Return the activation of the MLPs as the C constant; None if the C code
+    lacks it.
+    """
     if config.model_type == "gpt_oss":
-        return forward.CLAMPED if all(getattr(config, key, value) == value for key, value in CLAMPED.items()) else None
+        return (
+            forward.CLAMPED
+            if all(
+                getattr(config, key, value) == value for key, value in CLAMPED.items()
+            )
+            else None
+        )
     names = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn")
     name = next(filter(None, (getattr(config, key, None) for key in names)), "silu")
     return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(name)
 
 
 def ropes(config: Any) -> List[dict[str, Any]]:
-    """Return the rotary parameters: one dict for all layers, or one per kind of layer; empty if there are none."""
+    """Return the rotary parameters: one dict for all layers, or one per kind of layer;
+    empty if there are none.
+    """
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = [value for value in parameters.values() if isinstance(value, dict)]
     return kinds or [parameters]

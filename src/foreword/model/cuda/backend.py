@@ -1,7 +1,8 @@
-"""Provides the graph backend: a Hugging Face model on CUDA in forwards of few shapes, each recorded once and replayed.
+"""Provides the graph backend: a Hugging Face model on CUDA in forwards of few shapes,
+each recorded once and replayed.
 
-Only attention is not the model's own: every row uses the kernel of model/cuda/launch.py, so that prompts and draft
-tokens get the same arithmetic.
+Only attention is not the model's own: every row uses the kernel of
+model/cuda/launch.py, so that prompts and draft tokens get the same arithmetic.
 """
 
 from __future__ import annotations
@@ -45,12 +46,16 @@ NAME = "foreword_graph"
 CAPABILITY = (8, 0)
 """Lowest compute capability with bfloat16 products."""
 BUCKETS = (16, 32, 64, 128, 256, 512)
-"""Rows of a forward, padding included; the first covers plain decoding and short drafts."""
+"""Rows of a forward, padding included; the first covers plain decoding and short
+drafts.
+"""
 
 Output = tuple[Tensor, Tensor]
 """Logits and hidden states of the rows of a bucket."""
 Runner = Callable[[Callable[[], Output]], Callable[[], Output]]
-"""Takes work that reads and writes the same memory every time; returns a callable that repeats it."""
+"""Takes work that reads and writes the same memory every time; returns a callable that
+repeats it.
+"""
 
 
 def refused(model: PreTrainedModel) -> str | None:
@@ -62,14 +67,19 @@ def refused(model: PreTrainedModel) -> str | None:
         return "its weights are on several devices"
     present = torch.cuda.get_device_capability(device)
     if present < CAPABILITY:
-        return f"compute capability {present[0]}.{present[1]} is below {CAPABILITY[0]}.{CAPABILITY[1]}"
+        return (
+            f"compute capability {present[0]}.{present[1]} is below "
+            f"{CAPABILITY[0]}.{CAPABILITY[1]}"
+        )
     kernels = library()
     return kernels if isinstance(kernels, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class FixedPlan:
-    """One forward, described by tensors at fixed addresses; passed through the model as the keyword `plan`."""
+    """One forward, described by tensors at fixed addresses; passed through the model as
+    the keyword `plan`.
+    """
 
     pool: KVPool
     table: Int[Tensor, "rows width"]
@@ -92,12 +102,18 @@ def attend_in_place(
     plan: FixedPlan | Plan | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "1 rows heads value_dim"], None]:
-    """Compute `attend` of model/pool/attention.py for a forward of fixed shape; pass any other on to it."""
+    """Compute `attend` of model/pool/attention.py for a forward of fixed shape; pass
+    any other on to it.
+    """
     if not isinstance(plan, FixedPlan):
-        return attend_spans(module, query, key, value, attention_mask, plan=plan, **options)
+        return attend_spans(
+            module, query, key, value, attention_mask, plan=plan, **options
+        )
     layer, window = int(module.layer_idx), options.get("sliding_window")  # type: ignore[arg-type]
     plan.windows[layer] = window
-    keys, values = plan.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows)
+    keys, values = plan.pool.write(
+        layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows
+    )
     scale, sinks = options.get("scaling"), options.get("s_aux")
     scoring = Scoring(
         query.shape[-1] ** -0.5 if scale is None else scale,
@@ -106,7 +122,9 @@ def attend_in_place(
         getattr(module, "sinks", None) if sinks is None else sinks,
     )
     words = plan.words[None if window is None or window >= MOST else window]
-    return attend(query[0].transpose(0, 1), keys, values, plan.table, scoring, (words, *plan.at))[None], None
+    return attend(
+        query[0].transpose(0, 1), keys, values, plan.table, scoring, (words, *plan.at)
+    )[None], None
 
 
 AttentionInterface.register(NAME, attend_in_place)
@@ -124,7 +142,10 @@ class Shape:
 
 
 class CudaGraphBackend(PoolBackend):
-    """A backend that packs reads into forwards of few shapes. Padding rows write to a pool row that is never read."""
+    """A backend that packs reads into forwards of few shapes.
+
+    Padding rows write to a pool row that is never read.
+    """
 
     def __init__(
         self,
@@ -134,10 +155,12 @@ class CudaGraphBackend(PoolBackend):
         *,
         kernel: bool = True,
     ) -> None:
-        """`runner` records forwards, by default as CUDA graphs; `buckets` are the row counts.
+        """`runner` records forwards, by default as CUDA graphs; `buckets` are the row
+        counts.
 
-        Without `kernel`, attention is `attend` of the pool, which cannot be recorded: `runner` must then run the work
-        directly. Raises ModelError for a model whose shapes cannot be fixed.
+        Without `kernel`, attention is `attend` of the pool, which cannot be recorded:
+        `runner` must then run the work directly. Raises ModelError for a model whose
+        shapes cannot be fixed.
         """
         super().__init__(model, adjacent=True)
         if self._rope is not None:
@@ -147,20 +170,33 @@ class CudaGraphBackend(PoolBackend):
         heads = getattr(config, "num_attention_heads", 1)
         self._tile = tiled(heads, getattr(config, "num_key_value_heads", None) or heads)
         self._words = columns([getattr(config, "sliding_window", None)])
-        self._runner, self._buckets, self._kernel = runner or Recorder(), buckets, kernel
+        self._runner = runner or Recorder()
+        self._buckets = buckets
+        self._kernel = kernel
         self._padding_row = self.pool.reserve() * PAGE
         self._tables: dict[int, Tensor] = {}
         self._recordings: dict[Shape, Callable[[], Output]] = {}
         self._recorded_for = 0
-        """Rows of the pool when the recordings were made; the pool moves when it grows."""
+        """Rows of the pool when the recordings were made; the pool moves when
+        it grows.
+        """
         self._current: tuple[Span, ...] = ()
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
         with _memory_for(f"the keys and values of {capacity} more tokens"):
             return super().open(id, capacity, tokens, tenant, layers)
 
     def _forwards(self, reads: List[Read]) -> List[List[Read]]:
-        """Split reads into forwards that fit the largest bucket; draft tokens of one tree stay together."""
+        """Split reads into forwards that fit the largest bucket; draft tokens of one
+        tree stay together.
+        """
         widest = self._buckets[-1]
         parts: list[list[Read]] = [[]]
         room = widest
@@ -171,7 +207,9 @@ class CudaGraphBackend(PoolBackend):
                 continue
             draft_tokens = max(0, len(read.parents or ()) - read.held)
             while len(read.tokens) > room:
-                first, read = _cut(read, max(0, min(room, len(read.tokens) - draft_tokens)))
+                first, read = _cut(
+                    read, max(0, min(room, len(read.tokens) - draft_tokens))
+                )
                 parts[-1] += [first] if first.tokens else []
                 parts.append([])
                 room = widest
@@ -184,21 +222,36 @@ class CudaGraphBackend(PoolBackend):
         return len(read.parents or ()) > min(MOST, self._buckets[-1])
 
     def _forward(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        return super()._forward(reads) if self._wide(reads[0]) else self._run(reads, ())[0]
+        return (
+            super()._forward(reads) if self._wide(reads[0]) else self._run(reads, ())[0]
+        )
 
-    def _read_states(self, reads: List[Read], layers: List[int]) -> tuple[Tensor, Tensor]:
-        return super()._read_states(reads, layers) if self._wide(reads[0]) else self._run(reads, tuple(layers))
+    def _read_states(
+        self, reads: List[Read], layers: List[int]
+    ) -> tuple[Tensor, Tensor]:
+        return (
+            super()._read_states(reads, layers)
+            if self._wide(reads[0])
+            else self._run(reads, tuple(layers))
+        )
 
     @torch.inference_mode()
     def _run(self, reads: List[Read], layers: tuple[int, ...]) -> Output:
         spans = self._spans(reads)
         rows, kept = spans[-1].stop, sum(read.keep for read in reads)
         splits = -(-max(span.length for span in spans) // SPLIT)
-        shape = Shape(self._bucket(rows), self._bucket(kept), 1 << (splits - 1).bit_length(), layers)
+        shape = Shape(
+            self._bucket(rows),
+            self._bucket(kept),
+            1 << (splits - 1).bit_length(),
+            layers,
+        )
         if self._recorded_for != self.pool.rows:
             self._recordings.clear()
         with _on(self._device), _memory_for(f"a forward over {shape.rows} rows"):
-            table = torch.from_numpy(row_table(spans, shape.rows, self._tile, self._padding_row, self._words))
+            table = torch.from_numpy(
+                row_table(spans, shape.rows, self._tile, self._padding_row, self._words)
+            )
             if shape.rows not in self._tables:
                 self._tables[shape.rows] = table.to(self._device, copy=True)
             self._tables[shape.rows].copy_(table)  # the only copy to the device
@@ -213,7 +266,11 @@ class CudaGraphBackend(PoolBackend):
         return next(bucket for bucket in self._buckets if bucket >= rows)
 
     def _record(self, work: Callable[[], Output]) -> Callable[[], Output]:
-        """Record work. The first recording must succeed, or the probe takes another backend; later ones may fail."""
+        """Record work.
+
+        The first recording must succeed, or the probe takes another backend; later ones
+        may fail.
+        """
         try:
             return self._runner(work)
         except torch.OutOfMemoryError:
@@ -222,7 +279,9 @@ class CudaGraphBackend(PoolBackend):
             if not self._recordings:
                 raise
             warnings.warn(
-                f"cannot record a forward as a CUDA graph: {error}. It runs without, only slower", stacklevel=2
+                f"cannot record a forward as a CUDA graph: {error}. It runs without, "
+                "only slower",
+                stacklevel=2,
             )
             return work
 
@@ -230,10 +289,21 @@ class CudaGraphBackend(PoolBackend):
         table = self._tables[shape.rows]
         rows = table[:, PLACE].long()
         if self._kernel:
-            plan = FixedPlan(self.pool, table, self._words, (shape.splits, self._tile), rows, self.windows)
+            plan = FixedPlan(
+                self.pool,
+                table,
+                self._words,
+                (shape.splits, self._tile),
+                rows,
+                self.windows,
+            )
         else:
             plan = Plan(self.pool, self._current, rows, self.windows)
-        with listening(self._model, shape.layers) if shape.layers else nullcontext(lambda: rows[:0, None]) as captured:
+        with (
+            listening(self._model, shape.layers)
+            if shape.layers
+            else nullcontext(lambda: rows[:0, None]) as captured
+        ):
             output = self._model(
                 input_ids=table[None, :, TOKEN].long(),
                 position_ids=table[None, :, POSITION].long(),
@@ -245,7 +315,9 @@ class CudaGraphBackend(PoolBackend):
 
 
 class Recorder:
-    """A recorder of CUDA graphs; all recordings of a backend share their memory, as only one runs at a time."""
+    """A recorder of CUDA graphs; all recordings of a backend share their memory, as
+    only one runs at a time.
+    """
 
     def __init__(self) -> None:
         self._memory: Any = None
@@ -253,12 +325,15 @@ class Recorder:
     def __call__(self, work: Callable[[], Output]) -> Callable[[], Output]:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # compilation, allocation and choices of the first run must not be recorded
+        # compilation, allocation and choices of the first run must not be recorded
+        with torch.cuda.stream(aside):
             work()
             work()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self._memory, capture_error_mode="thread_local"
+        ):
             output = work()
         self._memory = graph.pool()
 
@@ -273,11 +348,15 @@ def _cut(read: Read, at: int) -> tuple[Read, Read]:
     """Split a read into its first `at` tokens, all committed, and the rest."""
     after = len(read.tokens) - at
     first = Read(read.id, read.past, read.tokens[:at], keep=max(0, read.keep - after))
-    return first, replace(read, past=read.past + at, tokens=read.tokens[at:], keep=min(read.keep, after))
+    return first, replace(
+        read, past=read.past + at, tokens=read.tokens[at:], keep=min(read.keep, after)
+    )
 
 
 def _on(device: torch.device) -> Any:
-    """Return a context that makes `device` current: kernels launch there, wherever their tensors are."""
+    """Return a context that makes `device` current: kernels launch there, wherever
+    their tensors are.
+    """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -287,6 +366,7 @@ def _memory_for(what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise ModelError(
-            f"cannot allocate {what}: {words(error)}. Lower 'max_tokens', the batch size or the context, or use a "
+            f"cannot allocate {what}: {words(error)}. Lower 'max_tokens', the batch "
+            "size or the context, or use a "
             "smaller dtype"
         ) from error

@@ -1,4 +1,5 @@
-"""Provides attention of a packed forward in two kernel launches (kernels.py), described by a row table.
+"""Provides attention of a packed forward in two kernel launches (kernels.py), described
+by a row table.
 
 The reference definition is `attend` in model/pool/attention.py.
 """
@@ -19,15 +20,19 @@ MOST = 256
 BITS = 32
 """Ancestors a word of the row table: one bit each."""
 TOKEN, POSITION, PLACE, RUN, LENGTH, CHAIN_ROWS, KEPT, FIRST, COUNT, WORDS = range(10)
-"""Columns of a row table, one line a packed row; WORDS is the first of MOST // BITS columns, for each short window.
+"""Columns of a row table, one line a packed row; WORDS is the first of MOST // BITS
+columns, for each short window.
 
-TOKEN and POSITION are the model's input, PLACE the pool row that is written, RUN the first pool row of the sequence.
-The row attends to keys 0 to CHAIN_ROWS - 1 of the sequence and, from there to LENGTH - 1, to those whose bit in the
-words is set. A padding row has LENGTH 0. Line i also holds FIRST and COUNT, the rows of tile i, and KEPT,
-the row of logits i; these three do not describe row i.
+TOKEN and POSITION are the model's input, PLACE the pool row that is written, RUN the
+first pool row of the sequence. The row attends to keys 0 to CHAIN_ROWS - 1 of the
+sequence and, from there to LENGTH - 1, to those whose bit in the words is set. A
+padding row has LENGTH 0. Line i also holds FIRST and COUNT, the rows of tile i, and
+KEPT, the row of logits i; these three do not describe row i.
 """
 PRODUCTS = 64
-"""Query rows in one product with a block of keys: rows of one sequence times query heads of one key head."""
+"""Query rows in one product with a block of keys: rows of one sequence times query
+heads of one key head.
+"""
 SPLIT = 512
 """Keys that one program sums over."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -67,10 +72,12 @@ def attend(
     scoring: Scoring,
     at: tuple[int, int, int],
 ) -> Float[Tensor, "rows heads value_dim"]:
-    """Compute attention of every row over its own sequence. Launches depend on sizes only, so they can be captured.
+    """Compute attention of every row over its own sequence. Launches depend on sizes
+    only, so they can be captured.
 
-    `table` is int32, as above. `at` is the first column of this window's words, the splits of keys, and the rows of a
-    tile; no LENGTH may exceed SPLIT times the splits. The last dimension of each tensor must be contiguous.
+    `table` is int32, as above. `at` is the first column of this window's words, the
+    splits of keys, and the rows of a tile; no LENGTH may exceed SPLIT times the splits.
+    The last dimension of each tensor must be contiguous.
     """
     kernels = library()
     assert isinstance(kernels, ModuleType), kernels
@@ -81,7 +88,13 @@ def attend(
     peaks, totals = sums.new_empty(2, rows, heads, splits).unbind()
     kernels.partial_sums[rows, kv_heads, splits](
         *(query, keys, values, table, sums, peaks, totals),
-        *(*query.stride()[:2], *keys.stride()[:2], *values.stride()[:2], table.stride(0), words),
+        *(
+            *query.stride()[:2],
+            *keys.stride()[:2],
+            *values.stride()[:2],
+            table.stride(0),
+            words,
+        ),
         *(scoring.scale, scoring.softcap, scoring.window),
         DIM=dim,
         VALUE_DIM=value_dim,

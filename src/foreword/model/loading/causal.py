@@ -1,4 +1,6 @@
-"""Provides the check that a model is causal: next-token scores of a bidirectional model mean nothing."""
+"""Provides the check that a model is causal: next-token scores of a bidirectional model
+mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,18 @@ from foreword.model.seq2seq import own_logits
 TOKENS = 8
 """Tokens. Length of the tested sequence."""
 TOLERANCE = 5e-3
-"""Standard deviations of all logits. Random bidirectional models reach 1e-2, causal ones 0."""
+"""Standard deviations of all logits.
+
+Random bidirectional models reach 1e-2, causal ones 0.
+"""
 
 
 @torch.inference_mode()
 def check_causal(model: PreTrainedModel, name: str) -> None:
-    """Check that a model is causal. Raises ModelError where the last token changes the logits of earlier ones."""
+    """Check that a model is causal.
+
+    Raises ModelError where the last token changes the logits of earlier ones.
+    """
     vocab = model.config.get_text_config().vocab_size
     text = torch.randint(vocab, (TOKENS,), generator=torch.Generator().manual_seed(1))
     other = text.clone()
@@ -25,8 +33,13 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
     # The median row: with experts, another token may change the rounding of a few rows.
     changed = (logits[0, :-1] - logits[1, :-1]).abs().amax(-1).median()
     if changed > TOLERANCE * logits[0].std():
-        hint = " (config.json says is_decoder=false)" if getattr(model.config, "is_decoder", None) is False else ""
+        hint = (
+            " (config.json says is_decoder=false)"
+            if getattr(model.config, "is_decoder", None) is False
+            else ""
+        )
         raise ModelError(
-            f"cannot generate text with {name}: {type(model).__name__} is bidirectional, so the scores of a token "
+            f"cannot generate text with {name}: {type(model).__name__} is "
+            "bidirectional, so the scores of a token "
             f"depend on later ones{hint}. Use a causal model, a decoder"
         )

@@ -1,4 +1,6 @@
-"""Provides checks that a checkpoint's weights match its config: none missing, none extra, right shapes, finite."""
+"""Provides checks that a checkpoint's weights match its config: none missing, none
+extra, right shapes, finite.
+"""
 
 from __future__ import annotations
 
@@ -20,46 +22,62 @@ APART = re.compile(
     r"(^|\.)(vision|visual|image|video|audio|speech|multi_?modal|mm|connector|vit|mtp)(_\w*)?\."
     r"|\.rotary_emb\.\w*inv_freq$|\.(attn|attention)\.(masked_)?bias$|(^|\.)position_ids$"
 )
-"""Names of tensors that the language model does not use: vision, audio and multi-token heads, and tables that older
-versions of transformers saved and newer ones compute."""
+"""Names of tensors that the language model does not use: vision, audio and multi-token
+heads, and tables that older versions of transformers saved and newer ones compute."""
 NAMED = 3
 """Tensors. An error names this many and counts the others."""
 
 
 def check_names(
-    source: str, missing: Iterable[str], unexpected: Iterable[str], mismatched: Iterable[tuple[str, Any, Any]] = ()
+    source: str,
+    missing: Iterable[str],
+    unexpected: Iterable[str],
+    mismatched: Iterable[tuple[str, Any, Any]] = (),
 ) -> None:
-    """Raise ModelError that names missing tensors, unexpected ones, and those of another shape, if there are any."""
+    """Raise ModelError that names missing tensors, unexpected ones, and those of
+    another shape, if there are any.
+    """
     faults = [f"it lacks {listed(missing)}"] if (missing := sorted(missing)) else []
     if unexpected := sorted(unexpected):
-        faults.append(f"it holds {listed(unexpected)}, which its config has no place for")
+        faults.append(
+            f"it holds {listed(unexpected)}, which its config has no place for"
+        )
     shapes = [
-        f"{name} has the shape {list(shape)}, not {list(expected)}" for name, shape, expected in sorted(mismatched)
+        f"{name} has the shape {list(shape)}, not {list(expected)}"
+        for name, shape, expected in sorted(mismatched)
     ]
     if shapes:
         faults.append(listed(shapes))
     if faults:
         raise ModelError(
-            f"cannot load the weights of {source!r}: {'; '.join(faults)}. The file is incomplete, or config.json "
+            f"cannot load the weights of {source!r}: {'; '.join(faults)}. The file is "
+            "incomplete, or config.json "
             "belongs to another model. Download both again"
         )
 
 
 def check_loaded(source: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
-    """Run `check_names` on the loading `info` of transformers, for the language model of a checkpoint only."""
+    """Run `check_names` on the loading `info` of transformers, for the language model
+    of a checkpoint only.
+    """
     text = _text(model)
     missing = [name for name in info["missing_keys"] if _reads_text(model, name, text)]
     unexpected = [name for name in info["unexpected_keys"] if not APART.search(name)]
-    mismatched = [one for one in info["mismatched_keys"] if _reads_text(model, one[0], text)]
+    mismatched = [
+        one for one in info["mismatched_keys"] if _reads_text(model, one[0], text)
+    ]
     check_names(source, missing, unexpected, mismatched)
 
 
 @one_thread()  # others would spin between the sums, which takes longer than they do
-def check_finite(source: str, tensors: Mapping[str, Tensor], matrices: Collection[str] = ()) -> None:
-    """Raise ModelError that names a tensor with NaN or infinite values, or one of the `matrices` that is all zeros.
+def check_finite(
+    source: str, tensors: Mapping[str, Tensor], matrices: Collection[str] = ()
+) -> None:
+    """Raise ModelError that names a tensor with NaN or infinite values, or one of the
+    `matrices` that is all zeros.
 
-    A download that was cut off, or whose parts are missing, may leave zeros in a file of the right size. Biases,
-    norms and rows of zeros are usual.
+    A download that was cut off, or whose parts are missing, may leave zeros in a file
+    of the right size. Biases, norms and rows of zeros are usual.
     """
     for name, tensor in tensors.items():
         if tensor.is_meta or not tensor.is_floating_point():
@@ -67,14 +85,18 @@ def check_finite(source: str, tensors: Mapping[str, Tensor], matrices: Collectio
         total = _total(tensor)
         if name in matrices and not total and not tensor.float().any():
             raise ModelError(
-                f"cannot use the weights of {source!r}: all numbers of {name} are zero, so the file is incomplete. "
-                "Download it again; or, if it is meant so, load the model with transformers and give that"
+                f"cannot use the weights of {source!r}: all numbers of {name} are "
+                "zero, so the file is incomplete. "
+                "Download it again; or, if it is meant so, load the model with "
+                "transformers and give that"
             )
         if not torch.isfinite(total) and not torch.isfinite(tensor.float()).all():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
-                f"cannot use the weights of {source!r}: {name} holds NaN or infinite numbers in {kind}. The file is "
-                "damaged, or its values need another dtype. Download it again, or use dtype='float32'"
+                f"cannot use the weights of {source!r}: {name} holds NaN or infinite "
+                f"numbers in {kind}. The file is "
+                "damaged, or its values need another dtype. Download it again, or use "
+                "dtype='float32'"
             )
 
 
@@ -91,20 +113,38 @@ def matrices(model: PreTrainedModel) -> set[str]:
     """Return the names of the weights of linear layers and of input embeddings."""
     words = model.get_input_embeddings()
     parts = model.named_modules()
-    return {f"{name}.weight" for name, part in parts if part is words or isinstance(part, nn.Linear | Conv1D)}
+    return {
+        f"{name}.weight"
+        for name, part in parts
+        if part is words or isinstance(part, nn.Linear | Conv1D)
+    }
 
 
 def check_index(source: str | Path, index: Mapping[str, Any] | None) -> None:
-    """Raise ModelError where the index of a folder's weights is damaged, or names a missing file."""
+    """Raise ModelError where the index of a folder's weights is damaged, or names a
+    missing file.
+    """
     if index is None:
         return
     files = index.get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise ModelError(f"cannot load the weights of {str(source)!r}: {INDEX} names no files. Copy the file again")
-    folder = Path(source).expanduser()
-    if folder.is_dir() and (missing := [name for name in sorted(set(files.values())) if not (folder / name).is_file()]):
+    if not isinstance(files, dict) or not all(
+        isinstance(name, str) for name in files.values()
+    ):
         raise ModelError(
-            f"cannot load the weights of {str(source)!r}: {INDEX} names {listed(missing)}, which does not exist. Copy "
+            f"cannot load the weights of {str(source)!r}: {INDEX} names no files. Copy "
+            "the file again"
+        )
+    folder = Path(source).expanduser()
+    if folder.is_dir() and (
+        missing := [
+            name
+            for name in sorted(set(files.values()))
+            if not (folder / name).is_file()
+        ]
+    ):
+        raise ModelError(
+            f"cannot load the weights of {str(source)!r}: {INDEX} names "
+            f"{listed(missing)}, which does not exist. Copy "
             "all files of the model"
         )
 
@@ -117,21 +157,32 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _total(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor; a finite one proves that all values are, several times faster than a look at each.
+    """Return the sum of a tensor; a finite one proves that all values are, several
+    times faster than a look at each.
 
-    It is in float32 at least: torch adds up bfloat16 sixty times more slowly in bfloat16 itself.
+    It is in float32 at least: torch adds up bfloat16 sixty times more slowly in
+    bfloat16 itself.
     """
     if tensor.element_size() == 1:
         tensor = tensor.float()
-    return tensor.sum(dtype=max(tensor.dtype, torch.float32, key=lambda dtype: dtype.itemsize))
+    return tensor.sum(
+        dtype=max(tensor.dtype, torch.float32, key=lambda dtype: dtype.itemsize)
+    )
 
 
 def _text(model: PreTrainedModel) -> set[int] | None:
-    """Return the ids of the language model's tensors, where a model has other parts; None = all of them."""
+    """Return the ids of the language model's tensors, where a model has other parts;
+    None = all of them.
+    """
     if not hasattr(model.config, "text_config"):
         return None
     parts = [model.get_decoder(), model.get_output_embeddings()]
-    return {id(tensor) for part in parts if part is not None for tensor in (*part.parameters(), *part.buffers())}
+    present = [part for part in parts if part is not None]
+    return {
+        id(tensor)
+        for part in present
+        for tensor in (*part.parameters(), *part.buffers())
+    }
 
 
 def _reads_text(model: PreTrainedModel, name: str, text: set[int] | None) -> bool:

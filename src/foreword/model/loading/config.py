@@ -1,4 +1,6 @@
-"""Provides reading of config.json, with one table of the values it may have, checked before a model is built."""
+"""Provides reading of config.json, with one table of the values it may have, checked
+before a model is built.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+)
 
 from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
@@ -21,15 +25,28 @@ from foreword.model.quantized.gguf_file import GgufFile
 
 CONFIG = hub.CONFIG
 SPEECH = "whisper"
-"""Kind of the encoder-decoders of sound that are supported: features of a fixed length, and rules of their own."""
+"""Kind of the encoder-decoders of sound that are supported: features of a fixed length,
+and rules of their own.
+"""
 REMOTE = "auto_map"
 """Entry of a config, or a tokenizer's config, that names classes in its own folder."""
 
 
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+LAYERS = (
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
 """Entries of a config that say how many layers there are."""
 MOST_LAYERS = 100_000
-"""Layers. A config lists the kind of each, before the files are known; no model has a hundredth of it."""
+"""Layers.
+
+A config lists the kind of each, before the files are known; no model has a hundredth of
+it.
+"""
 
 
 def _count(value: Any) -> bool:
@@ -37,8 +54,12 @@ def _count(value: Any) -> bool:
 
 
 def _counts(value: Any) -> bool:
-    """Return whether a value is a count, or a list of one for each layer, zeros allowed."""
-    return _count(value) or (isinstance(value, list) and all(type(one) is int and one >= 0 for one in value))
+    """Return whether a value is a count, or a list of one for each layer, zeros
+    allowed.
+    """
+    return _count(value) or (
+        isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
+    )
 
 
 def _few(value: Any) -> bool:
@@ -54,29 +75,57 @@ def _factors(value: Any) -> bool:
 
 
 def _dtype(value: Any) -> bool:
-    return value == "auto" or (isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype))
+    return value == "auto" or (
+        isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype)
+    )
 
 
 Check = tuple[tuple[str, ...], Callable[[Any], bool], str]
 """Names, the check of their values, and the check in words."""
 CHECKS: tuple[Check, ...] = (
-    (("vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer"), _count, "a whole number above 0"),
+    (
+        ("vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer"),
+        _count,
+        "a whole number above 0",
+    ),
     (LAYERS, _few, f"at most {MOST_LAYERS}"),
     (("max_position_embeddings", "n_positions"), _count, "a whole number above 0"),
     (
-        ("num_attention_heads", "n_head", "num_key_value_heads", "intermediate_size", "n_inner", "head_dim"),
+        (
+            "num_attention_heads",
+            "n_head",
+            "num_key_value_heads",
+            "intermediate_size",
+            "n_inner",
+            "head_dim",
+        ),
         _counts,
         "a whole number above 0",
     ),
     (("dtype", "torch_dtype"), _dtype, "the name of one of torch's dtypes"),
-    (("rope_parameters", "rope_scaling"), lambda value: isinstance(value, dict), "a table of names and numbers"),
+    (
+        ("rope_parameters", "rope_scaling"),
+        lambda value: isinstance(value, dict),
+        "a table of names and numbers",
+    ),
 )
 ROPE: tuple[Check, ...] = (
     (("rope_type", "type"), lambda value: isinstance(value, str), "a name"),
     (
         (
-            *("factor", "rope_theta", "original_max_position_embeddings", "attention_factor"),
-            *("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "partial_rotary_factor"),
+            *(
+                "factor",
+                "rope_theta",
+                "original_max_position_embeddings",
+                "attention_factor",
+            ),
+            *(
+                "low_freq_factor",
+                "high_freq_factor",
+                "beta_fast",
+                "beta_slow",
+                "partial_rotary_factor",
+            ),
         ),
         _positive,
         "a finite number above 0",
@@ -86,7 +135,9 @@ ROPE: tuple[Check, ...] = (
 """Checks of values that are present; null counts as absent."""
 
 
-def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq: bool = False) -> PreTrainedConfig:
+def read_config(
+    source: str | Path, *, trust_remote_code: bool = False, seq2seq: bool = False
+) -> PreTrainedConfig:
     """Return the config of a checkpoint; of an encoder-decoder, only with `seq2seq`.
 
     Raises ModelError where there is none, or a value is invalid.
@@ -94,7 +145,8 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq:
     path = hub.gguf(source)
     if hub.lost(source):
         raise ModelError(
-            f"cannot load a model from {str(source)!r}: there is no such folder. Give one that holds {CONFIG}"
+            f"cannot load a model from {str(source)!r}: there is no such folder. Give "
+            f"one that holds {CONFIG}"
         )
     values = _read(source)
     try:
@@ -108,23 +160,35 @@ def read_config(source: str | Path, *, trust_remote_code: bool = False, seq2seq:
         _check_lengths(config.get_text_config())
     except _Invalid as invalid:
         raise ModelError(
-            f"cannot load a model from {str(source)!r}: {invalid}. Correct {CONFIG}, or use another model"
+            f"cannot load a model from {str(source)!r}: {invalid}. Correct {CONFIG}, "
+            "or use another model"
         ) from None
     except Exception as error:
         raise unloadable(source, error, values) from error
     if getattr(config, "is_encoder_decoder", False):
         if not seq2seq:
-            raise ModelError(f"cannot use {source} here: it is an encoder-decoder. Use a decoder-only model")
-        if type(config) not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING and config.model_type != SPEECH:
             raise ModelError(
-                f"cannot run {source}: it is an encoder-decoder of the kind {config.model_type}, which transformers "
-                f"loads with no AutoModelForSeq2SeqLM. Use one that reads text, or {SPEECH}"
+                f"cannot use {source} here: it is an encoder-decoder. Use a "
+                "decoder-only model"
+            )
+        if (
+            type(config) not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+            and config.model_type != SPEECH
+        ):
+            raise ModelError(
+                f"cannot run {source}: it is an encoder-decoder of the kind "
+                f"{config.model_type}, which transformers "
+                "loads with no AutoModelForSeq2SeqLM. Use one that reads text, or "
+                f"{SPEECH}"
             )
     return config
 
 
-def unloadable(source: str | Path, error: BaseException, config: Mapping[str, Any]) -> ModelError:
-    """Return the error for a checkpoint that transformers cannot load, whatever it raised.
+def unloadable(
+    source: str | Path, error: BaseException, config: Mapping[str, Any]
+) -> ModelError:
+    """Return the error for a checkpoint that transformers cannot load, whatever it
+    raised.
 
     `config` holds the entries of config.json, or of the tokenizer's config.
     """
@@ -134,9 +198,14 @@ def unloadable(source: str | Path, error: BaseException, config: Mapping[str, An
         return refused
     lines = str(error).strip().splitlines()
     # Validation errors: the first line says that a check failed, the last which.
-    why = words(ValueError(lines[-1])) if "alidation error" in str(error) and lines else _message(error)
+    why = (
+        words(ValueError(lines[-1]))
+        if "alidation error" in str(error) and lines
+        else _message(error)
+    )
     return ModelError(
-        f"cannot load a model from {str(source)!r}: {why.strip()}. Give a folder that holds {CONFIG} and "
+        f"cannot load a model from {str(source)!r}: {why.strip()}. Give a folder that "
+        f"holds {CONFIG} and "
         "safetensors weights, or the id of a model on the hub"
     )
 
@@ -145,28 +214,40 @@ def _message(error: BaseException) -> str:
     return named(error) if isinstance(error, KeyError) else words(error)
 
 
-def untrusted(source: str | Path, error: BaseException, config: Mapping[str, Any]) -> ModelError | None:
-    """Return the error for a folder whose code transformers refused to run; None where that was not its reason."""
+def untrusted(
+    source: str | Path, error: BaseException, config: Mapping[str, Any]
+) -> ModelError | None:
+    """Return the error for a folder whose code transformers refused to run; None where
+    that was not its reason.
+    """
     if REMOTE not in config or "trust_remote_code" not in str(error):
         return None
     return ModelError(
-        f"cannot load {str(source)!r}: it needs Python code from its own folder ({REMOTE}), which is not "
+        f"cannot load {str(source)!r}: it needs Python code from its own folder "
+        f"({REMOTE}), which is not "
         "trusted. Read that code, then give trust_remote_code=True"
     )
 
 
 def read_json(source: str | Path, name: str) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no such file. Raises ModelError for a file that holds no JSON object."""
+    """Read a JSON object; None where there is no such file.
+
+    Raises ModelError for a file that holds no JSON object.
+    """
     try:
         content = json.loads(hub.file(source, name).read_text(encoding="utf-8"))
     except OSError:
         return None
     except (ValueError, RecursionError) as error:
         raise ModelError(
-            f"cannot load {str(source)!r}: {name} is not JSON: {words(error)}. Copy the file again"
+            f"cannot load {str(source)!r}: {name} is not JSON: {words(error)}. Copy "
+            "the file again"
         ) from error
     if not isinstance(content, dict):
-        raise ModelError(f"cannot load {str(source)!r}: {name} holds no JSON object. Copy the file again")
+        raise ModelError(
+            f"cannot load {str(source)!r}: {name} holds no JSON object. Copy the file "
+            "again"
+        )
     return content
 
 
@@ -203,7 +284,9 @@ def _check_values(table: Mapping[str, Any], checks: tuple[Check, ...]) -> None:
 
 
 def _check_lengths(config: Any) -> None:
-    """Raise _Invalid where longrope does not have one factor for each rotated pair of dimensions."""
+    """Raise _Invalid where longrope does not have one factor for each rotated pair of
+    dimensions.
+    """
     rope = getattr(config, "rope_parameters", None) or {}
     dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
     if dim is None and _count(getattr(config, "num_attention_heads", None)):
@@ -214,5 +297,6 @@ def _check_lengths(config: Any) -> None:
             pairs = int(dim * rope.get("partial_rotary_factor", 1.0)) // 2
             if len(factors) != pairs:
                 raise _Invalid(
-                    f"{name} must be a list of {pairs} numbers, one for each rotated pair, got {len(factors)}"
+                    f"{name} must be a list of {pairs} numbers, one for each rotated "
+                    f"pair, got {len(factors)}"
                 )

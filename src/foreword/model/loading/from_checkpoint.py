@@ -1,4 +1,6 @@
-"""Provides the steps from the files of a checkpoint to a model: read, probed, packed, and held in few bits."""
+"""Provides the steps from the files of a checkpoint to a model: read, probed, packed,
+and held in few bits.
+"""
 
 from __future__ import annotations
 
@@ -42,21 +44,39 @@ def load(
     offload_folder: str | Path | None,
     trust_remote_code: bool,
 ) -> Model:
-    """Return the model of a checkpoint; `make` is its class, and the options are those of `Model.load`."""
+    """Return the model of a checkpoint; `make` is its class, and the options are those
+    of `Model.load`.
+    """
     forms = {"weights": weights, "kv": kv, "offload_folder": offload_folder}
     where, only = options(dtype=dtype, device=device, backend=backend, **forms)
     config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
-    place = None if offload_folder is None else offloaded.place(offload_folder, source, config, weights)
+    place = (
+        None
+        if offload_folder is None
+        else offloaded.place(offload_folder, source, config, weights)
+    )
     if place is not None and place.is_dir():
-        return offloaded.opened(make, place, source, config, kv=kv, trusted=trust_remote_code)
-    first, *others = dtypes(dtype, where, config.architectures if only in (None, NATIVE) else None)
+        return offloaded.opened(
+            make, place, source, config, kv=kv, trusted=trust_remote_code
+        )
+    first, *others = dtypes(
+        dtype, where, config.architectures if only in (None, NATIVE) else None
+    )
     probed = only in (None, NATIVE) and where.type == "cpu"
     verdict = verdicts.verdict_file(source, config, first) if probed else None
     known = None if verdict is None else verdicts.read(verdict)
     home = None if place is None else place.parent
     with _reported(source, where):
-        with pages_in(home or _scratch(source, config, weights, known, trusted=trust_remote_code)):
-            hf = load_weights(source, config, first, trust_remote_code=trust_remote_code, filled=known is None)
+        with pages_in(
+            home or _scratch(source, config, weights, known, trusted=trust_remote_code)
+        ):
+            hf = load_weights(
+                source,
+                config,
+                first,
+                trust_remote_code=trust_remote_code,
+                filled=known is None,
+            )
             if known is None:
                 nn.Module.to(hf, where)
             with nullcontext() if known is None else _packing(hf):
@@ -70,9 +90,16 @@ def load(
     model.trust_remote_code = trust_remote_code
     if others and model.capability.backend != NATIVE:
         del hf, model  # or both would be in memory
-        return make.load(source, dtype=others[0], device=device, backend=backend, trust_remote_code=trust_remote_code)
+        return make.load(
+            source,
+            dtype=others[0],
+            device=device,
+            backend=backend,
+            trust_remote_code=trust_remote_code,
+        )
     if probed and known is None and model.capability.backend == NATIVE:
-        verdict = verdict or verdicts.verdict_file(source, config, first)  # its files may only be here now
+        # its files may only be here now
+        verdict = verdict or verdicts.verdict_file(source, config, first)
         if verdict is not None:
             verdicts.write(verdict, model.capability)
     if (path := hub.gguf(source)) is not None:
@@ -83,7 +110,9 @@ def load(
 
 @contextmanager
 def _packing(hf: PreTrainedModel) -> Iterator[None]:
-    """Limit torch to one thread while a small model is packed: others would spin between its short operations."""
+    """Limit torch to one thread while a small model is packed: others would spin
+    between its short operations.
+    """
     with one_thread(), threads_for(hf)():
         yield
 
@@ -97,16 +126,24 @@ def _reported(source: str | Path, device: torch.device) -> Iterator[None]:
         raise
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(
-            f"cannot load {source}: it does not fit on {device}: {error}. Try a smaller dtype or another device"
+            f"cannot load {source}: it does not fit on {device}: {error}. Try a "
+            "smaller dtype or another device"
         ) from error
     except Exception as error:
         raise unloadable(source, error, {}) from error
 
 
 def _scratch(
-    source: str | Path, config: PreTrainedConfig, weights: str | None, known: Capability | None, *, trusted: bool
+    source: str | Path,
+    config: PreTrainedConfig,
+    weights: str | None,
+    known: Capability | None,
+    *,
+    trusted: bool,
 ) -> Path | None:
-    """Return the folder for weights in 16 bits that only exist until they are held in few bits; None = the memory."""
+    """Return the folder for weights in 16 bits that only exist until they are held in
+    few bits; None = the memory.
+    """
     coded = in_few_bits(source, config)
     if (weights is None and not coded) or (coded and known is not None):
         return None
@@ -120,7 +157,9 @@ def _scratch(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ModelError(
-            f"cannot load {source}: its weights in 16 bits ({needed / 2**30:.1f} GiB) do not fit in the free memory, "
-            f"and no file can be made for them: {words(error)}. Set XDG_CACHE_HOME to a folder with room"
+            f"cannot load {source}: its weights in 16 bits ({needed / 2**30:.1f} GiB) "
+            "do not fit in the free memory, "
+            f"and no file can be made for them: {words(error)}. Set XDG_CACHE_HOME to "
+            "a folder with room"
         ) from error
     return folder

@@ -1,4 +1,6 @@
-"""Provides models from what a caller gives: a folder, a hub id, or a model in memory, which stays unchanged."""
+"""Provides models from what a caller gives: a folder, a hub id, or a model in memory,
+which stays unchanged.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from foreword.model.tokenizer import Tokenizer, load_tokenizer
 Given = str | Path | PreTrainedModel | Model
 """A model, or its folder, hub id or GGUF file (a path, or "repo/id:name.gguf")."""
 GivenTokenizer = Tokenizer | str | Path | Literal[False] | None
-"""A tokenizer, or its folder or hub id; None = the target's own; False = none, for tokens that are no text."""
+"""A tokenizer, or its folder or hub id; None = the target's own; False = none, for
+tokens that are no text.
+"""
 
 
 def check_given(target: object, draft: object, tokenizer: object, **how: Any) -> None:
@@ -34,66 +38,96 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
 
     `how`: keyword arguments of `Model.load`, checked by `options`.
     """
-    options(**{name: how[name] for name in ("dtype", "device", "backend", "weights", "kv", "offload_folder")})
+    options(
+        **{
+            name: how[name]
+            for name in (
+                "dtype",
+                "device",
+                "backend",
+                "weights",
+                "kv",
+                "offload_folder",
+            )
+        }
+    )
     check_model("target", target)
     for part, source in draft.items() if isinstance(draft, Mapping) else [("", draft)]:
         if source is not None:
             check_model(f"draft[{part!r}]" if part else "draft", source)
-    if tokenizer is not False and not isinstance(tokenizer, str | Path | PreTrainedTokenizerBase | None):
+    if tokenizer is not False and not isinstance(
+        tokenizer, str | Path | PreTrainedTokenizerBase | None
+    ):
         raise InvalidRequest(
-            "'tokenizer' must be a tokenizer of transformers, or its folder, or False for token ids alone, "
+            "'tokenizer' must be a tokenizer of transformers, or its folder, or False "
+            "for token ids alone, "
             f"got {_kind(tokenizer)}"
         )
     if isinstance(target, str | Path):
         return
     if (how["dtype"], how["device"]) != ("auto", "auto"):
         raise InvalidRequest(
-            "cannot change 'dtype' or 'device' of a model in memory. Move it with model.to(...) and leave them out"
+            "cannot change 'dtype' or 'device' of a model in memory. Move it with "
+            "model.to(...) and leave them out"
         )
     if isinstance(target, Model) and (how["weights"], how["kv"]) != (None, None):
         raise InvalidRequest(
-            "cannot change 'weights' or 'kv' of a model that is loaded. Give them to Model.load and leave them out"
+            "cannot change 'weights' or 'kv' of a model that is loaded. Give them to "
+            "Model.load and leave them out"
         )
     if how["offload_folder"] is not None:
         raise InvalidRequest(
-            "cannot offload a model in memory. Save it and give its folder, or leave 'offload_folder' out"
+            "cannot offload a model in memory. Save it and give its folder, or leave "
+            "'offload_folder' out"
         )
     if tokenizer is None and not _home(target):
         raise InvalidRequest(
-            "cannot find the tokenizer of this model: it was not loaded from a folder. Give tokenizer=..., or "
+            "cannot find the tokenizer of this model: it was not loaded from a folder. "
+            "Give tokenizer=..., or "
             "tokenizer=False if prompts are token ids"
         )
 
 
 def check_model(option: str, model: object) -> None:
-    """Raise InvalidRequest for anything but a folder, a hub id or a language model in memory."""
+    """Raise InvalidRequest for anything but a folder, a hub id or a language model in
+    memory.
+    """
     if isinstance(model, str | Path) and str(model).strip() not in ("", "."):
         return
     if isinstance(model, PreTrainedModel) and not model.can_generate():
         raise InvalidRequest(
-            f"cannot generate text with {type(model).__name__} as '{option}': it has no LM head. Load it "
+            f"cannot generate text with {type(model).__name__} as '{option}': it has "
+            "no LM head. Load it "
             "with AutoModelForCausalLM"
         )
     if not isinstance(model, PreTrainedModel | Model):
         raise InvalidRequest(
-            f"'{option}' must be a folder, a hub id or a language model of transformers, got {_kind(model)}"
+            f"'{option}' must be a folder, a hub id or a language model of "
+            f"transformers, got {_kind(model)}"
         )
 
 
-def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple[Model, Tokenizer | None]:
-    """Return a target and its tokenizer: the given one, else that of its folder or hub id, and None for False.
+def opened(
+    target: Given, tokenizer: GivenTokenizer = None, **how: Any
+) -> tuple[Model, Tokenizer | None]:
+    """Return a target and its tokenizer: the given one, else that of its folder or hub
+    id, and None for False.
 
     `how` as for `Model.load`.
 
-    A model in memory stays unchanged and usable: a twin runs, which shares its weights until a backend packs them. The
-    twin does not follow later training. Held in few bits, it is rounded to bfloat16 first, as a checkpoint is.
+    A model in memory stays unchanged and usable: a twin runs, which shares its weights
+    until a backend packs them. The twin does not follow later training. Held in few
+    bits, it is rounded to bfloat16 first, as a checkpoint is.
     """
     if isinstance(target, str | Path):
         read_config(target, trust_remote_code=how["trust_remote_code"], seq2seq=True)
     if tokenizer is False:
         tokenizer = None
-    elif not isinstance(tokenizer, PreTrainedTokenizerBase):  # first: a missing tokenizer is found at once
-        tokenizer = load_tokenizer(tokenizer or _home(target), trust_remote_code=how["trust_remote_code"])
+    # first: a missing tokenizer is found at once
+    elif not isinstance(tokenizer, PreTrainedTokenizerBase):
+        tokenizer = load_tokenizer(
+            tokenizer or _home(target), trust_remote_code=how["trust_remote_code"]
+        )
     if isinstance(target, Model):
         return target, tokenizer
     if not isinstance(target, PreTrainedModel):
@@ -102,28 +136,40 @@ def opened(target: Given, tokenizer: GivenTokenizer = None, **how: Any) -> tuple
     check_finite(name, weights(target))
     try:
         few = (how["weights"], how["kv"]) != (None, None)
-        model = Model(in_bfloat16(twin(target)) if few else twin(target), name, backend=how["backend"])
+        model = Model(
+            in_bfloat16(twin(target)) if few else twin(target),
+            name,
+            backend=how["backend"],
+        )
         model.quantize(how["weights"], how["kv"])
         return model, tokenizer
     except ForewordError:
         raise
     except Exception as error:
         raise ModelError(
-            f"cannot run {type(target).__name__}: {cause(error)}. Save it and give the folder instead"
+            f"cannot run {type(target).__name__}: {cause(error)}. Save it and give the "
+            "folder instead"
         ) from error
 
 
 def twin(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of a model's modules and config that shares its weights."""
-    packed = (layer.packed for layer in model.modules() if isinstance(layer, PackedLinear))
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers(), packed)}
+    packed = (
+        layer.packed for layer in model.modules() if isinstance(layer, PackedLinear)
+    )
+    shared = {
+        id(tensor): tensor
+        for tensor in chain(model.parameters(), model.buffers(), packed)
+    }
     return deepcopy(model, shared)
 
 
 def learner(sources: Any) -> Any:
-    """Return the source of a draft model that learns: models in memory are copied, weights and all.
+    """Return the source of a draft model that learns: models in memory are copied,
+    weights and all.
 
-    Learning writes into the weights, which a twin shares with the caller's model. `sources` may map names to sources.
+    Learning writes into the weights, which a twin shares with the caller's model.
+    `sources` may map names to sources.
     """
     if isinstance(sources, Mapping):
         return {name: learner(source) for name, source in sources.items()}
@@ -131,35 +177,49 @@ def learner(sources: Any) -> Any:
 
 
 def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Return the config of every part of a model, each with its attention implementation."""
+    """Return the config of every part of a model, each with its attention
+    implementation.
+    """
     configs: dict[int, Any] = {}
-    found = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    found = [
+        part.config for part in model.modules() if isinstance(part, PreTrainedModel)
+    ]
     while found:
         config = found.pop()
         configs[id(config)] = config
         parts = (getattr(config, name, None) for name in config.sub_configs)
-        found += [part for part in parts if part is not None and id(part) not in configs]
-    return [(config, config._attn_implementation_internal) for config in configs.values()]
+        found += [
+            part for part in parts if part is not None and id(part) not in configs
+        ]
+    return [
+        (config, config._attn_implementation_internal) for config in configs.values()
+    ]
 
 
 def in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a twin with its float32 weights in bfloat16, as checkpoints are loaded that are held in few bits."""
+    """Return a twin with its float32 weights in bfloat16, as checkpoints are loaded
+    that are held in few bits.
+    """
     rounded: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             if weight.dtype != torch.float32:
                 continue
             if id(weight) not in rounded:  # tied weights stay tied
-                rounded[id(weight)] = nn.Parameter(weight.detach().bfloat16(), requires_grad=False)
+                rounded[id(weight)] = nn.Parameter(
+                    weight.detach().bfloat16(), requires_grad=False
+                )
             setattr(module, name, rounded[id(weight)])
     return model
 
 
 @contextmanager
 def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
-    """Yield a Model over the caller's model, whose attention, layers and training modes are restored on exit.
+    """Yield a Model over the caller's model, whose attention, layers and training modes
+    are restored on exit.
 
-    `known` is the capability of an earlier borrow of a model built the same way; it saves the probe.
+    `known` is the capability of an earlier borrow of a model built the same way; it
+    saves the probe.
     """
     implementations = _attention(hf)
     modes = [(module, module.training) for module in hf.modules()]
@@ -183,4 +243,8 @@ def _home(model: object) -> str:
 
 def _kind(given: object) -> str:
     hint = "; give the language model inside it" if isinstance(given, nn.Module) else ""
-    return f"{given!r:.60}" if isinstance(given, int | float | str | list | None) else f"a {type(given).__name__}{hint}"
+    return (
+        f"{given!r:.60}"
+        if isinstance(given, int | float | str | list | None)
+        else f"a {type(given).__name__}{hint}"
+    )

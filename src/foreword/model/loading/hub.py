@@ -1,6 +1,8 @@
-"""Provides the files of a checkpoint: from a folder, from the cache of the hub, or from the hub, which is tried once.
+"""Provides the files of a checkpoint: from a folder, from the cache of the hub, or from
+the hub, which is tried once.
 
-Without a network, the hub's client repeats every request for half a minute, and loading sends several.
+Without a network, the hub's client repeats every request for half a minute, and loading
+sends several.
 """
 
 from __future__ import annotations
@@ -18,20 +20,36 @@ from foreword.errors import ModelError, words
 
 CONFIG, GGUF = "config.json", ".gguf"
 TIMEOUT = 2.0
-"""Seconds. Longest wait for the hub's first answer, name look-up included; usually it takes a tenth."""
+"""Seconds.
+
+Longest wait for the hub's first answer, name look-up included; usually it takes a
+tenth.
+"""
 FRESH = 60.0
-"""Seconds. Time for which an answer of the hub is cached; enough to load a model, its draft and both tokenizers."""
+"""Seconds.
+
+Time for which an answer of the hub is cached; enough to load a model, its draft and
+both tokenizers.
+"""
 
 
 def location(source: str | Path) -> dict[str, Any]:
-    """Return the arguments that tell transformers where a checkpoint is. Raises ModelError as `gguf` and `local_only`.
+    """Return the arguments that tell transformers where a checkpoint is. Raises
+    ModelError as `gguf` and `local_only`.
 
     A source is a folder, a hub id, or a GGUF file: its path, or "repo/id:name.gguf".
     """
     path = gguf(source)
     if path is None:
-        return {"pretrained_model_name_or_path": source, "local_files_only": local_only(source)}
-    return {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
+        return {
+            "pretrained_model_name_or_path": source,
+            "local_files_only": local_only(source),
+        }
+    return {
+        "pretrained_model_name_or_path": path.parent,
+        "gguf_file": path.name,
+        "local_files_only": True,
+    }
 
 
 def gguf(source: str | Path) -> Path | None:
@@ -47,19 +65,26 @@ def gguf(source: str | Path) -> Path | None:
     found, reason = None, "there is no such file"
     if repo and not lost(source):
         try:
-            found = cached_file(repo, name, local_files_only=local_only(repo, name), **_SILENT)
+            found = cached_file(
+                repo, name, local_files_only=local_only(repo, name), **_SILENT
+            )
             reason = f"there is no {name} in {repo}"
         except OSError as error:
             reason = words(error)
     if found is None:
-        raise ModelError(f"cannot load {str(source)!r}: {reason}. Give the path of a GGUF file, or repo/id:name.gguf")
+        raise ModelError(
+            f"cannot load {str(source)!r}: {reason}. Give the path of a GGUF file, or "
+            "repo/id:name.gguf"
+        )
     return Path(found)
 
 
 def local_only(source: str | Path, name: str = CONFIG) -> bool:
-    """Return whether to look for a checkpoint on this machine only: it is a folder, or the hub does not answer.
+    """Return whether to look for a checkpoint on this machine only: it is a folder, or
+    the hub does not answer.
 
-    Raises ModelError for a hub id whose file `name` is not cached while the hub does not answer.
+    Raises ModelError for a hub id whose file `name` is not cached while the hub does
+    not answer.
     """
     if lost(source) or Path(source).expanduser().is_dir():
         return True
@@ -67,17 +92,20 @@ def local_only(source: str | Path, name: str = CONFIG) -> bool:
         return False
     if cached_file(str(source), name, local_files_only=True, **_SILENT) is None:
         raise ModelError(
-            f"cannot load {str(source)!r}: there is no such folder, it is not in the cache of this machine, and "
-            f"{constants.ENDPOINT} does not answer. Give a folder that holds {name}, or try again with a network"
+            f"cannot load {str(source)!r}: there is no such folder, it is not in the "
+            "cache of this machine, and "
+            f"{constants.ENDPOINT} does not answer. Give a folder that holds {name}, "
+            "or try again with a network"
         )
     return True
 
 
 def file(source: str | Path, name: str, *, fetch: bool = True) -> Path:
-    """Return the path of a file of a checkpoint; the path does not exist where the checkpoint lacks the file.
+    """Return the path of a file of a checkpoint; the path does not exist where the
+    checkpoint lacks the file.
 
-    A GGUF file has none beside it. Unless `fetch`, a file that is not cached yet counts as lacking. Raises OSError, or
-    ModelError as `local_only` does.
+    A GGUF file has none beside it. Unless `fetch`, a file that is not cached yet counts
+    as lacking. Raises OSError, or ModelError as `local_only` does.
     """
     if (path := gguf(source)) is not None:
         return path / name
@@ -85,25 +113,37 @@ def file(source: str | Path, name: str, *, fetch: bool = True) -> Path:
     if folder.is_dir() or lost(source):
         return folder / name
     if not fetch:
-        return Path(cached_file(str(source), name, local_files_only=True, **_SILENT) or name)
-    return Path(cached_file(str(source), name, local_files_only=local_only(source)) or name)
+        return Path(
+            cached_file(str(source), name, local_files_only=True, **_SILENT) or name
+        )
+    return Path(
+        cached_file(str(source), name, local_files_only=local_only(source)) or name
+    )
 
 
 def files(source: str | Path, names: list[str]) -> list[Path]:
-    """Return the paths of files of a checkpoint, downloaded side by side; empty where the hub lacks one.
+    """Return the paths of files of a checkpoint, downloaded side by side; empty where
+    the hub lacks one.
 
     Raises OSError, or ModelError as `local_only` does.
     """
     folder = Path(source).expanduser()
     if folder.is_dir() or lost(source):
         return [folder / name for name in names]
-    found = cached_files(str(source), names, local_files_only=local_only(source), **_SILENT)
+    found = cached_files(
+        str(source), names, local_files_only=local_only(source), **_SILENT
+    )
     return [Path(path) for path in found or ()]
 
 
 def lost(source: str | Path) -> bool:
-    """Return whether this is a path that does not exist: the hub would call it an invalid id."""
-    return str(source).startswith(("/", ".", "~")) and not Path(source).expanduser().exists()
+    """Return whether this is a path that does not exist: the hub would call it an
+    invalid id.
+    """
+    return (
+        str(source).startswith(("/", ".", "~"))
+        and not Path(source).expanduser().exists()
+    )
 
 
 _SILENT: dict[str, Any] = {
@@ -114,17 +154,23 @@ _SILENT: dict[str, Any] = {
 
 @lru_cache(maxsize=1)
 def _answers(moment: int) -> bool:
-    """Return whether the hub answers at all. `moment`: a number that changes when a cached answer expires."""
+    """Return whether the hub answers at all.
+
+    `moment`: a number that changes when a cached answer expires.
+    """
     del moment
     answers: list[int] = []
 
     def request() -> None:
         try:
-            answers.append(get_session().head(constants.ENDPOINT, timeout=TIMEOUT).status_code)
+            answers.append(
+                get_session().head(constants.ENDPOINT, timeout=TIMEOUT).status_code
+            )
         except Exception:  # noqa: BLE001 - whatever the client raises, there was no answer
             answers.clear()
 
-    thread = Thread(target=request, daemon=True)  # a name look-up has no timeout of its own
+    # a name look-up has no timeout of its own
+    thread = Thread(target=request, daemon=True)
     thread.start()
     thread.join(TIMEOUT)
     return bool(answers)

@@ -1,6 +1,7 @@
 """Provides loading of a checkpoint with transformers, after all checks.
 
-The checks are in hub.py (files), config.py and complete.py (tensors); quantized.py reads quantized checkpoints.
+The checks are in hub.py (files), config.py and complete.py (tensors); quantized.py
+reads quantized checkpoints.
 """
 
 from __future__ import annotations
@@ -19,14 +20,28 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from foreword.errors import ModelError, words
 from foreword.model.architectures import loader
 from foreword.model.loading import hub
-from foreword.model.loading.complete import INDEX, check_finite, check_index, check_loaded, matrices, weights
+from foreword.model.loading.complete import (
+    INDEX,
+    check_finite,
+    check_index,
+    check_loaded,
+    matrices,
+    weights,
+)
 from foreword.model.loading.config import CONFIG, read_json, unloadable
-from foreword.model.loading.quantized import empty, load_dequantized, load_gguf, quantization
+from foreword.model.loading.quantized import (
+    empty,
+    load_dequantized,
+    load_gguf,
+    quantization,
+)
 from foreword.model.loading.sizes import check_sizes
 
 GENERATION = "generation_config.json"
 _LOADING = Lock()
-"""Held while transformers builds a model: it switches the whole process to tensors without storage."""
+"""Held while transformers builds a model: it switches the whole process to tensors
+without storage.
+"""
 
 
 def load_weights(
@@ -37,14 +52,20 @@ def load_weights(
     trust_remote_code: bool = False,
     filled: bool = True,
 ) -> PreTrainedModel:
-    """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of another shape or not finite.
+    """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of
+    another shape or not finite.
 
-    Unless `filled`, weights in few bits are not read, and those of the model have no storage.
+    Unless `filled`, weights in few bits are not read, and those of the model have no
+    storage.
     """
     try:
         check_index(source, read_json(source, INDEX))
         if hub.gguf(source) is None:
-            check_sizes(source, config, partial(_empty, deepcopy(config), trust_remote_code=trust_remote_code))
+            check_sizes(
+                source,
+                config,
+                partial(_empty, deepcopy(config), trust_remote_code=trust_remote_code),
+            )
         where: dict[str, Any] = hub.location(source)
         load: Any = loader(config).from_pretrained
         if quantization(config):
@@ -67,7 +88,8 @@ def load_weights(
         raise
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(
-            f"cannot load {source}: it does not fit on cpu: {words(error)}. Try a smaller dtype"
+            f"cannot load {source}: it does not fit on cpu: {words(error)}. Try a "
+            "smaller dtype"
         ) from error
     except pickle.UnpicklingError as error:
         raise pickled(source, error) from error
@@ -76,8 +98,12 @@ def load_weights(
     return model
 
 
-def parameter_count(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> int:
-    """Return the number of weights of a model, tied ones counted once; nothing is loaded."""
+def parameter_count(
+    config: PreTrainedConfig, *, trust_remote_code: bool = False
+) -> int:
+    """Return the number of weights of a model, tied ones counted once; nothing is
+    loaded.
+    """
     model = _empty(config, trust_remote_code=trust_remote_code)
     return sum(weight.numel() for weight in model.parameters())
 
@@ -91,26 +117,45 @@ def pickled(source: str | Path, error: BaseException) -> ModelError:
     """Return the error for a pickle that torch refuses to read as tensors only."""
     del error  # its text tells how to run the code all the same
     return ModelError(
-        f"cannot load the weights of {str(source)!r}: its pickled file (.bin) is damaged or holds more than tensors, "
+        f"cannot load the weights of {str(source)!r}: its pickled file (.bin) is "
+        "damaged or holds more than tensors, "
         "which could run code, so it was not read. Give the same weights as safetensors"
     )
 
 
-def _generation(source: str | Path, config: PreTrainedConfig) -> GenerationConfig | None:
-    """Read the generation settings; None = let transformers do it. Unreadable settings only cause a warning."""
+def _generation(
+    source: str | Path, config: PreTrainedConfig
+) -> GenerationConfig | None:
+    """Read the generation settings; None = let transformers do it.
+
+    Unreadable settings only cause a warning.
+    """
     try:
         if read_json(source, GENERATION) is None:
             return None
-        return GenerationConfig.from_pretrained(source, local_files_only=hub.local_only(source))
+        return GenerationConfig.from_pretrained(
+            source, local_files_only=hub.local_only(source)
+        )
     except Exception as error:  # noqa: BLE001 - whatever transformers raises on the file
-        warnings.warn(f"cannot read {GENERATION} of {source}: {words(error)}. It is ignored", stacklevel=5)
+        warnings.warn(
+            f"cannot read {GENERATION} of {source}: {words(error)}. It is ignored",
+            stacklevel=5,
+        )
         return GenerationConfig.from_model_config(config)
 
 
 def eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
-    """Return the end-of-text ids of the generation settings, or of the config, and the ids that are no tokens."""
+    """Return the end-of-text ids of the generation settings, or of the config, and the
+    ids that are no tokens.
+    """
     eos = (hf.generation_config or hf.config).eos_token_id
-    ids = list(eos) if isinstance(eos, list | tuple | set | frozenset) else [] if eos is None else [eos]
+    ids = (
+        list(eos)
+        if isinstance(eos, list | tuple | set | frozenset)
+        else []
+        if eos is None
+        else [eos]
+    )
     vocab = hf.config.get_text_config().vocab_size
     valid = [token for token in ids if type(token) is int and 0 <= token < vocab]
     return frozenset(valid), [token for token in ids if token not in valid]

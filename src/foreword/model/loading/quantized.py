@@ -1,7 +1,9 @@
-"""Provides loading of checkpoints that hold quantized matrices, and of GGUF files: the model itself is a plain one.
+"""Provides loading of checkpoints that hold quantized matrices, and of GGUF files: the
+model itself is a plain one.
 
-Every quantized matrix is dequantized into the model's dtype, or left without storage. What reads its few bits stays
-beside it, as `coded` of the linear layer (`foreword.model.quantized.coded.Matrix`), for backends that multiply by them.
+Every quantized matrix is dequantized into the model's dtype, or left without storage.
+What reads its few bits stays beside it, as `coded` of the linear layer
+(`foreword.model.quantized.coded.Matrix`), for backends that multiply by them.
 """
 
 from __future__ import annotations
@@ -37,15 +39,22 @@ SETTINGS = "quantization_config"
 
 
 def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
-    """Return the settings of a quantized checkpoint; None where it is not one, or transformers is to load it.
+    """Return the settings of a quantized checkpoint; None where it is not one, or
+    transformers is to load it.
 
-    Raises ModelError for a method that transformers does not know either: it would load the model without its weights.
+    Raises ModelError for a method that transformers does not know either: it would load
+    the model without its weights.
     """
-    settings = getattr(config, SETTINGS, None) or getattr(config.get_text_config(), SETTINGS, None)
+    settings = getattr(config, SETTINGS, None) or getattr(
+        config.get_text_config(), SETTINGS, None
+    )
     if not isinstance(settings, dict):
         return None
     method = settings.get("quant_method")
-    if method is not None and method not in {*FORMATS, *AUTO_QUANTIZATION_CONFIG_MAPPING}:
+    if method is not None and method not in {
+        *FORMATS,
+        *AUTO_QUANTIZATION_CONFIG_MAPPING,
+    }:
         raise _unsupported(str(config.name_or_path), f"quant_method={method!r}")
     return settings if method in FORMATS else None
 
@@ -58,7 +67,8 @@ def load_dequantized(
     trust_remote_code: bool,
     **how: Any,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return the model of a quantized checkpoint and transformers' loading info; `how` as for `_filled`.
+    """Return the model of a quantized checkpoint and transformers' loading info; `how`
+    as for `_filled`.
 
     Raises ModelError that names the tensor or the setting that cannot be read.
     """
@@ -78,19 +88,24 @@ def load_dequantized(
 def load_gguf(
     source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str, **how: Any
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return the model of a GGUF file and transformers' loading info; `how` as for `_filled`.
+    """Return the model of a GGUF file and transformers' loading info; `how` as for
+    `_filled`.
 
     Raises ModelError for a tensor that the model has no place for.
     """
     file = GgufFile.open(source, cast(Path, hub.gguf(source)))
-    kind, model = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype), empty(config)
+    kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
+    model = empty(config)
     held = weights(file, model, kind)
-    check_total(source, model, file.path.stat().st_size)  # what the file lacks would be made
+    # what the file lacks would be made
+    check_total(source, model, file.path.stat().st_size)
     return _filled(str(source), model, *held, kind, **how)
 
 
 def empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
-    """Return a model without storage: for its class, since from_pretrained of an Auto class takes no tensors."""
+    """Return a model without storage: for its class, since from_pretrained of an Auto
+    class takes no tensors.
+    """
     with torch.device("meta"):
         return loader(config).from_config(config, **how)
 
@@ -106,29 +121,54 @@ def _filled(
     trust_remote_code: bool = False,
     **how: Any,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return the model that holds these tensors, and transformers' loading info; `how` as for its `from_pretrained`.
+    """Return the model that holds these tensors, and transformers' loading info; `how`
+    as for its `from_pretrained`.
 
-    Linear layers have their matrices as `coded`, and experts a dict of theirs. Unless `filled`, their weights have no
-    storage; where transformers computes something from one of them, all are filled.
+    Linear layers have their matrices as `coded`, and experts a dict of theirs. Unless
+    `filled`, their weights have no storage; where transformers computes something from
+    one of them, all are filled.
     """
-    pages, kind, held = Pages(), type(empty), dict(tensors)
+    pages = Pages()
+    kind = type(empty)
+    held = dict(tensors)
     for name, matrix in matrices.items():
-        held[name] = pages.empty(matrix.shape, dtype)  # takes no memory until it is written
-    for name, whole in in_parallel(lambda one: (one, matrices[one].weights(dtype)), matrices if filled else ()):
+        # takes no memory until it is written
+        held[name] = pages.empty(matrix.shape, dtype)
+    for name, whole in in_parallel(
+        lambda one: (one, matrices[one].weights(dtype)), matrices if filled else ()
+    ):
         held[name].copy_(whole)
     places = {held[name].data_ptr(): matrix for name, matrix in matrices.items()}
     model, info = cast(Any, kind).from_pretrained(
-        None, config=empty.config, state_dict=held, dtype=dtype, trust_remote_code=trust_remote_code, **how
+        None,
+        config=empty.config,
+        state_dict=held,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        **how,
     )
     model.config.name_or_path = source
     found = _found(model, places)
     if not filled and len({address for _, _, address in found}) < len(places):
-        return _filled(source, empty, tensors, matrices, dtype, trust_remote_code=trust_remote_code, **how)
-    words = {address for module, _, address in found if isinstance(module, nn.Embedding)}
+        return _filled(
+            source,
+            empty,
+            tensors,
+            matrices,
+            dtype,
+            trust_remote_code=trust_remote_code,
+            **how,
+        )
+    words = {
+        address for module, _, address in found if isinstance(module, nn.Embedding)
+    }
     for module, name, address in found:
         if isinstance(module, nn.Embedding):
-            own = module.weight.data.clone() if filled else places[address].weights(dtype)
-            module.weight.data = own  # it stays when the others are packed, and so must not share their pages
+            own = (
+                module.weight.data.clone() if filled else places[address].weights(dtype)
+            )
+            # it stays when the others are packed, and so must not share their pages
+            module.weight.data = own
             continue
         if name == "weight":
             vars(module)["coded"] = places[address]
@@ -136,12 +176,20 @@ def _filled(
             vars(module).setdefault("coded", {})[name] = places[address]
         if not filled and address not in words:
             weight = module.get_parameter(name)
-            setattr(module, name, nn.Parameter(weight.detach().to("meta"), requires_grad=False))
+            setattr(
+                module,
+                name,
+                nn.Parameter(weight.detach().to("meta"), requires_grad=False),
+            )
     return model, info
 
 
-def _found(model: nn.Module, places: Mapping[int, Matrix]) -> list[tuple[nn.Module, str, int]]:
-    """Return module, name and address of the parameters that lie at these addresses; transformers renames weights."""
+def _found(
+    model: nn.Module, places: Mapping[int, Matrix]
+) -> list[tuple[nn.Module, str, int]]:
+    """Return module, name and address of the parameters that lie at these addresses;
+    transformers renames weights.
+    """
     held = (
         (module, name, weight.data_ptr())
         for module in model.modules()
@@ -152,7 +200,8 @@ def _found(model: nn.Module, places: Mapping[int, Matrix]) -> list[tuple[nn.Modu
 
 def _unsupported(source: str, setting: str) -> ModelError:
     return ModelError(
-        f"cannot load the weights of {source!r}: {setting} of its {SETTINGS} is not supported. Use a checkpoint in a "
+        f"cannot load the weights of {source!r}: {setting} of its {SETTINGS} is not "
+        "supported. Use a checkpoint in a "
         "form of docs/targets/quantized.md"
     )
 
@@ -166,25 +215,33 @@ def _dtype(config: PreTrainedConfig, name: str) -> torch.dtype:
 
 
 def files(source: str | Path, *, fetch: bool = True) -> list[Path]:
-    """Return the safetensors files of a checkpoint; `fetch` as for `hub.file`. Raises ModelError if one is lacking."""
+    """Return the safetensors files of a checkpoint; `fetch` as for `hub.file`.
+
+    Raises ModelError if one is lacking.
+    """
     index = read_json(source, INDEX)
     names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
     files = [hub.file(source, name, fetch=fetch) for name in names]
     if not all(file.is_file() for file in files):
         raise ModelError(
-            f"cannot load the weights of {str(source)!r}: its weights are read from {WEIGHTS}, which does not "
+            f"cannot load the weights of {str(source)!r}: its weights are read from "
+            f"{WEIGHTS}, which does not "
             "exist. Use a checkpoint in safetensors"
         )
     return files
 
 
 def stamps(source: str | Path, *, fetch: bool = True) -> list[tuple[str, int, int]]:
-    """Return name, bytes and time of change, in nanoseconds, of a checkpoint's files; `fetch` as for `hub.file`.
+    """Return name, bytes and time of change, in nanoseconds, of a checkpoint's files;
+    `fetch` as for `hub.file`.
 
     Raises ModelError where one does not exist.
     """
     checkpoint = [path] if (path := hub.gguf(source)) else files(source, fetch=fetch)
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in map(Path.resolve, checkpoint)]
+    return [
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns)
+        for file in map(Path.resolve, checkpoint)
+    ]
 
 
 def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
@@ -198,7 +255,9 @@ def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
 def _read(
     source: str, files: list[Path], settings: Mapping[str, Any], dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Matrix], set[str]]:
-    """Return the tensors of the plain model, the quantized ones of them in few bits, and names that may be left out."""
+    """Return the tensors of the plain model, the quantized ones of them in few bits,
+    and names that may be left out.
+    """
     method = FORMATS[settings["quant_method"]]
     if setting := method.refused(settings):
         raise _unsupported(source, setting)
@@ -207,13 +266,25 @@ def _read(
     places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle is no mapping
     layers = _layers(places, method)
     parts = {name for layer in layers.values() for name in layer.values()}
-    tensors = {name: file.get_tensor(name) for name, file in places.items() if name not in parts}
+    tensors = {
+        name: file.get_tensor(name)
+        for name, file in places.items()
+        if name not in parts
+    }
     for name, tensor in tensors.items():
-        if name.endswith(".weight") and (not tensor.is_floating_point() or tensor.element_size() == 1):
-            raise Layer(source, name, {}, settings).error("", f"holds {named(tensor.dtype)} and has no scale")
+        if name.endswith(".weight") and (
+            not tensor.is_floating_point() or tensor.element_size() == 1
+        ):
+            raise Layer(source, name, {}, settings).error(
+                "", f"holds {named(tensor.dtype)} and has no scale"
+            )
     for name, endings in layers.items():
         layer = partial(
-            _layer, source, name, {ending: (places[full], full) for ending, full in endings.items()}, settings
+            _layer,
+            source,
+            name,
+            {ending: (places[full], full) for ending, full in endings.items()},
+            settings,
         )
         matrix = method.read(layer())
         if isinstance(matrix, Coded):
@@ -221,11 +292,25 @@ def _read(
         else:
             tensors[name + method.weight] = matrix.to(dtype)
     biases = {name + ".bias" for name in layers}
-    return tensors, matrices, {name for name in biases & set(tensors) if not tensors[name].any()}
+    return (
+        tensors,
+        matrices,
+        {name for name in biases & set(tensors) if not tensors[name].any()},
+    )
 
 
-def _layer(source: str, name: str, held: Mapping[str, tuple[Any, str]], settings: Mapping[str, Any]) -> Layer:
-    return Layer(source, name, {ending: file.get_tensor(full) for ending, (file, full) in held.items()}, settings)
+def _layer(
+    source: str,
+    name: str,
+    held: Mapping[str, tuple[Any, str]],
+    settings: Mapping[str, Any],
+) -> Layer:
+    return Layer(
+        source,
+        name,
+        {ending: file.get_tensor(full) for ending, (file, full) in held.items()},
+        settings,
+    )
 
 
 def _matrix(method: Format, layer: Callable[[], Layer], shape: torch.Size) -> Matrix:
@@ -255,7 +340,11 @@ def _layers(names: Mapping[str, object], method: Format) -> dict[str, dict[str, 
     return layers
 
 
-def _parts(names: Mapping[str, object], endings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _parts(
+    names: Mapping[str, object], endings: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
     for name in names:
-        if ending := next((ending for ending in endings if name.endswith(ending)), None):
+        if ending := next(
+            (ending for ending in endings if name.endswith(ending)), None
+        ):
             yield name, ending

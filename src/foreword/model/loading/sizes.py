@@ -1,4 +1,6 @@
-"""Provides the check of a config's sizes against the headers of the weights, before anything is allocated."""
+"""Provides the check of a config's sizes against the headers of the weights, before
+anything is allocated.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,22 @@ NUMBERS = ("F64", "F32", "F16", "BF16")
 FEW_LAYERS = 1000
 """Layers. So many are built without storage in seconds, whatever the files hold."""
 FEW_NUMBERS = 2**26
-"""Numbers. Tables that are computed have so many, and small models have larger tables than files."""
+"""Numbers.
+
+Tables that are computed have so many, and small models have larger tables than files.
+"""
 NUMBERS_PER_BYTE = 16
 """Twice the numbers that a byte can hold in one bit each."""
 
 
-def check_sizes(source: str | Path, config: PreTrainedConfig, build: Callable[[], nn.Module]) -> None:
-    """Raise ModelError where the sizes in a config are not those of the checkpoint's files; allocates nothing.
+def check_sizes(
+    source: str | Path, config: PreTrainedConfig, build: Callable[[], nn.Module]
+) -> None:
+    """Raise ModelError where the sizes in a config are not those of the checkpoint's
+    files; allocates nothing.
 
-    `build` returns the model without storage. What it cannot build is left to loading, which says why.
+    `build` returns the model without storage. What it cannot build is left to loading,
+    which says why.
     """
     files = _files(source)
     header = check_layers(source, config)
@@ -50,13 +59,15 @@ def check_sizes(source: str | Path, config: PreTrainedConfig, build: Callable[[]
 def check_layers(source: str | Path, config: PreTrainedConfig) -> Header:
     """Return the header of a checkpoint in safetensors; empty for others.
 
-    Raises ModelError where its config names more layers than there are tensors: each layer is built one by one.
+    Raises ModelError where its config names more layers than there are tensors: each
+    layer is built one by one.
     """
     header = headers(_files(source))
     for name, layers in _layers(config) if header else ():
         if layers > max(FEW_LAYERS, len(header)):
             raise ModelError(
-                f"cannot load the weights of {str(source)!r}: {name} in its config is {layers}, and its files hold "
+                f"cannot load the weights of {str(source)!r}: {name} in its config is "
+                f"{layers}, and its files hold "
                 f"{len(header)} tensors. Correct config.json, or download both again"
             )
     return header
@@ -66,29 +77,54 @@ def headers(files: Iterable[Path]) -> Header:
     """Return the tensors in safetensors files; those of a damaged file are left out."""
     found: dict[str, tuple[list[int], str]] = {}
     for file in files:
-        with suppress(OSError, SafetensorError), safe_open(file, framework="pt") as opened:
+        with (
+            suppress(OSError, SafetensorError),
+            safe_open(file, framework="pt") as opened,
+        ):
             parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
-            found |= {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+            found |= {
+                name: (part.get_shape(), part.get_dtype())
+                for name, part in parts.items()
+            }
     return found
 
 
 def check_shapes(source: str | Path, model: nn.Module, header: Header) -> None:
-    """Raise ModelError where tensors have other sizes than those of the same name in a model without storage.
+    """Raise ModelError where tensors have other sizes than those of the same name in a
+    model without storage.
 
     A tensor may be stored in another shape, so numbers are counted.
     """
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    held = {name: shape for name, (shape, kind) in header.items() if kind in NUMBERS and not APART.search(name)}
-    both = [(name, shape, list(shapes[name])) for name, shape in held.items() if name in shapes]
-    check_names(str(source), (), (), [one for one in both if math.prod(one[1]) != math.prod(one[2])])
+    held = {
+        name: shape
+        for name, (shape, kind) in header.items()
+        if kind in NUMBERS and not APART.search(name)
+    }
+    both = [
+        (name, shape, list(shapes[name]))
+        for name, shape in held.items()
+        if name in shapes
+    ]
+    check_names(
+        str(source),
+        (),
+        (),
+        [one for one in both if math.prod(one[1]) != math.prod(one[2])],
+    )
 
 
 def check_total(source: str | Path, model: nn.Module, size: int) -> None:
-    """Raise ModelError where a model without storage has far more numbers than files of `size` bytes can hold."""
-    numbers = sum(tensor.numel() for tensor in chain(model.parameters(), model.buffers()))
+    """Raise ModelError where a model without storage has far more numbers than files of
+    `size` bytes can hold.
+    """
+    numbers = sum(
+        tensor.numel() for tensor in chain(model.parameters(), model.buffers())
+    )
     if numbers > max(FEW_NUMBERS, NUMBERS_PER_BYTE * size):
         raise ModelError(
-            f"cannot load the weights of {str(source)!r}: its config asks for {numbers} numbers, and its files have "
+            f"cannot load the weights of {str(source)!r}: its config asks for "
+            f"{numbers} numbers, and its files have "
             f"{size} bytes. Correct config.json, or download both again"
         )
 

@@ -1,4 +1,6 @@
-"""Keeps what the probe found about a checkpoint, so that the next load of the same files need not probe again."""
+"""Keeps what the probe found about a checkpoint, so that the next load of the same
+files need not probe again.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +23,54 @@ from foreword.model.loading.quantized import stamps
 from foreword.model.probe.probe import Capability
 
 LARGE = 2**23
-"""Bytes of a checkpoint's files. Smaller ones are probed in a tenth of a second, and so at every load.
+"""Bytes of a checkpoint's files. Smaller ones are probed in a tenth of a second, and so
+at every load.
 
-The bundled models are larger. Their probe takes half a second where torch multiplies bfloat16 in hardware, and seconds
-elsewhere: most of a start.
+The bundled models are larger. Their probe takes half a second where torch multiplies
+bfloat16 in hardware, and seconds elsewhere: most of a start.
 """
 
 
-def verdict_file(source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str) -> Path | None:
-    """Return the file of the verdict about a checkpoint in a dtype, which may not exist; None where none is kept.
+def verdict_file(
+    source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str
+) -> Path | None:
+    """Return the file of the verdict about a checkpoint in a dtype, which may not
+    exist; None where none is kept.
 
-    Another version of the files, of a library, of this package or another processor has another verdict.
+    Another version of the files, of a library, of this package or another processor has
+    another verdict.
     """
     import foreword  # the package imports this file before it is complete
 
-    with suppress(OSError, ForewordError, AttributeError, KeyError, TypeError):  # loading names what is wrong
+    # loading names what is wrong
+    with suppress(OSError, ForewordError, AttributeError, KeyError, TypeError):
         checkpoint = stamps(source, fetch=False)  # loading fetches files side by side
-        if sum(size for _, size, _ in checkpoint) < LARGE or getattr(config, "auto_map", None):
+        if sum(size for _, size, _ in checkpoint) < LARGE or getattr(
+            config, "auto_map", None
+        ):
             return None
         ours = Path(foreword.__file__).parent.rglob("*")
-        code = max(file.stat().st_mtime_ns for file in ours if file.suffix in (".py", ".c", ".h"))
-        flags = [os.environ.get(name) for name in ("CC", "FOREWORD_CFLAGS")]  # of the native library
-        about = [checkpoint, config.to_dict(), str(dtype), machine(), transformers.__version__, code, flags]
-        return cache() / "probes" / f"{sha256(json.dumps(about, default=str).encode()).hexdigest()[:16]}.json"
+        code = max(
+            file.stat().st_mtime_ns
+            for file in ours
+            if file.suffix in (".py", ".c", ".h")
+        )
+        # of the native library
+        flags = [os.environ.get(name) for name in ("CC", "FOREWORD_CFLAGS")]
+        about = [
+            checkpoint,
+            config.to_dict(),
+            str(dtype),
+            machine(),
+            transformers.__version__,
+            code,
+            flags,
+        ]
+        return (
+            cache()
+            / "probes"
+            / f"{sha256(json.dumps(about, default=str).encode()).hexdigest()[:16]}.json"
+        )
     return None
 
 
@@ -51,7 +78,12 @@ def read(file: Path) -> Capability | None:
     """Return the verdict in a file; None where it does not exist or cannot be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         held = json.loads(file.read_text(encoding="utf-8"))
-        return Capability(Mode(held["mode"]), held["backend"], float(held["error"]), tuple(map(tuple, held["refused"])))
+        return Capability(
+            Mode(held["mode"]),
+            held["backend"],
+            float(held["error"]),
+            tuple(map(tuple, held["refused"])),
+        )
     return None
 
 
@@ -60,5 +92,8 @@ def write(file: Path, verdict: Capability) -> None:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         begun = file.with_suffix(".tmp")
-        begun.write_text(json.dumps({**asdict(verdict), "mode": verdict.mode.value}), encoding="utf-8")
+        begun.write_text(
+            json.dumps({**asdict(verdict), "mode": verdict.mode.value}),
+            encoding="utf-8",
+        )
         begun.replace(file)

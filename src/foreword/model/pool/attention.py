@@ -1,4 +1,5 @@
-"""Provides the attention function that Hugging Face models call: it reads and writes our pool under a plan.
+"""Provides the attention function that Hugging Face models call: it reads and writes
+our pool under a plan.
 
 A model's own code is not changed.
 """
@@ -20,11 +21,17 @@ from foreword.model.pool.plan import Plan, Span
 
 NAME = "foreword"
 ROWS = 16
-"""Query rows are padded to a multiple of this; with whole pages of keys, a row's bits do not depend on the batch."""
+"""Query rows are padded to a multiple of this; with whole pages of keys, a row's bits
+do not depend on the batch.
+"""
 KEYS = 128
-"""Keys in one product of weights and values; over more, libraries sum in an order that depends on the row count."""
+"""Keys in one product of weights and values; over more, libraries sum in an order that
+depends on the row count.
+"""
 BLOCK = 96
-"""Query positions a call; torch's CPU kernel changes its tiling, and so its rounding, at 192 rows."""
+"""Query positions a call; torch's CPU kernel changes its tiling, and so its rounding,
+at 192 rows.
+"""
 
 
 def attend(
@@ -43,24 +50,30 @@ def attend(
     position_bias: Tensor | None = None,
     **_: object,
 ) -> tuple[Float[Tensor, "1 rows heads value_dim"], None]:
-    """Compute attention of one layer in one packed forward, in the signature of transformers' AttentionInterface.
+    """Compute attention of one layer in one packed forward, in the signature of
+    transformers' AttentionInterface.
 
-    Writes the new keys and values into the pool, then attends span by span, so that a sequence's result never depends
-    on the other sequences. Cross-attention (`Plan.cross`) attends to the keys of the source of each span. Rows that
-    belong to no span (padding of the forward) return zero. Raises ModelError without a plan.
+    Writes the new keys and values into the pool, then attends span by span, so that a
+    sequence's result never depends on the other sequences. Cross-attention
+    (`Plan.cross`) attends to the keys of the source of each span. Rows that belong to
+    no span (padding of the forward) return zero. Raises ModelError without a plan.
     """
     if plan is None:
         raise ModelError(
-            "cannot run this model directly: Foreword loaded it, and it reads through a pool. Use foreword.LLM, or "
+            "cannot run this model directly: Foreword loaded it, and it reads through "
+            "a pool. Use foreword.LLM, or "
             "call model.set_attn_implementation('sdpa') first"
         )
-    layer, heads, kv_heads = int(module.layer_idx), query.shape[1], key.shape[1]  # type: ignore[arg-type]
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    heads, kv_heads = query.shape[1], key.shape[1]
     if source := layer < len(plan.cross) and key is plan.cross[layer]:
         keys, values = plan.pool.layer(layer)
         seen = _Seen(heads // kv_heads, source=True)
     else:
         plan.windows[layer] = sliding_window
-        keys, values = plan.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows)
+        keys, values = plan.pool.write(
+            layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows
+        )
         table = None if position_bias is None else bias_table(plan, module, layer)
         seen = _Seen(heads // kv_heads, sliding_window, table)
     out = value.new_zeros(1, query.shape[2], heads, value.shape[-1])
@@ -68,15 +81,27 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     fused = softcap is None and sinks is None and key.shape[-1] == value.shape[-1]
     for span in plan.spans:
-        k, v = (taken(part, plan.place(span, source=source)).transpose(0, 1)[None] for part in (keys, values))
+        k, v = (
+            taken(part, plan.place(span, source=source)).transpose(0, 1)[None]
+            for part in (keys, values)
+        )
         for start in range(span.start, span.stop, BLOCK):
             stop = min(start + BLOCK, span.stop)
             q = _fold(query[0, :, start:stop], kv_heads)
             mask = _mask(plan, span, (start, stop), seen)
             if fused:
-                result = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+                result = F.scaled_dot_product_attention(
+                    q, k, v, attn_mask=mask, scale=scale
+                )
             else:
-                result = _eager(q, k, v, mask, scale, _Extras(softcap, _fold_sinks(sinks, q, stop - start)))
+                result = _eager(
+                    q,
+                    k,
+                    v,
+                    mask,
+                    scale,
+                    _Extras(softcap, _fold_sinks(sinks, q, stop - start)),
+                )
             out[0, start:stop] = _unfold(result, heads, stop - start)
     return out, None
 
@@ -84,14 +109,20 @@ def attend(
 AttentionInterface.register(NAME, attend)
 
 
-def _fold(query: Float[Tensor, "heads rows dim"], kv_heads: int) -> Float[Tensor, "1 kv_heads padded dim"]:
-    """Stack the query heads of a key head as rows of one product, padded to a multiple of ROWS."""
+def _fold(
+    query: Float[Tensor, "heads rows dim"], kv_heads: int
+) -> Float[Tensor, "1 kv_heads padded dim"]:
+    """Stack the query heads of a key head as rows of one product, padded to a multiple
+    of ROWS.
+    """
     heads, rows, dim = query.shape
     folded = query.reshape(1, kv_heads, heads // kv_heads * rows, dim)
     return F.pad(folded, (0, 0, 0, -folded.shape[2] % ROWS))
 
 
-def _unfold(result: Float[Tensor, "1 kv_heads padded dim"], heads: int, rows: int) -> Float[Tensor, "rows heads dim"]:
+def _unfold(
+    result: Float[Tensor, "1 kv_heads padded dim"], heads: int, rows: int
+) -> Float[Tensor, "rows heads dim"]:
     groups = heads // result.shape[1]
     return result[0, :, : groups * rows].reshape(heads, rows, -1).transpose(0, 1)
 
@@ -118,41 +149,59 @@ class _Seen:
     """Whether the keys are those of the source."""
 
 
-def _mask(plan: Plan, span: Span, block: tuple[int, int], seen: _Seen) -> Shaped[Tensor, "1 groups padded keys"]:
-    """Return the folded, padded mask of a block, cached per forward and kind of layer and shared by the layers.
+def _mask(
+    plan: Plan, span: Span, block: tuple[int, int], seen: _Seen
+) -> Shaped[Tensor, "1 groups padded keys"]:
+    """Return the folded, padded mask of a block, cached per forward and kind of layer
+    and shared by the layers.
 
     It is boolean, or what is added to the scores.
     """
     folded = plan.masks.get((block[0], seen))
     if folded is None:
-        rows, device = slice(block[0] - span.start, block[1] - span.start), plan.rows.device
+        rows = slice(block[0] - span.start, block[1] - span.start)
+        device = plan.rows.device
         if seen.source and span.source is not None:
             mask = span.source.visible(block[1] - block[0], device)
         else:
             mask = span.visible(seen.window, device)[rows]
         if seen.table is None:
             mask = mask.repeat(seen.groups, 1)
-            folded = F.pad(mask, (0, 0, 0, -mask.shape[0] % ROWS), value=True)[None, None]
+            folded = F.pad(mask, (0, 0, 0, -mask.shape[0] % ROWS), value=True)[
+                None, None
+            ]
         else:
             bias = plan.biases[seen.table]
-            bias = bias[:, span.distances(device)[rows].clamp(min=0)].masked_fill(~mask, float("-inf"))
+            bias = bias[:, span.distances(device)[rows].clamp(min=0)].masked_fill(
+                ~mask, float("-inf")
+            )
             folded = _fold(bias, bias.shape[0] // seen.groups)
         plan.masks[block[0], seen] = folded
     return folded
 
 
 def bias_table(plan: Plan, module: Any, layer: int) -> int:
-    """Return the layer whose table of biases this one uses: its own, or that of the last one before that has one.
+    """Return the layer whose table of biases this one uses: its own, or that of the
+    last one before that has one.
 
-    The biases of all distances of a forward are computed by the module's own code, up to a multiple of what the
-    processor computes at once, so that their bits do not depend on the longest text.
+    The biases of all distances of a forward are computed by the module's own code, up
+    to a multiple of what the processor computes at once, so that their bits do not
+    depend on the longest text.
     """
-    if getattr(module, "relative_attention_bias", None) is not None and layer not in plan.biases:
+    if (
+        getattr(module, "relative_attention_bias", None) is not None
+        and layer not in plan.biases
+    ):
         most = max(span.padded for span in plan.spans)
-        biases = module.compute_bias(1, most, device=plan.rows.device, past_seen_tokens=most - 1)
+        biases = module.compute_bias(
+            1, most, device=plan.rows.device, past_seen_tokens=most - 1
+        )
         plan.biases[layer] = biases[0, :, 0].flip(-1)
     if not plan.biases:
-        raise ModelError(f"cannot compute the position biases of layer {layer}: it has no table of them")
+        raise ModelError(
+            f"cannot compute the position biases of layer {layer}: it has no table of "
+            "them"
+        )
     return max(plan.biases)
 
 
@@ -172,13 +221,26 @@ def _eager(
     scale: float,
     extras: _Extras,
 ) -> Float[Tensor, "1 kv_heads padded value_dim"]:
-    """Compute attention without torch's fused kernel, for soft-capped scores, sinks or another value size."""
+    """Compute attention without torch's fused kernel, for soft-capped scores, sinks or
+    another value size.
+    """
     scores = (query @ key.transpose(-1, -2)).float() * scale
     if extras.softcap is not None:
         scores = extras.softcap * torch.tanh(scores / extras.softcap)
-    scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
+    scores = (
+        scores.masked_fill(~mask, float("-inf"))
+        if mask.dtype is torch.bool
+        else scores + mask
+    )
     if extras.sinks is not None:
         scores = torch.cat([scores, extras.sinks.float()[None, :, :, None]], dim=-1)
     weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
-    parts = (w @ v for w, v in zip(weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True))
-    return sum((part.float() for part in parts), torch.zeros((), dtype=torch.float32)).to(value.dtype)
+    parts = (
+        w @ v
+        for w, v in zip(
+            weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True
+        )
+    )
+    return sum(
+        (part.float() for part in parts), torch.zeros((), dtype=torch.float32)
+    ).to(value.dtype)

@@ -1,4 +1,6 @@
-"""Provides the pool backend: a Hugging Face model with our attention function, many sequences packed in one forward."""
+"""Provides the pool backend: a Hugging Face model with our attention function, many
+sequences packed in one forward.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,34 @@ from foreword.model.vision.rows import ImageRows, Placed, shown
 from foreword.native.openmp import all_threads
 
 EVEN = 32
-"""Rows of a forward are a multiple of this for models with unpacked weights, such as routers. torch computes the
-sigmoid of the elements left over after registers of 32 with another function, whose bits differ."""
+"""Rows of a forward are a multiple of this for models with unpacked weights, such as
+routers. torch computes the sigmoid of the elements left over after registers of 32 with
+another function, whose bits differ."""
 
 
 class PoolBackend(Packing, CapturesHiddenStates):
-    """A backend that packs the tokens of all sequences in one row; positions and the plan keep them apart."""
+    """A backend that packs the tokens of all sequences in one row; positions and the
+    plan keep them apart.
+    """
 
-    def __init__(self, model: PreTrainedModel, mode: Mode = Mode.TREE, *, adjacent: bool = False) -> None:
-        """`adjacent`: sequences reserve their pages when they are opened; so do those of length-dependent models.
+    def __init__(
+        self, model: PreTrainedModel, mode: Mode = Mode.TREE, *, adjacent: bool = False
+    ) -> None:
+        """`adjacent`: sequences reserve their pages when they are opened; so do those
+        of length-dependent models.
 
-        Their rows depend on the forwards that read them, so a text that is read again may differ.
+        Their rows depend on the forwards that read them, so a text that is read again
+        may differ.
         """
         self._rope = dynamic_rope_of(model)
-        super().__init__(next(model.parameters()).device, adjacent=adjacent or self._rope is not None)
+        super().__init__(
+            next(model.parameters()).device, adjacent=adjacent or self._rope is not None
+        )
         self.mode = mode
         self._model = model
-        self._tiled = any(unpacked(part) for part in (body(model), lm_head(model)) if part is not None)
+        self._tiled = any(
+            unpacked(part) for part in (body(model), lm_head(model)) if part is not None
+        )
         self._images: dict[int, ImageRows] = {}
         self.windows: dict[int, int | None] = {}
         """Sliding window that each layer passed to attention in the last forward."""
@@ -55,15 +68,24 @@ class PoolBackend(Packing, CapturesHiddenStates):
             return torch.cat([self._forward(part) for part in self._forwards(reads)])
 
     def _forwards(self, reads: List[Read]) -> List[List[Read]]:
-        return [reads] if self._rope is None else [[part] for read in reads for part in self._rope.parts(read)]
+        return (
+            [reads]
+            if self._rope is None
+            else [[part] for read in reads for part in self._rope.parts(read)]
+        )
 
-    def _own_rows(self, rows: Float[Tensor, "captured features"], count: int) -> Float[Tensor, "rows features"]:
+    def _own_rows(
+        self, rows: Float[Tensor, "captured features"], count: int
+    ) -> Float[Tensor, "rows features"]:
         return rows[:count]  # the rest is padding
 
     @torch.inference_mode()
     def _forward(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         rows = self._pack(reads)
-        tokens, positions, kept, count = rows.tokens, rows.positions, rows.kept, len(rows.kept)
+        tokens = rows.tokens
+        positions = rows.positions
+        kept = rows.kept
+        count = len(rows.kept)
         spare = -len(tokens) % (EVEN if self._tiled else MIN_ROWS)
         tokens += tokens[-1:] * spare
         positions += positions[-1:] * spare
@@ -71,14 +93,21 @@ class PoolBackend(Packing, CapturesHiddenStates):
         packed = torch.tensor([tokens, positions], device=self._device)
         if self._rope is not None:
             self._rope.forget()
-        with Tiles() if self._tiled else nullcontext(), self._shown(rows.plan.spans, len(tokens)):
+        with (
+            Tiles() if self._tiled else nullcontext(),
+            self._shown(rows.plan.spans, len(tokens)),
+        ):
             logits = self._logits(packed, kept, rows.plan)
         self.windows = rows.plan.windows
         self._note(reads)
         return logits[:count]
 
-    def _logits(self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan) -> Float[Tensor, "kept vocab"]:
-        """Run the model over the tokens and positions; return the logits of the kept rows."""
+    def _logits(
+        self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan
+    ) -> Float[Tensor, "kept vocab"]:
+        """Run the model over the tokens and positions; return the logits of the kept
+        rows.
+        """
         output = self._model(
             input_ids=packed[:1],
             position_ids=packed[1:],
@@ -90,7 +119,11 @@ class PoolBackend(Packing, CapturesHiddenStates):
 
     def _shown(self, spans: List[Span], rows: int) -> AbstractContextManager[None]:
         """Put the images of these sequences into a forward of so many rows."""
-        images = {span.start: self._images[span.read.id] for span in spans if span.read.id in self._images}
+        images = {
+            span.start: self._images[span.read.id]
+            for span in spans
+            if span.read.id in self._images
+        }
         if not images:
             return nullcontext()
         parts = [
@@ -98,7 +131,14 @@ class PoolBackend(Packing, CapturesHiddenStates):
             for span in spans
             if span.start in images
         ]
-        axes = next((len(one.positions) for one in images.values() if one.positions is not None), 0)
+        axes = next(
+            (
+                len(one.positions)
+                for one in images.values()
+                if one.positions is not None
+            ),
+            0,
+        )
         if not axes:
             return shown(self._model, parts, None)
         placed = [
@@ -107,10 +147,16 @@ class PoolBackend(Packing, CapturesHiddenStates):
             for place in (span.read.past + depth for depth in span.read.depths)
         ]
         placed += placed[-1:] * (rows - len(placed))
-        return shown(self._model, parts, torch.tensor(placed, device=self._device).T[:, None])
+        return shown(
+            self._model, parts, torch.tensor(placed, device=self._device).T[:, None]
+        )
 
     def _visible(self, id: int) -> Reach:
         return self._images[id].reach if id in self._images else {}
 
     def _keys(self, read: Read) -> list[int]:
-        return self._images[read.id].keys_of(read.start, read.tokens) if read.id in self._images else read.tokens
+        return (
+            self._images[read.id].keys_of(read.start, read.tokens)
+            if read.id in self._images
+            else read.tokens
+        )

@@ -1,7 +1,9 @@
-"""Length-dependent rotary embeddings (longrope, dynamic): splits reads so that draft tokens change no committed scores.
+"""Length-dependent rotary embeddings (longrope, dynamic): splits reads so that draft
+tokens change no committed scores.
 
-These embeddings use the longest position of a forward. Other sequences in the batch would change a sequence's scores,
-so each is read alone. Draft tokens beyond the length of plain decoding would too, so they are read one by one.
+These embeddings use the longest position of a forward. Other sequences in the batch
+would change a sequence's scores, so each is read alone. Draft tokens beyond the length
+of plain decoding would too, so they are read one by one.
 """
 
 from __future__ import annotations
@@ -24,17 +26,38 @@ class DynamicRope:
     rotaries: List[Any]
     """The rotary modules; some keep the longest length seen in any sequence."""
     twice: bool
-    """Whether there are two sets of angles, up to the border and beyond it (longrope). Else each length has its own."""
+    """Whether there are two sets of angles, up to the border and beyond it (longrope).
+
+    Else each length has its own.
+    """
 
     def parts(self, read: Read) -> List[Read]:
-        """Split a read into those of plain decoding, where its draft tokens would change the angles."""
-        draft_tokens = max(read.keep - 1, 0) if read.parents is None else len(read.parents) - read.held
+        """Split a read into those of plain decoding, where its draft tokens would
+        change the angles.
+        """
+        draft_tokens = (
+            max(read.keep - 1, 0)
+            if read.parents is None
+            else len(read.parents) - read.held
+        )
         fixed = len(read.tokens) - draft_tokens
         committed, longest = read.past + fixed, read.past + max(read.depths) + 1
-        if longest <= self.border or draft_tokens == 0 or (self.twice and committed > self.border):
+        if (
+            longest <= self.border
+            or draft_tokens == 0
+            or (self.twice and committed > self.border)
+        ):
             return [read]
-        first = Read(read.id, read.past, read.tokens[:fixed], keep=max(read.keep - draft_tokens, 0))
-        one_by_one = [_draft_read(read, fixed, i, keep=i >= draft_tokens - read.keep) for i in range(draft_tokens)]
+        first = Read(
+            read.id,
+            read.past,
+            read.tokens[:fixed],
+            keep=max(read.keep - draft_tokens, 0),
+        )
+        one_by_one = [
+            _draft_read(read, fixed, i, keep=i >= draft_tokens - read.keep)
+            for i in range(draft_tokens)
+        ]
         return [first, *one_by_one] if fixed else one_by_one
 
     def forget(self) -> None:
@@ -44,13 +67,19 @@ class DynamicRope:
 
 
 def dynamic_rope_of(model: PreTrainedModel) -> DynamicRope | None:
-    """Return the dependence of a model's angles on the length; None where there is none."""
+    """Return the dependence of a model's angles on the length; None where there is
+    none.
+    """
     config = model.config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") not in ("dynamic", "longrope"):
         return None
-    border = rope.get("original_max_position_embeddings") or config.max_position_embeddings
-    rotaries = [module for module in model.modules() if hasattr(module, "max_seq_len_cached")]
+    border = (
+        rope.get("original_max_position_embeddings") or config.max_position_embeddings
+    )
+    rotaries = [
+        module for module in model.modules() if hasattr(module, "max_seq_len_cached")
+    ]
     return DynamicRope(border, rotaries, rope["rope_type"] == "longrope")
 
 

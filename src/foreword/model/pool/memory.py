@@ -1,4 +1,6 @@
-"""Provides the default limit of the keys and values of a model: a share of the memory that is free."""
+"""Provides the default limit of the keys and values of a model: a share of the memory
+that is free.
+"""
 
 from __future__ import annotations
 
@@ -22,53 +24,84 @@ SCALE = 4
 UNKNOWN = 4 * 2**30
 """Bytes taken as free where the system does not tell."""
 CGROUP, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""Where Linux tells the memory limit of a container, and in which one this process is."""
+"""Where Linux tells the memory limit of a container, and in which one this
+process is.
+"""
 LIMITS = {"memory.max": "anon", "memory.limit_in_bytes": "rss"}
-"""File of the limit -> entry of memory.stat beside it: bytes that are no copies of files (cgroup 2, cgroup 1)."""
+"""File of the limit -> entry of memory.stat beside it: bytes that are no copies of
+files (cgroup 2, cgroup 1).
+"""
 
 
 def most_tokens(hf: Any, kv: str | None = None) -> int:
-    """Return how many tokens' keys and values fit into the share of the free memory of the model's device."""
+    """Return how many tokens' keys and values fit into the share of the free memory of
+    the model's device.
+    """
     return max(1, free_memory(hf.device) // SHARE // max(1, key_bytes(hf, kv)))
 
 
 def key_bytes(hf: Any, kv: str | None = None) -> int:
-    """Return the bytes of the keys and values of one token, in the model's dtype or in the form `kv`."""
+    """Return the bytes of the keys and values of one token, in the model's dtype or in
+    the form `kv`.
+    """
     config = hf.config.get_text_config()
-    own = getattr(config, "per_layer_config", None)  # some models have heads of several sizes
+    # some models have heads of several sizes
+    own = getattr(config, "per_layer_config", None)
     if getattr(config, "is_encoder_decoder", False):
         own = None  # it is of the encoder's layers
     layers = [own[number] if own else config for number in range(layer_count(config))]
     number, scale = (hf.dtype.itemsize, 0) if kv is None else (1, SCALE)
-    return 2 * sum(kv_heads(layer) * (head_dim(layer) * number + scale) for layer in layers)
+    return 2 * sum(
+        kv_heads(layer) * (head_dim(layer) * number + scale) for layer in layers
+    )
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a device; of main memory, those of the container if it has fewer."""
+    """Return the bytes that are free on a device; of main memory, those of the
+    container if it has fewer.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = UNKNOWN
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        free = 1024 * next(
+            int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
+        )
     with suppress(AttributeError, OSError, ValueError):
         free = min(free, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for folder, (limit, taken) in product(_containers(), LIMITS.items()):
-        with suppress(OSError, ValueError, StopIteration):  # "max" where there is no limit
+        # "max" where there is no limit
+        with suppress(OSError, ValueError, StopIteration):
             most = int((folder / limit).read_text(encoding="ascii"))
             lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-            free = min(free, max(0, most - next(int(line.split()[1]) for line in lines if line.split()[0] == taken)))
+            free = min(
+                free,
+                max(
+                    0,
+                    most
+                    - next(
+                        int(line.split()[1])
+                        for line in lines
+                        if line.split()[0] == taken
+                    ),
+                ),
+            )
     return free
 
 
 def return_freed() -> None:
-    """Return memory that was freed to the system; the C library keeps much of what loading took."""
+    """Return memory that was freed to the system; the C library keeps much of what
+    loading took.
+    """
     with suppress(AttributeError, OSError):  # only glibc has this
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _containers() -> Iterator[Path]:
-    """Yield the folders that may hold the limit of this process: those of a container, from inside and outside."""
+    """Yield the folders that may hold the limit of this process: those of a container,
+    from inside and outside.
+    """
     yield from (CGROUP, CGROUP / "memory")
     with suppress(OSError):
         for line in OWN_CGROUP.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,5 @@
-"""Provides linear layers on CPU with weights packed once for oneDNN: faster, and the same bits for any number of rows.
+"""Provides linear layers on CPU with weights packed once for oneDNN: faster, and the
+same bits for any number of rows.
 
 Measurements are in docs/performance.md.
 """
@@ -19,21 +20,26 @@ from transformers.pytorch_utils import Conv1D
 from foreword.native.cpu import fast_bfloat16
 
 MIN_ROWS = 4
-"""Rows. Forwards are padded to at least this: one row takes another oneDNN kernel, which sums in another order, and two
-rows take longer than four without AMX."""
+"""Rows. Forwards are padded to at least this: one row takes another oneDNN kernel,
+which sums in another order, and two rows take longer than four without AMX."""
 MOST_ROWS, DEPTH = 32, 512
-"""Rows, summands. Beyond both, oneDNN splits sums at other positions, in bfloat16 on CPUs with AMX."""
+"""Rows, summands.
+
+Beyond both, oneDNN splits sums at other positions, in bfloat16 on CPUs with AMX.
+"""
 
 
 TILE = 8
-"""Rows of one product where the summation order of a library depends on the number of rows."""
+"""Rows of one product where the summation order of a library depends on the number of
+rows.
+"""
 
 
 class PackedLinear(nn.Module):
     """An nn.Linear whose weight exists only in oneDNN's blocked layout.
 
-    Equal to `F.linear` up to the rounding of its dtype. From MIN_ROWS rows on, a row's result is bit for bit
-    independent of the other rows, their number and its own index.
+    Equal to `F.linear` up to the rounding of its dtype. From MIN_ROWS rows on, a row's
+    result is bit for bit independent of the other rows, their number and its own index.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -42,10 +48,17 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         """The weight in oneDNN's layout."""
-        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
-        # Model code reads the dtype of a projection's weight; an empty tensor has it without a second copy.
+        self.bias = (
+            None
+            if linear.bias is None
+            else nn.Parameter(linear.bias.detach(), requires_grad=False)
+        )
+        # Model code reads the dtype of a projection's weight; an empty tensor has it
+        # without a second copy.
         self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
-        in_matrices = weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+        in_matrices = (
+            weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+        )
         self._most = MOST_ROWS if in_matrices and self.in_features > DEPTH else None
 
     @property
@@ -55,34 +68,56 @@ class PackedLinear(nn.Module):
 
     def refill(self, weight: Float[Tensor, "out_features in_features"]) -> None:
         """Replace the weight by another one of the same dtype."""
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(
+            weight.detach().contiguous()
+        )
 
-    def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
+    def forward(
+        self, x: Float[Tensor, "*rows in_features"]
+    ) -> Float[Tensor, "*rows out_features"]:
         if self._most is None or x.numel() <= self._most * self.in_features:
             return self._multiply(x)
         rows = x.reshape(-1, self.in_features)
-        parts = [self._multiply(part) for part in rows.tensor_split(-(-len(rows) // self._most))]
+        parts = [
+            self._multiply(part)
+            for part in rows.tensor_split(-(-len(rows) // self._most))
+        ]
         return torch.cat(parts).view(*x.shape[:-1], self.out_features)
 
-    def _multiply(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+    def _multiply(
+        self, x: Float[Tensor, "*rows in_features"]
+    ) -> Float[Tensor, "*rows out_features"]:
+        return torch.ops.mkldnn._linear_pointwise(
+            x, self.packed, self.bias, "none", [], ""
+        )
 
 
 def packable(module: nn.Module) -> bool:
-    """Return whether a module is an nn.Linear on CPU, without hooks, in a dtype that oneDNN multiplies."""
+    """Return whether a module is an nn.Linear on CPU, without hooks, in a dtype that
+    oneDNN multiplies.
+    """
     return (
         type(module) is nn.Linear
         and module.weight.device.type == "cpu"
-        and (module.weight.dtype == torch.float32 or (module.weight.dtype == torch.bfloat16 and fast_bfloat16()))
+        and (
+            module.weight.dtype == torch.float32
+            or (module.weight.dtype == torch.bfloat16 and fast_bfloat16())
+        )
         and torch.backends.mkldnn.is_available()
-        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+        and not (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or "forward" in vars(module)
+        )
     )
 
 
 class TiledExperts(nn.Module):
-    """The experts of a layer, run one by one on TILE rows at a time, so that a row does not depend on the others.
+    """The experts of a layer, run one by one on TILE rows at a time, so that a row does
+    not depend on the others.
 
-    Every selected expert costs at least TILE rows. Other attributes are those of the wrapped experts.
+    Every selected expert costs at least TILE rows. Other attributes are those of the
+    wrapped experts.
     """
 
     def __init__(self, experts: nn.Module) -> None:
@@ -109,7 +144,9 @@ class TiledExperts(nn.Module):
                 padded = hidden_states[torch.cat([rows, spare])]
                 weights = top_k_weights[rows, ranks][:, None]
                 weights = torch.cat([weights, weights.new_zeros(len(spare), 1)])
-                result = self._experts(padded, torch.full((TILE, 1), expert, device=row.device), weights)
+                result = self._experts(
+                    padded, torch.full((TILE, 1), expert, device=row.device), weights
+                )
                 out[rows] += result[: len(rows)]
         return out
 
@@ -122,7 +159,9 @@ EXPERTS = (
 
 
 def tileable(module: nn.Module) -> bool:
-    """Return whether a module is experts on CPU whose forward takes rows, expert indices and weights."""
+    """Return whether a module is experts on CPU whose forward takes rows, expert
+    indices and weights.
+    """
     return [*inspect.signature(module.forward).parameters] in EXPERTS and next(
         (part.device.type for part in module.parameters()), None
     ) == "cpu"
@@ -131,14 +170,18 @@ def tileable(module: nn.Module) -> bool:
 class Tiles(TorchFunctionMode):
     """A mode in which products with unpacked weights take TILE rows at a time."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func is F.linear and isinstance(args[0], Tensor) and len(args) > 1:
             return _tiled(lambda rows: func(rows, *args[1:], **kwargs), args[0])
         return func(*args, **kwargs)
 
 
-def _tiled(multiply: Any, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
+def _tiled(
+    multiply: Any, x: Float[Tensor, "*rows in_features"]
+) -> Float[Tensor, "*rows out_features"]:
     rows = x.reshape(-1, x.shape[-1])
     spare = -len(rows) % TILE
     padded = torch.cat([rows, rows[-1:].expand(spare, -1)]) if spare else rows
@@ -147,12 +190,14 @@ def _tiled(multiply: Any, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor
 
 
 def unpacked(model: nn.Module) -> bool:
-    """Return whether a CPU matrix is neither packed nor an embedding, so that its products need tiles."""
+    """Return whether a CPU matrix is neither packed nor an embedding, so that its
+    products need tiles.
+    """
+    layers = [one for one in model.modules() if not isinstance(one, nn.Embedding)]
     return any(
         weight.dim() > 1 and weight.numel() and weight.device.type == "cpu"
-        for module in model.modules()
-        if not isinstance(module, nn.Embedding)
-        for weight in module.parameters(recurse=False)
+        for layer in layers
+        for weight in layer.parameters(recurse=False)
     )
 
 
@@ -166,7 +211,9 @@ class Swap:
 
 
 def swap_in(model: nn.Module) -> list[Swap]:
-    """Replace every packable linear layer of `model` by its packed form, and tile experts; `swap_out` undoes it."""
+    """Replace every packable linear layer of `model` by its packed form, and tile
+    experts; `swap_out` undoes it.
+    """
     swaps = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -189,7 +236,9 @@ def tile_experts(model: nn.Module) -> list[Swap]:
 
 
 def own_form(layer: nn.Module) -> Tensor:
-    """Return a view of a layer's weight, Float[out_features, in_features], transposed for Conv1D."""
+    """Return a view of a layer's weight, Float[out_features, in_features], transposed
+    for Conv1D.
+    """
     weight: Any = layer.weight
     return weight.T if type(layer) is Conv1D else weight
 
@@ -197,7 +246,8 @@ def own_form(layer: nn.Module) -> Tensor:
 def _untransposed(layer: Conv1D) -> nn.Linear:
     inputs, outputs = layer.weight.shape
     linear = nn.Linear(inputs, outputs, device="meta")
-    linear.weight, linear.bias = nn.Parameter(layer.weight.detach().T), nn.Parameter(layer.bias.detach())
+    linear.weight = nn.Parameter(layer.weight.detach().T)
+    linear.bias = nn.Parameter(layer.bias.detach())
     return linear
 
 

@@ -1,4 +1,6 @@
-"""Provides the packing of many sequences in one forward: the tokens, positions and pool rows of each read."""
+"""Provides the packing of many sequences in one forward: the tokens, positions and pool
+rows of each read.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,30 @@ class Packed:
 
 
 class Paged(Generic[Pool]):
-    """A base class that gives each sequence pages of a pool, and lays reads out in it; subclasses read and move."""
+    """A base class that gives each sequence pages of a pool, and lays reads out in it;
+    subclasses read and move.
+    """
 
     copies = True
     guest = False
-    """Whether another backend owns the pool, so that the rows written here are not to be used again."""
+    """Whether another backend owns the pool, so that the rows written here are not to
+    be used again.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
-        """Begin a sequence of at most `capacity` tokens, draft tokens included; see `PagePool.open`."""
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
+        """Begin a sequence of at most `capacity` tokens, draft tokens included; see
+        `PagePool.open`.
+        """
         return self.pool.open(id, capacity, tokens, tenant, layers)
 
     def close(self, id: int) -> None:
@@ -45,17 +60,24 @@ class Paged(Generic[Pool]):
         self.pool.close(id)
 
     def _moves(self, id: int, source: list[int], start: int) -> list[tuple[int, int]]:
-        """Return the (source, target) rows of `move`, in order, without rows that stay."""
+        """Return the (source, target) rows of `move`, in order, without rows
+        that stay.
+        """
         if not source:
             return []
         table = self.pool.own(id, start, start + len(source))
         self.pool.note_move(id, source, start)
-        return [(table.row(old), table.row(start + i)) for i, old in enumerate(source) if old != start + i]
+        return [
+            (table.row(old), table.row(start + i))
+            for i, old in enumerate(source)
+            if old != start + i
+        ]
 
     def _spans(self, reads: List[Read], beyond: int = 0) -> tuple[Span, ...]:
         """Return the spans of the reads, with room for `beyond` more rows after each.
 
-        Raises ModelError where a sequence exceeds its capacity, before any page is taken for them.
+        Raises ModelError where a sequence exceeds its capacity, before any page is
+        taken for them.
         """
         stops = [read.start + len(read.tokens) + beyond for read in reads]
         for read, stop in zip(reads, stops, strict=True):
@@ -64,19 +86,33 @@ class Paged(Generic[Pool]):
         for read, stop in zip(reads, stops, strict=True):
             start = spans[-1].stop if spans else 0
             table = self.pool.extend(read.id, read.start, stop)
-            spans.append(Span(start, start + len(read.tokens), table, read, reach=self._visible(read.id)))
+            spans.append(
+                Span(
+                    start,
+                    start + len(read.tokens),
+                    table,
+                    read,
+                    reach=self._visible(read.id),
+                )
+            )
         return tuple(spans)
 
     def _visible(self, id: int) -> Reach:
-        """Return where the first rows of a sequence attend otherwise than to those before them."""
+        """Return where the first rows of a sequence attend otherwise than to those
+        before them.
+        """
         return {}
 
     def _note(self, reads: List[Read]) -> None:
-        """Note that these were read, so that later texts that begin alike can use the rows."""
+        """Note that these were read, so that later texts that begin alike can use the
+        rows.
+        """
         if not self.guest:
             for read in reads:
                 final = len(read.tokens) - read.drafted
-                self.pool.note(read.id, read.start, self._keys(read), read.linked, final)
+                self.pool.note(
+                    read.id, read.start, self._keys(read), read.linked, final
+                )
 
     def _keys(self, read: Read) -> list[int]:
         """Return the tokens of a read as later texts are compared with them."""
@@ -84,14 +120,18 @@ class Paged(Generic[Pool]):
 
 
 class Packing(Paged[KVPool]):
-    """A base class that packs reads in one row of tokens, for keys and values in torch tensors."""
+    """A base class that packs reads in one row of tokens, for keys and values in torch
+    tensors.
+    """
 
     def __init__(self, device: torch.device, *, adjacent: bool = False) -> None:
         super().__init__(KVPool(adjacent=adjacent))
         self._device = device
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        """Make the keys of an accepted branch contiguous: position source[i] moves to start + i."""
+        """Make the keys of an accepted branch contiguous: position source[i] moves to
+        start + i.
+        """
         if pairs := self._moves(id, source, start):
             moves = torch.tensor(pairs, device=self._device)
             self.pool.move(moves[:, 0], moves[:, 1])
@@ -99,8 +139,21 @@ class Packing(Paged[KVPool]):
     def _pack(self, reads: List[Read]) -> Packed:
         """Pack the reads. Raises ModelError where a sequence exceeds its capacity."""
         spans = self._spans(reads)
-        rows = [row for span in spans for row in span.table.rows(span.read.start, span.length)]
-        kept = [row for span in spans for row in range(span.stop - span.read.keep, span.stop)]
+        rows = [
+            row
+            for span in spans
+            for row in span.table.rows(span.read.start, span.length)
+        ]
+        kept = [
+            row
+            for span in spans
+            for row in range(span.stop - span.read.keep, span.stop)
+        ]
         tokens = [token for read in reads for token in read.tokens]
         positions = [read.past + depth for read in reads for depth in read.depths]
-        return Packed(tokens, positions, kept, Plan(self.pool, spans, torch.tensor(rows, device=self._device)))
+        return Packed(
+            tokens,
+            positions,
+            kept,
+            Plan(self.pool, spans, torch.tensor(rows, device=self._device)),
+        )

@@ -1,4 +1,6 @@
-"""Provides the allocator of pages of keys and values: taken as a text grows, shared by texts that begin alike."""
+"""Provides the allocator of pages of keys and values: taken as a text grows, shared by
+texts that begin alike.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,14 @@ def pages_for(rows: int) -> int:
 
 
 def whole(rows: int) -> int:
-    """Return `rows` rounded up to a length over which a product sums in the same order as over any longer one.
+    """Return `rows` rounded up to a length over which a product sums in the same order
+    as over any longer one.
 
-    torch's fused attention takes keys in blocks of 512 and a remainder. The matrix product under it (MKL, float32) sums
-    up to 192 or 384 keys at once, by processor, and splits more than that by its own rules. So the remainder is at most
-    192, in whole pages, or it is rounded up to 512. tests/model/pool/test_attention.py fails where that is not enough.
+    torch's fused attention takes keys in blocks of 512 and a remainder. The matrix
+    product under it (MKL, float32) sums up to 192 or 384 keys at once, by processor,
+    and splits more than that by its own rules. So the remainder is at most 192, in
+    whole pages, or it is rounded up to 512. tests/model/pool/test_attention.py fails
+    where that is not enough.
     """
     rows = pages_for(rows) * PAGE
     over = rows % 512
@@ -34,7 +39,9 @@ def whole(rows: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class PageTable:
-    """The pages of one sequence, in the order of its rows, and the text that they hold."""
+    """The pages of one sequence, in the order of its rows, and the text that
+    they hold.
+    """
 
     capacity: int
     """Most rows."""
@@ -42,9 +49,13 @@ class PageTable:
     run: int = 0
     """Leading pages that are adjacent in the pool."""
     tokens: list[int] | None = None
-    """Token of each row, draft tokens too; None where the pages are not to be used again."""
+    """Token of each row, draft tokens too; None where the pages are not to be used
+    again.
+    """
     chain: int = 0
-    """Leading rows of which each was read after the one before: the text of `tokens` up to there."""
+    """Leading rows of which each was read after the one before: the text of `tokens` up
+    to there.
+    """
     path: list[Prefix] = field(default_factory=list)
     """The root of the tenant, then the leading pages that are in the tree."""
     hidden: list[Tensor] = field(default_factory=list)
@@ -70,27 +81,38 @@ class PageTable:
         return rows
 
     def put(self, number: int, pages: List[int]) -> None:
-        """Set the pages from the given index on, as many as there are; append those beyond the end."""
+        """Set the pages from the given index on, as many as there are; append those
+        beyond the end.
+        """
         self.pages[number : number + len(pages)] = array("q", pages)
         self.run = min(self.run, number)
-        while self.run < len(self.pages) and self.pages[self.run] == self.pages[0] + self.run:
+        while (
+            self.run < len(self.pages)
+            and self.pages[self.run] == self.pages[0] + self.run
+        ):
             self.run += 1
 
 
 class PagePool:
-    """An allocator of pages; subclasses hold the rows themselves. It grows when no page is free.
+    """An allocator of pages; subclasses hold the rows themselves. It grows when no page
+    is free.
 
-    Pages of texts that ended stay, to be used again, as long as the pool has room for them: `limit`. Open sequences
-    get pages beyond it: to keep it, the engine preempts sequences in time.
+    Pages of texts that ended stay, to be used again, as long as the pool has room for
+    them: `limit`. Open sequences get pages beyond it: to keep it, the engine preempts
+    sequences in time.
     """
 
     def __init__(self, *, adjacent: bool = False) -> None:
-        """`adjacent`: the pages of a sequence are adjacent and reserved when it is opened, and never used again."""
+        """`adjacent`: the pages of a sequence are adjacent and reserved when it is
+        opened, and never used again.
+        """
         self.adjacent = adjacent
         self.limit: int | None = None
         """Tokens. None = no limit."""
         self.spare = 0
-        """Rows added to every sequence's capacity, for a drafter that writes into the same pool."""
+        """Rows added to every sequence's capacity, for a drafter that writes into the
+        same pool.
+        """
         self.count = 0
         """Pages that exist."""
         self.prefixes = PrefixTree()
@@ -105,7 +127,9 @@ class PagePool:
 
     @property
     def held(self) -> int:
-        """Tokens that fit into the pages of open sequences and of texts kept for others."""
+        """Tokens that fit into the pages of open sequences and of texts kept for
+        others.
+        """
         return (self.count - len(self._free)) * PAGE
 
     @property
@@ -114,21 +138,36 @@ class PagePool:
         return self.held - len(self.prefixes) * PAGE
 
     def room(self, rows: int) -> int:
-        """Return the tokens of the pages that a sequence of at most so many rows takes in the end."""
+        """Return the tokens of the pages that a sequence of at most so many rows takes
+        in the end.
+        """
         return whole(rows + self.spare) if self.adjacent else PAGE * pages_for(rows)
 
     def lacking(self, id: int, rows: int) -> int:
-        """Return the tokens of further pages that a sequence needs to have `rows` rows."""
+        """Return the tokens of further pages that a sequence needs to have
+        `rows` rows.
+        """
         table = self._tables.get(id)
-        return PAGE * max(0, pages_for(rows) - (0 if table is None else len(table.pages)))
+        return PAGE * max(
+            0, pages_for(rows) - (0 if table is None else len(table.pages))
+        )
 
     # ---- sequences
 
-    def open(self, id: int, capacity: int, tokens: List[int] = (), tenant: str = "", layers: List[int] = ()) -> int:
-        """Begin a sequence of at most `capacity` rows; return how many of its first tokens are held already.
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: List[int] = (),
+        tenant: str = "",
+        layers: List[int] = (),
+    ) -> int:
+        """Begin a sequence of at most `capacity` rows; return how many of its first
+        tokens are held already.
 
-        With `tokens`, those of its text so far, its pages may be used again by later texts that begin alike. With
-        `layers`, pages are used only where the hidden states after these layers are kept.
+        With `tokens`, those of its text so far, its pages may be used again by later
+        texts that begin alike. With `layers`, pages are used only where the hidden
+        states after these layers are kept.
         """
         self.close(id)
         table = self._tables[id] = PageTable(whole(capacity + self.spare))
@@ -143,7 +182,10 @@ class PagePool:
         return table.chain
 
     def close(self, id: int) -> None:
-        """End a sequence; its text is kept for others while there is room. Unknown ids are ignored."""
+        """End a sequence; its text is kept for others while there is room.
+
+        Unknown ids are ignored.
+        """
         table = self._tables.pop(id, None)
         if table is None:
             return
@@ -160,10 +202,15 @@ class PagePool:
     def check(self, id: int, stop: int) -> None:
         """Raise ModelError if a sequence may not have so many rows."""
         if stop > (capacity := self._tables[id].capacity):
-            raise ModelError(f"cannot read sequence {id}: it exceeds its capacity of {capacity} tokens")
+            raise ModelError(
+                f"cannot read sequence {id}: it exceeds its capacity of {capacity} "
+                "tokens"
+            )
 
     def extend(self, id: int, start: int, stop: int) -> PageTable:
-        """Return the pages of a sequence, whose rows from `start` to `stop` may now be written; forget their text."""
+        """Return the pages of a sequence, whose rows from `start` to `stop` may now be
+        written; forget their text.
+        """
         table = self.own(id, start, stop)
         if table.tokens is not None:
             del table.tokens[start:]
@@ -171,7 +218,9 @@ class PagePool:
         return table
 
     def own(self, id: int, start: int, stop: int) -> PageTable:
-        """Return the pages of a sequence for `stop` rows; no other one uses those with the rows from `start` on."""
+        """Return the pages of a sequence for `stop` rows; no other one uses those with
+        the rows from `start` on.
+        """
         table, number = self._tables[id], start // PAGE
         if shared := table.path[number + 1 :]:
             pages = self._take(len(shared))
@@ -181,13 +230,19 @@ class PagePool:
             del table.path[number + 1 :]
             self.prefixes.let_go(shared)
         if (more := pages_for(stop) - len(table.pages)) > 0:
-            table.put(len(table.pages), self._take(more, table.pages[-1] + 1 if table.pages else 0))
+            table.put(
+                len(table.pages),
+                self._take(more, table.pages[-1] + 1 if table.pages else 0),
+            )
         return table
 
-    def note(self, id: int, start: int, tokens: List[int], chain: int, final: int) -> None:
+    def note(
+        self, id: int, start: int, tokens: List[int], chain: int, final: int
+    ) -> None:
         """Note what was read into the rows from `start` on.
 
-        The first `chain` of the tokens each follow the one before, and the first `final` will not be dropped.
+        The first `chain` of the tokens each follow the one before, and the first
+        `final` will not be dropped.
         """
         table = self._tables[id]
         if table.tokens is None or start > len(table.tokens):
@@ -198,7 +253,9 @@ class PagePool:
         self._publish(table, min(table.chain, start + final))
 
     def note_move(self, id: int, source: List[int], start: int) -> None:
-        """Note that the rows `source`, which make up a text, were copied to the rows from `start` on."""
+        """Note that the rows `source`, which make up a text, were copied to the rows
+        from `start` on.
+        """
         table = self._tables[id]
         if table.tokens is None or max(source) >= len(table.tokens):
             return
@@ -207,10 +264,18 @@ class PagePool:
 
     # ---- hidden states
 
-    def keep_hidden(self, id: int, start: int, hidden: Float[Tensor, "tokens features"], layers: List[int]) -> None:
-        """Keep hidden states of committed tokens, from row `start` on, with the pages of these tokens.
+    def keep_hidden(
+        self,
+        id: int,
+        start: int,
+        hidden: Float[Tensor, "tokens features"],
+        layers: List[int],
+    ) -> None:
+        """Keep hidden states of committed tokens, from row `start` on, with the pages
+        of these tokens.
 
-        They wait here until the page is in the tree. Those of a closed sequence, or after a gap, are ignored.
+        They wait here until the page is in the tree. Those of a closed sequence, or
+        after a gap, are ignored.
         """
         table = self._tables.get(id)
         if table is None or table.tokens is None or start != table.hidden_rows[1]:
@@ -222,15 +287,23 @@ class PagePool:
             rows = torch.cat(table.hidden)
             for prefix, page in zip(ready, rows.split(PAGE), strict=False):
                 prefix.hidden |= {
-                    layer: part.clone() for layer, part in zip(layers, page.chunk(len(layers), 1), strict=True)
+                    layer: part.clone()
+                    for layer, part in zip(
+                        layers, page.chunk(len(layers), 1), strict=True
+                    )
                 }
-            table.hidden, first = [rows[PAGE * len(ready) :].clone()], first + PAGE * len(ready)
+            table.hidden = [rows[PAGE * len(ready) :].clone()]
+            first = first + PAGE * len(ready)
         table.hidden_rows = first, stop
 
     def hidden(self, id: int, layers: List[int]) -> Float[Tensor, "tokens features"]:
-        """Return the hidden states after `layers` of the tokens that a sequence opened with them need not read."""
+        """Return the hidden states after `layers` of the tokens that a sequence opened
+        with them need not read.
+        """
         pages = self._tables[id].path[1:]
-        return torch.cat([torch.cat([page.hidden[layer] for layer in layers], 1) for page in pages])
+        return torch.cat(
+            [torch.cat([page.hidden[layer] for layer in layers], 1) for page in pages]
+        )
 
     # ---- pages
 
@@ -241,24 +314,34 @@ class PagePool:
         """Copy a page to another."""
 
     def _publish(self, table: PageTable, rows: int) -> None:
-        """Put the full pages of the first `rows` rows of a text into the tree, where they are not yet."""
+        """Put the full pages of the first `rows` rows of a text into the tree, where
+        they are not yet.
+        """
         if table.tokens is None:
             return
         for number in range(len(table.path) - 1, rows // PAGE):
             page = table.pages[number]
-            prefix = self.prefixes.add(table.path[-1], table.tokens[number * PAGE : (number + 1) * PAGE], page)
+            prefix = self.prefixes.add(
+                table.path[-1], table.tokens[number * PAGE : (number + 1) * PAGE], page
+            )
             table.path.append(prefix)
             if prefix.page != page:  # another sequence has read the same text
                 table.put(number, [prefix.page])
                 insort(self._free, page)
 
     def _take(self, count: int, first: int = 0) -> list[int]:
-        """Take free pages: from number `first` on if these are free, else adjacent ones if there are so many."""
+        """Take free pages: from number `first` on if these are free, else adjacent ones
+        if there are so many.
+        """
         self._evict(count)
         free = self._free
         at = bisect_left(free, first)
         if free[at : at + count] != list(range(first, first + count)):
-            runs = (i for i in range(len(free) - count + 1) if free[i + count - 1] - free[i] == count - 1)
+            runs = (
+                i
+                for i in range(len(free) - count + 1)
+                if free[i + count - 1] - free[i] == count - 1
+            )
             at = next(runs, -1)
         if at < 0:
             last = self._last_run() if self.adjacent else len(free)
@@ -280,7 +363,9 @@ class PagePool:
         return run
 
     def _evict(self, count: int) -> None:
-        """Drop texts that are kept for others, oldest first, until `count` more pages keep within the limit."""
+        """Drop texts that are kept for others, oldest first, until `count` more pages
+        keep within the limit.
+        """
         while self.limit is not None and self.held + count * PAGE > self.limit:
             page = self.prefixes.evict()
             if page is None:

@@ -1,4 +1,6 @@
-"""Provides the plan of a forward: the sequence of each packed row, its row in the pool, and the keys it attends to."""
+"""Provides the plan of a forward: the sequence of each packed row, its row in the pool,
+and the keys it attends to.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ class Read:
     tokens: list[int]
     """Committed tokens first, then draft tokens."""
     parents: list[int] | None = None
-    """Parent of each draft token (the last len(parents) tokens); -1 = the last committed one. None = a chain."""
+    """Parent of each draft token (the last len(parents) tokens); -1 = the last
+    committed one. None = a chain.
+    """
     keep: int = 1
     """Logits are returned for the last `keep` tokens."""
     held: int = 0
-    """Number of leading `parents` whose tokens were read before, right after `past`, and are not in `tokens`."""
+    """Number of leading `parents` whose tokens were read before, right after `past`,
+    and are not in `tokens`.
+    """
 
     @property
     def start(self) -> int:
@@ -39,7 +45,9 @@ class Read:
 
     @property
     def depths(self) -> list[int]:
-        """Return the distance of each token from `past`; a draft token is one after its parent."""
+        """Return the distance of each token from `past`; a draft token is one after its
+        parent.
+        """
         if self.parents is None:
             return list(range(len(self.tokens)))
         committed = len(self.tokens) + self.held - len(self.parents)
@@ -50,7 +58,8 @@ class Read:
 
     @property
     def drafted(self) -> int:
-        """Return how many of the last tokens are draft tokens: those with a parent, or a chain with logits of each.
+        """Return how many of the last tokens are draft tokens: those with a parent, or
+        a chain with logits of each.
 
         A longer chain with logits of every row is text, such as a scored prompt.
         """
@@ -60,28 +69,42 @@ class Read:
 
     @property
     def linked(self) -> int:
-        """Return how many of the first tokens each follow the one before, in the sequence and as a row."""
+        """Return how many of the first tokens each follow the one before, in the
+        sequence and as a row.
+        """
         if self.parents is None:
             return len(self.tokens)
         fresh = self.parents[self.held :]
         follows = (parent == node - 1 for node, parent in enumerate(fresh, self.held))
-        return len(self.tokens) - len(fresh) + next((i for i, one in enumerate(follows) if not one), len(fresh))
+        return (
+            len(self.tokens)
+            - len(fresh)
+            + next((i for i, one in enumerate(follows) if not one), len(fresh))
+        )
 
 
 Reach = Mapping[bool, Int[Tensor, "tokens 2"]]
-"""By whether a layer has a window: the first and the last key that each row attends to."""
+"""By whether a layer has a window: the first and the last key that each row
+attends to.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceKeys:
-    """The keys and values of a sequence's source, which the decoder of an encoder-decoder reads in every layer."""
+    """The keys and values of a sequence's source, which the decoder of an
+    encoder-decoder reads in every layer.
+    """
 
     table: PageTable
     length: int
 
     def visible(self, count: int, device: torch.device) -> Bool[Tensor, "rows keys"]:
-        """Return the mask of keys for so many rows: each attends to the whole source."""
-        return (torch.arange(whole(self.length), device=device) < self.length).repeat(count, 1)
+        """Return the mask of keys for so many rows: each attends to the whole
+        source.
+        """
+        return (torch.arange(whole(self.length), device=device) < self.length).repeat(
+            count, 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +117,9 @@ class Span:
     read: Read
     source: SourceKeys | None = None
     reach: Reach = field(default_factory=dict)
-    """Where the first rows of the sequence attend otherwise than to those before them."""
+    """Where the first rows of the sequence attend otherwise than to those
+    before them.
+    """
 
     @property
     def length(self) -> int:
@@ -103,11 +128,17 @@ class Span:
 
     @property
     def padded(self) -> int:
-        """Return the same, rounded up to a length at which attention gives the same bits in every round."""
+        """Return the same, rounded up to a length at which attention gives the same
+        bits in every round.
+        """
         return whole(self.length)
 
-    def visible(self, window: int | None, device: torch.device) -> Bool[Tensor, "rows keys"]:
-        """Return the mask of keys: held tokens, ancestors and the row itself, within the window of positions."""
+    def visible(
+        self, window: int | None, device: torch.device
+    ) -> Bool[Tensor, "rows keys"]:
+        """Return the mask of keys: held tokens, ancestors and the row itself, within
+        the window of positions.
+        """
         count = self.stop - self.start
         keys = torch.arange(self.padded, device=device)
         rows = self.read.start + torch.arange(count, device=device)
@@ -117,18 +148,30 @@ class Span:
         if window is not None:
             mask &= self.distances(device) < window
         if (window is not None) in self.reach:
-            ends = self.reach[window is not None][self.read.start : self.length].to(device)
-            mask[: len(ends)] = (keys[None, :] >= ends[:, :1]) & (keys[None, :] <= ends[:, 1:])
+            ends = self.reach[window is not None][self.read.start : self.length].to(
+                device
+            )
+            mask[: len(ends)] = (keys[None, :] >= ends[:, :1]) & (
+                keys[None, :] <= ends[:, 1:]
+            )
         return mask
 
     def distances(self, device: torch.device) -> Int[Tensor, "rows keys"]:
-        """Return how many positions each key is before each row; a draft token's position is its depth in the tree."""
-        whole_tree = replace(self.read, tokens=[0] * self.read.held + self.read.tokens, held=0)
+        """Return how many positions each key is before each row; a draft token's
+        position is its depth in the tree.
+        """
+        whole_tree = replace(
+            self.read, tokens=[0] * self.read.held + self.read.tokens, held=0
+        )
         positions = torch.arange(self.padded, device=device)
-        positions[self.read.past : self.length] = torch.tensor(whole_tree.depths, device=device) + self.read.past
+        positions[self.read.past : self.length] = (
+            torch.tensor(whole_tree.depths, device=device) + self.read.past
+        )
         return positions[self.read.start : self.length, None] - positions[None, :]
 
-    def _ancestors(self, keys: Int[Tensor, "keys"], parents: list[int]) -> Bool[Tensor, "rows keys"]:
+    def _ancestors(
+        self, keys: Int[Tensor, "keys"], parents: list[int]
+    ) -> Bool[Tensor, "rows keys"]:
         past, held = self.read.past, self.read.held
         committed = held + self.stop - self.start - len(parents)
         allowed = (keys < past + committed).repeat(committed + len(parents), 1)
@@ -142,20 +185,26 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One forward over packed rows, passed through the model as the keyword argument `plan`."""
+    """One forward over packed rows, passed through the model as the keyword argument
+    `plan`.
+    """
 
     pool: KVPool
     spans: tuple[Span, ...]
     rows: Int[Tensor, "written"]
     """Row of the pool where each packed row is written."""
     windows: dict[int, int | None] = field(default_factory=dict)
-    """The sliding window that each layer passed to attention; the probe compares it with the model's config."""
+    """The sliding window that each layer passed to attention; the probe compares it
+    with the model's config.
+    """
     masks: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
     """Cached masks by (first row, kind of layer), shared by the layers of a forward."""
     places: dict[tuple[int, bool], slice | list[int]] = field(default_factory=dict)
     """Cached `place` of each span and of its source, by its first row."""
     cross: tuple[Tensor, ...] = ()
-    """By layer, the keys that its cross-attention passes: they stand for those of each span's source."""
+    """By layer, the keys that its cross-attention passes: they stand for those of each
+    span's source.
+    """
     biases: dict[int, Float[Tensor, "heads distances"]] = field(default_factory=dict)
     """Bias of a score by the distance of its key, by the layer that has the table."""
 
@@ -163,5 +212,7 @@ class Plan:
         """Return where the padded keys of a span, or of its source, lie in the pool."""
         if (span.start, source) not in self.places:
             of = span.source if source and span.source is not None else span
-            self.places[span.start, source] = self.pool.where(of.table, of.length, whole(of.length))
+            self.places[span.start, source] = self.pool.where(
+                of.table, of.length, whole(of.length)
+            )
         return self.places[span.start, source]

@@ -1,4 +1,6 @@
-"""Provides the positions of packed rows to decoders whose model takes none: hooks on their position embeddings."""
+"""Provides the positions of packed rows to decoders whose model takes none: hooks on
+their position embeddings.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 LENGTH = "past_key_values_length"
-"""The parameter by which a position embedding is known: where the rows of a forward begin in the text."""
+"""The parameter by which a position embedding is known: where the rows of a forward
+begin in the text.
+"""
 POSITIONS = "position_ids"
 MODEL_POSITIONS = "decoder_position_ids"
 
 
 class Positions:
-    """The parts of an encoder-decoder that need the positions of the decoder's rows, found by their parameters."""
+    """The parts of an encoder-decoder that need the positions of the decoder's rows,
+    found by their parameters.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         modules: list[Any] = list(model.get_decoder().modules())
@@ -33,14 +39,20 @@ class Positions:
 
     @contextmanager
     def given(self, positions: Int[Tensor, "rows"]) -> Iterator[dict[str, Any]]:
-        """Give these positions to the embeddings while inside; yield the options of the model's forward that do."""
+        """Give these positions to the embeddings while inside; yield the options of the
+        model's forward that do.
+        """
         with ExitStack() as hooks:
             for module, signature in self._embeddings:
                 embedding = _Embedding(signature, positions)
                 if POSITIONS in signature.parameters:
-                    hook = module.register_forward_pre_hook(embedding.replace, with_kwargs=True)
+                    hook = module.register_forward_pre_hook(
+                        embedding.replace, with_kwargs=True
+                    )
                 else:
-                    hook = module.register_forward_hook(embedding.look_up, with_kwargs=True)
+                    hook = module.register_forward_hook(
+                        embedding.look_up, with_kwargs=True
+                    )
                 hooks.callback(hook.remove)
             yield {MODEL_POSITIONS: positions[None]} if self._taken else {}
 
@@ -48,23 +60,41 @@ class Positions:
 class _Embedding:
     """The hooks of one position embedding in one forward."""
 
-    def __init__(self, signature: inspect.Signature, positions: Int[Tensor, "rows"]) -> None:
+    def __init__(
+        self, signature: inspect.Signature, positions: Int[Tensor, "rows"]
+    ) -> None:
         self._signature, self._positions = signature, positions
 
-    def replace(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def replace(
+        self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Replace the positions that it is given, in their shape."""
         bound = self._signature.bind_partial(*args, **kwargs)
         theirs = bound.arguments.get(POSITIONS)
-        bound.arguments[POSITIONS] = self._positions if theirs is None else self._positions.view_as(theirs)
+        bound.arguments[POSITIONS] = (
+            self._positions if theirs is None else self._positions.view_as(theirs)
+        )
         return bound.args, bound.kwargs
 
     def look_up(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Float[Tensor, "1 rows size"]
+        self,
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Float[Tensor, "1 rows size"],
     ) -> Float[Tensor, "1 rows size"]:
-        """Take the rows of a text as long as needed. Padding tokens keep theirs: they have no position."""
+        """Take the rows of a text as long as needed.
+
+        Padding tokens keep theirs: they have no position.
+        """
         bound = self._signature.bind_partial(*args, **kwargs)
-        tokens, padding = bound.arguments["input_ids"], getattr(module, "padding_idx", None)
+        tokens = bound.arguments["input_ids"]
+        padding = getattr(module, "padding_idx", None)
         text = tokens.new_full((1, int(self._positions.max()) + 1), int(padding == 0))
         bound.arguments |= {"input_ids": text, LENGTH: 0}
         rows = module.forward(*bound.args, **bound.kwargs)[:, self._positions]
-        return rows if padding is None else torch.where((tokens == padding)[..., None], output, rows)
+        return (
+            rows
+            if padding is None
+            else torch.where((tokens == padding)[..., None], output, rows)
+        )

@@ -1,4 +1,6 @@
-"""Provides the tree of full pages whose tokens are known, so that texts that begin alike read their beginning once."""
+"""Provides the tree of full pages whose tokens are known, so that texts that begin
+alike read their beginning once.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,18 @@ from itertools import count, takewhile
 from torch import Tensor
 
 PAGE = 64
-"""Rows of a page. A multiple of the blocks of keys (16) and of values (32) in native/csrc/kv.c."""
+"""Rows of a page.
+
+A multiple of the blocks of keys (16) and of values (32) in native/csrc/kv.c.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """One full page of a text: its tokens follow those of `parent`. The root of a tenant has no parent."""
+    """One full page of a text: its tokens follow those of `parent`.
+
+    The root of a tenant has no parent.
+    """
 
     parent: Prefix | None
     tokens: bytes
@@ -28,25 +36,32 @@ class Prefix:
     state: tuple[Tensor, ...] | None = None
     """Recurrent state after the page; None where it is not kept."""
     hidden: dict[int, Tensor] = field(default_factory=dict)
-    """Hidden states of its tokens, [PAGE, size], by the layer after which they are read, as far as drafters did."""
+    """Hidden states of its tokens, [PAGE, size], by the layer after which they are
+    read, as far as drafters did.
+    """
 
 
 MOST_IMAGES = 4096
-"""Sets of images that have a number; beyond, the oldest loses its own, and its pages are not found again."""
+"""Sets of images that have a number; beyond, the oldest loses its own, and its pages
+are not found again.
+"""
 
 
 class PrefixTree:
-    """Pages of earlier texts by their tokens, compared exactly and apart for each tenant; the oldest are dropped first.
+    """Pages of earlier texts by their tokens, compared exactly and apart for each
+    tenant; the oldest are dropped first.
 
-    A page that a sequence uses stays. Sequences let go of their last page first, so among unused pages a child is never
-    younger than its parent, and the oldest unused page has no children.
+    A page that a sequence uses stays. Sequences let go of their last page first, so
+    among unused pages a child is never younger than its parent, and the oldest unused
+    page has no children.
     """
 
     def __init__(self) -> None:
         self.recurrent = False
         """Whether a text can go on only from a page whose recurrent state is kept."""
         self._roots: dict[bytes, Prefix] = {}
-        self._states: OrderedDict[Prefix, None] = OrderedDict()  # pages with a state, the one unused for longest first
+        # pages with a state, the one unused for longest first
+        self._states: OrderedDict[Prefix, None] = OrderedDict()
         self._unused: OrderedDict[Prefix, None] = OrderedDict()  # oldest first
         self.queries = 0
         """Tokens of texts that were looked up."""
@@ -59,8 +74,11 @@ class PrefixTree:
         """Return the number of pages that no sequence uses."""
         return len(self._unused)
 
-    def enter(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> list[Prefix]:
-        """Return the root of the tenant and the longest known beginning of a text; `leave` them after use.
+    def enter(
+        self, tokens: List[int], tenant: str, layers: List[int] = ()
+    ) -> list[Prefix]:
+        """Return the root of the tenant and the longest known beginning of a text;
+        `leave` them after use.
 
         With `layers`, only as far as the hidden states after these are kept.
         """
@@ -82,7 +100,9 @@ class PrefixTree:
             self._drop_root(root)
 
     def number(self, digest: bytes) -> int:
-        """Return a number below 0, no other images' and no token's, that stands for images in the key of a text."""
+        """Return a number below 0, no other images' and no token's, that stands for
+        images in the key of a text.
+        """
         if digest not in self._images:
             self._images[digest] = -next(self._numbers)
             if len(self._images) > MOST_IMAGES:
@@ -90,25 +110,40 @@ class PrefixTree:
         return self._images[digest]
 
     def shared(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> int:
-        """Return the tokens at the beginning of a text whose pages open sequences use."""
+        """Return the tokens at the beginning of a text whose pages open
+        sequences use.
+        """
         root = self._roots.get(tenant.encode())
-        return 0 if root is None else PAGE * sum(prefix.users > 0 for prefix in self._find(root, tokens, layers))
+        return (
+            0
+            if root is None
+            else PAGE
+            * sum(prefix.users > 0 for prefix in self._find(root, tokens, layers))
+        )
 
     def known(self, tokens: List[int], tenant: str) -> int:
-        """Return the tokens at the beginning of a text whose pages are held, whatever is kept with them."""
+        """Return the tokens at the beginning of a text whose pages are held, whatever
+        is kept with them.
+        """
         root = self._roots.get(tenant.encode())
         return 0 if root is None else PAGE * len(self._held(root, tokens))
 
     def _find(self, root: Prefix, tokens: List[int], layers: List[int]) -> list[Prefix]:
         """Return the longest beginning that a sequence can go on from."""
         needed = set(layers)
-        found = list(takewhile(lambda prefix: needed <= prefix.hidden.keys(), self._held(root, tokens)))
+        found = list(
+            takewhile(
+                lambda prefix: needed <= prefix.hidden.keys(), self._held(root, tokens)
+            )
+        )
         while self.recurrent and found and found[-1].state is None:
             found.pop()
         return found
 
     def _held(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
-        """Return the longest known beginning, in whole pages; at least the last token is always left to read."""
+        """Return the longest known beginning, in whole pages; at least the last token
+        is always left to read.
+        """
         found = [root]
         for start in range(0, len(tokens) - PAGE, PAGE):
             place = found[-1].children.get(key_of(tokens[start : start + PAGE]))
@@ -129,7 +164,9 @@ class PrefixTree:
                 self._unused[prefix] = None
 
     def add(self, parent: Prefix, tokens: List[int], page: int) -> Prefix:
-        """Return the prefix of these tokens after `parent`, with one more user; it has this page if it is new."""
+        """Return the prefix of these tokens after `parent`, with one more user; it has
+        this page if it is new.
+        """
         key = key_of(tokens)
         prefix = parent.children.get(key)
         if prefix is None:
@@ -150,11 +187,17 @@ class PrefixTree:
 
     def _drop_root(self, prefix: Prefix) -> None:
         """Drop the root of a tenant who has no pages and no sequences."""
-        if prefix.parent is None and not (prefix.children or prefix.users) and self._roots.get(prefix.tokens) is prefix:
+        if (
+            prefix.parent is None
+            and not (prefix.children or prefix.users)
+            and self._roots.get(prefix.tokens) is prefix
+        ):
             del self._roots[prefix.tokens]
 
     def keep_state(self, prefix: Prefix, state: tuple[Tensor, ...], most: int) -> None:
-        """Keep the recurrent state after a page; of all states, only the `most` used last stay."""
+        """Keep the recurrent state after a page; of all states, only the `most` used
+        last stay.
+        """
         prefix.state = state
         self._states[prefix] = None
         while len(self._states) > most:
@@ -166,7 +209,10 @@ class PrefixTree:
         self._states.pop(prefix, None)
 
     def clear(self) -> None:
-        """Forget every text: nothing is found until it was read again. Pages in use stay with their sequences."""
+        """Forget every text: nothing is found until it was read again.
+
+        Pages in use stay with their sequences.
+        """
         self._roots.clear()
         for prefix in [*self._states]:
             self.drop_state(prefix)

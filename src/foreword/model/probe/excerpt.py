@@ -1,4 +1,6 @@
-"""Provides the first layers of a model in float32, to check a backend without rounding that could hide errors."""
+"""Provides the first layers of a model in float32, to check a backend without rounding
+that could hide errors.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ SMALL = 250_000_000
 
 
 def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
-    """Return the fewest first layers that include every kind of layer; None where the layers cannot be found.
+    """Return the fewest first layers that include every kind of layer; None where the
+    layers cannot be found.
 
     An encoder-decoder is taken whole, or not at all.
     """
@@ -29,7 +32,11 @@ def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
         kept = count if small else _enough(layers, config)
         memo: dict[int, Any] = {}
         if kept < count:
-            whole = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) and m[0] is layers[0])
+            whole = next(
+                m
+                for m in model.modules()
+                if isinstance(m, nn.ModuleList) and len(m) and m[0] is layers[0]
+            )
             memo[id(whole)] = nn.ModuleList(copy.deepcopy(layers[:kept], memo))
         twin = copy.deepcopy(model, memo).float()
         if kept < count:

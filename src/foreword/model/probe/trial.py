@@ -1,4 +1,6 @@
-"""Provides the checks of a backend for one model: algorithm in float32, bit equality, the model's own scores."""
+"""Provides the checks of a backend for one model: algorithm in float32, bit equality,
+the model's own scores.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ PARENTS = [-1, 0, 1, -1, 3, 3]
 BRANCH = [3, 5]
 """The accepted branch, whose keys are moved; two more tokens are read after it."""
 EXACT, ROUNDED = 1e-3, 0.3
-"""Standard deviations. Largest deviation from the model's own scores by rounding: in float32, in fewer bits."""
+"""Standard deviations.
+
+Largest deviation from the model's own scores by rounding: in float32, in fewer bits.
+"""
 
 
 class Trial:
@@ -36,12 +41,16 @@ class Trial:
         self._model, self._make = model, make
         self._rounded = model.dtype not in (torch.float32, torch.float64)
         self.tolerance = ROUNDED if self._rounded else EXACT
-        self._references = {mode: _reference(model, mode) for mode in (Mode.TREE, Mode.CHAIN)}
+        self._references = {
+            mode: _reference(model, mode) for mode in (Mode.TREE, Mode.CHAIN)
+        }
         self._experts = experts.consulted(model)
         self._precise: Trial | None = None
 
     def wrong(self, backend: str, mode: Mode) -> str | None:
-        """Return why this backend's algorithm differs from the model's, checked in float32; None if it does not."""
+        """Return why this backend's algorithm differs from the model's, checked in
+        float32; None if it does not.
+        """
         if not self._rounded:
             return None
         if self._precise is None:
@@ -50,24 +59,42 @@ class Trial:
         if self._precise is self:
             return None
         try:
-            deviation = self._precise.deviation(self._make(self._precise._model, backend, mode), mode)
+            deviation = self._precise.deviation(
+                self._make(self._precise._model, backend, mode), mode
+            )
         except Exception as error:  # noqa: BLE001 - any failure refuses the backend
             return named(error)
-        return None if deviation <= EXACT else f"in float32 scores deviate by {deviation:.1e} standard deviations"
+        return (
+            None
+            if deviation <= EXACT
+            else f"in float32 scores deviate by {deviation:.1e} standard deviations"
+        )
 
     def deviation(self, backend: Backend, mode: Mode) -> float:
-        """Return the deviation of a backend's scores from the model's own, in their standard deviations."""
+        """Return the deviation of a backend's scores from the model's own, in their
+        standard deviations.
+        """
         scores = _score(backend, _tokens(self._model), mode)
         reference = self._references[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]
         rows = (scores.float() - reference).abs().amax(-1) / reference.std()
-        # Near-ties between experts may resolve differently: single rows may deviate, but not as much as for other text.
-        return float(max(rows.median(), rows.max() / 10) if self._experts else rows.max())
+        # Near-ties between experts may resolve differently: single rows may deviate,
+        # but not as much as for other text.
+        return float(
+            max(rows.median(), rows.max() / 10) if self._experts else rows.max()
+        )
 
     def batch_dependence(self, backend: Backend, mode: Mode) -> str | None:
-        """Return why scores may depend on the batch; None if every bit is independent of it."""
-        if isinstance(backend, PoolBackend) and (reason := _missing_window(self._model, backend)):
+        """Return why scores may depend on the batch; None if every bit is independent
+        of it.
+        """
+        if isinstance(backend, PoolBackend) and (
+            reason := _missing_window(self._model, backend)
+        ):
             return reason
-        if not isinstance(backend, CacheBackend) and type(backend) not in (PoolBackend, Seq2SeqPoolBackend):
+        if not isinstance(backend, CacheBackend) and type(backend) not in (
+            PoolBackend,
+            Seq2SeqPoolBackend,
+        ):
             return None  # the tests of these backends compare every bit
         return (
             None
@@ -79,7 +106,9 @@ class Trial:
 def _tokens(model: PreTrainedModel) -> list[int]:
     vocab = model.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(vocab // 8, vocab, (9 + len(PARENTS) + 2,), generator=generator).tolist()
+    return torch.randint(
+        vocab // 8, vocab, (9 + len(PARENTS) + 2,), generator=generator
+    ).tolist()
 
 
 def _split(tokens: list[int]) -> tuple[list[int], list[int], list[int]]:
@@ -94,7 +123,9 @@ def _open(backend: Backend, id: int) -> None:
 
 @torch.inference_mode()
 def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored vocab"]:
-    """Return the model's own scores without a cache: of every draft token, then of two tokens after a branch."""
+    """Return the model's own scores without a cache: of every draft token, then of two
+    tokens after a branch.
+    """
     prompt, draft_tokens, after = _split(_tokens(model))
 
     def scores(text: list[int], last: int) -> Tensor:
@@ -111,42 +142,66 @@ def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored voca
     for node, parent in enumerate(PARENTS):
         paths.append(([] if parent < 0 else paths[parent]) + [draft_tokens[node]])
     rows = [scores(prompt, 1)] + [scores(prompt + path, 1) for path in paths]
-    return torch.cat([*rows, scores(prompt + [draft_tokens[node] for node in BRANCH] + after, 2)])
+    return torch.cat(
+        [*rows, scores(prompt + [draft_tokens[node] for node in BRANCH] + after, 2)]
+    )
 
 
-def _score(backend: Backend, tokens: list[int], mode: Mode) -> Float[Tensor, "scored vocab"]:
-    """Return the same scores by a backend: prompt in two chunks, draft tokens in one forward, rollback, two more."""
+def _score(
+    backend: Backend, tokens: list[int], mode: Mode
+) -> Float[Tensor, "scored vocab"]:
+    """Return the same scores by a backend: prompt in two chunks, draft tokens in one
+    forward, rollback, two more.
+    """
     prompt, draft_tokens, after = _split(tokens)
     _open(backend, 0)
     try:
         backend.read([Read(0, 0, prompt[:4], keep=0)])
         parents = PARENTS if mode is Mode.TREE else None
-        first = backend.read([Read(0, 4, prompt[4:] + draft_tokens, parents, keep=len(draft_tokens) + 1)])
+        first = backend.read(
+            [Read(0, 4, prompt[4:] + draft_tokens, parents, keep=len(draft_tokens) + 1)]
+        )
         kept = BRANCH if mode is Mode.TREE else [0, 1]
         backend.move(0, [len(prompt) + node for node in kept], len(prompt))
-        return torch.cat([first, backend.read([Read(0, len(prompt) + 2, after, keep=2)])])
+        return torch.cat(
+            [first, backend.read([Read(0, len(prompt) + 2, after, keep=2)])]
+        )
     finally:
         backend.close(0)
 
 
 def _batch_invariant(backend: Backend, tokens: list[int], mode: Mode) -> bool:
-    """Return whether scores are bit-identical token by token, and batched in chunks with rejected draft tokens."""
+    """Return whether scores are bit-identical token by token, and batched in chunks
+    with rejected draft tokens.
+    """
     prompt, right = tokens[:9], tokens[9:]
     for name in (0, 1, 2):
         _open(backend, name)
     try:
         alone = [backend.read([Read(0, 0, prompt, keep=1)])]
-        alone += [backend.read([Read(0, 9 + index, [token], keep=1)]) for index, token in enumerate(right)]
+        alone += [
+            backend.read([Read(0, 9 + index, [token], keep=1)])
+            for index, token in enumerate(right)
+        ]
         backend.read([Read(1, 0, prompt[:4], keep=0), Read(2, 0, right, keep=1)])
         past, index = 4, 0
         for good in (1, 3, 2):
             if mode is Mode.PLAIN:
                 good = 0
             pending = prompt[4:] if index == 0 else right[index - 1 : index]
-            wrong = [] if mode is Mode.PLAIN else [token ^ 1 for token in right[index + good : index + good + 2]]
+            wrong = (
+                []
+                if mode is Mode.PLAIN
+                else [token ^ 1 for token in right[index + good : index + good + 2]]
+            )
             reads = [
                 Read(2, len(right) + index, right[: 1 + good], keep=1),
-                Read(1, past, pending + right[index : index + good] + wrong, keep=1 + good + len(wrong)),
+                Read(
+                    1,
+                    past,
+                    pending + right[index : index + good] + wrong,
+                    keep=1 + good + len(wrong),
+                ),
             ]
             scores = backend.read(reads)[1 : 2 + good]
             if not torch.equal(scores, torch.cat(alone[index : index + 1 + good])):
@@ -159,23 +214,47 @@ def _batch_invariant(backend: Backend, tokens: list[int], mode: Mode) -> bool:
 
 
 def _index_invariant(backend: Backend, tokens: list[int]) -> bool:
-    """Return whether rows keep their bits at another index of another forward; many rows at once, which is cheap."""
+    """Return whether rows keep their bits at another index of another forward; many
+    rows at once, which is cheap.
+    """
     text = (tokens * 3)[:48]
     for name in (0, 1):
         backend.close(name)
         _open(backend, name)
     whole = backend.read([Read(0, 0, text, keep=len(text))])
-    first = backend.read([Read(2, 0, tokens[:5], keep=1), Read(1, 0, text[:17], keep=17)])[1:]
-    rest = backend.read([Read(2, 5, tokens[:2], keep=1), Read(1, 17, text[17:], keep=len(text) - 17)])[1:]
+    first = backend.read(
+        [Read(2, 0, tokens[:5], keep=1), Read(1, 0, text[:17], keep=17)]
+    )[1:]
+    rest = backend.read(
+        [Read(2, 5, tokens[:2], keep=1), Read(1, 17, text[17:], keep=len(text) - 17)]
+    )[1:]
     return torch.equal(whole, torch.cat([first, rest]))
 
 
 def _missing_window(model: PreTrainedModel, backend: PoolBackend) -> str | None:
-    """Return which layers lack the window of the config; the tested sequence is too short to show it in scores."""
+    """Return which layers lack the window of the config; the tested sequence is too
+    short to show it in scores.
+    """
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
-    sliding = [i for i, kind in enumerate(kinds) if kind in ("sliding_attention", "chunked_attention")] if kinds else []
-    if not kinds and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+    sliding = (
+        [
+            i
+            for i, kind in enumerate(kinds)
+            if kind in ("sliding_attention", "chunked_attention")
+        ]
+        if kinds
+        else []
+    )
+    if (
+        not kinds
+        and getattr(config, "sliding_window", None)
+        and getattr(config, "use_sliding_window", True)
+    ):
         sliding = list(backend.windows)
     missing = [layer for layer in sliding if backend.windows.get(layer) is None]
-    return f"layers {missing} have a sliding window in the config but do not pass it" if missing else None
+    return (
+        f"layers {missing} have a sliding window in the config but do not pass it"
+        if missing
+        else None
+    )

@@ -1,4 +1,6 @@
-"""Provides the reader of AWQ: codes of 4 bits packed along the outputs in an interleaved order, layout "gemm"."""
+"""Provides the reader of AWQ: codes of 4 bits packed along the outputs in an
+interleaved order, layout "gemm".
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def read(layer: Layer) -> Coded | Tensor:
 
 def refused(settings: Mapping[str, Any]) -> str:
     """Return the layout or the bits of the file, where these are not "gemm" and 4."""
-    version, bits = settings.get("version", "gemm"), settings.get("bits", settings.get("w_bit", 4))
+    version = settings.get("version", "gemm")
+    bits = settings.get("bits", settings.get("w_bit", 4))
     if bits != 4:
         return f"bits={bits!r}"
     return "" if str(version).lower() == "gemm" else f"version={version!r}"

@@ -1,4 +1,6 @@
-"""Provides a matrix in few bits: the one form into which the readers of all formats bring their weights."""
+"""Provides a matrix in few bits: the one form into which the readers of all formats
+bring their weights.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,18 @@ PART = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """A number for each output and group of inputs, as a checkpoint stores them: often in two levels."""
+    """A number for each output and group of inputs, as a checkpoint stores them: often
+    in two levels.
+    """
 
     values: Float32[Tensor, "outputs spans"]
-    """One for each span of consecutive groups; spans divide the groups of an output evenly."""
+    """One for each span of consecutive groups; spans divide the groups of an output
+    evenly.
+    """
     factors: Int[Tensor, "outputs groups"] | None = None
-    """Whole numbers in [-128, 255] by which those are multiplied, one a group (K-quants); None = all are 1."""
+    """Whole numbers in [-128, 255] by which those are multiplied, one a group
+    (K-quants); None = all are 1.
+    """
 
     def dense(self, groups: int) -> Float32[Tensor, "outputs groups"]:
         """Return the number of each group."""
@@ -37,7 +45,9 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A matrix in few bits: weight[o, i] = scale[o, g] * levels[codes[o, i]] + offset[o, g], where g = i // group."""
+    """A matrix in few bits: weight[o, i] = scale[o, g] * levels[codes[o, i]] +
+    offset[o, g], where g = i // group.
+    """
 
     codes: UInt8[Tensor, "outputs depth"]
     """One a byte, each below len(levels)."""
@@ -55,15 +65,26 @@ class Coded:
         return self.codes.shape[1] // self.group
 
     def dense(self) -> Float[Tensor, "outputs depth"]:
-        """Return the weights in float32. Defines what every kernel over this form computes."""
-        level = torch.from_numpy(np.take(self.levels.float().numpy(), self.codes.numpy()))  # twice as fast as torch
-        weight = level.unflatten(1, (self.groups, self.group)) * self.scale.dense(self.groups)[..., None]
+        """Return the weights in float32.
+
+        Defines what every kernel over this form computes.
+        """
+        # twice as fast as torch
+        level = torch.from_numpy(
+            np.take(self.levels.float().numpy(), self.codes.numpy())
+        )
+        weight = (
+            level.unflatten(1, (self.groups, self.group))
+            * self.scale.dense(self.groups)[..., None]
+        )
         if self.offset is not None:
             weight = weight + self.offset.dense(self.groups)[..., None]
         return weight.flatten(1)
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "outputs depth"]:
-        """Return the weights in a dtype, made a part at a time: in float32 they take twice as much memory or more."""
+        """Return the weights in a dtype, made a part at a time: in float32 they take
+        twice as much memory or more.
+        """
         whole = torch.empty(self.codes.shape, dtype=dtype)
         for rows in torch.arange(len(whole)).split(max(1, PART // self.codes.shape[1])):
             whole[rows] = self.rows(rows).dense().to(dtype)
@@ -72,7 +93,13 @@ class Coded:
     def rows(self, index: Int[Tensor, "rows"]) -> Coded:
         """Return some outputs."""
         offset = None if self.offset is None else self.offset.rows(index)
-        return Coded(self.codes.index_select(0, index), self.levels, self.scale.rows(index), offset, self.group)
+        return Coded(
+            self.codes.index_select(0, index),
+            self.levels,
+            self.scale.rows(index),
+            offset,
+            self.group,
+        )
 
     def columns(self, index: Int[Tensor, "columns"]) -> Coded | None:
         """Return some inputs; None where that takes groups apart."""
@@ -87,12 +114,16 @@ class Coded:
             return Scales(scales.dense(self.groups)[:, groups])
 
         offset = None if self.offset is None else moved(self.offset)
-        return Coded(self.codes[:, index], self.levels, moved(self.scale), offset, self.group)
+        return Coded(
+            self.codes[:, index], self.levels, moved(self.scale), offset, self.group
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight of a model that a checkpoint holds in few bits, and which stays in its file until it is read."""
+    """A weight of a model that a checkpoint holds in few bits, and which stays in its
+    file until it is read.
+    """
 
     read: Callable[[], Coded]
     shape: torch.Size
@@ -100,38 +131,60 @@ class Matrix:
     shaped: Callable[[Tensor], Tensor]
     """Returns the weights of the matrix as the model holds them."""
     exact: Callable[[], Tensor] | None = None
-    """Reads the weights in float32, where those of the codes are rounded; None = they are not."""
+    """Reads the weights in float32, where those of the codes are rounded; None = they
+    are not.
+    """
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
-        return self.shaped(self.read().weights(dtype) if self.exact is None else self.exact().to(dtype))
+        return self.shaped(
+            self.read().weights(dtype) if self.exact is None else self.exact().to(dtype)
+        )
 
     def __deepcopy__(self, memo: object) -> Matrix:
         return self  # a copy would hold a copy of the file
 
 
 def drop(model: nn.Module) -> None:
-    """Remove the matrices beside the weights of a model (`coded`), once a backend has them or does not want them."""
+    """Remove the matrices beside the weights of a model (`coded`), once a backend has
+    them or does not want them.
+    """
     for part in model.modules():
         vars(part).pop("coded", None)
 
 
 def joined(parts: List[Coded]) -> Coded:
-    """Return the outputs of several matrices one after another; what they do not share is widened, without rounding."""
+    """Return the outputs of several matrices one after another; what they do not share
+    is widened, without rounding.
+    """
     first = parts[0]
     if len(parts) == 1:
         return first
-    if any(not torch.equal(one.levels, first.levels) or one.group != first.group for one in parts):
-        return joined([_widened(one, min(each.group for each in parts)) for one in parts])
+    if any(
+        not torch.equal(one.levels, first.levels) or one.group != first.group
+        for one in parts
+    ):
+        return joined(
+            [_widened(one, min(each.group for each in parts)) for one in parts]
+        )
     offsets = [one.offset for one in parts]
     if any(one is None for one in offsets):
         none = all(one is None for one in offsets)
-        zeros = [_zeros(part) if one is None else one for one, part in zip(offsets, parts, strict=True)]
+        zeros = [
+            _zeros(part) if one is None else one
+            for one, part in zip(offsets, parts, strict=True)
+        ]
         offset = None if none else _joined(zeros, first.groups)
     else:
         offset = _joined([one for one in offsets if one is not None], first.groups)
     scale = _joined([one.scale for one in parts], first.groups)
-    return Coded(torch.cat([one.codes for one in parts]), first.levels, scale, offset, first.group)
+    return Coded(
+        torch.cat([one.codes for one in parts]),
+        first.levels,
+        scale,
+        offset,
+        first.group,
+    )
 
 
 def _joined(parts: List[Scales], groups: int) -> Scales:
@@ -139,11 +192,16 @@ def _joined(parts: List[Scales], groups: int) -> Scales:
     if not alike:
         return Scales(torch.cat([one.dense(groups) for one in parts]))
     factors = [one.factors for one in parts if one.factors is not None]
-    return Scales(torch.cat([one.values for one in parts]), torch.cat(factors) if factors else None)
+    return Scales(
+        torch.cat([one.values for one in parts]),
+        torch.cat(factors) if factors else None,
+    )
 
 
 def _widened(one: Coded, group: int) -> Coded:
-    """Return the same matrix with a byte a code, and a scale for each of smaller groups."""
+    """Return the same matrix with a byte a code, and a scale for each of smaller
+    groups.
+    """
     times, groups = one.group // group, one.groups
     codes = (one.levels.to(torch.int16)[one.codes.long()] + 128).to(torch.uint8)
     levels = torch.arange(-128, 128).to(torch.int8)
@@ -151,7 +209,13 @@ def _widened(one: Coded, group: int) -> Coded:
     def finer(scales: Scales) -> Scales:
         return Scales(scales.dense(groups).repeat_interleave(times, dim=1))
 
-    return Coded(codes, levels, finer(one.scale), None if one.offset is None else finer(one.offset), group)
+    return Coded(
+        codes,
+        levels,
+        finer(one.scale),
+        None if one.offset is None else finer(one.offset),
+        group,
+    )
 
 
 def _zeros(one: Coded) -> Scales:

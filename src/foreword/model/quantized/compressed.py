@@ -1,6 +1,8 @@
-"""Provides the reader of compressed-tensors: whole numbers of 4 or 8 bits, packed (pack-quantized) or as int8.
+"""Provides the reader of compressed-tensors: whole numbers of 4 or 8 bits, packed
+(pack-quantized) or as int8.
 
-Activations are not quantized, whatever the checkpoint says of them: its weights are the model.
+Activations are not quantized, whatever the checkpoint says of them: its weights are the
+model.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from foreword.model.quantized.layer import Format, Layer, affine, signed, unpack
 
 def read(layer: Layer) -> Coded | Tensor:
     """Return a matrix with a scale for each group, each output, or all of it."""
-    zeros, index = layer.tensors.get(".weight_zero_point"), layer.tensors.get(".weight_g_idx")
+    zeros = layer.tensors.get(".weight_zero_point")
+    index = layer.tensors.get(".weight_g_idx")
     if ".weight" in layer.tensors:
         bits, codes = 8, signed(layer.take(".weight", torch.int8, None, None))
     else:
@@ -27,19 +30,29 @@ def read(layer: Layer) -> Coded | Tensor:
         if bits not in (4, 8) or len(words) != outputs:
             raise layer.error(
                 ".weight_packed",
-                f"has {bits} bits a weight and {len(words)} outputs, and only 4 and 8 bits of {outputs} outputs are "
+                f"has {bits} bits a weight and {len(words)} outputs, and only 4 and 8 "
+                f"bits of {outputs} outputs are "
                 "read",
             )
         codes = unpack(words, bits)[:, :depth]
         if zeros is not None and zeros.dtype == torch.int32:  # packed along the outputs
-            zeros = unpack(zeros.T, bits)[:, :outputs].T.to(torch.int32) - (1 << (bits - 1))
+            zeros = unpack(zeros.T, bits)[:, :outputs].T.to(torch.int32) - (
+                1 << (bits - 1)
+            )
     if index is not None and bool((index < 0).any()):  # not used
         index = None
-    scale = _by_output(layer, ".weight_scale", len(codes), layer.take(".weight_scale", None))
+    scale = _by_output(
+        layer, ".weight_scale", len(codes), layer.take(".weight_scale", None)
+    )
     if zeros is not None:
-        zeros = _by_output(layer, ".weight_zero_point", len(codes), zeros).to(torch.int32)
+        zeros = _by_output(layer, ".weight_zero_point", len(codes), zeros).to(
+            torch.int32
+        )
         if zeros.shape != scale.shape:
-            raise layer.error(".weight_zero_point", f"is for {zeros.shape[1]} groups, not {scale.shape[1]}")
+            raise layer.error(
+                ".weight_zero_point",
+                f"is for {zeros.shape[1]} groups, not {scale.shape[1]}",
+            )
     return affine(layer, codes, bits, scale, zeros, index)
 
 
@@ -53,14 +66,27 @@ def _by_output(layer: Layer, ending: str, outputs: int, numbers: Tensor) -> Tens
     if numbers.numel() == 1:
         return numbers.reshape(1, 1).expand(outputs, 1)
     if len(numbers) != outputs:
-        raise layer.error(ending, f"has the shape {list(numbers.shape)}, not [{outputs}, any]")
+        raise layer.error(
+            ending, f"has the shape {list(numbers.shape)}, not [{outputs}, any]"
+        )
     return numbers.reshape(outputs, -1)
 
 
 FORMAT = Format(
     (
-        *(".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx"),
-        *(".weight_global_scale", ".input_scale", ".input_zero_point", ".input_global_scale"),
+        *(
+            ".weight_packed",
+            ".weight_scale",
+            ".weight_zero_point",
+            ".weight_shape",
+            ".weight_g_idx",
+        ),
+        *(
+            ".weight_global_scale",
+            ".input_scale",
+            ".input_zero_point",
+            ".input_global_scale",
+        ),
     ),
     read,
     codes=".weight",

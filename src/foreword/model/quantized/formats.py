@@ -1,4 +1,6 @@
-"""Provides the quantization methods whose checkpoints are read, by the name in their config."""
+"""Provides the quantization methods whose checkpoints are read, by the name in their
+config.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Provides the config of a GGUF file: what transformers reads of it, and what it leaves out or takes for granted."""
+"""Provides the config of a GGUF file: what transformers reads of it, and what it leaves
+out or takes for granted.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,22 @@ FIELDS = {
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """Fields of the tokens that end a text, a turn and a message."""
 BY_HEADS = {"gemma2": 46, "gemma3": 62}
-"""Layers of the models of a family that scale queries by their hidden size over their heads (llama.cpp's rule)."""
-LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
-"""Bounds and original context length of Llama 3's frequencies, which no file holds; the same in all its versions."""
+"""Layers of the models of a family that scale queries by their hidden size over their
+heads (llama.cpp's rule).
+"""
+LOW = 1.0
+HIGH = 4.0
+ORIGINAL = 8192
+"""Bounds and original context length of Llama 3's frequencies, which no file holds; the
+same in all its versions.
+"""
 TOLERANCE = 1e-4
 """Relative. Largest difference of a file's frequencies from those of a config."""
 
 
 def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
-    """Return the config that transformers read from a file, with what it left out. Changes it in place.
+    """Return the config that transformers read from a file, with what it left out.
+    Changes it in place.
 
     Raises ModelError for rotary positions of a kind that is not supported.
     """
@@ -40,7 +49,9 @@ def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
     config.dtype = torch.bfloat16
     config.vocab_size = int(file.tensors["token_embd.weight"].shape[1])
     ends = [file.field(f"tokenizer.ggml.{name}") for name in ENDS]
-    config.eos_token_id = list(dict.fromkeys(end for end in ends if end is not None)) or None
+    config.eos_token_id = (
+        list(dict.fromkeys(end for end in ends if end is not None)) or None
+    )
     config.bos_token_id = file.field("tokenizer.ggml.bos_token_id")
     config.pad_token_id = file.field("tokenizer.ggml.padding_token_id")
     for theirs, ours in FIELDS.items():
@@ -49,7 +60,11 @@ def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
             setattr(config, ours, value or None)
     if hasattr(config, "query_pre_attn_scalar"):
         by_heads = config.num_hidden_layers == BY_HEADS.get(file.architecture)
-        config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads if by_heads else config.head_dim
+        config.query_pre_attn_scalar = (
+            config.hidden_size // config.num_attention_heads
+            if by_heads
+            else config.head_dim
+        )
     rope: dict[str, Any] = config.rope_parameters
     rope.get("full_attention", rope).update(_rope(file, config))
     return config
@@ -57,10 +72,14 @@ def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
 
 def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
     """Return what a file says of rotary positions, in the names of transformers."""
-    kind, factor = file.field("{}.rope.scaling.type") or "none", file.field("{}.rope.scaling.factor")
+    kind = file.field("{}.rope.scaling.type") or "none"
+    factor = file.field("{}.rope.scaling.factor")
     base = file.field("{}.rope.freq_base")
     read: dict[str, Any] = {} if base is None else {"rope_theta": base}
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size = (
+        getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads
+    )
     turned = file.field("{}.rope.dimension_count") or size
     if turned < size or "partial_rotary_factor" in config.rope_parameters:
         read["partial_rotary_factor"] = turned / size
@@ -78,28 +97,42 @@ def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
     if kind == "linear":
         return read | {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
-        found = {name: file.field(f"{{}}.rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
+        found = {
+            name: file.field(f"{{}}.rope.scaling.yarn_{name}")
+            for name in ("beta_fast", "beta_slow")
+        }
         read |= {name: value for name, value in found.items() if value is not None}
-        return read | {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+        return read | {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original,
+        }
     if kind != "none":
         raise _unsupported(file, f"of the kind {kind!r}")
     return read
 
 
 def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
-    """Return the parameters of Llama 3 that give the frequencies of a file, each divided by a number it holds."""
+    """Return the parameters of Llama 3 that give the frequencies of a file, each
+    divided by a number it holds.
+    """
     given = torch.tensor(file.values("rope_freqs.weight"))
     lengths = 2 * torch.pi * base ** (torch.arange(len(given)) / len(given))
     factor = float(given.max())
     smooth = ((ORIGINAL / lengths - LOW) / (HIGH - LOW)).clamp(0, 1)
     if not torch.allclose(1 / ((1 - smooth) / factor + smooth), given, rtol=TOLERANCE):
         raise _unsupported(file, "whose frequencies are not those of Llama 3")
-    about = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
+    about = {
+        "low_freq_factor": LOW,
+        "high_freq_factor": HIGH,
+        "original_max_position_embeddings": ORIGINAL,
+    }
     return {"rope_type": "llama3", "factor": factor, **about}
 
 
 def _unsupported(file: GgufFile, what: str) -> ModelError:
     return ModelError(
-        f"cannot read {file.source}: its rotary positions are {what}, which is not supported. Use the same model in "
+        f"cannot read {file.source}: its rotary positions are {what}, which is not "
+        "supported. Use the same model in "
         "safetensors"
     )

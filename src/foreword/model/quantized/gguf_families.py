@@ -1,4 +1,5 @@
-"""Provides the configs of GGUF files of families that not every supported version of transformers reads.
+"""Provides the configs of GGUF files of families that not every supported version of
+transformers reads.
 
 Names of fields: ggml-org/llama.cpp, gguf-py/gguf/constants.py.
 """
@@ -36,14 +37,18 @@ SIZES = {
     "ssm.time_step_rank": "linear_num_value_heads",
 }
 """Names of fields, and of entries of a config."""
-OTHERWISE = {"lfm2": {"rms_norm_eps": "norm_eps"}, "gpt-oss": {"num_experts": "num_local_experts"}}
+OTHERWISE = {
+    "lfm2": {"rms_norm_eps": "norm_eps"},
+    "gpt-oss": {"num_experts": "num_local_experts"},
+}
 """Entries that the config of a family calls otherwise."""
 EVERY = 4
 """Layers. The last of so many attends in Qwen3.5, where a file does not say it."""
 
 
 def family_config(file: GgufFile) -> PreTrainedConfig | None:
-    """Return the config of a file without its rotary positions and tokens; None for the other architectures.
+    """Return the config of a file without its rotary positions and tokens; None for the
+    other architectures.
 
     Raises ModelError for a setting that the model of transformers does not have.
     """
@@ -60,23 +65,36 @@ def family_config(file: GgufFile) -> PreTrainedConfig | None:
     if file.architecture == "lfm2":
         if file.field("{}.attention.sliding_window"):
             raise ModelError(
-                f"cannot read {file.source}: its sliding window is not supported with this architecture. Use the same "
+                f"cannot read {file.source}: its sliding window is not supported with "
+                "this architecture. Use the same "
                 "model in safetensors"
             )
         kinds = ["full_attention" if count else "conv" for count in heads]
-        return AutoConfig.for_model("lfm2", **entries, layer_types=kinds, block_auto_adjust_ff_dim=False)
+        return AutoConfig.for_model(
+            "lfm2", **entries, layer_types=kinds, block_auto_adjust_ff_dim=False
+        )
     if file.architecture in ("qwen35", "qwen35moe"):
-        entries["linear_value_head_dim"] = file.field("{}.ssm.inner_size") // entries["linear_num_value_heads"]
-        entries["layer_types"] = ["linear_attention" if one else "full_attention" for one in _recurrent(file)]
+        entries["linear_value_head_dim"] = (
+            file.field("{}.ssm.inner_size") // entries["linear_num_value_heads"]
+        )
+        entries["layer_types"] = [
+            "linear_attention" if one else "full_attention" for one in _recurrent(file)
+        ]
     return AutoConfig.for_model(KINDS[file.architecture], **entries)
 
 
 def layers(file: GgufFile) -> int:
-    """Return the layers of the language model: those that predict further tokens come after them."""
+    """Return the layers of the language model: those that predict further tokens come
+    after them.
+    """
     return file.field("{}.block_count") - (file.field("{}.nextn_predict_layers") or 0)
 
 
 def _recurrent(file: GgufFile) -> list[bool]:
     count, given = layers(file), file.field("{}.attention.recurrent_layers")
     every = file.field("{}.full_attention_interval") or EVERY
-    return given[:count] if isinstance(given, list) else [(place + 1) % every != 0 for place in range(count)]
+    return (
+        given[:count]
+        if isinstance(given, list)
+        else [(place + 1) % every != 0 for place in range(count)]
+    )

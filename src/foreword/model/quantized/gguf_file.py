@@ -1,4 +1,5 @@
-"""Provides a GGUF file, checked before anything is built from it, and the matrices in few bits that it holds.
+"""Provides a GGUF file, checked before anything is built from it, and the matrices in
+few bits that it holds.
 
 Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file.
 """
@@ -27,7 +28,9 @@ ARCHITECTURES = (
     *("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3"),
     *("smollm3", "gpt-oss", "lfm2", "qwen35", "qwen35moe"),
 )
-"""Names that the files have for the architectures that are read, each with a test; Mistral's are called llama."""
+"""Names that the files have for the architectures that are read, each with a test;
+Mistral's are called llama.
+"""
 ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that describe positions: they go into the config."""
 MATRIX = 2
@@ -36,7 +39,9 @@ MATRIX = 2
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The fields and tensors of a GGUF file, whose data stays on disk until it is read."""
+    """The fields and tensors of a GGUF file, whose data stays on disk until
+    it is read.
+    """
 
     source: str
     """What the caller named, for messages."""
@@ -51,7 +56,10 @@ class GgufFile:
 
     @classmethod
     def open(cls, source: str | Path, path: Path) -> GgufFile:
-        """Open a file, or return it as it was opened last. Raises ModelError if it is damaged or not supported."""
+        """Open a file, or return it as it was opened last.
+
+        Raises ModelError if it is damaged or not supported.
+        """
         key = str(source), path.resolve(), path.stat().st_mtime_ns
         with _LOCK:
             if (file := _OPENED.get(key)) is None:
@@ -63,14 +71,18 @@ class GgufFile:
 
     @staticmethod
     def forget(path: Path) -> None:
-        """Unmap a file, whose pages count as memory of this process, once nothing else holds its tensors."""
+        """Unmap a file, whose pages count as memory of this process, once nothing else
+        holds its tensors.
+        """
         with _LOCK:
             for key in [key for key in _OPENED if key[1] == path.resolve()]:
                 del _OPENED[key]
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Let transformers take what was parsed here while inside: a large vocabulary takes seconds to parse."""
+        """Let transformers take what was parsed here while inside: a large vocabulary
+        takes seconds to parse.
+        """
         gguf: Any = import_module("gguf")
         with _LOCK:
             reader = gguf.GGUFReader
@@ -83,7 +95,10 @@ class GgufFile:
                 gguf.GGUFReader = reader
 
     def field(self, name: str) -> Any:
-        """Return the value of a field; None where there is none. "{}" stands for the architecture."""
+        """Return the value of a field; None where there is none.
+
+        "{}" stands for the architecture.
+        """
         field = self.fields.get(name.format(self.architecture))
         return None if field is None else field.contents()
 
@@ -97,7 +112,9 @@ class GgufFile:
         return len(tensor.shape) >= MATRIX and tensor.tensor_type.name not in FLOATS
 
     def coded(self, name: str) -> Coded | None:
-        """Return a matrix in few bits, or those of all experts, one after another; None where it holds numbers."""
+        """Return a matrix in few bits, or those of all experts, one after another; None
+        where it holds numbers.
+        """
         if not self.in_few_bits(name):
             return None
         tensor = self.tensors[name]
@@ -105,26 +122,42 @@ class GgufFile:
         return coded(name, tensor.tensor_type.name, data.flatten(0, -2))
 
     def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
-        """Return the numbers of a tensor, or the weights of a matrix in few bits, in its own shape."""
-        tensor, shape = self.tensors[name], [int(size) for size in self.tensors[name].shape][::-1]
+        """Return the numbers of a tensor, or the weights of a matrix in few bits, in
+        its own shape.
+        """
+        tensor = self.tensors[name]
+        shape = [int(size) for size in self.tensors[name].shape][::-1]
         if (found := self.coded(name)) is not None:
             return found.dense().view(shape)
         data = torch.from_numpy(np.array(tensor.data))
-        return (data.view(torch.bfloat16) if tensor.tensor_type.name == "BF16" else data).float().view(shape)
+        return (
+            (data.view(torch.bfloat16) if tensor.tensor_type.name == "BF16" else data)
+            .float()
+            .view(shape)
+        )
 
     def names(self, layers: int) -> Any:
         """Return the map from names of modules in transformers to names of tensors."""
         gguf: Any = import_module("gguf")
-        kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self.architecture)
+        kind = next(
+            kind
+            for kind, name in gguf.MODEL_ARCH_NAMES.items()
+            if name == self.architecture
+        )
         return gguf.get_tensor_name_map(kind, layers)
 
 
 MOST_OPENED = 2
-"""Files. A target and its draft: each is opened for its config, its tokenizer and its weights."""
+"""Files.
+
+A target and its draft: each is opened for its config, its tokenizer and its weights.
+"""
 _OPENED: dict[tuple[str, Path, int], GgufFile] = {}
 """By source, path and time of change, in nanoseconds."""
 _LOCK = RLock()
-"""Held while files are opened, forgotten or lent: other threads may load other models."""
+"""Held while files are opened, forgotten or lent: other threads may load
+other models.
+"""
 
 
 def _opened(source: str, path: Path) -> GgufFile:
@@ -133,30 +166,45 @@ def _opened(source: str, path: Path) -> GgufFile:
         architecture = reader.fields["general.architecture"].contents()
     except ImportError as error:
         raise ModelError(
-            f"cannot read {source}: the package gguf is not installed. Run: pip install 'foreword[gguf]'"
+            f"cannot read {source}: the package gguf is not installed. Run: pip "
+            "install 'foreword[gguf]'"
         ) from error
     except Exception as error:
         raise ModelError(
-            f"cannot read {source}: it is no complete GGUF file: {words(error)}. Download it again"
+            f"cannot read {source}: it is no complete GGUF file: {words(error)}. "
+            "Download it again"
         ) from error
     file = GgufFile(
-        source, path, architecture, reader, reader.fields, {tensor.name: tensor for tensor in reader.tensors}
+        source,
+        path,
+        architecture,
+        reader,
+        reader.fields,
+        {tensor.name: tensor for tensor in reader.tensors},
     )
     if architecture not in ARCHITECTURES:
         raise ModelError(
-            f"cannot read {source}: its architecture {architecture!r} is not supported. Use a file of one of "
+            f"cannot read {source}: its architecture {architecture!r} is not "
+            "supported. Use a file of one of "
             f"{', '.join(ARCHITECTURES)}, or the same model in safetensors"
         )
     if (file.field("split.count") or 1) > 1:
-        raise ModelError(f"cannot read {source}: it is one of several parts. Join them: llama-gguf-split --merge")
+        raise ModelError(
+            f"cannot read {source}: it is one of several parts. Join them: "
+            "llama-gguf-split --merge"
+        )
     layers = file.field("{}.block_count")
     if isinstance(layers, int) and layers > len(file.tensors):
         raise ModelError(
-            f"cannot read {source}: its header says {layers} layers, and it holds {len(file.tensors)} tensors. "
+            f"cannot read {source}: its header says {layers} layers, and it holds "
+            f"{len(file.tensors)} tensors. "
             "Download it again"
         )
     if "token_embd.weight" not in file.tensors:
-        raise ModelError(f"cannot read {source}: it lacks token_embd.weight. Use a file that holds a language model")
+        raise ModelError(
+            f"cannot read {source}: it lacks token_embd.weight. Use a file that holds "
+            "a language model"
+        )
     for tensor in reader.tensors:
         check_kind(tensor.name, tensor.tensor_type.name)
     return file

@@ -1,4 +1,6 @@
-"""Provides the parser of the package gguf with bounds: lengths in a header are compared with the file before use."""
+"""Provides the parser of the package gguf with bounds: lengths in a header are compared
+with the file before use.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,19 @@ from typing import Any
 import numpy as np
 
 PIECES = 2**22
-"""Numbers and texts of a header. Each takes about 250 bytes once parsed; vocabularies of 262,144 tokens have 1.3
-million."""
+"""Numbers and texts of a header. Each takes about 250 bytes once parsed; vocabularies
+of 262,144 tokens have 1.3 million."""
 STRING, ARRAY = 8, 12
-"""Bytes. The shortest string and the shortest array: their lengths, and for an array the type of its values."""
+"""Bytes.
+
+The shortest string and the shortest array: their lengths, and for an array the type of
+its values.
+"""
 
 
 def parsed(path: Path) -> Any:
-    """Return the GGUFReader of a file. Raises ValueError where a length or an offset is beyond the end of the file.
+    """Return the GGUFReader of a file. Raises ValueError where a length or an offset is
+    beyond the end of the file.
 
     Raises ImportError without the package gguf.
     """
@@ -27,14 +34,22 @@ def parsed(path: Path) -> Any:
 
 @cache
 def _reader(gguf: Any) -> Any:
-    """Return the class. GGUFReader slices beyond the end without an error, then loops as often as the header says."""
+    """Return the class.
+
+    GGUFReader slices beyond the end without an error, then loops as often as the header
+    says.
+    """
     kinds = gguf.GGUFValueType
 
     class BoundedReader(gguf.GGUFReader):
         pieces = 0
 
-        def _get(self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
-            self._check("its header", int(offset) + np.dtype(dtype).itemsize * int(count))
+        def _get(
+            self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None
+        ) -> Any:
+            self._check(
+                "its header", int(offset) + np.dtype(dtype).itemsize * int(count)
+            )
             self.pieces += 1
             if self.pieces > PIECES:
                 raise ValueError(f"its header holds more than {PIECES} values")
@@ -42,8 +57,12 @@ def _reader(gguf: Any) -> Any:
 
         def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
             if raw_type == kinds.ARRAY:
-                kind, count = self._get(orig_offs, np.uint32)[0], self._get(orig_offs + 4, np.uint64)[0]
-                self._check("an array", int(orig_offs) + ARRAY + int(count) * self._shortest(kind))
+                kind = self._get(orig_offs, np.uint32)[0]
+                count = self._get(orig_offs + 4, np.uint64)[0]
+                self._check(
+                    "an array",
+                    int(orig_offs) + ARRAY + int(count) * self._shortest(kind),
+                )
             return super()._get_field_parts(orig_offs, raw_type)
 
         def _build_tensors(self, start_offs: Any, fields: Any) -> None:
@@ -56,13 +75,17 @@ def _reader(gguf: Any) -> Any:
             super()._build_tensors(start_offs, fields)
 
         def _shortest(self, kind: Any) -> int:
-            """Return the bytes of the shortest value of a type; one for a type that is refused later."""
+            """Return the bytes of the shortest value of a type; one for a type that is
+            refused later.
+            """
             number = self.gguf_scalar_to_np.get(kind)
             lengths = {kinds.STRING: STRING, kinds.ARRAY: ARRAY}
             return lengths.get(kind, 1) if number is None else np.dtype(number).itemsize
 
         def _check(self, whose: str, end: int) -> None:
             if end > len(self.data):
-                raise ValueError(f"{whose} ends at byte {end}, and the file has {len(self.data)}")
+                raise ValueError(
+                    f"{whose} ends at byte {end}, and the file has {len(self.data)}"
+                )
 
     return BoundedReader

@@ -1,6 +1,8 @@
-"""Provides the weights of a GGUF file under the names of transformers: numbers and, where it holds them, codes.
+"""Provides the weights of a GGUF file under the names of transformers: numbers and,
+where it holds them, codes.
 
-Llama.cpp's converter splits, renames and reorders weights. Here each of its changes is undone, on codes too.
+Llama.cpp's converter splits, renames and reorders weights. Here each of its changes is
+undone, on codes too.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_
 ROTATED_PAIRS = ("llama", "smollm3")
 """Architectures whose queries and keys llama.cpp rotates in pairs of neighbours."""
 AROUND_ONE = ("gemma2", "gemma3", "qwen35", "qwen35moe")
-"""Architectures whose norms a file holds plus one; but for the norms of linear attention."""
+"""Architectures whose norms a file holds plus one; but for the norms of linear
+attention.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +48,30 @@ class Place:
     """Whether the model holds a matrix of each expert as [inputs, outputs]."""
 
 
-def weights(file: GgufFile, model: PreTrainedModel, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Matrix]]:
-    """Return the weights of a model, which may be without storage, by name: numbers, and those in few bits.
+def weights(
+    file: GgufFile, model: PreTrainedModel, dtype: torch.dtype
+) -> tuple[dict[str, Tensor], dict[str, Matrix]]:
+    """Return the weights of a model, which may be without storage, by name: numbers,
+    and those in few bits.
 
-    A weight that the file lacks is left out. Raises ModelError for a tensor that the model has no place for.
+    A weight that the file lacks is left out. Raises ModelError for a tensor that the
+    model has no place for.
     """
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    shapes = {name: weight.shape for name, weight in model.state_dict().items() if name not in tied}
+    shapes = {
+        name: weight.shape
+        for name, weight in model.state_dict().items()
+        if name not in tied
+    }
     places = {name: _place(file, model.config, name) for name in shapes}
-    _check_used(file, model, {name for place in places.values() for name in place.names})
-    held = {name: place.names for name, place in places.items() if all(one in file.tensors for one in place.names)}
+    _check_used(
+        file, model, {name for place in places.values() for name in place.names}
+    )
+    held = {
+        name: place.names
+        for name, place in places.items()
+        if all(one in file.tensors for one in place.names)
+    }
     _check_sizes(file, shapes, held)
     tensors: dict[str, Tensor] = {}
     matrices: dict[str, Matrix] = {}
@@ -66,16 +84,27 @@ def weights(file: GgufFile, model: PreTrainedModel, dtype: torch.dtype) -> tuple
 
 
 def _matrix(file: GgufFile, place: Place, shape: torch.Size) -> Matrix | None:
-    """Return a weight in few bits; None where it is held in numbers, or its codes cannot be put in order."""
+    """Return a weight in few bits; None where it is held in numbers, or its codes
+    cannot be put in order.
+    """
     if place.number is not None or not all(map(file.in_few_bits, place.names)):
         return None
 
     def read() -> Coded | None:
-        return _ordered(joined([part for name in place.names if (part := file.coded(name)) is not None]), place)
+        return _ordered(
+            joined(
+                [part for name in place.names if (part := file.coded(name)) is not None]
+            ),
+            place,
+        )
 
     if place.columns is not None and read() is None:
         return None
-    return Matrix(lambda: cast(Coded, read()), shape, partial(_shaped, shape=shape, transposed=place.transposed))
+    return Matrix(
+        lambda: cast(Coded, read()),
+        shape,
+        partial(_shaped, shape=shape, transposed=place.transposed),
+    )
 
 
 def _place(file: GgufFile, config: Any, name: str) -> Place:
@@ -86,20 +115,38 @@ def _place(file: GgufFile, config: Any, name: str) -> Place:
     )
     full = theirs if theirs in file.tensors else f"{theirs}.weight"
     if file.architecture in ROTATED_PAIRS and ("attn_q." in full or "attn_k." in full):
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return Place((full,), rows=halves(int(file.tensors[full].shape[-1]) if full in file.tensors else 0, size))
+        size = (
+            getattr(config, "head_dim", None)
+            or config.hidden_size // config.num_attention_heads
+        )
+        return Place(
+            (full,),
+            rows=halves(
+                int(file.tensors[full].shape[-1]) if full in file.tensors else 0, size
+            ),
+        )
     if ".linear_attn." in name and ".linear_attn.norm." not in name:
         return _linear_attention(full, config, name.rsplit(".linear_attn.", 1)[1])
-    if file.architecture in AROUND_ONE and "norm" in full and ".linear_attn." not in name:
+    if (
+        file.architecture in AROUND_ONE
+        and "norm" in full
+        and ".linear_attn." not in name
+    ):
         return Place((full,), number=lambda numbers: numbers - 1)
     return Place((full,))
 
 
 def _experts(file: GgufFile, layer: str, matrix: str, bias: str | None) -> Place:
-    """Return the place of the matrices of all experts, or of their biases. Gpt-oss alternates gate and up."""
+    """Return the place of the matrices of all experts, or of their biases.
+
+    Gpt-oss alternates gate and up.
+    """
     ending, alternating = "bias" if bias else "weight", file.architecture == "gpt-oss"
     if matrix == "down":
-        return Place((f"blk.{layer}.ffn_down_exps.{ending}",), transposed=alternating and not bias)
+        return Place(
+            (f"blk.{layer}.ffn_down_exps.{ending}",),
+            transposed=alternating and not bias,
+        )
     both = f"blk.{layer}.ffn_gate_up_exps.{ending}"
     if both in file.tensors and not alternating:
         return Place((both,))
@@ -117,7 +164,8 @@ def _linear_attention(full: str, config: Any, name: str) -> Place:
 
     Llama.cpp takes the first value head of each key head, then the second ones.
     """
-    heads, times = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+    heads = config.linear_num_key_heads
+    times = config.linear_num_value_heads // config.linear_num_key_heads
     first = torch.arange(heads * times).view(times, heads).T.flatten()
     size, before = config.linear_value_head_dim, 2 * heads * config.linear_key_head_dim
     values = (first[:, None] * size + torch.arange(size)).flatten()
@@ -131,23 +179,31 @@ def _linear_attention(full: str, config: Any, name: str) -> Place:
 
 
 def halves(rows: int, size: int) -> Int[Tensor, "rows"]:
-    """Return the rows of a projection to heads of this size in the order of transformers.
+    """Return the rows of a projection to heads of this size in the order of
+    transformers.
 
-    Llama.cpp rotates the pair 2i and 2i + 1 of a head by the angle of transformers' pair i and size / 2 + i.
+    Llama.cpp rotates the pair 2i and 2i + 1 of a head by the angle of transformers'
+    pair i and size / 2 + i.
     """
     return torch.arange(rows).view(-1, size // 2, 2).transpose(1, 2).flatten()
 
 
 def _ordered(matrix: Coded, place: Place) -> Coded | None:
-    """Return a matrix in the order of transformers; None where that takes groups apart."""
+    """Return a matrix in the order of transformers; None where that takes
+    groups apart.
+    """
     matrix = matrix if place.rows is None else matrix.rows(place.rows)
     return matrix if place.columns is None else matrix.columns(place.columns)
 
 
-def _numbers(file: GgufFile, place: Place, shape: torch.Size) -> Float[Tensor, "*shape"]:
+def _numbers(
+    file: GgufFile, place: Place, shape: torch.Size
+) -> Float[Tensor, "*shape"]:
     """Return a weight as numbers."""
     parts = [file.numbers(name) for name in place.names]
-    whole = torch.cat([part.reshape(-1, part.shape[-1]) if part.dim() > 1 else part for part in parts])
+    whole = torch.cat(
+        [part.reshape(-1, part.shape[-1]) if part.dim() > 1 else part for part in parts]
+    )
     if whole.dim() > 1 and len(shape) > 1 and place.names[0].endswith(".bias"):
         whole = whole.flatten()  # of experts: an output each
     whole = whole if place.rows is None else whole[place.rows]
@@ -156,30 +212,47 @@ def _numbers(file: GgufFile, place: Place, shape: torch.Size) -> Float[Tensor, "
     return _shaped(whole, shape, transposed=place.transposed)
 
 
-def _shaped(whole: Tensor, shape: torch.Size, *, transposed: bool) -> Float[Tensor, "*shape"]:
+def _shaped(
+    whole: Tensor, shape: torch.Size, *, transposed: bool
+) -> Float[Tensor, "*shape"]:
     if transposed:
         return whole.view(shape[0], shape[2], shape[1]).transpose(1, 2).contiguous()
     return whole.reshape(shape) if whole.numel() == shape.numel() else whole
 
 
-def _check_sizes(file: GgufFile, shapes: Mapping[str, torch.Size], held: Mapping[str, tuple[str, ...]]) -> None:
-    """Raise ModelError where tensors have other numbers of weights than the model without storage, by its config."""
+def _check_sizes(
+    file: GgufFile,
+    shapes: Mapping[str, torch.Size],
+    held: Mapping[str, tuple[str, ...]],
+) -> None:
+    """Raise ModelError where tensors have other numbers of weights than the model
+    without storage, by its config.
+    """
     for name, names in held.items():
         numbers = sum(int(file.tensors[one].n_elements) for one in names)
         if numbers != shapes[name].numel():
             raise ModelError(
-                f"cannot read {file.source}: {', '.join(names)} holds {numbers} weights, and its fields ask for "
+                f"cannot read {file.source}: {', '.join(names)} holds {numbers} "
+                "weights, and its fields ask for "
                 f"{shapes[name].numel()}. Download it again"
             )
 
 
 def _check_used(file: GgufFile, model: nn.Module, used: set[str]) -> None:
-    """Raise ModelError for a tensor that the model of transformers has no place for: it would be left out."""
-    further = range(layers(file), file.field("{}.block_count"))  # layers that predict further tokens
+    """Raise ModelError for a tensor that the model of transformers has no place for: it
+    would be left out.
+    """
+    # layers that predict further tokens
+    further = range(layers(file), file.field("{}.block_count"))
     for name in file.tensors:
         layer = re.match(r"blk\.(\d+)\.", name)
-        if name not in used and name not in ROPE and not (layer and int(layer[1]) in further):
+        if (
+            name not in used
+            and name not in ROPE
+            and not (layer and int(layer[1]) in further)
+        ):
             raise ModelError(
-                f"cannot read {file.source}: {type(model).__name__} has no place for its tensor {name}. Use the same "
+                f"cannot read {file.source}: {type(model).__name__} has no place for "
+                f"its tensor {name}. Use the same "
                 "model in safetensors"
             )

@@ -1,4 +1,6 @@
-"""Provides the reader of GPTQ: codes of 4 or 8 bits packed along the inputs, a scale and a zero point a group."""
+"""Provides the reader of GPTQ: codes of 4 or 8 bits packed along the inputs, a scale
+and a zero point a group.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,32 @@ from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.layer import Format, Layer, affine, unpack
 
 SECOND = "gptq_v2"
-"""Name of the version that stores zero points as they are; the first stores them minus one."""
+"""Name of the version that stores zero points as they are; the first stores them minus
+one.
+"""
 
 
 def read(layer: Layer) -> Coded | Tensor:
-    """Return a matrix; its weights where inputs were reordered (desc_act), so that groups are no runs of inputs."""
+    """Return a matrix; its weights where inputs were reordered (desc_act), so that
+    groups are no runs of inputs.
+    """
     scale = layer.take(".scales", None, None, None)
     groups, outputs = scale.shape
     packed = layer.take(".qzeros", torch.int32, groups, None)
     bits = 32 * packed.shape[1] // outputs
     if bits not in (4, 8):
-        raise layer.error(".qweight", f"has {bits} bits a weight, and only 4 and 8 are read")
+        raise layer.error(
+            ".qweight", f"has {bits} bits a weight, and only 4 and 8 are read"
+        )
     codes = unpack(layer.take(".qweight", torch.int32, None, outputs).T, bits)
     zeros = unpack(packed, bits).to(torch.int32)
     if layer.settings.get("checkpoint_format") != SECOND:
         zeros = (zeros + 1) & ((1 << bits) - 1)
-    index = layer.take(".g_idx", None, codes.shape[1]) if ".g_idx" in layer.tensors else None
+    index = (
+        layer.take(".g_idx", None, codes.shape[1])
+        if ".g_idx" in layer.tensors
+        else None
+    )
     return affine(layer, codes, bits, scale.T, zeros.T - (1 << (bits - 1)), index)
 
 

@@ -1,4 +1,6 @@
-"""Provides the tensors of one quantized matrix, checked when they are taken, and the form of a reader of them."""
+"""Provides the tensors of one quantized matrix, checked when they are taken, and the
+form of a reader of them.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,11 @@ class Layer:
     settings: Mapping[str, Any]
     """Entries of the checkpoint's quantization_config."""
 
-    def take(self, ending: str, dtype: torch.dtype | None, *shape: int | None) -> Tensor:
-        """Return a tensor; None stands for any dtype, or any size of a dimension, and no sizes for any shape.
+    def take(
+        self, ending: str, dtype: torch.dtype | None, *shape: int | None
+    ) -> Tensor:
+        """Return a tensor; None stands for any dtype, or any size of a dimension, and
+        no sizes for any shape.
 
         Raises ModelError where it is missing, or has another dtype or shape.
         """
@@ -38,23 +43,34 @@ class Layer:
         if tensor is None:
             raise self.error(ending, "is missing")
         if dtype is not None and tensor.dtype != dtype:
-            raise self.error(ending, f"holds {named(tensor.dtype)}, and only {named(dtype)} is read here")
+            raise self.error(
+                ending,
+                f"holds {named(tensor.dtype)}, and only {named(dtype)} is read here",
+            )
         sizes = zip(shape, tensor.shape, strict=False)
-        if shape and (len(shape) != tensor.dim() or any(one not in (None, two) for one, two in sizes)):
+        if shape and (
+            len(shape) != tensor.dim()
+            or any(one not in (None, two) for one, two in sizes)
+        ):
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
-            raise self.error(ending, f"has the shape {list(tensor.shape)}, not [{sizes}]")
+            raise self.error(
+                ending, f"has the shape {list(tensor.shape)}, not [{sizes}]"
+            )
         return tensor
 
     def error(self, ending: str, reason: str) -> ModelError:
         """Return the error for one of the tensors."""
         return ModelError(
-            f"cannot load the weights of {self.source!r}: {self.name}{ending} {reason}. Download the files again, or "
+            f"cannot load the weights of {self.source!r}: {self.name}{ending} "
+            f"{reason}. Download the files again, or "
             "use a checkpoint in a form of docs/targets/quantized.md"
         )
 
 
 Reader = Callable[[Layer], Coded | Tensor]
-"""Returns a matrix in few bits, or its weights in float32 where `Coded` cannot hold it."""
+"""Returns a matrix in few bits, or its weights in float32 where `Coded`
+cannot hold it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +78,14 @@ class Format:
     """How one quantization method stores a matrix."""
 
     endings: tuple[str, ...]
-    """Of the names of its tensors, of which one is enough to know a quantized matrix."""
+    """Of the names of its tensors, of which one is enough to know a quantized
+    matrix.
+    """
     read: Reader
     codes: str = ""
-    """Ending of a tensor that plain matrices have too, and which holds the codes of a quantized one."""
+    """Ending of a tensor that plain matrices have too, and which holds the codes of a
+    quantized one.
+    """
     weight: str = ".weight"
     """Ending of the name of the weight in the model that is not quantized."""
     shaped: Callable[[Layer, Tensor], Tensor] = lambda _, weight: weight
@@ -84,7 +104,9 @@ def named(dtype: torch.dtype) -> str:
 def unpack(words: Int[Tensor, "rows words"], bits: int) -> UInt8[Tensor, "rows codes"]:
     """Return the codes of 4 or 8 bits in words of 32, the lowest bits first."""
     codes = words.contiguous().view(torch.uint8)
-    return codes if bits == 8 else torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
+    return (
+        codes if bits == 8 else torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
+    )
 
 
 def affine(
@@ -95,29 +117,44 @@ def affine(
     zeros: Int[Tensor, "outputs groups"] | None = None,
     index: Int[Tensor, "depth"] | None = None,
 ) -> Coded | Float[Tensor, "outputs depth"]:
-    """Return weight[o, i] = scale[o, g] * (level - zeros[o, g]) of codes of `bits`, where level = code - 2**(bits-1).
+    """Return weight[o, i] = scale[o, g] * (level - zeros[o, g]) of codes of `bits`,
+    where level = code - 2**(bits-1).
 
-    g = index[i], or i // group without an index. Scales of 16 bits give exact products, and so exact sums; those of
-    float32 round `scale * zeros` and `scale * level` once each. Returns float32 where groups are no runs of inputs.
+    g = index[i], or i // group without an index. Scales of 16 bits give exact products,
+    and so exact sums; those of float32 round `scale * zeros` and `scale * level` once
+    each. Returns float32 where groups are no runs of inputs.
     """
     (depth, groups), half = (codes.shape[1], scale.shape[1]), 1 << (bits - 1)
     even = depth % groups == 0
     runs = torch.arange(depth) // (depth // groups) if even else None
     if index is None and runs is None:
-        raise layer.error("", f"has {groups} groups, which do not divide its {depth} inputs evenly")
+        raise layer.error(
+            "", f"has {groups} groups, which do not divide its {depth} inputs evenly"
+        )
     if index is not None and not 0 <= int(index.min()) <= int(index.max()) < groups:
         raise layer.error("", f"names a group of inputs that is not one of {groups}")
-    scale, zeros = scale.float().contiguous(), None if zeros is None or not zeros.any() else zeros
-    if runs is not None and (index is None or torch.equal(index.long(), runs)) and (depth // groups) % STEP == 0:
+    scale = scale.float().contiguous()
+    zeros = None if zeros is None or not zeros.any() else zeros
+    if (
+        runs is not None
+        and (index is None or torch.equal(index.long(), runs))
+        and (depth // groups) % STEP == 0
+    ):
         offset = None if zeros is None else Scales((-scale * zeros).contiguous())
         return Coded(
-            codes.contiguous(), torch.arange(-half, half).to(torch.int8), Scales(scale), offset, depth // groups
+            codes.contiguous(),
+            torch.arange(-half, half).to(torch.int8),
+            Scales(scale),
+            offset,
+            depth // groups,
         )
     where = runs if index is None else index.long()
     level = codes.float() - half
     return scale[:, where] * (level if zeros is None else level - zeros[:, where])
 
 
-def signed(values: Int[Tensor, "outputs depth"], bits: int = 8) -> UInt8[Tensor, "outputs depth"]:
+def signed(
+    values: Int[Tensor, "outputs depth"], bits: int = 8
+) -> UInt8[Tensor, "outputs depth"]:
     """Return the codes of whole numbers with a sign."""
     return (values.to(torch.int16) + (1 << (bits - 1))).to(torch.uint8)

@@ -1,4 +1,6 @@
-"""Provides the reader of MXFP4, the experts of gpt-oss: FP4 numbers, and a power of two for every 32 of them."""
+"""Provides the reader of MXFP4, the experts of gpt-oss: FP4 numbers, and a power of two
+for every 32 of them.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,23 @@ from foreword.model.quantized.layer import Format, Layer
 BLOCK = 32
 """Inputs that share a scale."""
 HALVES = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the numbers of FP4 (one sign, two exponent and one mantissa bit); the other eight are negative."""
+"""Twice the numbers of FP4 (one sign, two exponent and one mantissa bit); the other
+eight are negative.
+"""
 
 
-def coded(blocks: UInt8[Tensor, "outputs groups bytes"], scales: UInt8[Tensor, "outputs groups"]) -> Coded:
-    """Return the matrix of one expert, exactly: levels are twice the numbers, scales half the powers of two."""
+def coded(
+    blocks: UInt8[Tensor, "outputs groups bytes"],
+    scales: UInt8[Tensor, "outputs groups"],
+) -> Coded:
+    """Return the matrix of one expert, exactly: levels are twice the numbers, scales
+    half the powers of two.
+    """
     codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(1)
     levels = torch.tensor([*HALVES, *(-level for level in HALVES)], dtype=torch.int8)
-    scale = torch.ldexp(torch.ones(scales.shape, dtype=torch.float32), scales.int() - 128)
+    scale = torch.ldexp(
+        torch.ones(scales.shape, dtype=torch.float32), scales.int() - 128
+    )
     return Coded(codes, levels, Scales(scale), None, BLOCK)
 
 
@@ -30,9 +41,15 @@ def read(layer: Layer) -> Coded:
     return coded(blocks.flatten(0, 1), scales.flatten(0, 1))
 
 
-def shaped(layer: Layer, weight: Float[Tensor, "outputs depth"]) -> Float[Tensor, "experts depth each"]:
+def shaped(
+    layer: Layer, weight: Float[Tensor, "outputs depth"]
+) -> Float[Tensor, "experts depth each"]:
     """Return the weights of all experts as the model holds them."""
-    return weight.unflatten(0, (len(layer.tensors["_blocks"]), -1)).transpose(1, 2).contiguous()
+    return (
+        weight.unflatten(0, (len(layer.tensors["_blocks"]), -1))
+        .transpose(1, 2)
+        .contiguous()
+    )
 
 
 FORMAT = Format(("_blocks", "_scales"), read, weight="", shaped=shaped)

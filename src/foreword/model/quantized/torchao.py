@@ -1,4 +1,6 @@
-"""Provides the reader of torchao's whole numbers of a byte each: Int8Tensor and IntxUnpackedToInt8Tensor."""
+"""Provides the reader of torchao's whole numbers of a byte each: Int8Tensor and
+IntxUnpackedToInt8Tensor.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,14 @@ from foreword.model.quantized.layer import Format, Layer, affine, signed
 
 
 def read(layer: Layer) -> Coded | Tensor:
-    """Return a matrix, of 4 bits where its numbers need no more; torchao's packed forms are refused."""
+    """Return a matrix, of 4 bits where its numbers need no more; torchao's packed forms
+    are refused.
+    """
     weight = layer.take("._weight_qdata", torch.int8, None, None)
     if "._weight_act_pre_scale" in layer.tensors:
-        raise layer.error("._weight_act_pre_scale", "scales activations, which is not supported")
+        raise layer.error(
+            "._weight_act_pre_scale", "scales activations, which is not supported"
+        )
     scale = layer.take("._weight_scale", None, len(weight), None)
     zeros = None
     if "._weight_zero_point" in layer.tensors:

@@ -1,4 +1,6 @@
-"""Lets an image processor of transformers decode the images of a prompt one after the other."""
+"""Lets an image processor of transformers decode the images of a prompt one after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ PREPARE = "_prepare_image_like_inputs"
 
 
 class Arrays(List[Any]):
-    """Images as arrays, each made when it is used and not kept; images of several texts are nested."""
+    """Images as arrays, each made when it is used and not kept; images of several texts
+    are nested.
+    """
 
     def __init__(self, images: List[Any], array: Callable[[Any], Any]) -> None:
         self._images, self._array = images, array
@@ -26,13 +30,19 @@ class Arrays(List[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         image = self._images[place]
-        return Arrays(image, self._array) if isinstance(image, list | tuple) else self._array(image)
+        return (
+            Arrays(image, self._array)
+            if isinstance(image, list | tuple)
+            else self._array(image)
+        )
 
 
 def decode_one_by_one(processor: object) -> None:
-    """Make an image processor decode an image only when it resizes it. Arrays and their values stay the same.
+    """Make an image processor decode an image only when it resizes it. Arrays and their
+    values stay the same.
 
-    Processors of torchvision resize images of one shape together, so they hold the arrays of all images.
+    Processors of torchvision resize images of one shape together, so they hold the
+    arrays of all images.
     """
     if not isinstance(processor, BaseImageProcessor):
         return  # code of a checkpoint's own
@@ -44,11 +54,19 @@ def decode_one_by_one(processor: object) -> None:
         unread = hasattr(image, "decoded")
         return make(image.decoded() if unread else image, *args, **kwargs)
 
-    def prepare(given: Any, *args: Any, expected_ndims: int = 3, **kwargs: Any) -> Arrays:
-        structure = images._prepare_images_structure(given, expected_ndims=expected_ndims)
+    def prepare(
+        given: Any, *args: Any, expected_ndims: int = 3, **kwargs: Any
+    ) -> Arrays:
+        structure = images._prepare_images_structure(
+            given, expected_ndims=expected_ndims
+        )
         return Arrays(structure, partial(array, *args, **kwargs))
 
     images.process_image = array
-    ours = type(images).__module__.startswith("transformers.") and images.backend == "pil"
-    if ours and getattr(type(images), PREPARE, None) is getattr(BaseImageProcessor, PREPARE, None):
+    ours = (
+        type(images).__module__.startswith("transformers.") and images.backend == "pil"
+    )
+    if ours and getattr(type(images), PREPARE, None) is getattr(
+        BaseImageProcessor, PREPARE, None
+    ):
         setattr(images, PREPARE, prepare)

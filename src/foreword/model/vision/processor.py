@@ -1,4 +1,6 @@
-"""Provides the processor of a vision-language model: from a chat with images to token ids and tensors."""
+"""Provides the processor of a vision-language model: from a chat with images to token
+ids and tensors.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ TEXT = ("input_ids", "attention_mask")
 
 
 class Absent(dict[str, object]):
-    """A stand-in for a processor of videos or sounds; those of videos need torchvision."""
+    """A stand-in for a processor of videos or sounds; those of videos need
+    torchvision.
+    """
 
     model_input_names: List[str] = ()
 
@@ -51,7 +55,9 @@ def _for_images(kind: Any) -> Any:
     """Return a class of processors that takes stand-ins for what reads no images."""
 
     class ForImages(kind):
-        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        def check_argument_for_proper_class(
+            self, argument_name: str, argument: Any
+        ) -> Any:
             if isinstance(argument, Absent):
                 return Absent
             return super().check_argument_for_proper_class(argument_name, argument)
@@ -60,7 +66,11 @@ def _for_images(kind: Any) -> Any:
 
 
 def load_processor(
-    source: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, *, trust_remote_code: bool = False
+    source: str | Path,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    trust_remote_code: bool = False,
 ) -> Any:
     """Return the processor of a vision-language checkpoint, with this tokenizer.
 
@@ -69,7 +79,11 @@ def load_processor(
     here = hub.local_only(source)
     kind: Any = PROCESSOR_MAPPING.get(type(config), None)
     try:
-        if is_torchvision_available() or kind is None or "video_processor" not in kind.get_attributes():
+        if (
+            is_torchvision_available()
+            or kind is None
+            or "video_processor" not in kind.get_attributes()
+        ):
             processor = AutoProcessor.from_pretrained(
                 source, trust_remote_code=trust_remote_code, local_files_only=here
             )
@@ -83,15 +97,20 @@ def load_processor(
             processor = _for_images(kind).from_args_and_dict(parts, settings)
     except Exception as error:
         needs = (
-            "it needs torchvision. Install the one of your torch (docs/targets/vision.md)"
+            "it needs torchvision. Install the one of your torch "
+            "(docs/targets/vision.md)"
             if "orchvision" in str(error)
             else words(error)
         )
         raise ModelError(
-            f"cannot load the image processor of {source}: {needs}, or give a folder with preprocessor_config.json"
+            f"cannot load the image processor of {source}: {needs}, or give a folder "
+            "with preprocessor_config.json"
         ) from error
     if not hasattr(processor, "image_processor"):
-        raise ModelError(f"cannot read images with {source}: it has no image processor. Use a checkpoint that has one")
+        raise ModelError(
+            f"cannot read images with {source}: it has no image processor. Use a "
+            "checkpoint that has one"
+        )
     processor.tokenizer = tokenizer
     decode_one_by_one(processor.image_processor)
     return processor
@@ -103,76 +122,113 @@ def reads_images(target: Model) -> bool:
 
 
 def check_vision(source: str | Path, *, trust_remote_code: bool = False) -> None:
-    """Raise InvalidRequest for a checkpoint that reads text only, from its config alone."""
-    if not has_vision(read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)):
+    """Raise InvalidRequest for a checkpoint that reads text only, from its config
+    alone.
+    """
+    if not has_vision(
+        read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
+    ):
         raise text_only(str(source))
 
 
 def text_only(name: str) -> InvalidRequest:
     """Return the error for images that are given to a model of text."""
-    return InvalidRequest(f"cannot read images with {name}: it reads text only. Use a vision-language model")
+    return InvalidRequest(
+        f"cannot read images with {name}: it reads text only. Use a vision-language "
+        "model"
+    )
 
 
 def has_vision(config: PreTrainedConfig) -> bool:
     """Return whether a config is that of a model with a vision tower."""
-    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and getattr(config, "image_token_id", None) is not None
+    return (
+        type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        and getattr(config, "image_token_id", None) is not None
+    )
 
 
 class Vision:
-    """The processor of one model, and the token id that stands for a piece of an image."""
+    """The processor of one model, and the token id that stands for a piece of
+    an image.
+    """
 
     def __init__(self, processor: Any, target: Model, *, checked: bool = False) -> None:
-        """`processor`: None where images come as tensors.  `checked`: scores after an image are known to be right."""
-        self._processor, self._target, self._name, self._checked = processor, target, target.name, checked
+        """`processor`: None where images come as tensors. `checked`: scores after an
+        image are known to be right.
+        """
+        self._processor = processor
+        self._target = target
+        self._name = target.name
+        self._checked = checked
         self.placeholder: int = target.hf.config.image_token_id
 
     @classmethod
     def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
-        """Return what reads images for a model. Raises InvalidRequest where it reads text only, or its backend does."""
+        """Return what reads images for a model.
+
+        Raises InvalidRequest where it reads text only, or its backend does.
+        """
         if not reads_images(target):
             raise text_only(target.name)
-        if not isinstance(target.backend, SeesImages) or target.capability.backend == GRAPH:
+        if (
+            not isinstance(target.backend, SeesImages)
+            or target.capability.backend == GRAPH
+        ):
             raise InvalidRequest(
-                f"cannot read images with {target.name} on backend '{target.capability.backend}': it reads text only. "
+                f"cannot read images with {target.name} on backend "
+                f"'{target.capability.backend}': it reads text only. "
                 "Load the model with backend='pool'"
             )
         config = target.hf.config
         source = config.name_or_path or tokenizer.name_or_path
-        processor = load_processor(source, config, tokenizer, trust_remote_code=target.trust_remote_code)
+        processor = load_processor(
+            source, config, tokenizer, trust_remote_code=target.trust_remote_code
+        )
         return cls(processor, target)
 
     def _check(self, prompt: ImagePrompt) -> None:
-        """Raise InvalidRequest where scores after an image are not the model's own; checked once.
+        """Raise InvalidRequest where scores after an image are not the model's own;
+        checked once.
 
-        A target in 8 bits is not the model of the checkpoint, and has no other code to compare with.
+        A target in 8 bits is not the model of the checkpoint, and has no other code to
+        compare with.
         """
         if self._checked or self._target.weights is not None:
             return
-        target, deviation = self._target, self.deviation(prompt if self._processor is None else None)
+        target = self._target
+        deviation = self.deviation(prompt if self._processor is None else None)
         if deviation > (EXACT if target.dtype == torch.float32 else ROUNDED):
             raise InvalidRequest(
-                f"cannot read images with {target.name} on backend '{target.capability.backend}': scores after an "
-                f"image deviate from the model's own by {deviation:.1e} standard deviations. Use text alone"
+                f"cannot read images with {target.name} on backend "
+                f"'{target.capability.backend}': scores after an "
+                f"image deviate from the model's own by {deviation:.1e} standard "
+                "deviations. Use text alone"
             )
         self._checked = True
 
     @torch.inference_mode()
     def deviation(self, prompt: ImagePrompt | None = None) -> float:
-        """Return how far scores after the images of a prompt are from the model's own, in their standard deviations.
+        """Return how far scores after the images of a prompt are from the model's own,
+        in their standard deviations.
 
-        The prompt is a chat with an image unless one is given. Of the middling row: where there are experts, single
-        rows may ask another one. 0 without a chat template, or where nothing follows the images.
+        The prompt is a chat with an image unless one is given. Of the middling row:
+        where there are experts, single rows may ask another one. 0 without a chat
+        template, or where nothing follows the images.
         """
         prompt = self._probe() if prompt is None else prompt
         if prompt is None or prompt[-1] == self.placeholder:
             return 0.0
-        hf, backend, images = self._target.hf, cast("Backend", self._target.backend), self._rows(prompt)
+        hf = self._target.hf
+        backend = cast("Backend", self._target.backend)
+        images = self._rows(prompt)
         backend.open(PROBE, len(prompt))
         try:
             cast("SeesImages", backend).see(PROBE, images)
             backend.read([Read(PROBE, 0, prompt[: images.stop], keep=0)])
             rest = prompt[images.stop :]
-            scores = backend.read([Read(PROBE, images.stop, rest, keep=len(rest))]).float()
+            scores = backend.read(
+                [Read(PROBE, images.stop, rest, keep=len(rest))]
+            ).float()
         finally:
             backend.close(PROBE)
         decoder: Any = body(hf)
@@ -180,9 +236,15 @@ class Vision:
         try:
             decoder.set_attn_implementation("eager")
             ids = torch.tensor([prompt], device=hf.device)
-            given = {name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()}
+            given = {
+                name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()
+            }
             with self._lent():
-                own = hf(input_ids=ids, **given, use_cache=False).logits[0, -len(rest) :].float()
+                own = (
+                    hf(input_ids=ids, **given, use_cache=False)
+                    .logits[0, -len(rest) :]
+                    .float()
+                )
         finally:
             decoder.set_attn_implementation(ours)
         return float(((scores - own).abs().amax(-1) / own.std()).median())
@@ -191,12 +253,25 @@ class Vision:
         """Return a chat with an image; None without a chat template."""
         if not self.template:
             return None
-        picture = torch.randint(256, (48, 80, 3), generator=torch.Generator().manual_seed(0)).byte().numpy()
-        parts = [{"type": "image", "image": picture}, {"type": "text", "text": "What is this?"}]
-        return cast("ImagePrompt", self.encode(1, [{"role": "user", "content": parts}], add_generation_prompt=True))
+        picture = (
+            torch.randint(256, (48, 80, 3), generator=torch.Generator().manual_seed(0))
+            .byte()
+            .numpy()
+        )
+        parts = [
+            {"type": "image", "image": picture},
+            {"type": "text", "text": "What is this?"},
+        ]
+        return cast(
+            "ImagePrompt",
+            self.encode(
+                1, [{"role": "user", "content": parts}], add_generation_prompt=True
+            ),
+        )
 
     def rows(self, prompt: ImagePrompt) -> ImageRows:
-        """Run the vision tower over the images of a prompt. It uses the model, as a round of the engine does.
+        """Run the vision tower over the images of a prompt. It uses the model, as a
+        round of the engine does.
 
         Raises InvalidRequest where scores after an image are not the model's own.
         """
@@ -208,10 +283,14 @@ class Vision:
         key = 0 if pool is None else pool.prefixes.number(prompt.digest)
         keys = [key if token == self.placeholder else token for token in prompt]
         with all_threads(), self._lent():
-            return image_rows(self._target.hf, prompt, keys, prompt.tensors, self.placeholder)
+            return image_rows(
+                self._target.hf, prompt, keys, prompt.tensors, self.placeholder
+            )
 
     def _lent(self) -> AbstractContextManager[None]:
-        """Let the model's own code run: a backend may hold its weights in another form."""
+        """Let the model's own code run: a backend may hold its weights in
+        another form.
+        """
         return getattr(self._target.backend, "lend", nullcontext)()
 
     @property
@@ -221,34 +300,53 @@ class Vision:
 
     def apply(self, turns: List[Mapping[str, Any]], **options: Any) -> Any:
         """Render a chat, as `apply_chat_template` of a tokenizer does."""
-        return self._processor.apply_chat_template(turns, chat_template=self._chosen(options.get("tools")), **options)
+        return self._processor.apply_chat_template(
+            turns, chat_template=self._chosen(options.get("tools")), **options
+        )
 
-    def encode(self, images: int, turns: List[Mapping[str, Any]], **options: Any) -> list[int]:
+    def encode(
+        self, images: int, turns: List[Mapping[str, Any]], **options: Any
+    ) -> list[int]:
         """Return the prompt token ids of a rendered chat; with images, an ImagePrompt.
 
-        Raises InvalidRequest where the processor refuses an image, or the chat template leaves images out.
+        Raises InvalidRequest where the processor refuses an image, or the chat template
+        leaves images out.
         """
         self.apply(turns, **options)  # whatever the template raises is passed on
         try:
-            out = dict(self.apply(turns, tokenize=True, return_dict=True, return_tensors="pt", **options))
+            out = dict(
+                self.apply(
+                    turns,
+                    tokenize=True,
+                    return_dict=True,
+                    return_tensors="pt",
+                    **options,
+                )
+            )
         except InvalidRequest:  # an image is damaged, or the client has left
             raise
         except Exception as error:
             raise InvalidRequest(
-                f"cannot process the images of this chat: the processor of {self._name} refuses them: {words(error)}. "
+                "cannot process the images of this chat: the processor of "
+                f"{self._name} refuses them: {words(error)}. "
                 "Give other images"
             ) from error
         return self._prompt(out, images)
 
     def prompt(self, text: str, images: List[Any]) -> list[int]:
-        """Return the prompt of a text that names its images as the processor's own texts do."""
+        """Return the prompt of a text that names its images as the processor's own
+        texts do.
+        """
         try:
-            out = dict(self._processor(text=[text], images=[*images], return_tensors="pt"))
+            out = dict(
+                self._processor(text=[text], images=[*images], return_tensors="pt")
+            )
         except InvalidRequest:
             raise
         except Exception as error:
             raise InvalidRequest(
-                f"cannot process this prompt: the processor of {self._name} refuses it: {words(error)}. "
+                f"cannot process this prompt: the processor of {self._name} refuses "
+                f"it: {words(error)}. "
                 f"Write {self._processor.image_token!r} once for each image"
             ) from error
         return self._prompt(out, len(images))
@@ -259,17 +357,24 @@ class Vision:
             return ids
         if self.placeholder not in ids:
             raise InvalidRequest(
-                f"cannot render this chat: the chat template of {self._name} leaves out its images. Put them into a "
+                f"cannot render this chat: the chat template of {self._name} leaves "
+                "out its images. Put them into a "
                 "message of another role"
             )
-        tensors = {name: value for name, value in out.items() if isinstance(value, Tensor) and name not in TEXT}
+        tensors = {
+            name: value
+            for name, value in out.items()
+            if isinstance(value, Tensor) and name not in TEXT
+        }
         return ImagePrompt(ids, tensors, self.placeholder, _digest(tensors))
 
     def _chosen(self, tools: object) -> str | None:
         templates = self.template
         if not isinstance(templates, Mapping):
             return None if templates is None else str(templates)
-        return str(templates["tool_use" if tools and "tool_use" in templates else "default"])
+        return str(
+            templates["tool_use" if tools and "tool_use" in templates else "default"]
+        )
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> bytes:

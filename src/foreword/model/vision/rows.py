@@ -1,7 +1,9 @@
-"""Provides the rows of a prompt with images, as a vision-language model gives them to its language model.
+"""Provides the rows of a prompt with images, as a vision-language model gives them to
+its language model.
 
-The model's own code runs up to the language model, once a prompt: the vision tower, the embeddings, the positions and
-the masks are its own. A forward over tokens then puts the rows of images in the place of the placeholders' embeddings.
+The model's own code runs up to the language model, once a prompt: the vision tower, the
+embeddings, the positions and the masks are its own. A forward over tokens then puts the
+rows of images in the place of the placeholders' embeddings.
 """
 
 from __future__ import annotations
@@ -22,8 +24,17 @@ from foreword.model.architectures import body
 from foreword.model.pool.plan import Reach
 
 MASKS = ("visual_pos_masks", "deepstack_visual_embeds")
-"""Arguments of language models that get more of an image than its embeddings: the rows, and a tensor a layer."""
-IGNORED = ("attention_mask", "input_ids", "position_ids", "past_key_values", "cache_position", *MASKS)
+"""Arguments of language models that get more of an image than its embeddings: the rows,
+and a tensor a layer.
+"""
+IGNORED = (
+    "attention_mask",
+    "input_ids",
+    "position_ids",
+    "past_key_values",
+    "cache_position",
+    *MASKS,
+)
 
 Spans = tuple[tuple[int, int], ...]
 """(first row, row after the last) of each part."""
@@ -31,29 +42,41 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageRows:
-    """The rows of one prompt from its first placeholder to its last, and what surrounds them."""
+    """The rows of one prompt from its first placeholder to its last, and what surrounds
+    them.
+    """
 
     start: int
     stop: int
     tokens: int
     """Length of the prompt."""
     keys: list[int]
-    """Tokens of the prompt, for the tree of prefixes: those of a placeholder name its image."""
+    """Tokens of the prompt, for the tree of prefixes: those of a placeholder name its
+    image.
+    """
     inputs: Mapping[str, Float[Tensor, "1 rows ..."]]
     """By argument of the language model: the rows from `start` to `stop`."""
     marks: Bool[Tensor, "rows"] | None = None
-    """Which of the rows get the states of `deep`, in models that add some in later layers."""
+    """Which of the rows get the states of `deep`, in models that add some in later
+    layers.
+    """
     deep: List[Float[Tensor, "marked hidden"]] = ()
     positions: Int[Tensor, "axes tokens"] | None = None
-    """Positions of the prompt's tokens in models with several a token; None where they count tokens."""
+    """Positions of the prompt's tokens in models with several a token; None where they
+    count tokens.
+    """
     reach: Reach = field(default_factory=dict)
-    """By whether a layer has a window: first and last key of each row, where a row attends to later ones too."""
+    """By whether a layer has a window: first and last key of each row, where a row
+    attends to later ones too.
+    """
 
     whole: Spans = ()
     """Parts that one forward has to read, as their tokens attend to later ones."""
 
     def keys_of(self, start: int, tokens: list[int]) -> list[int]:
-        """Return some tokens of the text, from row `start` on, as later texts are compared with them."""
+        """Return some tokens of the text, from row `start` on, as later texts are
+        compared with them.
+        """
         known = self.keys[start : start + len(tokens)]
         return [*known, *tokens[len(known) :]]
 
@@ -62,7 +85,9 @@ class ImageRows:
         assert self.positions is not None
         if position < self.tokens:
             return self.positions[:, position].tolist()
-        return [position - self.tokens + int(self.positions.max()) + 1] * len(self.positions)
+        return [position - self.tokens + int(self.positions.max()) + 1] * len(
+            self.positions
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +102,16 @@ class Placed:
 
 
 @contextmanager
-def shown(model: PreTrainedModel, parts: List[Placed], positions: Tensor | None) -> Iterator[None]:
-    """Put the rows of images, and these positions unless None, into the forwards of a model while inside."""
+def shown(
+    model: PreTrainedModel, parts: List[Placed], positions: Tensor | None
+) -> Iterator[None]:
+    """Put the rows of images, and these positions unless None, into the forwards of a
+    model while inside.
+    """
 
-    def put(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def put(
+        _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         kwargs = dict(kwargs)
         if positions is not None:
             kwargs["position_ids"] = positions
@@ -90,7 +121,9 @@ def shown(model: PreTrainedModel, parts: List[Placed], positions: Tensor | None)
             rows = kwargs[name] = kwargs[name].clone()
             for part, low, high in cuts:
                 at = part.first + low - part.start
-                rows[:, at : at + high - low] = part.images.inputs[name][:, low - part.images.start :][:, : high - low]
+                rows[:, at : at + high - low] = part.images.inputs[name][
+                    :, low - part.images.start :
+                ][:, : high - low]
         if any(part.images.marks is not None for part, *_ in cuts):
             kwargs |= _deep(cuts, kwargs["inputs_embeds"])
         return args, kwargs
@@ -103,13 +136,19 @@ def shown(model: PreTrainedModel, parts: List[Placed], positions: Tensor | None)
 
 
 def _cut(part: Placed) -> tuple[int, int]:
-    """Return the rows of the sequence, in this forward, that are between its placeholders."""
+    """Return the rows of the sequence, in this forward, that are between its
+    placeholders.
+    """
     return max(part.start, part.images.start), min(part.stop, part.images.stop)
 
 
 def _deep(cuts: List[tuple[Placed, int, int]], embeddings: Tensor) -> dict[str, Any]:
-    """Return the arguments that mark the rows of images, and give states to be added to them after the first layers."""
-    marks = torch.zeros(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
+    """Return the arguments that mark the rows of images, and give states to be added to
+    them after the first layers.
+    """
+    marks = torch.zeros(
+        embeddings.shape[:2], dtype=torch.bool, device=embeddings.device
+    )
     deep: list[list[Tensor]] = []
     for part, low, high in cuts:
         images, at = part.images, part.first + low - part.start
@@ -117,8 +156,16 @@ def _deep(cuts: List[tuple[Placed, int, int]], embeddings: Tensor) -> dict[str, 
         own = images.marks[low - images.start : high - images.start]
         marks[0, at : at + high - low] = own
         before = int(images.marks[: low - images.start].sum())
-        deep.append([states[before : before + int(own.sum())] for states in images.deep])
-    return dict(zip(MASKS, (marks, [torch.cat(layer) for layer in zip(*deep, strict=True)]), strict=True))
+        deep.append(
+            [states[before : before + int(own.sum())] for states in images.deep]
+        )
+    return dict(
+        zip(
+            MASKS,
+            (marks, [torch.cat(layer) for layer in zip(*deep, strict=True)]),
+            strict=True,
+        )
+    )
 
 
 class _Reached(Exception):
@@ -131,12 +178,16 @@ class _Reached(Exception):
 
 @torch.inference_mode()
 def image_rows(
-    model: PreTrainedModel, tokens: List[int], keys: list[int], tensors: Mapping[str, Tensor], placeholder: int
+    model: PreTrainedModel,
+    tokens: List[int],
+    keys: list[int],
+    tensors: Mapping[str, Tensor],
+    placeholder: int,
 ) -> ImageRows:
     """Run a model on a prompt with images, up to its language model.
 
-    `tensors` are what its processor made of the images. Raises ModelError where the language model is given something
-    that cannot be cut into rows.
+    `tensors` are what its processor made of the images. Raises ModelError where the
+    language model is given something that cannot be cut into rows.
     """
     device, decoder = next(model.parameters()).device, body(model)
     config, count = decoder.config, len(tokens)
@@ -146,11 +197,15 @@ def image_rows(
         raise _Reached(kwargs)
 
     hook = decoder.register_forward_pre_hook(leave, with_kwargs=True)
-    config._attn_implementation = "eager"  # or masks that only forbid later tokens are left out
+    # or masks that only forbid later tokens are left out
+    config._attn_implementation = "eager"
     try:
         given = {name: tensor.to(device) for name, tensor in tensors.items()}
         model(input_ids=torch.tensor([tokens], device=device), **given, use_cache=False)
-        raise ModelError(f"cannot read images with {type(model).__name__}: it does not call its language model")
+        raise ModelError(
+            f"cannot read images with {type(model).__name__}: it does not call its "
+            "language model"
+        )
     except _Reached as reached:
         inputs = reached.inputs
     finally:
@@ -158,7 +213,10 @@ def image_rows(
         hook.remove()
     held = [row for row, token in enumerate(tokens) if token == placeholder]
     start, stop = held[0], held[-1] + 1
-    rows = {name: _rows(model, name, value, count)[:, start:stop].clone() for name, value in _tensors(inputs)}
+    rows = {
+        name: _rows(model, name, value, count)[:, start:stop].clone()
+        for name, value in _tensors(inputs)
+    }
     marks, deep = (inputs.get(name) for name in MASKS)
     reach = _reach(model, inputs.get("attention_mask"), count)
     return ImageRows(
@@ -176,27 +234,37 @@ def image_rows(
 
 
 def _tensors(inputs: Mapping[str, Any]) -> List[tuple[str, Tensor]]:
-    return [(name, value) for name, value in inputs.items() if isinstance(value, Tensor) and name not in IGNORED]
+    return [
+        (name, value)
+        for name, value in inputs.items()
+        if isinstance(value, Tensor) and name not in IGNORED
+    ]
 
 
 def _rows(model: PreTrainedModel, name: str, value: Tensor, count: int) -> Tensor:
     if value.dim() < 2 or value.shape[:2] != (1, count):
         raise ModelError(
-            f"cannot read images with {type(model).__name__}: its language model is given {name} of shape "
+            f"cannot read images with {type(model).__name__}: its language model is "
+            f"given {name} of shape "
             f"{tuple(value.shape)} for {count} tokens. Use text alone, or another model"
         )
     return value
 
 
-def _positions(positions: Tensor | None, count: int) -> Int[Tensor, "axes tokens"] | None:
+def _positions(
+    positions: Tensor | None, count: int
+) -> Int[Tensor, "axes tokens"] | None:
     """Return the positions of all axes; None where they only count tokens."""
-    if positions is None or (positions.dim() == 2 and torch.equal(positions[0].cpu(), torch.arange(count))):
+    if positions is None or (
+        positions.dim() == 2 and torch.equal(positions[0].cpu(), torch.arange(count))
+    ):
         return None
     return positions.flatten(0, -2).cpu()
 
 
 def _reach(model: PreTrainedModel, masks: Any, count: int) -> Reach:
-    """Return the keys of each row of a prompt, read from the masks that the model made; empty if all are causal.
+    """Return the keys of each row of a prompt, read from the masks that the model made;
+    empty if all are causal.
 
     Raises ModelError where they are not adjacent.
     """
@@ -208,10 +276,12 @@ def _reach(model: PreTrainedModel, masks: Any, count: int) -> Reach:
         visible = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
         if not visible.triu(1).any():
             continue
-        first, last = visible.int().argmax(1), count - 1 - visible.flip(1).int().argmax(1)
+        first = visible.int().argmax(1)
+        last = count - 1 - visible.flip(1).int().argmax(1)
         if not torch.equal(visible.sum(1), last - first + 1):
             raise ModelError(
-                f"cannot read images with {type(model).__name__}: its attention over them has an unusual form. Use "
+                f"cannot read images with {type(model).__name__}: its attention over "
+                "them has an unusual form. Use "
                 "text alone, or another model"
             )
         found[kind == "sliding_attention"] = torch.stack([first, last], 1).cpu()
@@ -220,7 +290,11 @@ def _reach(model: PreTrainedModel, masks: Any, count: int) -> Reach:
 
 def _whole(reach: Reach) -> Spans:
     spans: list[tuple[int, int]] = []
-    last = torch.stack([ends[:, 1] for ends in reach.values()]).amax(0).tolist() if reach else []
+    last = (
+        torch.stack([ends[:, 1] for ends in reach.values()]).amax(0).tolist()
+        if reach
+        else []
+    )
     for row, end in enumerate(last):
         if end > row and (not spans or row >= spans[-1][1]):
             spans.append((row, end + 1))

@@ -1,1 +1,3 @@
-"""Provides one module for each API: the fields it accepts, their translation, and how its answers are written."""
+"""Provides one module for each API: the fields it accepts, their translation, and how
+its answers are written.
+"""

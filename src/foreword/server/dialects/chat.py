@@ -22,7 +22,13 @@ from foreword.server.dialects.common import (
     usage,
 )
 from foreword.server.dialects.constraints import constraint
-from foreword.server.dialects.fields import Logprobs, Messages, Sampled, Tools, with_generation_config
+from foreword.server.dialects.fields import (
+    Logprobs,
+    Messages,
+    Sampled,
+    Tools,
+    with_generation_config,
+)
 from foreword.server.dialects.response_items import as_chat
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
@@ -33,7 +39,9 @@ from foreword.types import Delta
 DONE = b"data: [DONE]\n\n"
 
 
-Modalities = Annotated[list[Literal["text", "audio"]], Field(fail_fast=True, max_length=2)]
+Modalities = Annotated[
+    list[Literal["text", "audio"]], Field(fail_fast=True, max_length=2)
+]
 
 
 class StreamOptions(BaseModel):
@@ -68,10 +76,14 @@ class ChatBody(Sampled):
     @model_validator(mode="before")
     @classmethod
     def _in_fields_of_chat(cls, given: Any) -> Any:
-        """Take `input` of responses as messages, and settings of `transformers chat` from its `generation_config`."""
+        """Take `input` of responses as messages, and settings of `transformers chat`
+        from its `generation_config`.
+        """
         if not isinstance(given, dict):
             return given
-        return with_generation_config(as_chat(given) if "input" in given and "messages" not in given else given)
+        return with_generation_config(
+            as_chat(given) if "input" in given and "messages" not in given else given
+        )
 
     def chat(self) -> Chat:
         """Return the conversation."""
@@ -90,9 +102,17 @@ class ChatBody(Sampled):
         """Raise ApiError 400 for what cannot be honoured."""
         self.check_extra()
         if self.modalities and "audio" in self.modalities:
-            raise ApiError(400, "cannot answer with audio: this model writes text. Leave out 'modalities'")
+            raise ApiError(
+                400,
+                "cannot answer with audio: this model writes text. Leave out "
+                "'modalities'",
+            )
         if (self.model_extra or {}).get("functions"):
-            raise ApiError(400, "cannot use 'functions': the field was replaced. Use 'tools'", param="functions")
+            raise ApiError(
+                400,
+                "cannot use 'functions': the field was replaced. Use 'tools'",
+                param="functions",
+            )
 
 
 class ChatDialect:
@@ -110,15 +130,39 @@ class ChatDialect:
 
     @staticmethod
     def call(body: ChatBody, translator: Translator) -> Call:
-        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        """Translate a body.
+
+        Raises ApiError or InvalidRequest for one that cannot be served.
+        """
         body.check()
-        limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+        limit = (
+            body.max_completion_tokens
+            if body.max_completion_tokens is not None
+            else body.max_tokens
+        )
         top = (body.top_logprobs or 0) if body.logprobs else None
         if body.top_logprobs and not body.logprobs:
-            raise InvalidRequest("cannot list top_logprobs: 'logprobs' is not set. Set it to true")
-        trace = True if body.stream_options and body.stream_options.include_speculation else None
-        sampling = {"n": body.n, "logprobs": top, "trace": trace, **constraint(body.response_format, body.model_extra)}
-        return translator.chat(body, body.chat(), max_tokens=limit, stream=bool(body.stream), sampling=sampling)
+            raise InvalidRequest(
+                "cannot list top_logprobs: 'logprobs' is not set. Set it to true"
+            )
+        trace = (
+            True
+            if body.stream_options and body.stream_options.include_speculation
+            else None
+        )
+        sampling = {
+            "n": body.n,
+            "logprobs": top,
+            "trace": trace,
+            **constraint(body.response_format, body.model_extra),
+        }
+        return translator.chat(
+            body,
+            body.chat(),
+            max_tokens=limit,
+            stream=bool(body.stream),
+            sampling=sampling,
+        )
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
@@ -134,16 +178,29 @@ class ChatDialect:
             for choice in answer.choices
         ]
         head = self._head(answer, "chat.completion")
-        return {**head, "choices": choices, "usage": self._usage(answer), **_measured(answer)}
+        return {
+            **head,
+            "choices": choices,
+            "usage": self._usage(answer),
+            **_measured(answer),
+        }
 
     def _message(self, choice: Choice) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": choice.text,
+            "refusal": None,
+        }
         if choice.reasoning:
             message["reasoning_content"] = choice.reasoning
         if choice.calls:
             message["content"] = choice.text or None
             message["tool_calls"] = [
-                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+                {
+                    "id": one.id,
+                    "type": "function",
+                    "function": {"name": one.name, "arguments": one.arguments},
+                }
                 for one in choice.calls
             ]
         return message
@@ -151,7 +208,10 @@ class ChatDialect:
     def _logprobs(self, given: list[Any]) -> dict[str, Any] | None:
         if self._top is None:
             return None
-        return {"content": [self._texts.entry(one, self._top) for one in given], "refusal": None}
+        return {
+            "content": [self._texts.entry(one, self._top) for one in given],
+            "refusal": None,
+        }
 
     def _head(self, answer: Answer, kind: str) -> dict[str, Any]:
         return {
@@ -169,16 +229,27 @@ class ChatDialect:
     def start(self, answer: Answer) -> bytes:
         """Return the chunks that open each choice."""
         self._answer, self._base = answer, self._head(answer, "chat.completion.chunk")
-        return b"".join(self._chunk(choice, {"role": "assistant", "content": ""}) for choice in answer.choices)
+        return b"".join(
+            self._chunk(choice, {"role": "assistant", "content": ""})
+            for choice in answer.choices
+        )
 
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
-        """Return the chunks of one delta: one for each event, and the last one of a choice that ended."""
-        chunks, logprobs = [], self._logprobs(list(delta.logprobs)) if delta.logprobs else None
+        """Return the chunks of one delta: one for each event, and the last one of a
+        choice that ended.
+        """
+        chunks = []
+        logprobs = self._logprobs(list(delta.logprobs)) if delta.logprobs else None
         for changed in filter(None, map(_changed, events)):
             chunks.append(self._chunk(choice, changed, logprobs))
             logprobs = None
-        if logprobs is not None or delta.round is not None:  # also of tokens whose text is not certain yet
-            more = {"speculation": delta.round.as_json()} if delta.round is not None else {}
+        # also of tokens whose text is not certain yet
+        if logprobs is not None or delta.round is not None:
+            more = (
+                {"speculation": delta.round.as_json()}
+                if delta.round is not None
+                else {}
+            )
             chunks.append(self._chunk(choice, {"content": ""}, logprobs, more=more))
         if choice.ended:
             chunks.append(self._chunk(choice, {}, None, choice.finish_reason))
@@ -192,13 +263,26 @@ class ChatDialect:
         reason: str | None = None,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
-        written = {"index": choice.index, "delta": changed, "logprobs": logprobs, "finish_reason": reason, **more}
+        written = {
+            "index": choice.index,
+            "delta": changed,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+            **more,
+        }
         if reason is not None:
-            written |= {"seed": choice.sequence.seed, **(recording(self._answer, choice) if self._answer else {})}
+            written |= {
+                "seed": choice.sequence.seed,
+                **(recording(self._answer, choice) if self._answer else {}),
+            }
         beside: dict[str, Any] = {"usage": None} if self._options.include_usage else {}
         if self._answer is not None and self._options.continuous_usage_stats:
             beside["usage"] = self._usage(self._answer)
-        if self._answer is not None and reason is not None and all(one.ended for one in self._answer.choices):
+        if (
+            self._answer is not None
+            and reason is not None
+            and all(one.ended for one in self._answer.choices)
+        ):
             beside |= _measured(self._answer)
         return event({**self._base, "choices": [written], **beside})
 
@@ -215,7 +299,10 @@ class ChatDialect:
 
 
 def _measured(answer: Answer) -> dict[str, Any]:
-    return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+    return {
+        "metrics": {"speculative_decoding": speculation(answer)},
+        "timings": timings(answer),
+    }
 
 
 def _changed(one: Shown) -> dict[str, Any] | None:
@@ -227,6 +314,19 @@ def _changed(one: Shown) -> dict[str, Any] | None:
             return {"reasoning_content": text}
         case ToolCall():
             function = {"name": one.name, "arguments": ""}
-            return {"tool_calls": [{"index": one.index, "id": one.id, "type": "function", "function": function}]}
+            return {
+                "tool_calls": [
+                    {
+                        "index": one.index,
+                        "id": one.id,
+                        "type": "function",
+                        "function": function,
+                    }
+                ]
+            }
         case ToolArguments():
-            return {"tool_calls": [{"index": one.index, "function": {"arguments": one.json}}]}
+            return {
+                "tool_calls": [
+                    {"index": one.index, "function": {"arguments": one.json}}
+                ]
+            }

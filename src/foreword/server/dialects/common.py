@@ -1,4 +1,6 @@
-"""Provides what the JSON of several APIs has in common: speculation counts, timings, ids and token texts."""
+"""Provides what the JSON of several APIs has in common: speculation counts, timings,
+ids and token texts.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,22 @@ def new_id(prefix: str) -> str:
 
 
 def speculation(answer: Answer) -> dict[str, Any]:
-    """Return the draft counts of an answer, in the shape of vLLM's `metrics.speculative_decoding`, and ours."""
+    """Return the draft counts of an answer, in the shape of vLLM's
+    `metrics.speculative_decoding`, and ours.
+    """
     stats = [choice.sequence.stats for choice in answer.choices]
     drafts = sum(one.drafting_rounds for one in stats)
-    drafted, accepted = sum(one.drafted for one in stats), sum(one.accepted for one in stats)
+    drafted = sum(one.drafted for one in stats)
+    accepted = sum(one.accepted for one in stats)
     rounds, tokens = sum(one.rounds for one in stats), sum(one.tokens for one in stats)
-    off = [why_off(choice) for choice in answer.choices if not choice.sequence.stats.drafted]
-    histogram = [sum(counts) for counts in _columns([one.accepted_counts for one in stats])]
+    off = [
+        why_off(choice)
+        for choice in answer.choices
+        if not choice.sequence.stats.drafted
+    ]
+    histogram = [
+        sum(counts) for counts in _columns([one.accepted_counts for one in stats])
+    ]
     return {
         "method": answer.call.method,
         "num_spec_steps": drafts,
@@ -34,31 +45,51 @@ def speculation(answer: Answer) -> dict[str, Any]:
         "num_accepted_draft_tokens": accepted,
         "draft_acceptance_rate": round(accepted / drafted, 4) if drafted else None,
         "mean_acceptance_length": round(1 + accepted / drafts, 4) if drafts else None,
-        "num_accepted_tokens_per_pos": [sum(counts) for counts in _columns([one.accepted_at for one in stats])],
+        "num_accepted_tokens_per_pos": [
+            sum(counts) for counts in _columns([one.accepted_at for one in stats])
+        ],
         "num_rounds": rounds,
         "tokens_per_pass": round(tokens / rounds, 4) if rounds else None,
         "acceptance_histogram": histogram,
-        "undrafted_rounds": dict(sum((Counter(one.undrafted) for one in stats), Counter[str]())),
-        "off": {"reason": off[0], "text": answer.drafting_failed or REASONS.get(cast("Reason", off[0]), "")}
+        "undrafted_rounds": dict(
+            sum((Counter(one.undrafted) for one in stats), Counter[str]())
+        ),
+        "off": {
+            "reason": off[0],
+            "text": answer.drafting_failed or REASONS.get(cast("Reason", off[0]), ""),
+        }
         if off
         else None,
     }
 
 
 def rounds(answer: Answer, choice: Choice) -> dict[str, Any]:
-    """Return the traced rounds of a choice and the rest of its recording, if the request asked for them."""
-    traced = {"rounds": [one.as_json() for one in choice.rounds]} if choice.sequence.params.trace else {}
+    """Return the traced rounds of a choice and the rest of its recording, if the
+    request asked for them.
+    """
+    traced = (
+        {"rounds": [one.as_json() for one in choice.rounds]}
+        if choice.sequence.params.trace
+        else {}
+    )
     return traced | recording(answer, choice)
 
 
 def recording(answer: Answer, choice: Choice) -> dict[str, Any]:
-    """Return the recording of a choice without its rounds, which a stream has sent already; empty without a trace."""
-    return {"recording": answer.recording(choice)} if choice.sequence.params.trace else {}
+    """Return the recording of a choice without its rounds, which a stream has sent
+    already; empty without a trace.
+    """
+    return (
+        {"recording": answer.recording(choice)} if choice.sequence.params.trace else {}
+    )
 
 
 def _columns(rows: list[list[int]]) -> list[list[int]]:
     """Return the columns of rows of different lengths."""
-    return [[row[at] for row in rows if at < len(row)] for at in range(max(map(len, rows), default=0))]
+    return [
+        [row[at] for row in rows if at < len(row)]
+        for at in range(max(map(len, rows), default=0))
+    ]
 
 
 def timings(answer: Answer) -> dict[str, Any]:
@@ -79,17 +110,25 @@ def timings(answer: Answer) -> dict[str, Any]:
         "predicted_ms": round(MILLI * predicted_s, 3),
         "predicted_per_second": round(count / predicted_s, 3),
         "draft_n": sum(choice.sequence.stats.drafted for choice in answer.choices),
-        "draft_n_accepted": sum(choice.sequence.stats.accepted for choice in answer.choices),
+        "draft_n_accepted": sum(
+            choice.sequence.stats.accepted for choice in answer.choices
+        ),
     }
 
 
 def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
-    """Return OpenAI's usage block. Prediction tokens are counted only if the request carried a prediction."""
+    """Return OpenAI's usage block.
+
+    Prediction tokens are counted only if the request carried a prediction.
+    """
     details: dict[str, int] = {"reasoning_tokens": answer.reasoning_tokens}
     if predicted:
         accepted = sum(choice.sequence.stats.accepted for choice in answer.choices)
         given = sum(len(choice.sequence.prediction) for choice in answer.choices)
-        details |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": max(0, given - accepted)}
+        details |= {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": max(0, given - accepted),
+        }
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
@@ -107,7 +146,9 @@ class TokenTexts:
 
     def __call__(self, token: int) -> str:
         """Return the text of a token; parts of characters become U+FFFD."""
-        return self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._tokenizer.decode(
+            [token], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
 
     def entry(self, one: TokenLogprob, top: int) -> dict[str, Any]:
         """Return an entry of chat's `logprobs.content`."""
@@ -116,7 +157,11 @@ class TokenTexts:
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:
         text = self(token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+        return {
+            "token": text,
+            "logprob": max(logprob, -9999.0),
+            "bytes": list(text.encode()),
+        }
 
 
 def fingerprint(name: str, dtype: str, version: str) -> str:

@@ -45,7 +45,9 @@ FIM = (
     ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
     ("<PRE>", "<SUF>", "<MID>"),
 )
-"""Tokens of models trained to fill in the middle: before the prefix, the suffix and the middle."""
+"""Tokens of models trained to fill in the middle: before the prefix, the suffix and the
+middle.
+"""
 
 
 class CompletionBody(Sampled):
@@ -80,20 +82,37 @@ class CompletionDialect:
 
     @staticmethod
     def call(body: CompletionBody, translator: Translator) -> Call:
-        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        """Translate a body.
+
+        Raises ApiError or InvalidRequest for one that cannot be served.
+        """
         body.check_extra()
         prompts = prompts_of(body, translator.requests)
         limit = MAX_TOKENS if body.max_tokens is None else body.max_tokens
         scored = body.logprobs if body.echo else None
         if limit == 0 and not body.echo:
-            raise InvalidRequest("cannot complete with max_tokens=0: the answer is empty. Use 'echo', or 1 or more")
+            raise InvalidRequest(
+                "cannot complete with max_tokens=0: the answer is empty. Use 'echo', "
+                "or 1 or more"
+            )
         if body.echo and body.stream and body.logprobs is not None:
-            raise InvalidRequest("cannot stream 'echo' with 'logprobs'. Leave out one of the three")
-        trace = True if body.stream_options and body.stream_options.include_speculation else None
+            raise InvalidRequest(
+                "cannot stream 'echo' with 'logprobs'. Leave out one of the three"
+            )
+        trace = (
+            True
+            if body.stream_options and body.stream_options.include_speculation
+            else None
+        )
         limits = constraint(body.response_format, body.model_extra)
         sampling = {"n": body.n, "logprobs": body.logprobs, "trace": trace, **limits}
         return translator.text(
-            body, prompts, max_tokens=limit, stream=bool(body.stream), scored=scored, sampling=sampling
+            body,
+            prompts,
+            max_tokens=limit,
+            stream=bool(body.stream),
+            scored=scored,
+            sampling=sampling,
         )
 
     def whole(self, answer: Answer) -> dict[str, Any]:
@@ -101,34 +120,71 @@ class CompletionDialect:
         if answer.call.generates:
             choices = [
                 self._choice(
-                    choice.index, answer.prompt_of(choice), choice.text, choice.logprobs, choice.finish_reason, answer
+                    choice.index,
+                    answer.prompt_of(choice),
+                    choice.text,
+                    choice.logprobs,
+                    choice.finish_reason,
+                    answer,
                 )
                 | {"seed": choice.sequence.seed, **rounds(answer, choice)}
                 for choice in answer.choices
             ]
         else:
             numbers = range(len(answer.call.prompts))
-            choices = [self._choice(number, number, "", [], "length", answer) for number in numbers]
+            choices = [
+                self._choice(number, number, "", [], "length", answer)
+                for number in numbers
+            ]
         head = self._head(answer)
-        return {**head, "choices": choices, "usage": self._usage(answer), **_measured(answer)}
+        return {
+            **head,
+            "choices": choices,
+            "usage": self._usage(answer),
+            **_measured(answer),
+        }
 
     def _choice(
-        self, index: int, prompt: int, text: str, generated: list[TokenLogprob], reason: str, answer: Answer
+        self,
+        index: int,
+        prompt: int,
+        text: str,
+        generated: list[TokenLogprob],
+        reason: str,
+        answer: Answer,
     ) -> dict[str, Any]:
-        scored: list[TokenLogprob | None] = [*(answer.scores[prompt] if answer.scores else []), *generated]
+        scored: list[TokenLogprob | None] = [
+            *(answer.scores[prompt] if answer.scores else []),
+            *generated,
+        ]
         tokens = answer.call.prompts[prompt]
         echoed = self._tokenizer.decode(tokens) if self._body.echo else ""
         logprobs = None
         if self._body.logprobs is not None:
             ids = [one.token if one is not None else tokens[0] for one in scored]
             logprobs = self._logprobs(ids, scored, 0)
-        return {"index": index, "text": echoed + text, "logprobs": logprobs, "finish_reason": reason}
+        return {
+            "index": index,
+            "text": echoed + text,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+        }
 
-    def _logprobs(self, ids: list[int], scored: list[TokenLogprob | None], start: int) -> dict[str, Any]:
-        """Return the legacy block: four lists, an entry for each token. `start`: characters before the first."""
+    def _logprobs(
+        self, ids: list[int], scored: list[TokenLogprob | None], start: int
+    ) -> dict[str, Any]:
+        """Return the legacy block: four lists, an entry for each token.
+
+        `start`: characters before the first.
+        """
         texts = [self._texts(token) for token in ids]
         top: list[dict[str, float] | None] = [
-            None if one is None else {self._texts(token): logprob for token, logprob in one.top[: self._body.logprobs]}
+            None
+            if one is None
+            else {
+                self._texts(token): logprob
+                for token, logprob in one.top[: self._body.logprobs]
+            }
             for one in scored
         ]
         offsets = [start]
@@ -142,7 +198,12 @@ class CompletionDialect:
         }
 
     def _head(self, answer: Answer) -> dict[str, Any]:
-        head = {"id": self._id, "object": "text_completion", "created": answer.created, "model": answer.call.model}
+        head = {
+            "id": self._id,
+            "object": "text_completion",
+            "created": answer.created,
+            "model": answer.call.model,
+        }
         return {**head, "system_fingerprint": self._print}
 
     def _usage(self, answer: Answer) -> dict[str, Any]:
@@ -153,8 +214,14 @@ class CompletionDialect:
         self._answer, self._base = answer, self._head(answer)
         if not self._body.echo:
             return b""
-        prompts = [self._tokenizer.decode(answer.call.prompts[answer.prompt_of(choice)]) for choice in answer.choices]
-        return b"".join(self._chunk(choice, text) for choice, text in zip(answer.choices, prompts, strict=True))
+        prompts = [
+            self._tokenizer.decode(answer.call.prompts[answer.prompt_of(choice)])
+            for choice in answer.choices
+        ]
+        return b"".join(
+            self._chunk(choice, text)
+            for choice, text in zip(answer.choices, prompts, strict=True)
+        )
 
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the chunk of one delta."""
@@ -162,13 +229,19 @@ class CompletionDialect:
         logprobs = None
         if delta.logprobs:
             place = self._places.get(choice.index, 0)
-            logprobs = self._logprobs([one.token for one in delta.logprobs], list(delta.logprobs), place)
+            logprobs = self._logprobs(
+                [one.token for one in delta.logprobs], list(delta.logprobs), place
+            )
             self._places[choice.index] = place + len(text)
         reason = choice.finish_reason if choice.ended else None
         more = {} if delta.round is None else {"speculation": delta.round.as_json()}
         if choice.ended and self._answer is not None:
             more |= recording(self._answer, choice)
-        return self._chunk(choice, text, logprobs, reason, more) if text or logprobs or reason or more else b""
+        return (
+            self._chunk(choice, text, logprobs, reason, more)
+            if text or logprobs or reason or more
+            else b""
+        )
 
     def _chunk(
         self,
@@ -178,14 +251,30 @@ class CompletionDialect:
         reason: str | None = None,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
-        written = {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": reason, **more}
+        written = {
+            "index": choice.index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+            **more,
+        }
         beside = {"usage": None} if self._options.include_usage else {}
         return event({**self._base, "choices": [written], **beside})
 
     def end(self, answer: Answer) -> bytes:
         """Return the chunk of usage, if asked for, and the end of the stream."""
         if self._options.include_usage or self._options.continuous_usage_stats:
-            return event({**self._base, "choices": [], "usage": self._usage(answer), **_measured(answer)}) + DONE
+            return (
+                event(
+                    {
+                        **self._base,
+                        "choices": [],
+                        "usage": self._usage(answer),
+                        **_measured(answer),
+                    }
+                )
+                + DONE
+            )
         return DONE
 
     def failed(self, error: ApiError) -> bytes:
@@ -194,7 +283,10 @@ class CompletionDialect:
 
 
 def _measured(answer: Answer) -> dict[str, Any]:
-    return {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+    return {
+        "metrics": {"speculative_decoding": speculation(answer)},
+        "timings": timings(answer),
+    }
 
 
 def prompts_of(body: CompletionBody, requests: Requests) -> list[list[int]]:
@@ -207,9 +299,13 @@ def prompts_of(body: CompletionBody, requests: Requests) -> list[list[int]]:
     else:
         prompts = list(given)
     if not prompts or len(prompts) > MOST_PROMPTS:
-        raise InvalidRequest(f"cannot complete {len(prompts)} prompts: give 1 to {MOST_PROMPTS}")
+        raise InvalidRequest(
+            f"cannot complete {len(prompts)} prompts: give 1 to {MOST_PROMPTS}"
+        )
     if body.suffix:
-        prompts = [_between(prompt, body.suffix, requests.tokenizer) for prompt in prompts]
+        prompts = [
+            _between(prompt, body.suffix, requests.tokenizer) for prompt in prompts
+        ]
     return [requests.ids(one) if isinstance(one, str) else list(one) for one in prompts]
 
 
@@ -223,4 +319,7 @@ def _between(prompt: str | list[int], suffix: str, tokenizer: Any) -> str:
         if {before, between, after} <= known.keys():
             text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
             return f"{before}{text}{between}{suffix}{after}"
-    raise InvalidRequest("cannot use 'suffix': this model has no tokens to fill in the middle. Leave it out")
+    raise InvalidRequest(
+        "cannot use 'suffix': this model has no tokens to fill in the middle. Leave it "
+        "out"
+    )

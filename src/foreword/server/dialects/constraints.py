@@ -1,4 +1,6 @@
-"""Provides constraints on answers, as several APIs spell them, as sampling parameters."""
+"""Provides constraints on answers, as several APIs spell them, as sampling
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,26 @@ GUIDED = {
     "grammar": "grammar",
 }
 """Fields of vLLM and llama.cpp -> parameter."""
-STRUCTURED = {"json": "json_schema", "json_object": "json_object", "regex": "regex", "grammar": "grammar"}
+STRUCTURED = {
+    "json": "json_schema",
+    "json_object": "json_object",
+    "regex": "regex",
+    "grammar": "grammar",
+}
 """Members of vLLM's `structured_outputs` -> parameter."""
 
 
 def constraint(response_format: Any, more: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the parameters of a constraint; empty without one.
 
-    `response_format`: OpenAI's, of chat or of responses.  `more`: fields that are not OpenAI's. Raises InvalidRequest
-    for a format that is not known.
+    `response_format`: OpenAI's, of chat or of responses. `more`: fields that are not
+    OpenAI's. Raises InvalidRequest for a format that is not known.
     """
     if not isinstance(response_format, Mapping | None):
-        raise InvalidRequest(f"cannot read the format of the answer: it must be an object, not {response_format!r}")
+        raise InvalidRequest(
+            "cannot read the format of the answer: it must be an object, not "
+            f"{response_format!r}"
+        )
     found = _of_format(response_format or {})
     for name, value in (more or {}).items():
         if value is not None and (parameter := GUIDED.get(name)):
@@ -55,16 +65,26 @@ def _of_format(given: Mapping[str, Any]) -> dict[str, Any]:
         about = given.get("json_schema", given)
         schema = about.get("schema") if isinstance(about, Mapping) else None
         if schema is None:
-            raise InvalidRequest("cannot read 'response_format': it has no schema. Give json_schema.schema")
+            raise InvalidRequest(
+                "cannot read 'response_format': it has no schema. Give "
+                "json_schema.schema"
+            )
         return {"json_schema": schema}
     if kind == "structural_tag":
         return {"structural_tag": dict(given)}
-    raise InvalidRequest(f"cannot read 'response_format': the type {kind!r} is unknown. Use json_schema or json_object")
+    raise InvalidRequest(
+        f"cannot read 'response_format': the type {kind!r} is unknown. Use json_schema "
+        "or json_object"
+    )
 
 
 def _one_of(choices: Any) -> str:
     """Return the regular expression of a list of texts."""
-    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) and one for one in choices):
+    if (
+        not isinstance(choices, list)
+        or not choices
+        or not all(isinstance(one, str) and one for one in choices)
+    ):
         raise InvalidRequest("cannot read 'guided_choice': it must be a list of texts")
     return "|".join(map(re.escape, choices))
 
@@ -75,4 +95,10 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-_READ = {"json_schema": json_text, "json_object": _flag, "regex": text, "grammar": text, "structural_tag": json_text}
+_READ = {
+    "json_schema": json_text,
+    "json_object": _flag,
+    "regex": text,
+    "grammar": text,
+    "structural_tag": json_text,
+}

@@ -1,4 +1,6 @@
-"""Provides the fields that several APIs share, and their translation to sampling parameters."""
+"""Provides the fields that several APIs share, and their translation to sampling
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,15 @@ MOST_STOPS = 256
 MOST_IDS = 4096
 """Token ids to stop at, or to bias."""
 MOST_WORDS = 1024
-"""Bad words. Each is tokenized twice, and compared with the end of the text at every token."""
-# pydantic makes an error for each wrong item, a gigabyte for two megabytes of zeros: lists end at the first fault
-Messages = Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MOST_MESSAGES)]
+"""Bad words.
+
+Each is tokenized twice, and compared with the end of the text at every token.
+"""
+# pydantic makes an error for each wrong item, a gigabyte for two megabytes of zeros:
+# lists end at the first fault
+Messages = Annotated[
+    list[dict[str, Any]], Field(fail_fast=True, max_length=MOST_MESSAGES)
+]
 Tools = Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MOST_TOOLS)]
 Stops = Annotated[list[str], Field(fail_fast=True, max_length=MOST_STOPS)]
 Ids = Annotated[list[int], Field(fail_fast=True, max_length=MOST_IDS)]
@@ -35,14 +43,27 @@ Word = Annotated[str, Field(max_length=256)]
 Words = Annotated[list[Word], Field(fail_fast=True, max_length=MOST_WORDS)]
 Biases = Annotated[dict[str, float], few(MOST_IDS)]
 GENERATION = (
-    "temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size",
-    "length_penalty", "num_beams",
-)  # fmt: skip
-"""Settings that transformers and a body name alike; those that are not supported are refused by name, not ignored."""
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "length_penalty",
+    "num_beams",
+)
+"""Settings that transformers and a body name alike; those that are not supported are
+refused by name, not ignored.
+"""
 
 
 class Body(BaseModel):
-    """A request body. Unknown fields are ignored, as APIs add some monthly; REFUSED ones would change the text."""
+    """A request body.
+
+    Unknown fields are ignored, as APIs add some monthly; REFUSED ones would change the
+    text.
+    """
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -60,38 +81,62 @@ class Body(BaseModel):
         "xtc_probability": "min_p",
     }
     """Fields that change the text and are not supported -> what to use instead."""
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {"best_of": 1, "length_penalty": 1.0, "num_beams": 1}
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "best_of": 1,
+        "length_penalty": 1.0,
+        "num_beams": 1,
+    }
 
     LARGE: ClassVar[tuple[str, ...]] = ()
     """Fields that hold prompts."""
 
     def forget(self) -> None:
-        """Drop the prompts: an answer may take minutes, and only its translation reads them."""
+        """Drop the prompts: an answer may take minutes, and only its translation reads
+        them.
+        """
         for name in self.LARGE:
             setattr(self, name, "")
         (self.model_extra or {}).clear()
 
     def check_extra(self) -> None:
-        """Raise ApiError 400 for a field that would change the text and is not supported."""
+        """Raise ApiError 400 for a field that would change the text and is not
+        supported.
+        """
         for name, value in (self.model_extra or {}).items():
-            if name in self.REFUSED and value not in (None, False, 0, [], {}, self.DEFAULTS.get(name)):
+            if name in self.REFUSED and value not in (
+                None,
+                False,
+                0,
+                [],
+                {},
+                self.DEFAULTS.get(name),
+            ):
                 raise ApiError(
                     400,
-                    f"cannot honour {name!r}: it would change the text and is not supported. Use {self.REFUSED[name]}",
+                    f"cannot honour {name!r}: it would change the text and is not "
+                    f"supported. Use {self.REFUSED[name]}",
                     param=name,
                 )
 
 
 class Speculative(BaseModel):
-    """How this request drafts; the text is the same under every choice with the rule `match`."""
+    """How this request drafts; the text is the same under every choice with the rule
+    `match`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     method: str | None = Field(None, description="Drafting method, or 'none'.")
-    nodes: int | Literal["auto"] | None = Field(None, description="Draft tokens per round; 'auto' measures what pays.")
-    budget: str | None = Field(None, description="Policy that sets the number of draft tokens.")
+    nodes: int | Literal["auto"] | None = Field(
+        None, description="Draft tokens per round; 'auto' measures what pays."
+    )
+    budget: str | None = Field(
+        None, description="Policy that sets the number of draft tokens."
+    )
     rule: str | None = Field(None, description="Verification rule.")
-    guarantee: Literal["same-text", "same-distribution"] | None = Field(None, description="Instead of a rule.")
+    guarantee: Literal["same-text", "same-distribution"] | None = Field(
+        None, description="Instead of a rule."
+    )
     trace: bool = Field(False, description="Whether the answer includes its rounds.")
 
 
@@ -119,7 +164,9 @@ class Sampled(Body):
     min_p: float | None = None
     typical_p: float | None = None
     repetition_penalty: float | None = Field(
-        None, validation_alias=AliasChoices("repetition_penalty", "repeat_penalty"), description="Or repeat_penalty."
+        None,
+        validation_alias=AliasChoices("repetition_penalty", "repeat_penalty"),
+        description="Or repeat_penalty.",
     )
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -137,31 +184,57 @@ class Sampled(Body):
     speculative: Speculative | None = None
 
     PLAIN: ClassVar[tuple[str, ...]] = (
-        "temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-        "stop_token_ids", "ignore_eos", "min_tokens", "bad_words", "skip_special_tokens", "seed", "language",
+        "temperature",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "stop_token_ids",
+        "ignore_eos",
+        "min_tokens",
+        "bad_words",
+        "skip_special_tokens",
+        "seed",
+        "language",
         "priority",
-    )  # fmt: skip
+    )
     """Fields that are sampling parameters of the same name."""
 
     def sampling(self, **own: Any) -> dict[str, Any]:
-        """Return the keyword arguments of SamplingParams; `own` are those that the API names otherwise."""
-        given: dict[str, Any] = {name: getattr(self, name) for name in self.PLAIN if getattr(self, name) is not None}
-        given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        """Return the keyword arguments of SamplingParams; `own` are those that the API
+        names otherwise.
+        """
+        given: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in self.PLAIN
+            if getattr(self, name) is not None
+        }
+        given |= {
+            name: tuple(value)
+            for name, value in given.items()
+            if isinstance(value, list)
+        }
         if self.stop is not None:
             given["stop"] = texts(self.stop)
         if self.top_k is not None:
             given["top_k"] = max(0, self.top_k)  # vLLM's -1 keeps all
         if self.logit_bias:
-            given["logit_bias"] = {_token(key): bias for key, bias in self.logit_bias.items()}
+            given["logit_bias"] = {
+                _token(key): bias for key, bias in self.logit_bias.items()
+            }
         if self.prediction is not None:
             given["prediction"] = self.prediction.text
         return given | {name: value for name, value in own.items() if value is not None}
 
 
 def with_generation_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with the settings of its `generation_config` (transformers' JSON) in the names of fields.
+    """Return a body with the settings of its `generation_config` (transformers' JSON)
+    in the names of fields.
 
-    Fields of the body itself come first. Raises ValueError for one that is not the JSON of an object.
+    Fields of the body itself come first. Raises ValueError for one that is not the JSON
+    of an object.
     """
     config = given.get("generation_config")
     if config is None:
@@ -173,7 +246,10 @@ def with_generation_config(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ValueError("generation_config must be the JSON of an object")
     found = {name: value for name, value in config.items() if name in GENERATION}
-    found |= {"max_tokens": config.get("max_new_tokens"), "stop_token_ids": config.get("eos_token_id")}
+    found |= {
+        "max_tokens": config.get("max_new_tokens"),
+        "stop_token_ids": config.get("eos_token_id"),
+    }
     if isinstance(found["stop_token_ids"], int):
         found["stop_token_ids"] = [found["stop_token_ids"]]
     if config.get("do_sample") is False:
@@ -181,46 +257,71 @@ def with_generation_config(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, **given}
 
 
-def speculation(chosen: Speculative | None, suffix: str | None, has_prediction: bool) -> dict[str, Any]:
-    """Return the keyword arguments of SamplingParams for drafting. `suffix`: the method in the model's name."""
+def speculation(
+    chosen: Speculative | None, suffix: str | None, has_prediction: bool
+) -> dict[str, Any]:
+    """Return the keyword arguments of SamplingParams for drafting.
+
+    `suffix`: the method in the model's name.
+    """
     given: dict[str, Any] = {}
     if chosen is not None:
         nodes = None if chosen.nodes == "auto" else chosen.nodes
         if chosen.rule and chosen.guarantee:
-            raise InvalidRequest("cannot use 'rule' with 'guarantee': both choose the rule. Give one")
+            raise InvalidRequest(
+                "cannot use 'rule' with 'guarantee': both choose the rule. Give one"
+            )
         if ":" in (chosen.budget or ""):
             raise InvalidRequest(
-                f"cannot use budget {chosen.budget!r} in a request: it names a file of the server. "
+                f"cannot use budget {chosen.budget!r} in a request: it names a file of "
+                "the server. "
                 f"Use one of {', '.join(BUDGETS)}"
             )
-        given = {"nodes": nodes, "budget": chosen.budget, "rule": chosen.rule or chosen.guarantee}
+        given = {
+            "nodes": nodes,
+            "budget": chosen.budget,
+            "rule": chosen.rule or chosen.guarantee,
+        }
         if chosen.method and suffix and chosen.method != suffix:
             raise InvalidRequest(
-                f"cannot use method {chosen.method!r} with the model suffix {suffix!r}: they differ. Give one"
+                f"cannot use method {chosen.method!r} with the model suffix "
+                f"{suffix!r}: they differ. Give one"
             )
     method = (chosen.method if chosen else None) or suffix
     if method is None and has_prediction:
         method = "predicted"
-    given |= {"method": method, "trace": True if chosen is not None and chosen.trace else None}
+    given |= {
+        "method": method,
+        "trace": True if chosen is not None and chosen.trace else None,
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 
 def texts(given: str | list[str]) -> tuple[str, ...]:
     """Return stop strings as a tuple; clients send empty ones, which stop nothing."""
-    return tuple(text for text in ([given] if isinstance(given, str) else given) if text)
+    return tuple(
+        text for text in ([given] if isinstance(given, str) else given) if text
+    )
 
 
 def build(values: dict[str, Any]) -> SamplingParams:
-    """Return the parameters. Raises ApiError 400 that names the field of a value out of range."""
+    """Return the parameters.
+
+    Raises ApiError 400 that names the field of a value out of range.
+    """
     try:
         return SamplingParams(**values)
     except InvalidRequest as error:
         name = re.match(r"\w+", str(error))
-        raise ApiError(400, str(error), param=name[0] if name and name[0] in values else None) from None
+        raise ApiError(
+            400, str(error), param=name[0] if name and name[0] in values else None
+        ) from None
 
 
 def _token(key: str) -> int:
     try:
         return int(key)
     except ValueError:
-        raise InvalidRequest(f"logit_bias must map token ids to numbers, got the key {key!r}") from None
+        raise InvalidRequest(
+            f"logit_bias must map token ids to numbers, got the key {key!r}"
+        ) from None

@@ -1,4 +1,6 @@
-"""Provides Anthropic's messages, the API that Claude Code uses: POST /v1/messages and /v1/messages/count_tokens."""
+"""Provides Anthropic's messages, the API that Claude Code uses: POST /v1/messages and
+/v1/messages/count_tokens.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
-from foreword.server.dialects.fields import Body, Messages, Speculative, Stops, Tools, texts
+from foreword.server.dialects.fields import (
+    Body,
+    Messages,
+    Speculative,
+    Stops,
+    Tools,
+    texts,
+)
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
@@ -53,7 +62,11 @@ class MessagesBody(CountBody):
 
     def sampling(self, **own: Any) -> dict[str, Any]:
         """Return the keyword arguments of SamplingParams."""
-        given = {name: getattr(self, name) for name in self.PLAIN if getattr(self, name) is not None}
+        given = {
+            name: getattr(self, name)
+            for name in self.PLAIN
+            if getattr(self, name) is not None
+        }
         if self.stop_sequences:
             given["stop"] = texts(self.stop_sequences)
         return given | {name: value for name, value in own.items() if value is not None}
@@ -71,11 +84,20 @@ class MessagesDialect:
 
     @staticmethod
     def call(body: MessagesBody, translator: Translator) -> Call:
-        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        """Translate a body.
+
+        Raises ApiError or InvalidRequest for one that cannot be served.
+        """
         body.check_extra()
-        sampling = constraint((body.output_config or {}).get("format"), body.model_extra)
+        sampling = constraint(
+            (body.output_config or {}).get("format"), body.model_extra
+        )
         return translator.chat(
-            body, chat_of(body), max_tokens=body.max_tokens, stream=bool(body.stream), sampling=sampling
+            body,
+            chat_of(body),
+            max_tokens=body.max_tokens,
+            stream=bool(body.stream),
+            sampling=sampling,
         )
 
     @staticmethod
@@ -88,19 +110,44 @@ class MessagesDialect:
         choice = answer.choices[0]
         content: list[dict[str, Any]] = []
         if choice.reasoning:
-            content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+            content.append(
+                {"type": "thinking", "thinking": choice.reasoning, "signature": ""}
+            )
         if choice.text or not choice.calls:
             content.append({"type": "text", "text": choice.text})
         content += [
-            {"type": "tool_use", "id": one.id, "name": one.name, "input": _object(one.arguments)}
+            {
+                "type": "tool_use",
+                "id": one.id,
+                "name": one.name,
+                "input": _object(one.arguments),
+            }
             for one in choice.calls
         ]
-        head = {**self._message(answer), "content": content, **self._ending(answer), "usage": self._usage(answer)}
-        return {**head, "metrics": {"speculative_decoding": speculation(answer)}, **rounds(answer, choice)}
+        head = {
+            **self._message(answer),
+            "content": content,
+            **self._ending(answer),
+            "usage": self._usage(answer),
+        }
+        return {
+            **head,
+            "metrics": {"speculative_decoding": speculation(answer)},
+            **rounds(answer, choice),
+        }
 
     def _message(self, answer: Answer) -> dict[str, Any]:
-        empty = {"stop_reason": None, "stop_sequence": None, "usage": {**self._usage(answer), "output_tokens": 0}}
-        head = {"id": self._id, "type": "message", "role": "assistant", "model": answer.call.model}
+        empty = {
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {**self._usage(answer), "output_tokens": 0},
+        }
+        head = {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": answer.call.model,
+        }
         return {**head, "content": [], **empty}
 
     def _ending(self, answer: Answer) -> dict[str, Any]:
@@ -116,7 +163,11 @@ class MessagesDialect:
             return None
         text = self._tokenizer.decode(choice.sequence.tokens[choice.sequence.prompt :])
         start = first_stop(text, stops)
-        return None if start is None else max((word for word in stops if text.startswith(word, start)), key=len)
+        return (
+            None
+            if start is None
+            else max((word for word in stops if text.startswith(word, start)), key=len)
+        )
 
     def _usage(self, answer: Answer) -> dict[str, Any]:
         cached = answer.cached_tokens
@@ -129,7 +180,9 @@ class MessagesDialect:
 
     def start(self, answer: Answer) -> bytes:
         """Return the event that opens a message."""
-        return event({"type": "message_start", "message": self._message(answer)}, "message_start")
+        return event(
+            {"type": "message_start", "message": self._message(answer)}, "message_start"
+        )
 
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
@@ -138,27 +191,52 @@ class MessagesDialect:
             if self._open is None or not _continues(self._open, one):
                 written += self._close()
                 self._open = one
-                block = {"type": "content_block_start", "index": self._blocks, "content_block": _block(one)}
+                block = {
+                    "type": "content_block_start",
+                    "index": self._blocks,
+                    "content_block": _block(one),
+                }
                 written += event(block, "content_block_start")
             if (changed := _changed(one)) is not None:
-                data = {"type": "content_block_delta", "index": self._blocks, "delta": changed}
+                data = {
+                    "type": "content_block_delta",
+                    "index": self._blocks,
+                    "delta": changed,
+                }
                 written += event(data, "content_block_delta")
         if delta.round is not None:
-            written += event({"type": "speculation", "speculation": delta.round.as_json()}, "speculation")
+            written += event(
+                {"type": "speculation", "speculation": delta.round.as_json()},
+                "speculation",
+            )
         return written
 
     def _close(self) -> bytes:
         if self._open is None:
             return b""
-        written = event({"type": "content_block_stop", "index": self._blocks}, "content_block_stop")
+        written = event(
+            {"type": "content_block_stop", "index": self._blocks}, "content_block_stop"
+        )
         self._open, self._blocks = None, self._blocks + 1
         return written
 
     def end(self, answer: Answer) -> bytes:
         """Return the events that close a message."""
-        measured = {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
-        last = {"type": "message_delta", "delta": self._ending(answer), "usage": self._usage(answer), **measured}
-        return self._close() + event(last, "message_delta") + event({"type": "message_stop"}, "message_stop")
+        measured = {
+            "metrics": {"speculative_decoding": speculation(answer)},
+            "timings": timings(answer),
+        }
+        last = {
+            "type": "message_delta",
+            "delta": self._ending(answer),
+            "usage": self._usage(answer),
+            **measured,
+        }
+        return (
+            self._close()
+            + event(last, "message_delta")
+            + event({"type": "message_stop"}, "message_stop")
+        )
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event of an error in a stream."""
@@ -210,12 +288,16 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ROLES = ("user", "assistant", "system")
 """Claude Code puts system messages between the others too."""
 BILLING = "x-anthropic-billing-header:"
-"""Beginning of a system block that Claude Code sends to its host. It differs from request to request, and as the first
-block it would make every prompt new to the cache; it is not meant for the model."""
+"""Beginning of a system block that Claude Code sends to its host. It differs from
+request to request, and as the first block it would make every prompt new to the cache;
+it is not meant for the model."""
 
 
 def chat_of(body: CountBody) -> Chat:
-    """Return the conversation in the shape of chat completions. Raises InvalidRequest for what cannot be read."""
+    """Return the conversation in the shape of chat completions.
+
+    Raises InvalidRequest for what cannot be read.
+    """
     choice, thinking = body.tool_choice or {}, (body.thinking or {}).get("type")
     kind = choice.get("type", "auto")
     named = {"type": "function", "function": {"name": choice.get("name")}}
@@ -229,50 +311,91 @@ def chat_of(body: CountBody) -> Chat:
 
 
 def _tools(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return the tools as functions; tools that only a hosted model has are left out."""
+    """Return the tools as functions; tools that only a hosted model has are
+    left out.
+    """
     functions = []
     for tool in given or ():
         if "input_schema" in tool:
-            about = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
-            functions.append({"type": "function", "function": {**about, "parameters": tool["input_schema"]}})
+            about = {
+                name: tool[name]
+                for name in ("name", "description", "strict")
+                if name in tool
+            }
+            functions.append(
+                {
+                    "type": "function",
+                    "function": {**about, "parameters": tool["input_schema"]},
+                }
+            )
     return functions or None
 
 
 def messages_of(body: CountBody) -> list[dict[str, Any]]:
-    """Return the conversation as chat messages. Raises InvalidRequest for a block that cannot be read."""
+    """Return the conversation as chat messages.
+
+    Raises InvalidRequest for a block that cannot be read.
+    """
     messages: list[dict[str, Any]] = []
     if system := _text(body.system or "", "the system prompt"):
         messages.append({"role": "system", "content": system})
     for number, message in enumerate(body.messages, 1):
         content, role = message.get("content"), message.get("role")
         if role not in ROLES:
-            raise InvalidRequest(f"cannot read message {number}: its role must be one of {ROLES}, not {role!r}")
+            raise InvalidRequest(
+                f"cannot read message {number}: its role must be one of {ROLES}, not "
+                f"{role!r}"
+            )
         if isinstance(content, str):
             messages.append({"role": role, "content": content})
-        elif isinstance(content, list) and all(isinstance(block, dict) for block in content):
+        elif isinstance(content, list) and all(
+            isinstance(block, dict) for block in content
+        ):
             messages += _turn(role, content, f"message {number}")
         else:
-            raise InvalidRequest(f"cannot read message {number}: its content must be a string or a list of blocks")
+            raise InvalidRequest(
+                f"cannot read message {number}: its content must be a string or a list "
+                "of blocks"
+            )
     return messages
 
 
 def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Return the messages of one turn: tool results first, then text with the calls it made."""
+    """Return the messages of one turn: tool results first, then text with the calls it
+    made.
+    """
     messages: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     for block in blocks:
         if block.get("type") == "tool_result":
             content = _text(block.get("content") or "", where)
-            messages.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
+            messages.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": block.get("tool_use_id"),
+                    "content": content,
+                }
+            )
         elif block.get("type") == "tool_use":
-            function = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {})}
-            calls.append({"id": block.get("id"), "type": "function", "function": function})
+            function = {
+                "name": block.get("name"),
+                "arguments": json.dumps(block.get("input") or {}),
+            }
+            calls.append(
+                {"id": block.get("id"), "type": "function", "function": function}
+            )
         elif block.get("type") not in ("thinking", "redacted_thinking"):
             texts.append(block)
     if texts or calls or not messages:
         content = texts if any(map(is_image, texts)) else _text(texts, where)
-        messages.append({"role": role, "content": content, **({"tool_calls": calls} if calls else {})})
+        messages.append(
+            {
+                "role": role,
+                "content": content,
+                **({"tool_calls": calls} if calls else {}),
+            }
+        )
     return messages
 
 
@@ -280,9 +403,22 @@ def _text(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise InvalidRequest(f"cannot read {where}: its content must be a string or a list of blocks")
+        raise InvalidRequest(
+            f"cannot read {where}: its content must be a string or a list of blocks"
+        )
     for block in content:
-        if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-            kind = block.get("type") if isinstance(block, dict) else type(block).__name__
-            raise InvalidRequest(f"cannot read {where}: a block of type {kind!r} is not served. Send text or images")
-    return "\n".join(block["text"] for block in content if not block["text"].startswith(BILLING))
+        if (
+            not isinstance(block, dict)
+            or block.get("type") != "text"
+            or not isinstance(block.get("text"), str)
+        ):
+            kind = (
+                block.get("type") if isinstance(block, dict) else type(block).__name__
+            )
+            raise InvalidRequest(
+                f"cannot read {where}: a block of type {kind!r} is not served. Send "
+                "text or images"
+            )
+    return "\n".join(
+        block["text"] for block in content if not block["text"].startswith(BILLING)
+    )

@@ -77,7 +77,10 @@ def _add_models(router: APIRouter, service: Service) -> None:
         usable = [name for name in names() if service.can_draft(name)]
         return {
             "object": "list",
-            "data": [described(service.name), *(described(f"{service.name}:{m}") for m in usable)],
+            "data": [
+                described(service.name),
+                *(described(f"{service.name}:{m}") for m in usable),
+            ],
         }
 
     @router.get("/v1/models/{name:path}", tags=["models"])
@@ -88,9 +91,13 @@ def _add_models(router: APIRouter, service: Service) -> None:
 
     @router.post("/load_model", tags=["models"], openapi_extra=takes(LoadBody))
     async def load_model(request: Request) -> Response:
-        """Say that the model is loaded, as `transformers chat` asks before it starts."""
+        """Say that the model is loaded, as `transformers chat` asks before it
+        starts.
+        """
         given = await content(request)
-        body = await service.texts.run(request.state.tenant, len(given), lambda _: parsed(given, LoadBody))
+        body = await service.texts.run(
+            request.state.tenant, len(given), lambda _: parsed(given, LoadBody)
+        )
         name, _ = service.resolve(body.model)
         ready = event({"status": "ready", "model": name, "cached": True})
         return StreamingResponse(iter([ready]), media_type="text/event-stream")
@@ -100,12 +107,22 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
     @router.post("/tokenize", tags=["tokens"], openapi_extra=takes(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """Return the token ids of a text or a chat."""
-        return Computed(service, await content(request), TokenizeBody, partial(_tokens, service.context))
+        return Computed(
+            service,
+            await content(request),
+            TokenizeBody,
+            partial(_tokens, service.context),
+        )
 
     @router.post("/detokenize", tags=["tokens"], openapi_extra=takes(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """Return the text of token ids."""
-        return Computed(service, await content(request), DetokenizeBody, partial(_text, service.llm.target.vocab))
+        return Computed(
+            service,
+            await content(request),
+            DetokenizeBody,
+            partial(_text, service.llm.target.vocab),
+        )
 
 
 def _add_state(router: APIRouter, service: Service) -> None:
@@ -120,7 +137,11 @@ def _add_state(router: APIRouter, service: Service) -> None:
     async def ready() -> Response:
         """Say whether new requests are accepted; 503 while the server stops."""
         if service.draining or not service.engine.alive:
-            raise ApiError(503, "cannot accept requests: the server stops. Send them to another", retry_after=5)
+            raise ApiError(
+                503,
+                "cannot accept requests: the server stops. Send them to another",
+                retry_after=5,
+            )
         return Json({"status": "ready"})
 
     @router.get("/version", tags=["server"])
@@ -130,10 +151,18 @@ def _add_state(router: APIRouter, service: Service) -> None:
 
     content = {"text/plain": {"schema": {"type": "string"}}}
 
-    @router.get("/metrics", tags=["server"], response_class=Response, responses={200: {"content": content}})
+    @router.get(
+        "/metrics",
+        tags=["server"],
+        response_class=Response,
+        responses={200: {"content": content}},
+    )
     async def metrics() -> Response:
         """Return Prometheus metrics."""
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            service.metrics.text(),
+            media_type="text/plain; version=0.0.4; charset=utf-8",
+        )
 
 
 def _tokens(context: int, body: TokenizeBody, requests: Requests) -> dict[str, Any]:
@@ -143,7 +172,11 @@ def _tokens(context: int, body: TokenizeBody, requests: Requests) -> dict[str, A
         tokens = requests.render(body.messages)
     else:
         tokens = requests.ids(body.prompt or "", special=body.add_special_tokens)
-    result: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
+    result: dict[str, Any] = {
+        "tokens": tokens,
+        "count": len(tokens),
+        "max_model_len": context,
+    }
     if body.return_token_strs:
         result["token_strs"] = requests.tokenizer.convert_ids_to_tokens(tokens)
     return result
@@ -151,5 +184,7 @@ def _tokens(context: int, body: TokenizeBody, requests: Requests) -> dict[str, A
 
 def _text(vocabulary: int, body: DetokenizeBody, requests: Requests) -> dict[str, Any]:
     if any(not 0 <= token < vocabulary for token in body.tokens):
-        raise InvalidRequest(f"cannot detokenize: token ids must be in [0, {vocabulary})")
+        raise InvalidRequest(
+            f"cannot detokenize: token ids must be in [0, {vocabulary})"
+        )
     return {"prompt": requests.tokenizer.decode(body.tokens)}

@@ -1,4 +1,6 @@
-"""Provides the items of OpenAI's responses: input items as messages, and output items with their events."""
+"""Provides the items of OpenAI's responses: input items as messages, and output items
+with their events.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from foreword.chats import is_image
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Choice, Shown
 from foreword.server.dialects.common import new_id
-from foreword.server.dialects.response_tools import Declared, declared, input_of, qualified
+from foreword.server.dialects.response_tools import (
+    Declared,
+    declared,
+    input_of,
+    qualified,
+)
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 
 Events = list[tuple[str, dict[str, Any]]]
@@ -19,11 +26,16 @@ Events = list[tuple[str, dict[str, Any]]]
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 """Kinds of content parts that hold text."""
 APART = ("reasoning", "additional_tools", "web_search_call")
-"""Kinds of input items that are no messages: reasoning and searches of earlier turns are not part of later prompts."""
+"""Kinds of input items that are no messages: reasoning and searches of earlier turns
+are not part of later prompts.
+"""
 
 
 def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return input items as chat messages. Raises InvalidRequest for an item that cannot be read."""
+    """Return input items as chat messages.
+
+    Raises InvalidRequest for an item that cannot be read.
+    """
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     messages: list[dict[str, Any]] = []
@@ -32,27 +44,49 @@ def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
         if kind == "message":
             role, content = item.get("role"), item.get("content")
             is_empty = content is None and role == "assistant"
-            messages.append({"role": role, "content": "" if is_empty else _content_of(content, number)})
+            messages.append(
+                {
+                    "role": role,
+                    "content": "" if is_empty else _content_of(content, number),
+                }
+            )
         elif kind in ("function_call", "custom_tool_call"):
-            given = json.dumps({"input": item.get("input")}) if kind == "custom_tool_call" else item.get("arguments")
-            function = {"name": qualified(item.get("name"), item.get("namespace")), "arguments": given}
+            given = (
+                json.dumps({"input": item.get("input")})
+                if kind == "custom_tool_call"
+                else item.get("arguments")
+            )
+            function = {
+                "name": qualified(item.get("name"), item.get("namespace")),
+                "arguments": given,
+            }
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(call)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             output = text_of(item.get("output"), number)
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+            messages.append(
+                {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
+            )
         elif kind not in APART:
-            raise InvalidRequest(f"cannot read input item {number}: the type {kind!r} is not supported. Send messages")
+            raise InvalidRequest(
+                f"cannot read input item {number}: the type {kind!r} is not supported. "
+                "Send messages"
+            )
     return messages
 
 
 def _content_of(content: Any, number: int) -> str | list[dict[str, Any]]:
-    """Return the content of a message: its text, or a list of parts if there are images."""
+    """Return the content of a message: its text, or a list of parts if there are
+    images.
+    """
     if not isinstance(content, list) or not any(map(is_image, content)):
         return text_of(content, number)
-    return [part if is_image(part) else {"type": "text", "text": text_of([part], number)} for part in content]
+    return [
+        part if is_image(part) else {"type": "text", "text": text_of([part], number)}
+        for part in content
+    ]
 
 
 def text_of(content: Any, number: int) -> str:
@@ -60,7 +94,10 @@ def text_of(content: Any, number: int) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise InvalidRequest(f"cannot read input item {number}: its content must be a string or a list of parts")
+        raise InvalidRequest(
+            f"cannot read input item {number}: its content must be a string or a list "
+            "of parts"
+        )
     parts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -70,7 +107,8 @@ def text_of(content: Any, number: int) -> str:
             parts.append(part["text"])
         else:
             raise InvalidRequest(
-                f"cannot read input item {number}: a part of type {kind!r} is not served. Send text or images"
+                f"cannot read input item {number}: a part of type {kind!r} is not "
+                "served. Send text or images"
             )
     return "".join(parts)
 
@@ -80,32 +118,56 @@ def choice_of(given: str | dict[str, Any] | None) -> object:
     kind = given.get("type") if isinstance(given, dict) else None
     if isinstance(given, dict) and kind in CALLABLE:
         return {"type": "function", "function": {"name": given.get("name")}}
-    if isinstance(given, dict) and kind == "allowed_tools" and isinstance(given.get("tools"), list):
-        tools = [choice_of(tool) for tool in given["tools"] if isinstance(tool, dict) and tool.get("type") in CALLABLE]
-        return {"type": kind, "allowed_tools": {"mode": given.get("mode"), "tools": tools}}
+    if (
+        isinstance(given, dict)
+        and kind == "allowed_tools"
+        and isinstance(given.get("tools"), list)
+    ):
+        tools = [
+            choice_of(tool)
+            for tool in given["tools"]
+            if isinstance(tool, dict) and tool.get("type") in CALLABLE
+        ]
+        return {
+            "type": kind,
+            "allowed_tools": {"mode": given.get("mode"), "tools": tools},
+        }
     return given or "auto"
 
 
 def as_chat(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body of responses in the fields of chat completions, to whose path Cursor sends it.
+    """Return a body of responses in the fields of chat completions, to whose path
+    Cursor sends it.
 
-    Free-form tools become functions. Raises ValueError for an input that cannot be read.
+    Free-form tools become functions. Raises ValueError for an input that cannot be
+    read.
     """
     items = given["input"]
-    if not isinstance(items, str) and not (isinstance(items, list) and all(isinstance(one, dict) for one in items)):
+    if not isinstance(items, str) and not (
+        isinstance(items, list) and all(isinstance(one, dict) for one in items)
+    ):
         raise ValueError("input must be a text or a list of items")
     fields = {
-        "tools": [tool.function for tool in declared(given.get("tools"), items).values()],
+        "tools": [
+            tool.function for tool in declared(given.get("tools"), items).values()
+        ],
         "tool_choice": choice_of(given.get("tool_choice")),
         "max_completion_tokens": given.get("max_output_tokens"),
         "reasoning_effort": _member(given.get("reasoning"), "effort"),
         "response_format": _member(given.get("text"), "format"),
     }
     kept = {name: value for name, value in fields.items() if value is not None}
-    return {**given, "tools": None, **kept, "messages": conversation_of(items, given.get("instructions"))}
+    return {
+        **given,
+        "tools": None,
+        **kept,
+        "messages": conversation_of(items, given.get("instructions")),
+    }
 
 
-def conversation_of(items: str | list[dict[str, Any]], instructions: str | None) -> list[dict[str, Any]]:
+def conversation_of(
+    items: str | list[dict[str, Any]], instructions: str | None
+) -> list[dict[str, Any]]:
     """Return instructions and input items as chat messages."""
     system = [{"role": "system", "content": instructions}] if instructions else []
     return [*system, *messages_of(items)]
@@ -117,7 +179,9 @@ def _member(given: Any, name: str) -> Any:
 
 CALLS = ("function_call", "custom_tool_call")
 CALLABLE = ("function", "custom")
-"""Kinds of tools that a choice may name; those that only a hosted model has are left out."""
+"""Kinds of tools that a choice may name; those that only a hosted model has are left
+out.
+"""
 
 
 @dataclass(slots=True)
@@ -156,21 +220,38 @@ class Item:
             return {"type": self.kind, "id": self.id, "status": self.status, **call}
         if self.kind == "reasoning":
             content = [{"type": "reasoning_text", "text": self.content}]
-            return {"type": self.kind, "id": self.id, "summary": [], "content": content, "status": self.status}
+            return {
+                "type": self.kind,
+                "id": self.id,
+                "summary": [],
+                "content": content,
+                "status": self.status,
+            }
         content = [] if self.status == "in_progress" else [_part(self.content)]
-        return {"type": self.kind, "id": self.id, "status": self.status, "role": "assistant", "content": content}
+        return {
+            "type": self.kind,
+            "id": self.id,
+            "status": self.status,
+            "role": "assistant",
+            "content": content,
+        }
 
     def _called(self) -> dict[str, Any]:
         """Return what the tool is called with."""
         if self.kind == "custom_tool_call":
             return {"input": input_of(self.content)}
-        return {"arguments": self.content, **({"namespace": self.namespace} if self.namespace else {})}
+        return {
+            "arguments": self.content,
+            **({"namespace": self.namespace} if self.namespace else {}),
+        }
 
     def opened(self) -> Events:
         """Return the events that open the item."""
         events: Events = [("response.output_item.added", {"item": self.written})]
         if self.kind == "message":
-            events.append(("response.content_part.added", {**self._place, "part": _part("")}))
+            events.append(
+                ("response.content_part.added", {**self._place, "part": _part("")})
+            )
         return events
 
     def push(self, event: Shown) -> Events:
@@ -186,13 +267,20 @@ class Item:
         if self.kind == "custom_tool_call":
             return []  # its text is inside of JSON, and is sent when that ends
         if self.kind == "function_call":
-            return [("response.function_call_arguments.delta", {"item_id": self.id, "delta": added})]
+            return [
+                (
+                    "response.function_call_arguments.delta",
+                    {"item_id": self.id, "delta": added},
+                )
+            ]
         name = "output_text" if self.kind == "message" else "reasoning_text"
         more = {"logprobs": []} if self.kind == "message" else {}
         return [(f"response.{name}.delta", {**self._place, "delta": added, **more})]
 
     def closed(self, status: str = "completed") -> Events:
-        """Return the events that close the item; it is "incomplete" if the answer was cut off inside of it."""
+        """Return the events that close the item; it is "incomplete" if the answer was
+        cut off inside of it.
+        """
         self.status = status
         done = ("response.output_item.done", {"item": self.written})
         if self.kind == "function_call":
@@ -201,12 +289,23 @@ class Item:
         if self.kind == "custom_tool_call":
             text, place = input_of(self.content), {"item_id": self.id}
             delta = ("response.custom_tool_call_input.delta", {**place, "delta": text})
-            return [delta, ("response.custom_tool_call_input.done", {**place, "input": text}), done]
+            return [
+                delta,
+                ("response.custom_tool_call_input.done", {**place, "input": text}),
+                done,
+            ]
         if self.kind == "reasoning":
-            return [("response.reasoning_text.done", {**self._place, "text": self.content}), done]
+            return [
+                ("response.reasoning_text.done", {**self._place, "text": self.content}),
+                done,
+            ]
         text = {**self._place, "text": self.content, "logprobs": []}
         part = {**self._place, "part": _part(self.content)}
-        return [("response.output_text.done", text), ("response.content_part.done", part), done]
+        return [
+            ("response.output_text.done", text),
+            ("response.content_part.done", part),
+            done,
+        ]
 
     @property
     def _place(self) -> dict[str, Any]:
@@ -235,13 +334,25 @@ def _call(name: str, call_id: str, index: int, tools: Mapping[str, Declared]) ->
     tool = tools.get(name)
     if tool is None:
         return Item("function_call", new_id("fc_"), name, call_id, index=index)
-    kind, prefix = ("custom_tool_call", "ctc_") if tool.is_custom else ("function_call", "fc_")
+    kind, prefix = (
+        ("custom_tool_call", "ctc_") if tool.is_custom else ("function_call", "fc_")
+    )
     namespace = None if tool.name == tool.about["name"] else tool.namespace
-    return Item(kind, new_id(prefix), tool.about["name"], call_id, index=index, namespace=namespace)
+    return Item(
+        kind,
+        new_id(prefix),
+        tool.about["name"],
+        call_id,
+        index=index,
+        namespace=namespace,
+    )
 
 
 def items_of(choice: Choice, tools: Mapping[str, Declared], status: str) -> list[Item]:
-    """Return the items of an ended choice: its reasoning, its text and its calls. `status` is that of the last one."""
+    """Return the items of an ended choice: its reasoning, its text and its calls.
+
+    `status` is that of the last one.
+    """
     items: list[Item] = []
     if choice.reasoning:
         items.append(Item("reasoning", new_id("rs_"), content=choice.reasoning))

@@ -1,4 +1,6 @@
-"""Provides OpenAI's responses, the API that agents such as Codex use: POST /v1/responses. Nothing is stored."""
+"""Provides OpenAI's responses, the API that agents such as Codex use: POST
+/v1/responses. Nothing is stored.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Messages, Sampled, Tools
-from foreword.server.dialects.response_items import Item, choice_of, conversation_of, items_of, next_item
+from foreword.server.dialects.response_items import (
+    Item,
+    choice_of,
+    conversation_of,
+    items_of,
+    next_item,
+)
 from foreword.server.dialects.response_tools import declared, echoed
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
@@ -53,12 +61,17 @@ class ResponsesBody(Sampled):
         if self.previous_response_id:
             raise ApiError(
                 400,
-                "cannot continue 'previous_response_id': this server stores no responses. Send the whole input",
+                "cannot continue 'previous_response_id': this server stores no "
+                "responses. Send the whole input",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
         if self.background:
-            raise ApiError(400, "cannot run in the background: this server stores no responses", param="background")
+            raise ApiError(
+                400,
+                "cannot run in the background: this server stores no responses",
+                param="background",
+            )
 
 
 class ResponsesDialect:
@@ -74,21 +87,33 @@ class ResponsesDialect:
 
     @staticmethod
     def call(body: ResponsesBody, translator: Translator) -> Call:
-        """Translate a body. Raises ApiError or InvalidRequest for one that cannot be served."""
+        """Translate a body.
+
+        Raises ApiError or InvalidRequest for one that cannot be served.
+        """
         body.check()
         messages = conversation_of(body.input, body.instructions)
         if not messages:
-            raise InvalidRequest("cannot answer: the input is empty. Give a text or a list of items")
+            raise InvalidRequest(
+                "cannot answer: the input is empty. Give a text or a list of items"
+            )
         chat = Chat(
             messages=messages,
-            tools=[tool.function for tool in declared(body.tools, body.input).values()] or None,
+            tools=[tool.function for tool in declared(body.tools, body.input).values()]
+            or None,
             tool_choice=choice_of(body.tool_choice),
             parallel=body.parallel_tool_calls is not False,
-            options={"reasoning_effort": effort} if (effort := (body.reasoning or {}).get("effort")) else {},
+            options={"reasoning_effort": effort}
+            if (effort := (body.reasoning or {}).get("effort"))
+            else {},
         )
         sampling = constraint((body.text or {}).get("format"), body.model_extra)
         return translator.chat(
-            body, chat, max_tokens=body.max_output_tokens, stream=bool(body.stream), sampling=sampling
+            body,
+            chat,
+            max_tokens=body.max_output_tokens,
+            stream=bool(body.stream),
+            sampling=sampling,
         )
 
     def whole(self, answer: Answer) -> dict[str, Any]:
@@ -98,15 +123,23 @@ class ResponsesDialect:
         return self._response(answer, status)
 
     def _response(self, answer: Answer, status: str) -> dict[str, Any]:
-        body, params, done = self._body, answer.call.params, status in ("completed", "incomplete")
+        body = self._body
+        params = answer.call.params
+        done = status in ("completed", "incomplete")
         usage = {
             "input_tokens": answer.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": answer.cached_tokens,
+                "cache_write_tokens": 0,
+            },
             "output_tokens": answer.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
             "total_tokens": answer.prompt_tokens + answer.completion_tokens,
         }
-        measured = {"metrics": {"speculative_decoding": speculation(answer)}, "timings": timings(answer)}
+        measured = {
+            "metrics": {"speculative_decoding": speculation(answer)},
+            "timings": timings(answer),
+        }
         measured |= rounds(answer, answer.choices[0])
         return {
             "id": self._id,
@@ -116,7 +149,9 @@ class ResponsesDialect:
             "status": status,
             "background": False,
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "incomplete_details": {"reason": "max_output_tokens"}
+            if status == "incomplete"
+            else None,
             "model": answer.call.model,
             "output": [item.written for item in self._items],
             "parallel_tool_calls": body.parallel_tool_calls is not False,
@@ -126,7 +161,10 @@ class ResponsesDialect:
             "frequency_penalty": params.frequency_penalty,
             "top_logprobs": 0,
             "max_tool_calls": None,
-            "text": {**(body.text or {}), "format": (body.text or {}).get("format") or {"type": "text"}},
+            "text": {
+                **(body.text or {}),
+                "format": (body.text or {}).get("format") or {"type": "text"},
+            },
             "tool_choice": body.tool_choice or "auto",
             "tools": [echoed(tool) for tool in body.tools or ()],
             "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
@@ -146,7 +184,9 @@ class ResponsesDialect:
         """Return the events that open a response."""
         self._answer = answer
         opened = self._response(answer, "in_progress")
-        return self._event("response.created", response=opened) + self._event("response.in_progress", response=opened)
+        return self._event("response.created", response=opened) + self._event(
+            "response.in_progress", response=opened
+        )
 
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
@@ -156,7 +196,9 @@ class ResponsesDialect:
                 written += self._close() + self._open(one)
             written += self._events(self._items[-1].push(one))
         if delta.round is not None:
-            written += self._event("response.speculation", speculation=delta.round.as_json())
+            written += self._event(
+                "response.speculation", speculation=delta.round.as_json()
+            )
         return written
 
     def _open(self, one: Shown) -> bytes:
@@ -168,7 +210,9 @@ class ResponsesDialect:
 
     def _events(self, several: list[tuple[str, dict[str, Any]]]) -> bytes:
         place = len(self._items) - 1
-        return b"".join(self._event(name, output_index=place, **fields) for name, fields in several)
+        return b"".join(
+            self._event(name, output_index=place, **fields) for name, fields in several
+        )
 
     def _event(self, name: str, /, **fields: Any) -> bytes:
         data = {"type": name, "sequence_number": self._count, **fields}
@@ -180,14 +224,19 @@ class ResponsesDialect:
         status = _status(answer.choices[0])
         written = b"" if self._items else self._open(Text(""))
         written += self._close(status)
-        return written + self._event(f"response.{status}", response=self._response(answer, status))
+        return written + self._event(
+            f"response.{status}", response=self._response(answer, status)
+        )
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event of an error in a stream."""
         fault = {"code": "server_error", "message": str(error)}
         if self._answer is None:
             return self._event("error", param=None, **fault)
-        return self._event("response.failed", response={**self._response(self._answer, "failed"), "error": fault})
+        return self._event(
+            "response.failed",
+            response={**self._response(self._answer, "failed"), "error": fault},
+        )
 
 
 def _status(choice: Choice) -> str:

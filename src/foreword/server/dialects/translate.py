@@ -1,4 +1,6 @@
-"""Provides the translation of a request to a call: prompts as tokens, sampling parameters, and the output's parser."""
+"""Provides the translation of a request to a call: prompts as tokens, sampling
+parameters, and the output's parser.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ class Translator:
 
     def __init__(self, service: Service, tenant: str, requests: Requests) -> None:
         """`requests`: the builder of requests of the thread that translates."""
-        self._service, self._tenant, self.requests = service, tenant, requests
+        self._service = service
+        self._tenant = tenant
+        self.requests = requests
         self.tokenizer: Any = requests.tokenizer
         self.name = service.name
         self.dtype = str(service.llm.target.dtype).removeprefix("torch.")
@@ -93,13 +97,25 @@ class Translator:
         stream: bool = False,
         sampling: Mapping[str, Any] = NOTHING,
     ) -> Call:
-        """Return the call of a conversation. `sampling`: parameters that the API names otherwise, or None."""
+        """Return the call of a conversation.
+
+        `sampling`: parameters that the API names otherwise, or None.
+        """
         if max_tokens == 0:
-            raise ApiError(400, "max_tokens must be 1 or more, or left out, got 0", param="max_tokens")
+            raise ApiError(
+                400,
+                "max_tokens must be 1 or more, or left out, got 0",
+                param="max_tokens",
+            )
         prompt = self.render(chat)
         parser, constraint = self._output(chat, prompt, sampling)
         return self.text(
-            body, [prompt], max_tokens=max_tokens, stream=stream, sampling={**sampling, **constraint}, parser=parser
+            body,
+            [prompt],
+            max_tokens=max_tokens,
+            stream=stream,
+            sampling={**sampling, **constraint},
+            parser=parser,
         )
 
     def render(self, chat: Chat) -> list[int]:
@@ -110,9 +126,12 @@ class Translator:
             role = message.get("role")
             if not isinstance(role, str) or role not in known:
                 raise InvalidRequest(
-                    f"cannot read message {number}: there is no role {role!r}. Use one of {', '.join(sorted(known))}"
+                    f"cannot read message {number}: there is no role {role!r}. Use one "
+                    f"of {', '.join(sorted(known))}"
                 )
-        return self.requests.render(chat.messages, self._tools(chat), chat.options or None)
+        return self.requests.render(
+            chat.messages, self._tools(chat), chat.options or None
+        )
 
     @staticmethod
     def _tools(chat: Chat) -> List[dict[str, Any]] | None:
@@ -122,21 +141,39 @@ class Translator:
     def _output(
         self, chat: Chat, prompt: list[int], sampling: Mapping[str, Any]
     ) -> tuple[Callable[[], OutputParser], dict[str, Any]]:
-        """Return how the output is parsed, and the sampling parameters that make it so."""
+        """Return how the output is parsed, and the sampling parameters that
+        make it so.
+        """
         settings, tools = self._service.settings, self._tools(chat)
         template = template_of(self.tokenizer.chat_template, tools=bool(tools))
         style: Format | None = None
         if tools:
-            style = named_format(settings.tool_format) if settings.tool_format else format_of(template)
+            style = (
+                named_format(settings.tool_format)
+                if settings.tool_format
+                else format_of(template)
+            )
             if style is None:
                 raise InvalidRequest(
-                    "cannot use tools: the chat template writes calls in a format that is not known. "
+                    "cannot use tools: the chat template writes calls in a format that "
+                    "is not known. "
                     "Start the server with '--tool-format'"
                 )
-        tags = named_reasoning(settings.reasoning) if settings.reasoning else reasoning_of(template)
-        functions, special = functions_of(tools), frozenset(self.tokenizer.all_special_tokens)
-        opened = tags is not None and tags.opened_by(self.tokenizer.decode(prompt[-TAIL:]))
-        given: dict[str, Any] = {"skip_special_tokens": False} if has_special_tags(special, style, tags) else {}
+        tags = (
+            named_reasoning(settings.reasoning)
+            if settings.reasoning
+            else reasoning_of(template)
+        )
+        functions = functions_of(tools)
+        special = frozenset(self.tokenizer.all_special_tokens)
+        opened = tags is not None and tags.opened_by(
+            self.tokenizer.decode(prompt[-TAIL:])
+        )
+        given: dict[str, Any] = (
+            {"skip_special_tokens": False}
+            if has_special_tags(special, style, tags)
+            else {}
+        )
         if style is not None and not any(sampling.get(name) for name in CONSTRAINTS):
             tag = structural_tag(
                 style,
@@ -148,8 +185,17 @@ class Translator:
                 special=special,
             )
             given |= {"structural_tag": tag} if tag is not None else {}
-        _, allowed = allowed_tools(chat.tool_choice, functions) if functions else (None, ())
-        parser = partial(OutputParser, style, allowed, reasoning=tags, in_reasoning=opened, parallel=chat.parallel)
+        _, allowed = (
+            allowed_tools(chat.tool_choice, functions) if functions else (None, ())
+        )
+        parser = partial(
+            OutputParser,
+            style,
+            allowed,
+            reasoning=tags,
+            in_reasoning=opened,
+            parallel=chat.parallel,
+        )
         return parser, given
 
     def text(
@@ -163,21 +209,30 @@ class Translator:
         sampling: Mapping[str, Any] = NOTHING,
         parser: Callable[[], OutputParser] = OutputParser,
     ) -> Call:
-        """Return the call of prompts. `max_tokens` None: what the context still holds; 0: only scores."""
+        """Return the call of prompts.
+
+        `max_tokens` None: what the context still holds; 0: only scores.
+        """
         name, suffix = self._service.resolve(body.model)
         drafting = speculation(body.speculative, suffix, body.prediction is not None)
         longest = max(map(len, prompts))
         room = self._service.room(longest)
         if room < 1:
             raise ContextExceeded(
-                f"cannot run this request: the prompt has {longest} tokens and this server's context is "
+                f"cannot run this request: the prompt has {longest} tokens and this "
+                "server's context is "
                 f"{self._service.context}, with room for an answer. Shorten the prompt"
             )
         if max_tokens is not None and max_tokens < -1:
-            raise ApiError(400, f"max_tokens must be 1 or more, -1 or left out, got {max_tokens}", param="max_tokens")
+            raise ApiError(
+                400,
+                f"max_tokens must be 1 or more, -1 or left out, got {max_tokens}",
+                param="max_tokens",
+            )
         if max_tokens == -1:  # clients of llama.cpp send it for no limit
             max_tokens = None
-        # A longer answer could not be given either way, and clients ask for their usual model's limit.
+        # A longer answer could not be given either way, and clients ask for their usual
+        # model's limit.
         limit = min(max_tokens or room, room)
         own = {**sampling, "max_tokens": limit, "tenant": self._tenant, **drafting}
         _, params = self.requests.read(prompts[0], build(body.sampling(**own)))

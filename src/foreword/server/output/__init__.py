@@ -1,4 +1,6 @@
-"""Outputs: text to events (reasoning, content, tool calls), and grammars that force tool calls."""
+"""Outputs: text to events (reasoning, content, tool calls), and grammars that force
+tool calls.
+"""
 
 from foreword.server.output.choice import allowed_tools, structural_tag
 from foreword.server.output.events import (
@@ -11,10 +13,20 @@ from foreword.server.output.events import (
     ToolCallEnd,
     merged,
 )
-from foreword.server.output.formats import FORMATS, format_of, has_special_tags, named_format
+from foreword.server.output.formats import (
+    FORMATS,
+    format_of,
+    has_special_tags,
+    named_format,
+)
 from foreword.server.output.formats.base import Format
 from foreword.server.output.parser import OutputParser
-from foreword.server.output.reasoning import REASONING, ReasoningTags, named_reasoning, reasoning_of
+from foreword.server.output.reasoning import (
+    REASONING,
+    ReasoningTags,
+    named_reasoning,
+    reasoning_of,
+)
 
 __all__ = [
     "FORMATS",

@@ -1,4 +1,6 @@
-"""Calls as they are read: their events, and the grammar of the JSON object that most formats put a call into."""
+"""Calls as they are read: their events, and the grammar of the JSON object that most
+formats put a call into.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from foreword.server.output import json_text
-from foreword.server.output.events import Event, Markup, ToolArguments, ToolCall, ToolCallEnd
+from foreword.server.output.events import (
+    Event,
+    Markup,
+    ToolArguments,
+    ToolCall,
+    ToolCallEnd,
+)
 from foreword.server.output.reader import Mismatch, Reader, Reading
 
 NAME = '"name"'
@@ -28,15 +36,22 @@ def call_id() -> str:
 class Calls:
     """Writer of the calls of one output.
 
-    schemas: the JSON schema of each tool's arguments, by name.  parallel: whether a second call may follow.
+    schemas: the JSON schema of each tool's arguments, by name. parallel: whether a
+    second call may follow.
     """
 
     def __init__(
-        self, reader: Reader, schemas: Mapping[str, Mapping[str, object]], parallel: bool, new_id: Callable[[], str]
+        self,
+        reader: Reader,
+        schemas: Mapping[str, Mapping[str, object]],
+        parallel: bool,
+        new_id: Callable[[], str],
     ) -> None:
         self.reader, self.schemas = reader, schemas
         self._names = {
-            text: name for name in schemas for text in (json.dumps(name), json.dumps(name, ensure_ascii=False))
+            text: name
+            for name in schemas
+            for text in (json.dumps(name), json.dumps(name, ensure_ascii=False))
         }
         self._parallel, self._new_id = parallel, new_id
         self._count = 0
@@ -71,7 +86,9 @@ class Calls:
             raise LastCall
 
     def arguments(self, name: str) -> Reading[None]:
-        """Begin a call and read the JSON object of its arguments, fragment by fragment."""
+        """Begin a call and read the JSON object of its arguments, fragment by
+        fragment.
+        """
         if (yield from self.reader.peek()) != "{":
             raise Mismatch
         self.begin(name)
@@ -92,7 +109,9 @@ class Calls:
         yield from reader.literal(bracket)
 
     def opened(self) -> Reading[None]:
-        """Read {"name": …, "arguments": {…}} after its brace, in any order; a missing brace at its end is forgiven."""
+        """Read {"name": …, "arguments": {…}} after its brace, in any order; a missing
+        brace at its end is forgiven.
+        """
         self.closing = False
         yield from self.reader.space()
         key = yield from self.reader.one_of(KEYS)
@@ -101,7 +120,9 @@ class Calls:
     def rest(self, key: str) -> Reading[None]:
         """Read the rest of a call object, after its first key."""
         reader = self.reader
-        name, start, stop = "", 0, 0
+        name = ""
+        start = 0
+        stop = 0
         seen: set[str] = set()
         while True:
             kind = NAME if key == NAME else ARGUMENTS[0] if key in ARGUMENTS else key

@@ -1,4 +1,6 @@
-"""What an output consists of: content, reasoning, tool calls, and the markup around them."""
+"""What an output consists of: content, reasoning, tool calls, and the markup around
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """Tags and punctuation that frame reasoning and calls, not to be shown; kept so that no character is lost."""
+    """Tags and punctuation that frame reasoning and calls, not to be shown; kept so
+    that no character is lost.
+    """
 
     text: str
 
@@ -38,7 +42,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolArguments:
-    """A fragment of the JSON text of a call's arguments; `text` is the output that it was read from, mostly equal."""
+    """A fragment of the JSON text of a call's arguments; `text` is the output that it
+    was read from, mostly equal.
+    """
 
     index: int
     json: str
@@ -47,7 +53,10 @@ class ToolArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """The end of a call's arguments. Not `complete`: they broke off, or were no JSON from here on."""
+    """The end of a call's arguments.
+
+    Not `complete`: they broke off, or were no JSON from here on.
+    """
 
     index: int
     complete: bool
@@ -61,8 +70,14 @@ def merged(events: Iterable[Event]) -> list[Event]:
     joined: list[Event] = []
     for event in events:
         last = joined[-1] if joined else None
-        if isinstance(event, ToolArguments) and isinstance(last, ToolArguments) and event.index == last.index:
-            joined[-1] = replace(last, json=last.json + event.json, text=last.text + event.text)
+        if (
+            isinstance(event, ToolArguments)
+            and isinstance(last, ToolArguments)
+            and event.index == last.index
+        ):
+            joined[-1] = replace(
+                last, json=last.json + event.json, text=last.text + event.text
+            )
         elif (
             isinstance(event, Text | Reasoning | Markup)
             and isinstance(last, Text | Reasoning | Markup)

@@ -1,4 +1,6 @@
-"""The parser of one output: reasoning, content and tool calls, from committed text as it arrives."""
+"""The parser of one output: reasoning, content and tool calls, from committed text as
+it arrives.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ from foreword.server.output.reasoning import ReasoningTags
 class OutputParser:
     """Incremental parser: `push` text, then `finish`; both return events.
 
-    All events together are the output: the `text` of Text, Reasoning, Markup and ToolArguments, concatenated, is the
-    text that was pushed. The joined events (`merged`) do not depend on how it was cut.
+    All events together are the output: the `text` of Text, Reasoning, Markup and
+    ToolArguments, concatenated, is the text that was pushed. The joined events
+    (`merged`) do not depend on how it was cut.
 
-    format: None reads no calls.  functions: a call of another one is content.  reasoning: its tags, None reads none.
-    in_reasoning: whether the prompt has opened reasoning.  parallel: False stops after the first call.
+    format: None reads no calls. functions: a call of another one is content. reasoning:
+    its tags, None reads none. in_reasoning: whether the prompt has opened reasoning.
+    parallel: False stops after the first call.
     """
 
     def __init__(
@@ -44,7 +48,9 @@ class OutputParser:
         )
         self._kind: Callable[[str], Event] = Text
         self.stopped = False
-        """Whether the only call that was allowed has ended: later text is dropped, so generation may end."""
+        """Whether the only call that was allowed has ended: later text is dropped, so
+        generation may end.
+        """
         self._grammar = self._run(in_reasoning)
         next(self._grammar)
 
@@ -56,7 +62,11 @@ class OutputParser:
         return self._taken()
 
     def finish(self) -> list[Event]:
-        """End the output. What is held becomes content or reasoning; what can only close a call becomes markup."""
+        """End the output.
+
+        What is held becomes content or reasoning; what can only close a call becomes
+        markup.
+        """
         if not self.stopped:
             self._grammar.close()
             with suppress(LastCall):
@@ -83,9 +93,14 @@ class OutputParser:
             self.stopped = True
 
     def _until(
-        self, kind: Callable[[str], Event], tags: Sequence[str], read: Callable[[], Reading[bool]]
+        self,
+        kind: Callable[[str], Event],
+        tags: Sequence[str],
+        read: Callable[[], Reading[bool]],
     ) -> Reading[bool]:
-        """Read text as `kind` until `read` succeeds, which can only begin with one of the tags; return its result."""
+        """Read text as `kind` until `read` succeeds, which can only begin with one of
+        the tags; return its result.
+        """
         reader, plain = self._reader, _plain(tags)
         self._kind = kind
         while True:
@@ -109,7 +124,10 @@ class OutputParser:
                 return result
 
     def _open(self) -> Reading[bool]:
-        """Read the calls after an opener, or the tag of reasoning. Returns whether reasoning begins."""
+        """Read the calls after an opener, or the tag of reasoning.
+
+        Returns whether reasoning begins.
+        """
         opener = yield from self._reader.one_of(self._openers)
         if self._format is None or opener not in self._format.openers:
             return True
@@ -130,7 +148,9 @@ class OutputParser:
 
 
 def _plain(tags: Sequence[str]) -> re.Pattern[str]:
-    """Return the pattern of characters that can neither begin a tag nor be the white space before one."""
+    """Return the pattern of characters that can neither begin a tag nor be the white
+    space before one.
+    """
     if not tags:
         return re.compile(".+", re.DOTALL)
     return re.compile(f"[^{re.escape(SPACE + ''.join(tag[0] for tag in tags))}]+")

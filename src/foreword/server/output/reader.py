@@ -1,6 +1,8 @@
-"""Reading of text that arrives in pieces: grammars are generators, which pause where the text so far ends.
+"""Reading of text that arrives in pieces: grammars are generators, which pause where
+the text so far ends.
 
-A grammar decides character by character, so its events do not depend on where the pieces were cut.
+A grammar decides character by character, so its events do not depend on where the
+pieces were cut.
 """
 
 from __future__ import annotations
@@ -20,20 +22,26 @@ _SPACE = re.compile(f"[{SPACE}]+")
 
 
 class Mismatch(Exception):
-    """Text that the grammar does not expect. The character is still unread, those before it are held."""
+    """Text that the grammar does not expect.
+
+    The character is still unread, those before it are held.
+    """
 
 
 class Reader:
     """Text as it arrives, and the events it becomes.
 
-    Characters that were read are held until `flush` turns them into an event. Where `live` is set, a pause does so.
+    Characters that were read are held until `flush` turns them into an event. Where
+    `live` is set, a pause does so.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.held = ""
         self.live: Callable[[str], Event] | None = None
-        self._text, self._at, self._forgotten = "", 0, 0
+        self._text = ""
+        self._at = 0
+        self._forgotten = 0
 
     @property
     def position(self) -> int:
@@ -69,7 +77,9 @@ class Reader:
         self._at += 1
 
     def take_run(self, pattern: re.Pattern[str]) -> None:
-        """Read what matches of the text that has arrived: for patterns that repeat one class of characters."""
+        """Read what matches of the text that has arrived: for patterns that repeat one
+        class of characters.
+        """
         match = pattern.match(self._text, self._at)
         if match:
             self.held += match.group()

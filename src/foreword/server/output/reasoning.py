@@ -15,7 +15,9 @@ class ReasoningTags:
     close: str
 
     def opened_by(self, prompt: str) -> bool:
-        """Return whether the text of a prompt ends in the opening tag, so that the output begins as reasoning."""
+        """Return whether the text of a prompt ends in the opening tag, so that the
+        output begins as reasoning.
+        """
         return prompt.rstrip().endswith(self.open)
 
 
@@ -28,11 +30,17 @@ REASONING = {
 
 def reasoning_of(template: str | None) -> ReasoningTags | None:
     """Return the tags that a chat template names; None without reasoning."""
-    return next((tags for tags in REASONING.values() if template and tags.close in template), None)
+    return next(
+        (tags for tags in REASONING.values() if template and tags.close in template),
+        None,
+    )
 
 
 def named_reasoning(name: str) -> ReasoningTags:
     """Return tags by name. Raises InvalidRequest for an unknown name."""
     if name not in REASONING:
-        raise InvalidRequest(f"cannot use the reasoning tags {name!r}: unknown. Use one of {', '.join(REASONING)}")
+        raise InvalidRequest(
+            f"cannot use the reasoning tags {name!r}: unknown. Use one of "
+            f"{', '.join(REASONING)}"
+        )
     return REASONING[name]

@@ -1,4 +1,6 @@
-"""On-policy data: continuations written by the drafter in training (DistillSpec, Zhou et al. 2024)."""
+"""On-policy data: continuations written by the drafter in training (DistillSpec, Zhou
+et al. 2024).
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,30 @@ SLOTS = 16
 
 
 class Writer:
-    """Writer of continuations by a model in training. A function of weights, prompts and seed."""
+    """Writer of continuations by a model in training.
 
-    def __init__(self, hf: HFModel, eos: frozenset[int], temperature: float = 1.0) -> None:
-        self.hf, self.eos, self.temperature = hf, eos, temperature
+    A function of weights, prompts and seed.
+    """
+
+    def __init__(
+        self, hf: HFModel, eos: frozenset[int], temperature: float = 1.0
+    ) -> None:
+        self.hf = hf
+        self.eos = eos
+        self.temperature = temperature
         self._capability: Capability | None = None
 
     def rewrite(self, blocks: Block, seed: int) -> Block:
-        """Replace the answers by the model's own, each no longer than the one it replaces.
+        """Replace the answers by the model's own, each no longer than the one it
+        replaces.
 
-        Takes and returns [batch, length]. Of a conversation the first answer is rewritten and later turns are dropped.
+        Takes and returns [batch, length]. Of a conversation the first answer is
+        rewritten and later turns are dropped.
         """
-        rows = [Block(*row).pieces for row in zip(blocks.tokens, blocks.positions, blocks.learnt, strict=True)]
+        rows = [
+            Block(*row).pieces
+            for row in zip(blocks.tokens, blocks.positions, blocks.learnt, strict=True)
+        ]
         pieces = [piece for row in rows for piece in row]
         written = iter(self._continue(pieces, seed))
         length = blocks.tokens.shape[1]
@@ -41,23 +55,38 @@ class Writer:
         with borrow(self.hf, self._capability) as model:
             self._capability = model.capability
             engine = Engine(
-                model, method(PLAIN).load(None, model, None), rule("match"), FixedBudget(0), Scheduler(slots=SLOTS)
+                model,
+                method(PLAIN).load(None, model, None),
+                rule("match"),
+                FixedBudget(0),
+                Scheduler(slots=SLOTS),
             )
             sequences: list[Sequence] = []
             for number, prompt, piece in zip(count(), prompts, pieces, strict=False):
-                params = SamplingParams(temperature=self.temperature, max_tokens=len(piece) - prompt)
+                params = SamplingParams(
+                    temperature=self.temperature, max_tokens=len(piece) - prompt
+                )
                 tokens = piece.tokens[:prompt]
-                sequences.append(Sequence(number, tokens, prompt, params, seed * 4_093 + number, self.eos))
+                sequences.append(
+                    Sequence(
+                        number, tokens, prompt, params, seed * 4_093 + number, self.eos
+                    )
+                )
                 engine.add(sequences[-1])
             while not engine.idle:
                 engine.step()
         return [
-            Piece(list(sequence.tokens), [place >= sequence.prompt for place in range(len(sequence.tokens))])
+            Piece(
+                list(sequence.tokens),
+                [place >= sequence.prompt for place in range(len(sequence.tokens))],
+            )
             for sequence in sequences
         ]
 
 
 def _prompt(piece: Piece) -> int:
-    """Return the tokens before the first learnt one; a quarter of a text, which is learnt from its beginning."""
+    """Return the tokens before the first learnt one; a quarter of a text, which is
+    learnt from its beginning.
+    """
     first = piece.learnt.index(True)
     return first if first > 1 else max(1, len(piece) // 4)

@@ -1,4 +1,6 @@
-"""Records as tokens, packed into blocks of fixed length: which tokens are learnt, and the order of the blocks."""
+"""Records as tokens, packed into blocks of fixed length: which tokens are learnt, and
+the order of the blocks.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Pieces side by side, padded; each is read on its own, since its positions start at 0."""
+    """Pieces side by side, padded; each is read on its own, since its positions start
+    at 0.
+    """
 
     tokens: Int[Tensor, "*batch length"]
     positions: Int[Tensor, "*batch length"]
@@ -39,25 +43,41 @@ class Block:
 
     @classmethod
     def of(cls, pieces: List[Piece], length: int) -> Block:
-        """Return one block; the pieces must fit. Padding is a piece of its own with nothing to learn."""
+        """Return one block; the pieces must fit.
+
+        Padding is a piece of its own with nothing to learn.
+        """
         rest = length - sum(map(len, pieces))
         padding = [Piece([0] * rest, [False] * rest)] if rest else []
-        positions = torch.cat([torch.arange(len(piece)) for piece in (*pieces, *padding)])
+        positions = torch.cat(
+            [torch.arange(len(piece)) for piece in (*pieces, *padding)]
+        )
         tokens = [token for piece in (*pieces, *padding) for token in piece.tokens]
-        learnt = torch.tensor([flag for piece in (*pieces, *padding) for flag in piece.learnt], dtype=torch.bool)
+        learnt = torch.tensor(
+            [flag for piece in (*pieces, *padding) for flag in piece.learnt],
+            dtype=torch.bool,
+        )
         return cls(torch.tensor(tokens), positions, learnt & (positions > 0))
 
     @property
     def pieces(self) -> list[Piece]:
         """The pieces of a single block, except those with nothing to learn."""
-        starts = [*torch.nonzero(self.positions == 0).flatten().tolist(), len(self.tokens)]
+        starts = [
+            *torch.nonzero(self.positions == 0).flatten().tolist(),
+            len(self.tokens),
+        ]
         spans = [slice(start, end) for start, end in pairwise(starts)]
-        cut = [Piece(self.tokens[span].tolist(), self.learnt[span].tolist()) for span in spans]
+        cut = [
+            Piece(self.tokens[span].tolist(), self.learnt[span].tolist())
+            for span in spans
+        ]
         return [piece for piece in cut if any(piece.learnt)]
 
     def to(self, device: torch.device) -> Block:
         """Return the block on a device."""
-        return Block(self.tokens.to(device), self.positions.to(device), self.learnt.to(device))
+        return Block(
+            self.tokens.to(device), self.positions.to(device), self.learnt.to(device)
+        )
 
 
 def stack(blocks: List[Block]) -> Block:
@@ -73,15 +93,22 @@ class Encoder:
     """Tokenizer of records, in the form that the target reads when it serves."""
 
     def __init__(self, tokenizer: Tokenizer, eos: frozenset[int]) -> None:
-        """`eos` are the ids that end a text; tokens that a template puts after them are never learnt."""
+        """`eos` are the ids that end a text; tokens that a template puts after them are
+        never learnt.
+        """
         if not tokenizer.is_fast:
             raise InvalidRequest(
-                "cannot find the answers in a text: the tokenizer is slow. Use a fast one, with tokenizer.json"
+                "cannot find the answers in a text: the tokenizer is slow. Use a fast "
+                "one, with tokenizer.json"
             )
         self.tokenizer, self.eos = tokenizer, eos
 
     def __call__(self, record: Record) -> Piece:
-        """Encode a record. Raises InvalidRequest where the target has no chat template and the record needs one."""
+        """Encode a record.
+
+        Raises InvalidRequest where the target has no chat template and the record needs
+        one.
+        """
         return self._conversation(record) if record.turns else self._text(record)
 
     def prompt(self, record: Record) -> list[int]:
@@ -89,7 +116,9 @@ class Encoder:
         if not record.turns:
             tokens = self._text(record).tokens
             return tokens[: max(1, len(tokens) // 4)]
-        answers = [place for place, (role, _) in enumerate(record.turns) if role == ANSWERS]
+        answers = [
+            place for place, (role, _) in enumerate(record.turns) if role == ANSWERS
+        ]
         before = record.messages[: answers[0]] if answers else record.messages
         return self._ids(self._render(before, generate=True))
 
@@ -105,16 +134,18 @@ class Encoder:
     def _conversation(self, record: Record) -> Piece:
         messages = record.messages
         text = self._render(messages, generate=False)
-        encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        tokens, starts = encoding["input_ids"], [start for start, _ in encoding["offset_mapping"]]
+        encoding = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True
+        )
+        tokens = encoding["input_ids"]
+        starts = [start for start, _ in encoding["offset_mapping"]]
         learnt = [False] * len(tokens)
         for place, (role, _) in enumerate(record.turns):
             if role == ANSWERS:
-                begin, end = (
-                    self._render(messages[:place], generate=True),
-                    self._render(messages[: place + 1], generate=False),
-                )
-                # Some templates rewrite earlier turns once later ones come; such turns are not learnt.
+                begin = self._render(messages[:place], generate=True)
+                end = self._render(messages[: place + 1], generate=False)
+                # Some templates rewrite earlier turns once later ones come; such turns
+                # are not learnt.
                 if text.startswith(begin) and text.startswith(end):
                     self._learn(tokens, starts, learnt, (len(begin), len(end)))
         if record.cut and True in learnt:
@@ -123,8 +154,16 @@ class Encoder:
             tokens, learnt = tokens[:last], learnt[:last]
         return Piece(tokens, learnt)
 
-    def _learn(self, tokens: list[int], starts: list[int], learnt: list[bool], span: tuple[int, int]) -> None:
-        """Mark the tokens that begin inside a span of text, up to the first that ends a text."""
+    def _learn(
+        self,
+        tokens: list[int],
+        starts: list[int],
+        learnt: list[bool],
+        span: tuple[int, int],
+    ) -> None:
+        """Mark the tokens that begin inside a span of text, up to the first that ends a
+        text.
+        """
         for place, start in enumerate(starts):
             if span[0] <= start < span[1]:
                 learnt[place] = True
@@ -134,9 +173,15 @@ class Encoder:
     def _render(self, messages: list[dict[str, str]], *, generate: bool) -> str:
         if not self.tokenizer.chat_template:
             raise InvalidRequest(
-                "cannot train on messages: the target has no chat template. Give records with text instead"
+                "cannot train on messages: the target has no chat template. Give "
+                "records with text instead"
             )
-        return cast(str, self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate))
+        return cast(
+            str,
+            self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=generate
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +196,24 @@ class Place:
 
 
 class Packer:
-    """Stream of blocks, reshuffled every epoch; a function of the place alone, so a run can resume anywhere.
+    """Stream of blocks, reshuffled every epoch; a function of the place alone, so a run
+    can resume anywhere.
 
-    A record that does not fit beside others goes to the next block; one longer than a block is cut into several.
+    A record that does not fit beside others goes to the next block; one longer than a
+    block is cut into several.
     """
 
-    def __init__(self, encode: Callable[[Record], Piece], records: List[Record], length: int, seed: int = 0) -> None:
-        self.encode, self.records, self.length, self.seed = encode, records, length, seed
+    def __init__(
+        self,
+        encode: Callable[[Record], Piece],
+        records: List[Record],
+        length: int,
+        seed: int = 0,
+    ) -> None:
+        self.encode = encode
+        self.records = records
+        self.length = length
+        self.seed = seed
         self._order: tuple[int, list[int]] = (-1, [])
         self._last: tuple[int, Piece] = (-1, Piece([], []))
 
@@ -189,10 +245,16 @@ class Packer:
 
     def _piece(self, place: Place) -> Piece:
         if self._order[0] != place.epoch:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + place.epoch)
-            self._order = (place.epoch, torch.randperm(len(self.records), generator=generator).tolist())
+            generator = torch.Generator().manual_seed(
+                self.seed * 1_000_003 + place.epoch
+            )
+            self._order = (
+                place.epoch,
+                torch.randperm(len(self.records), generator=generator).tolist(),
+            )
         number = self._order[1][place.record]
-        if self._last[0] != number:  # a record that did not fit comes first in the next block
+        # a record that did not fit comes first in the next block
+        if self._last[0] != number:
             self._last = (number, self.encode(self.records[number]))
         return self._last[1]
 

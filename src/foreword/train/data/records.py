@@ -1,4 +1,6 @@
-"""Training records: checked JSON lines, each a conversation or a text, and their held-out split."""
+"""Training records: checked JSON lines, each a conversation or a text, and their
+held-out split.
+"""
 
 from __future__ import annotations
 
@@ -42,36 +44,50 @@ class Record:
 
 
 def read(files: List[Path], *, answered: bool = True) -> list[Record]:
-    """Return every record of these JSON-lines files (.gz too), in order; empty lines are skipped.
+    """Return every record of these JSON-lines files (.gz too), in order; empty lines
+    are skipped.
 
-    Other fields than messages, text, source and cut are ignored. Raises InvalidRequest, naming file and line, for an
-    invalid record and (where `answered`) for a conversation without an answer.
+    Other fields than messages, text, source and cut are ignored. Raises InvalidRequest,
+    naming file and line, for an invalid record and (where `answered`) for a
+    conversation without an answer.
     """
-    records = [_record(place, line, answered) for file in files for place, line in _lines(file)]
+    records = [
+        _record(place, line, answered) for file in files for place, line in _lines(file)
+    ]
     if not records:
         raise InvalidRequest(
-            f"cannot read records: there are no records in {', '.join(map(str, files)) or 'no files'}. "
+            "cannot read records: there are no records in "
+            f"{', '.join(map(str, files)) or 'no files'}. "
             f"Give JSON lines, each {SHAPE}"
         )
     return records
 
 
-def split(records: List[Record], held_out: int, seed: int = 0) -> tuple[list[Record], list[Record]]:
-    """Return (training, held out): `held_out` records or a few less, of every source in proportion, or at least one.
+def split(
+    records: List[Record], held_out: int, seed: int = 0
+) -> tuple[list[Record], list[Record]]:
+    """Return (training, held out): `held_out` records or a few less, of every source in
+    proportion, or at least one.
 
-    The split depends on seed and contents alone, so order and new records hardly change it. Records that begin alike
-    stay together. Raises InvalidRequest when no training records would be left.
+    The split depends on seed and contents alone, so order and new records hardly change
+    it. Records that begin alike stay together. Raises InvalidRequest when no training
+    records would be left.
     """
     if not held_out:
         return list(records), []
     groups: dict[str, dict[str, list[Record]]] = {}
     for record in records:
-        groups.setdefault(record.source, {}).setdefault(_digest(seed, record.opening), []).append(record)
+        groups.setdefault(record.source, {}).setdefault(
+            _digest(seed, record.opening), []
+        ).append(record)
     apart: set[str] = set()
     room = held_out
     for _, openings in sorted(groups.items()):
-        quota = max(1, round(held_out * sum(map(len, openings.values())) / len(records)))
-        for digest in sorted(openings)[:-1]:  # the last stays: a source is never held out whole
+        quota = max(
+            1, round(held_out * sum(map(len, openings.values())) / len(records))
+        )
+        # the last stays: a source is never held out whole
+        for digest in sorted(openings)[:-1]:
             size = len(openings[digest])
             if quota <= 0:
                 break
@@ -83,7 +99,8 @@ def split(records: List[Record], held_out: int, seed: int = 0) -> tuple[list[Rec
         sides[_digest(seed, record.opening) in apart].append(record)
     if not sides[0]:
         raise InvalidRequest(
-            f"cannot hold out {held_out} records: {len(records)} records are too few. Give more data or hold out less"
+            f"cannot hold out {held_out} records: {len(records)} records are too few. "
+            "Give more data or hold out less"
         )
     return sides
 
@@ -94,18 +111,25 @@ def _digest(seed: int, text: str) -> str:
 
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
     if not file.is_file():
-        raise InvalidRequest(f"cannot read {file}: there is no file. Give JSON lines, each {SHAPE}")
+        raise InvalidRequest(
+            f"cannot read {file}: there is no file. Give JSON lines, each {SHAPE}"
+        )
     try:
-        with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream:
+        with (
+            gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream
+        ):
             for number, line in enumerate(stream, 1):
                 if line.strip():
                     yield f"{file}:{number}", line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequest(
-            f"cannot read {file}: not UTF-8 ({error.reason} at byte {error.start} of a line). Convert it to UTF-8"
+            f"cannot read {file}: not UTF-8 ({error.reason} at byte {error.start} of a "
+            "line). Convert it to UTF-8"
         ) from error
     except (gzip.BadGzipFile, EOFError) as error:
-        raise InvalidRequest(f"cannot read {file}: not a complete gzip file ({error}). Compress it again") from error
+        raise InvalidRequest(
+            f"cannot read {file}: not a complete gzip file ({error}). Compress it again"
+        ) from error
 
 
 def _record(place: str, line: str, answered: bool) -> Record:
@@ -113,35 +137,51 @@ def _record(place: str, line: str, answered: bool) -> Record:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidRequest(
-            f"cannot read {place}: not JSON ({error.msg} at column {error.colno}). Give JSON lines, each {SHAPE}"
+            f"cannot read {place}: not JSON ({error.msg} at column {error.colno}). "
+            f"Give JSON lines, each {SHAPE}"
         ) from error
     if not isinstance(record, dict) or ("messages" in record) == ("text" in record):
-        raise InvalidRequest(f"cannot read {place}: {_shown(record)} is not a record. Give {SHAPE}")
+        raise InvalidRequest(
+            f"cannot read {place}: {_shown(record)} is not a record. Give {SHAPE}"
+        )
     source, cut = record.get("source", ""), record.get("cut", False)
     if not isinstance(source, str) or not isinstance(cut, bool):
         raise InvalidRequest(
-            f"cannot read {place}: 'source' must be a string and 'cut' true or false, got {source!r} and {cut!r}"
+            f"cannot read {place}: 'source' must be a string and 'cut' true or false, "
+            f"got {source!r} and {cut!r}"
         )
     if "text" in record:
         if not isinstance(record["text"], str) or not record["text"].strip():
             raise InvalidRequest(
-                f"cannot read {place}: 'text' must be a string that is not empty, got {_shown(record['text'])}"
+                f"cannot read {place}: 'text' must be a string that is not empty, got "
+                f"{_shown(record['text'])}"
             )
         return Record(text=record["text"], source=source, cut=cut)
     turns = _turns(place, record["messages"])
     if answered and not any(role == ANSWERS and content for role, content in turns):
-        raise InvalidRequest(f"cannot train on {place}: it has no turn of the {ANSWERS}. Add an answer or remove it")
+        raise InvalidRequest(
+            f"cannot train on {place}: it has no turn of the {ANSWERS}. Add an answer "
+            "or remove it"
+        )
     return Record(turns=turns, source=source, cut=cut)
 
 
 def _turns(place: str, messages: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(messages, list) or not messages:
-        raise InvalidRequest(f"cannot read {place}: 'messages' must be a list of one or more, got {_shown(messages)}")
+        raise InvalidRequest(
+            f"cannot read {place}: 'messages' must be a list of one or more, got "
+            f"{_shown(messages)}"
+        )
     for number, message in enumerate(messages, 1):
-        fields = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+        fields = (
+            (message.get("role"), message.get("content"))
+            if isinstance(message, dict)
+            else (None, None)
+        )
         if not all(isinstance(field, str) for field in fields) or not fields[0]:
             raise InvalidRequest(
-                f"cannot read {place}: message {number} must have 'role' and 'content', both strings, "
+                f"cannot read {place}: message {number} must have 'role' and "
+                "'content', both strings, "
                 f"got {_shown(message)}"
             )
     return tuple((message["role"], message["content"]) for message in messages)

@@ -1,4 +1,5 @@
-"""Regeneration of answers by the target, since a draft should learn the target's own output.
+"""Regeneration of answers by the target, since a draft should learn the target's own
+output.
 
 One line is written per record, so an interrupted run resumes where it was.
 """
@@ -56,13 +57,19 @@ class Tally:
 
 
 def regenerate(
-    llm: LLM, records: List[Record], out: Path, options: Wishes, progress: Callable[[Tally], None] = lambda _: None
+    llm: LLM,
+    records: List[Record],
+    out: Path,
+    options: Wishes,
+    progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """Write every record with the target's own answers, one line each, after those that `out` holds already.
+    """Write every record with the target's own answers, one line each, after those that
+    `out` holds already.
 
-    Every turn of the assistant is regenerated, after the new answers before it; a conversation without one gets one at
-    its end, and a text is continued from its first quarter. The other records of a batch do not affect an answer.
-    Raises InvalidRequest when `out` holds answers to other records, or with other settings.
+    Every turn of the assistant is regenerated, after the new answers before it; a
+    conversation without one gets one at its end, and a text is continued from its first
+    quarter. The other records of a batch do not affect an answer. Raises InvalidRequest
+    when `out` holds answers to other records, or with other settings.
     """
     # Only the end of a folder's path: its place on this machine does not matter.
     by = {"target": "/".join(Path(llm.target.name).parts[-2:]), **asdict(options)}
@@ -71,10 +78,15 @@ def regenerate(
     tally = Tally(records=first, kept=first)
     while tally.records < len(records):
         numbers = range(tally.records, min(tally.records + options.batch, len(records)))
-        answered = _answer(llm, {number: records[number] for number in numbers}, options, tally)
+        answered = _answer(
+            llm, {number: records[number] for number in numbers}, options, tally
+        )
         with out.open("a", encoding="utf-8") as file:
             file.writelines(
-                _line(record, {"record": number, "asked": _digest(records[number]), "by": by})
+                _line(
+                    record,
+                    {"record": number, "asked": _digest(records[number]), "by": by},
+                )
                 for number, record in answered.items()
             )
         tally.records = numbers.stop
@@ -82,39 +94,61 @@ def regenerate(
     return tally
 
 
-def _answer(llm: LLM, records: dict[int, Record], options: Wishes, tally: Tally) -> dict[int, Record]:
-    """Return the records with new answers, turn by turn, as one batch; without those that cannot be answered."""
+def _answer(
+    llm: LLM, records: dict[int, Record], options: Wishes, tally: Tally
+) -> dict[int, Record]:
+    """Return the records with new answers, turn by turn, as one batch; without those
+    that cannot be answered.
+    """
     answered, cut = dict(records), set[int]()
     for turn in range(max(len(_spots(record)) for record in records.values())):
         prompts: dict[int, list[int]] = {}
         params: list[SamplingParams] = []
-        for number, spots in ((n, _spots(records[n])) for n in list(answered) if n not in cut):
+        for number, spots in (
+            (n, _spots(records[n])) for n in list(answered) if n not in cut
+        ):
             if turn >= len(spots):
                 continue
             ids = _prompt(llm, answered[number], spots[turn])
-            rules = llm.target.seq2seq  # an encoder reads the prompt in a context of its own
-            room = min(options.max_tokens, llm.target.context - len(ids if rules is None else rules.start))
+            # an encoder reads the prompt in a context of its own
+            rules = llm.target.seq2seq
+            room = min(
+                options.max_tokens,
+                llm.target.context - len(ids if rules is None else rules.start),
+            )
             if room < 1:
                 del answered[number]
                 continue
             prompts[number] = ids
             seed = (options.seed << 32) + 64 * number + turn
-            params.append(SamplingParams(temperature=options.temperature, max_tokens=room, seed=seed))
-        for number, answer in zip(prompts, llm.generate(list(prompts.values()), params), strict=True):
+            params.append(
+                SamplingParams(
+                    temperature=options.temperature, max_tokens=room, seed=seed
+                )
+            )
+        for number, answer in zip(
+            prompts, llm.generate(list(prompts.values()), params), strict=True
+        ):
             if answer.finish_reason == "length":
                 cut.add(number)
             spot = _spots(records[number])[turn]
             answered[number] = _with(llm, answered[number], spot, answer, number in cut)
             tally.tokens += len(answer.tokens)
-    answered = {number: record for number, record in answered.items() if _is_answered(record)}
+    answered = {
+        number: record for number, record in answered.items() if _is_answered(record)
+    }
     tally.cut += len(cut & answered.keys())
     tally.skipped += len(records) - len(answered)
     return answered
 
 
 def _spots(record: Record) -> list[int]:
-    """Return the indices of the answers among the turns; the end, if there is none yet."""
-    return [place for place, (role, _) in enumerate(record.turns) if role == ANSWERS] or [len(record.turns)]
+    """Return the indices of the answers among the turns; the end, if there is
+    none yet.
+    """
+    return [
+        place for place, (role, _) in enumerate(record.turns) if role == ANSWERS
+    ] or [len(record.turns)]
 
 
 def _prompt(llm: LLM, record: Record, spot: int) -> list[int]:
@@ -127,16 +161,24 @@ def _prompt(llm: LLM, record: Record, spot: int) -> list[int]:
 
 
 def _with(llm: LLM, record: Record, spot: int, answer: Completion, cut: bool) -> Record:
-    """Return the record with this answer, and without the turns after a cut one, which reply to a complete answer."""
+    """Return the record with this answer, and without the turns after a cut one, which
+    reply to a complete answer.
+    """
     if not record.turns:
-        begin = cast(str, llm.tokenizer.decode(answer.prompt_tokens, skip_special_tokens=True))
+        begin = cast(
+            str, llm.tokenizer.decode(answer.prompt_tokens, skip_special_tokens=True)
+        )
         return replace(record, text=begin + answer.text, cut=cut)
     after = () if cut else record.turns[spot + 1 :]
-    return replace(record, turns=(*record.turns[:spot], (ANSWERS, answer.text), *after), cut=cut)
+    return replace(
+        record, turns=(*record.turns[:spot], (ANSWERS, answer.text), *after), cut=cut
+    )
 
 
 def _is_answered(record: Record) -> bool:
-    return bool(record.text) or any(role == ANSWERS and content for role, content in record.turns)
+    return bool(record.text) or any(
+        role == ANSWERS and content for role, content in record.turns
+    )
 
 
 def _digest(record: Record) -> str:
@@ -144,14 +186,22 @@ def _digest(record: Record) -> str:
 
 
 def _line(record: Record, about: dict[str, Any]) -> str:
-    fields: dict[str, Any] = {"messages": record.messages} if record.turns else {"text": record.text}
+    fields: dict[str, Any] = (
+        {"messages": record.messages} if record.turns else {"text": record.text}
+    )
     if record.cut:
         fields["cut"] = True
-    return json.dumps(fields | {"source": record.source} | about, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(fields | {"source": record.source} | about, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def _resume(out: Path, records: List[Record], by: dict[str, Any]) -> int:
-    """Return the number of records that `out` covers already. An unfinished last line is removed."""
+    """Return the number of records that `out` covers already.
+
+    An unfinished last line is removed.
+    """
     if not out.exists():
         return 0
     written = out.read_bytes()
@@ -163,15 +213,22 @@ def _resume(out: Path, records: List[Record], by: dict[str, Any]) -> int:
         return 0
     try:
         last = json.loads(whole_lines.splitlines()[-1])
-        number, digest, settings = last["record"], last["asked"], last["by"]
+        number = last["record"]
+        digest = last["asked"]
+        settings = last["by"]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(
-            f"cannot append to {out}: it holds something else than regenerated answers. Choose another file"
+            f"cannot append to {out}: it holds something else than regenerated "
+            "answers. Choose another file"
         ) from error
     if settings != by:
         raise InvalidRequest(
-            f"cannot append to {out}: its answers have other settings ({settings}). Choose another file"
+            f"cannot append to {out}: its answers have other settings ({settings}). "
+            "Choose another file"
         )
     if number >= len(records) or digest != _digest(records[number]):
-        raise InvalidRequest(f"cannot append to {out}: it holds answers to other records. Choose another file")
+        raise InvalidRequest(
+            f"cannot append to {out}: it holds answers to other records. Choose "
+            "another file"
+        )
     return number + 1

@@ -1,4 +1,5 @@
-"""Training of the acceptance model: acceptance probability from the draft's distribution alone, and its calibration.
+"""Training of the acceptance model: acceptance probability from the draft's
+distribution alone, and its calibration.
 
 budget/learned.py uses the result.
 """
@@ -30,7 +31,9 @@ from foreword.train.methods.lm import load
 from foreword.types.params import whole
 
 HEATS = (0.3, 0.5, 0.7, 1.0, 1.3)
-"""Temperatures at which sampled draft tokens are measured; one formula serves them and those between."""
+"""Temperatures at which sampled draft tokens are measured; one formula serves them and
+those between.
+"""
 RIDGE = 1e-4
 """L2 penalty. Keeps weights small where the data does not determine them."""
 BINS = 15
@@ -61,34 +64,51 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Features of the draft's distributions, and acceptance probabilities of draft tokens from them."""
+    """Features of the draft's distributions, and acceptance probabilities of draft
+    tokens from them.
+    """
 
     features: Float[Tensor, "rows features"]
     kept: Float[Tensor, "rows"]
 
     def fit(self) -> LogisticModel:
-        """Fit a logistic regression by maximum likelihood, with shares in place of outcomes (Cox 1958)."""
+        """Fit a logistic regression by maximum likelihood, with shares in place of
+        outcomes (Cox 1958).
+        """
         mean, spread = self.features.mean(0), self.features.std(0).clamp_min(1e-3)
         scaled = (self.features - mean) / spread
         weights = torch.zeros(scaled.shape[1] + 1, requires_grad=True)
-        search = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+        search = torch.optim.LBFGS(
+            [weights], max_iter=200, line_search_fn="strong_wolfe"
+        )
 
         def loss() -> Tensor:
             search.zero_grad()
             logits = scaled @ weights[:-1] + weights[-1]
-            total = F.binary_cross_entropy_with_logits(logits, self.kept) + RIDGE * weights[:-1].square().sum()
+            total = (
+                F.binary_cross_entropy_with_logits(logits, self.kept)
+                + RIDGE * weights[:-1].square().sum()
+            )
             total.backward()
             return total
 
         search.step(loss)
-        return LogisticModel(tuple(mean.tolist()), tuple(spread.tolist()), tuple(weights.detach().tolist()))
+        return LogisticModel(
+            tuple(mean.tolist()),
+            tuple(spread.tolist()),
+            tuple(weights.detach().tolist()),
+        )
 
     def evaluate(self, model: LogisticModel) -> dict[str, float]:
-        """Return the model's expected calibration error here, in bins of equal size, and Brier scores."""
+        """Return the model's expected calibration error here, in bins of equal size,
+        and Brier scores.
+        """
         predicted = model.probability(self.features)
         order = predicted.argsort()
         errors = [
-            float((predicted[part].mean() - self.kept[part].mean()).abs()) * len(part) / len(order)
+            float((predicted[part].mean() - self.kept[part].mean()).abs())
+            * len(part)
+            / len(order)
             for part in order.chunk(BINS)
         ]
         return {
@@ -96,50 +116,73 @@ class Samples:
             "kept": float(self.kept.mean()),
             "calibration_error": sum(errors),
             "brier": float((predicted - self.kept).square().mean()),
-            "brier_of_a_constant": float((self.kept.mean() - self.kept).square().mean()),
+            "brier_of_a_constant": float(
+                (self.kept.mean() - self.kept).square().mean()
+            ),
         }
 
 
-def run(request: Asked, note: Callable[[str], None] = lambda _: None) -> AcceptanceModel:
-    """Read data with both models, fit the acceptance model, evaluate it on held-out records, and write it.
+def run(
+    request: Asked, note: Callable[[str], None] = lambda _: None
+) -> AcceptanceModel:
+    """Read data with both models, fit the acceptance model, evaluate it on held-out
+    records, and write it.
 
-    Raises InvalidRequest, ModelError or VocabularyMismatch before any reading where the settings do not fit.
+    Raises InvalidRequest, ModelError or VocabularyMismatch before any reading where the
+    settings do not fit.
     """
     for name, least in (("tokens", 1000), ("length", 2)):
         whole(least)(name, getattr(request, name))
     check_creatable(request.out)
     if (request.out / FILE).exists():
         raise InvalidRequest(
-            f"cannot write {request.out / FILE}: it exists already. Remove it or choose another folder"
+            f"cannot write {request.out / FILE}: it exists already. Remove it or "
+            "choose another folder"
         )
     if request.target is not None and request.draft is None:
-        raise InvalidRequest("cannot train an acceptance model without a draft model: give draft='folder or hub id'")
+        raise InvalidRequest(
+            "cannot train an acceptance model without a draft model: give "
+            "draft='folder or hub id'"
+        )
     source, draft = request.target or bundled.target(), request.draft or bundled.draft()
     records = read(list(request.data))
     trusted = request.trust_remote_code
     tokenizer = load_tokenizer(source, trust_remote_code=trusted)
     check_same(tokenizer, load_tokenizer(draft, trust_remote_code=trusted))
     dtype = torch.bfloat16 if fast_bfloat16() else torch.float32
-    pair = load(source, dtype, trusted=trusted).eval(), load(draft, dtype, trusted=trusted).eval()
+    pair = (
+        load(source, dtype, trusted=trusted).eval(),
+        load(draft, dtype, trusted=trusted).eval(),
+    )
     encode = Encoder(tokenizer, eos(pair[0], tokenizer))
     learnt, held_out = split(records, max(1, len(records) // 6), request.seed)
     if not learnt or not held_out:
         raise InvalidRequest(
-            f"cannot hold out records for calibration: {len(records)} records are too few. Give more data"
+            f"cannot hold out records for calibration: {len(records)} records are too "
+            "few. Give more data"
         )
     note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
 
     def samples(some: List[Record], tokens: int, what: str) -> dict[float, Samples]:
         return collect(
-            pair, Packer(encode, some, request.length, request.seed), tokens, lambda n: note(f"{what}: {n:,} tokens")
+            pair,
+            Packer(encode, some, request.length, request.seed),
+            tokens,
+            lambda n: note(f"{what}: {n:,} tokens"),
         )
 
     training = samples(learnt, request.tokens, "training")
     test = samples(held_out, max(1000, request.tokens // 5), "held out")
     drawn = concatenate([training[heat] for heat in HEATS])
     models = {0.0: training[0.0].fit()} | dict.fromkeys(HEATS, drawn.fit())
-    about: dict[str, Any] = {"target": request.target, "draft": request.draft, "tokens": len(training[0.0].kept)}
-    about["held_out"] = {f"{heat:g}": rows.evaluate(models[heat]) for heat, rows in test.items()}
+    about: dict[str, Any] = {
+        "target": request.target,
+        "draft": request.draft,
+        "tokens": len(training[0.0].kept),
+    }
+    about["held_out"] = {
+        f"{heat:g}": rows.evaluate(models[heat]) for heat, rows in test.items()
+    }
     model = AcceptanceModel(models[0.0], models[1.0], about)
     model.write(request.out)
     return model
@@ -147,32 +190,56 @@ def run(request: Asked, note: Callable[[str], None] = lambda _: None) -> Accepta
 
 @torch.no_grad()
 def collect(
-    pair: tuple[HFModel, HFModel], packer: Packer, tokens: int, note: Callable[[int], None]
+    pair: tuple[HFModel, HFModel],
+    packer: Packer,
+    tokens: int,
+    note: Callable[[int], None],
 ) -> dict[float, Samples]:
     """Collect samples by temperature where about `tokens` learnt tokens come next."""
-    parts: dict[float, list[tuple[Tensor, Tensor]]] = {heat: [] for heat in (0.0, *HEATS)}
+    parts: dict[float, list[tuple[Tensor, Tensor]]] = {
+        heat: [] for heat in (0.0, *HEATS)
+    }
     count = 0
     for place, block in enumerate(packer.all(1 + 8 * tokens // packer.length)):
         target, draft = _logits(pair, stack([block]))
         for heat, rows in parts.items():
             p, q = (logits / (heat or 1.0) for logits in (target, draft))
-            rows.append((features(q, heat), (overlap(p, q) if heat else agreement(p, q)).float()))
+            rows.append(
+                (
+                    features(q, heat),
+                    (overlap(p, q) if heat else agreement(p, q)).float(),
+                )
+            )
         count += len(target)
         if place % PIECES == PIECES - 1:
             note(count)
         if count >= tokens:
             break
-    return {heat: concatenate([Samples(*part) for part in rows]) for heat, rows in parts.items()}
+    return {
+        heat: concatenate([Samples(*part) for part in rows])
+        for heat, rows in parts.items()
+    }
 
 
 def concatenate(parts: List[Samples]) -> Samples:
     """Return all rows of all parts."""
-    return Samples(torch.cat([part.features for part in parts]), torch.cat([part.kept for part in parts]))
+    return Samples(
+        torch.cat([part.features for part in parts]),
+        torch.cat([part.kept for part in parts]),
+    )
 
 
 def _logits(pair: tuple[HFModel, HFModel], block: Block) -> tuple[Tensor, Tensor]:
-    """Return both models' logits where a learnt token comes next, cut to the tokens that both have."""
-    inputs: dict[str, Any] = {"input_ids": block.tokens, "position_ids": block.positions, "use_cache": False}
-    target, draft = (model(**inputs).logits[:, :-1][block.learnt[:, 1:]].float() for model in pair)
+    """Return both models' logits where a learnt token comes next, cut to the tokens
+    that both have.
+    """
+    inputs: dict[str, Any] = {
+        "input_ids": block.tokens,
+        "position_ids": block.positions,
+        "use_cache": False,
+    }
+    target, draft = (
+        model(**inputs).logits[:, :-1][block.learnt[:, 1:]].float() for model in pair
+    )
     vocab = min(target.shape[-1], draft.shape[-1])
     return target[:, :vocab], draft[:, :vocab]

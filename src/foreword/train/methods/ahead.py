@@ -1,4 +1,6 @@
-"""Anchors in packed records, and the base task that predicts several tokens after each of them, with its metrics."""
+"""Anchors in packed records, and the base task that predicts several tokens after each
+of them, with its metrics.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +31,34 @@ class Anchors:
     valid: Bool[Tensor, "batch anchors draft_tokens"]
     """True where that token after the anchor, and all between, are training targets."""
 
-    def tokens(self, block: Block, first: int = 1) -> Int[Tensor, "batch anchors draft_tokens"]:
-        """Return the tokens from `first` places after the anchor on; arbitrary past the end of the block."""
-        ahead = torch.arange(first, first + self.valid.shape[-1], device=self.places.device)
+    def tokens(
+        self, block: Block, first: int = 1
+    ) -> Int[Tensor, "batch anchors draft_tokens"]:
+        """Return the tokens from `first` places after the anchor on; arbitrary past the
+        end of the block.
+        """
+        ahead = torch.arange(
+            first, first + self.valid.shape[-1], device=self.places.device
+        )
         places = (self.places[..., None] + ahead).clamp(max=block.tokens.shape[1] - 1)
         return block.tokens.gather(1, places.flatten(1)).view_as(places)
 
 
 def pick(block: Block, most: int, draft_tokens: int, *, spread: bool) -> Anchors:
-    """Choose at most `most` anchors per block, at random or evenly spread. None is the first token of its record."""
+    """Choose at most `most` anchors per block, at random or evenly spread.
+
+    None is the first token of its record.
+    """
     learnt = F.pad(block.learnt, (0, draft_tokens))
     valid = learnt[:, 1:].unfold(1, draft_tokens, 1).cumprod(-1).bool()
     good = valid[..., 0] & (block.positions > 0)
     if spread:
         order = good.cumsum(1) - 1
-        step = (good.sum(1, keepdim=True) + most - 1).div(most, rounding_mode="floor").clamp(min=1)
+        step = (
+            (good.sum(1, keepdim=True) + most - 1)
+            .div(most, rounding_mode="floor")
+            .clamp(min=1)
+        )
         scores = (good & (order % step == 0)).float()
     else:
         scores = torch.rand(good.shape, device=good.device) + good
@@ -51,7 +66,9 @@ def pick(block: Block, most: int, draft_tokens: int, *, spread: bool) -> Anchors
     places = scores.topk(min(most, scores.shape[1])).indices
     chosen = good & (scores > 0)
     return Anchors(
-        places, valid.gather(1, places[..., None].expand(-1, -1, draft_tokens)) & chosen.gather(1, places)[..., None]
+        places,
+        valid.gather(1, places[..., None].expand(-1, -1, draft_tokens))
+        & chosen.gather(1, places)[..., None],
     )
 
 
@@ -64,28 +81,40 @@ class TargetOutputs:
 
 
 class BlockTask(ABC):
-    """Base task: predict the distributions of the next tokens after anchors. Subclasses supply inputs and module.
+    """Base task: predict the distributions of the next tokens after anchors. Subclasses
+    supply inputs and module.
 
-    The loss of a block is its mean over the predictions times the learnt tokens, since the trainer divides by those.
+    The loss of a block is its mean over the predictions times the learnt tokens, since
+    the trainer divides by those.
     """
 
     module: nn.Module
 
     def __init__(
-        self, context: TrainContext, *, states: tuple[int, ...], draft_tokens: int, anchors: int, decay: float
+        self,
+        context: TrainContext,
+        *,
+        states: tuple[int, ...],
+        draft_tokens: int,
+        anchors: int,
+        decay: float,
     ) -> None:
-        """`states` are the target's hidden states to read. Depth k has loss weight exp(-(k - 1) / decay); with a decay
-        of 0, `prefix_weights`."""
+        """`states` are the target's hidden states to read. Depth k has loss weight
+        exp(-(k - 1) / decay); with a decay of 0, `prefix_weights`."""
         whole(1)("anchors", anchors)
         if context.temperature <= 0 or decay < 0:
             raise InvalidRequest(
-                f"cannot train with temperature {context.temperature} and decay {decay}: "
+                f"cannot train with temperature {context.temperature} and decay "
+                f"{decay}: "
                 "'temperature' must be above 0 and 'decay' 0 or more"
             )
         self.target = context.target.eval().requires_grad_(False)
         self.temperature, self.draft_tokens = context.temperature, draft_tokens
         self._loss: Loss = context.loss
-        self._states, self._anchors, self._decay, self._start = states, anchors, decay, context.start
+        self._states = states
+        self._anchors = anchors
+        self._decay = decay
+        self._start = context.start
 
     @abstractmethod
     def hidden(
@@ -95,13 +124,22 @@ class BlockTask(ABC):
 
     @abstractmethod
     def distributions(
-        self, hidden: Float[Tensor, "valid hidden"], before: Int[Tensor, "valid"], depth: Int[Tensor, "valid"]
+        self,
+        hidden: Float[Tensor, "valid hidden"],
+        before: Int[Tensor, "valid"],
+        depth: Int[Tensor, "valid"],
     ) -> Float[Tensor, "valid vocab"]:
-        """Return logits at the valid depths, given the token before each and its depth (0 for the first)."""
+        """Return logits at the valid depths, given the token before each and its depth
+        (0 for the first).
+        """
 
     @property
     def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
+        return sum(
+            parameter.numel()
+            for parameter in self.module.parameters()
+            if parameter.requires_grad
+        )
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -121,22 +159,31 @@ class BlockTask(ABC):
 
     def losses(self, predictions: Predictions) -> Float[Tensor, "valid"]:
         """Return the loss of every prediction."""
-        return compare(self._loss, predictions.target, predictions.draft, self.temperature)
+        return compare(
+            self._loss, predictions.target, predictions.draft, self.temperature
+        )
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return the loss; acceptance at temperature 1 (1 - TV) and 0 (same argmax), overall and by depth, given the
-        data's own tokens before; and `kept`, the expected accepted length of a chain."""
+        """Return the loss; acceptance at temperature 1 (1 - TV) and 0 (same argmax),
+        overall and by depth, given the data's own tokens before; and `kept`, the
+        expected accepted length of a chain."""
         predictions = self._predict(module, block, spread=True)
-        means = {name: value.nan_to_num(0.0) * block.learnt.sum() for name, value in self.metrics(predictions).items()}
-        return {"loss": self._weighted(predictions, self.losses(predictions), block), **means}
+        means = {
+            name: value.nan_to_num(0.0) * block.learnt.sum()
+            for name, value in self.metrics(predictions).items()
+        }
+        return {
+            "loss": self._weighted(predictions, self.losses(predictions), block),
+            **means,
+        }
 
     def metrics(self, predictions: Predictions) -> dict[str, Float[Tensor, ""]]:
         """Return means over the predictions in a block."""
-        kept, same = (
-            compare(overlap, predictions.target, predictions.draft),
-            agreement(predictions.target, predictions.draft).float(),
+        kept = compare(overlap, predictions.target, predictions.draft)
+        same = agreement(predictions.target, predictions.draft).float()
+        table = kept.new_zeros(predictions.valid.shape).masked_scatter(
+            predictions.valid, kept
         )
-        table = kept.new_zeros(predictions.valid.shape).masked_scatter(predictions.valid, kept)
         means = {
             "acceptance": kept.mean(),
             "agreement": same.mean(),
@@ -148,7 +195,9 @@ class BlockTask(ABC):
             means[f"agreement_{depth + 1}"] = same[here].mean()
         return means
 
-    def _weighted(self, predictions: Predictions, losses: Float[Tensor, "valid"], block: Block) -> Float[Tensor, ""]:
+    def _weighted(
+        self, predictions: Predictions, losses: Float[Tensor, "valid"], block: Block
+    ) -> Float[Tensor, ""]:
         if self._decay:
             weights = torch.exp(-predictions.depth / self._decay)
         else:
@@ -160,22 +209,34 @@ class BlockTask(ABC):
                 .exp()
                 .squeeze(-1)
             )
-            table = probabilities.new_zeros(predictions.valid.shape).masked_scatter(predictions.valid, probabilities)
+            table = probabilities.new_zeros(predictions.valid.shape).masked_scatter(
+                predictions.valid, probabilities
+            )
             weights = prefix_weights(table)[predictions.valid]
-        return (weights * losses).sum() / weights.sum().clamp(min=1e-6) * block.learnt.sum()
+        return (
+            (weights * losses).sum()
+            / weights.sum().clamp(min=1e-6)
+            * block.learnt.sum()
+        )
 
     def _predict(self, module: nn.Module, block: Block, *, spread: bool) -> Predictions:
         block, outputs = self._read_target(block)
         anchors = pick(block, self._anchors, self.draft_tokens, spread=spread)
         valid = anchors.valid
-        depth = torch.arange(self.draft_tokens, device=valid.device).expand_as(valid)[valid]
+        depth = torch.arange(self.draft_tokens, device=valid.device).expand_as(valid)[
+            valid
+        ]
         before = anchors.tokens(block, 0)[valid]
         hidden = self.hidden(module, block, outputs, anchors)[valid]
         draft = self.distributions(hidden, before, depth)
-        rows = torch.arange(len(valid), device=valid.device)[:, None, None].expand_as(valid)[valid]
+        rows = torch.arange(len(valid), device=valid.device)[:, None, None].expand_as(
+            valid
+        )[valid]
         places = anchors.places[..., None].expand_as(valid)[valid] + depth
         target = outputs.logits[rows, places]
-        return Predictions(target, draft, anchors.tokens(block)[valid], before, depth, hidden, valid)
+        return Predictions(
+            target, draft, anchors.tokens(block)[valid], before, depth, hidden, valid
+        )
 
     @torch.no_grad()
     def _read_target(self, block: Block) -> tuple[Block, TargetOutputs]:

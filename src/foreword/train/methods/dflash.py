@@ -1,4 +1,6 @@
-"""Training of a DFlash head (arXiv 2602.06036); the block task itself is in masked.py and ahead.py."""
+"""Training of a DFlash head (arXiv 2602.06036); the block task itself is in masked.py
+and ahead.py.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,21 @@ if TYPE_CHECKING:
 
 
 class DFlashTask(MaskedBlockTask):
-    """Task of a head that predicts every token of a block independently of the others."""
+    """Task of a head that predicts every token of a block independently of
+    the others.
+    """
 
     def __init__(self, context: TrainContext, options: DFlashOptions) -> None:
         self._head = _head(context, options)
-        super().__init__(context, self._head, anchors=options.anchors, decay=options.decay)
+        super().__init__(
+            context, self._head, anchors=options.anchors, decay=options.decay
+        )
 
     def distributions(
-        self, hidden: Float[Tensor, "valid hidden"], before: Int[Tensor, "valid"], depth: Int[Tensor, "valid"]
+        self,
+        hidden: Float[Tensor, "valid hidden"],
+        before: Int[Tensor, "valid"],
+        depth: Int[Tensor, "valid"],
     ) -> Float[Tensor, "valid vocab"]:
         del before, depth
         return apply_lm_head(self.target, hidden)
@@ -40,7 +49,13 @@ def _head(context: TrainContext, options: DFlashOptions) -> DFlashHead:
     if options.draft is not None:
         return DFlashHead.read(Checkpoint.read(options.draft)).float()
     mask = mask_of(context) if options.mask is None else options.mask
-    layout = new_layout(context.target, layers=options.layers, block=options.block, mask=mask, sample_from_anchor=False)
+    layout = new_layout(
+        context.target,
+        layers=options.layers,
+        block=options.block,
+        mask=mask,
+        sample_from_anchor=False,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
         head = DFlashHead(layout)

@@ -1,4 +1,5 @@
-"""Training of an EAGLE-3 head on the target's hidden states, and then on its own (training-time test).
+"""Training of an EAGLE-3 head on the target's hidden states, and then on its own
+(training-time test).
 
 After Li et al. 2025 (arXiv 2503.01840), section 3.
 """
@@ -27,11 +28,15 @@ from foreword.train.registry import EagleOptions
 from foreword.train.task import TrainContext
 
 FADE = 0.8
-"""Loss weight of a step relative to the one before: later steps are reached more rarely."""
+"""Loss weight of a step relative to the one before: later steps are reached more
+rarely.
+"""
 
 
 class Unrolled(nn.Module):
-    """A head that reads its own hidden states, step after step, as it does when drafting."""
+    """A head that reads its own hidden states, step after step, as it does when
+    drafting.
+    """
 
     def __init__(self, head: EagleHead, steps: int) -> None:
         super().__init__()
@@ -43,8 +48,11 @@ class Unrolled(nn.Module):
         states: Float[Tensor, "batch token features"],
         positions: Int[Tensor, "batch token"],
         selected: List[Bool[Tensor, "batch row"]],
-    ) -> list[tuple[Float[Tensor, "selected draft_vocab"], Float[Tensor, "selected hidden"]]]:
-        """Return, for each step, logits of the selected rows and the hidden states that they are computed from.
+    ) -> list[
+        tuple[Float[Tensor, "selected draft_vocab"], Float[Tensor, "selected hidden"]]
+    ]:
+        """Return, for each step, logits of the selected rows and the hidden states that
+        they are computed from.
 
         Row t of step j predicts the token after token t + 1 + j.
         """
@@ -53,9 +61,18 @@ class Unrolled(nn.Module):
         before: list[tuple[Tensor, Tensor]] = []
         hidden, outputs = self.head.fc(states[:, :rows]), []
         for step in range(self.steps):
-            # Beyond the end of a block there is nothing to read, and no row is selected either.
+            # Beyond the end of a block there is nothing to read, and no row is selected
+            # either.
             tokens = embedded[:, 1 + step :]
-            tokens = torch.cat([tokens, tokens.new_zeros(len(tokens), rows - tokens.shape[1], tokens.shape[2])], 1)
+            tokens = torch.cat(
+                [
+                    tokens,
+                    tokens.new_zeros(
+                        len(tokens), rows - tokens.shape[1], tokens.shape[2]
+                    ),
+                ],
+                1,
+            )
 
             def seen(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 before.append((k, v))
@@ -69,7 +86,9 @@ class Unrolled(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Target and head where a learnt token comes next: float32 logits, and the hidden states behind them."""
+    """Target and head where a learnt token comes next: float32 logits, and the hidden
+    states behind them.
+    """
 
     target: Float[Tensor, "selected vocab"]
     draft: Float[Tensor, "selected draft_vocab"]
@@ -78,20 +97,37 @@ class _Step:
 
 
 class HeadTraining:
-    """Task that trains a head to predict its target several tokens ahead; the target runs on the fly."""
+    """Task that trains a head to predict its target several tokens ahead; the target
+    runs on the fly.
+    """
 
     def __init__(self, context: TrainContext, options: EagleOptions) -> None:
-        """Raises InvalidRequest or ModelError where the head and the target do not fit."""
+        """Raises InvalidRequest or ModelError where the head and the target
+        do not fit.
+        """
         if options.unroll < 1:
-            raise InvalidRequest(f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1")
-        self.target = context.target.eval().requires_grad_(False)
-        self._loss, self.temperature, self._feature = context.loss, context.temperature, options.feature
-        self._start = context.start
-        head = load(options.draft, self.target.config) if options.draft else new(context, options)
-        if options.feature and head.config.llama.hidden_size != head.config.target_hidden:
             raise InvalidRequest(
-                f"cannot train {options.draft} with the feature loss: its hidden size of "
-                f"{head.config.llama.hidden_size} differs from the target's {head.config.target_hidden}. "
+                f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1"
+            )
+        self.target = context.target.eval().requires_grad_(False)
+        self._loss = context.loss
+        self.temperature = context.temperature
+        self._feature = options.feature
+        self._start = context.start
+        head = (
+            load(options.draft, self.target.config)
+            if options.draft
+            else new(context, options)
+        )
+        if (
+            options.feature
+            and head.config.llama.hidden_size != head.config.target_hidden
+        ):
+            raise InvalidRequest(
+                f"cannot train {options.draft} with the feature loss: its hidden size "
+                "of "
+                f"{head.config.llama.hidden_size} differs from the target's "
+                f"{head.config.target_hidden}. "
                 "Leave 'feature' at 0"
             )
         self.head = head
@@ -112,21 +148,31 @@ class HeadTraining:
         return block
 
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
-        """Return the distribution loss plus, if weighted, the feature loss (EAGLE-1: Li et al. 2024, section 3.2)."""
+        """Return the distribution loss plus, if weighted, the feature loss (EAGLE-1: Li
+        et al. 2024, section 3.2).
+        """
         total = torch.zeros((), device=block.tokens.device)
         tokens = self.head.tokens
         for step, one in enumerate(self._steps(module, block)):
-            losses = compare(self._loss, one.target[:, tokens], one.draft, self.temperature)
+            losses = compare(
+                self._loss, one.target[:, tokens], one.draft, self.temperature
+            )
             if self._feature:
-                losses = losses + self._feature * F.smooth_l1_loss(one.hidden, one.state, reduction="none").mean(-1)
+                losses = losses + self._feature * F.smooth_l1_loss(
+                    one.hidden, one.state, reduction="none"
+                ).mean(-1)
             total = total + FADE**step * losses.sum()
         return total / sum(FADE**step for step in range(self.module.steps))
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return acceptance at temperature 1 (1 - TV) and argmax agreement, at every step, given the text before."""
+        """Return acceptance at temperature 1 (1 - TV) and argmax agreement, at every
+        step, given the text before.
+        """
         metrics: dict[str, Tensor] = {}
         for step, one in enumerate(self._steps(module, block), 1):
-            whole = one.draft.new_full(one.target.shape, -torch.inf).index_copy_(1, self.head.tokens, one.draft)
+            whole = one.draft.new_full(one.target.shape, -torch.inf).index_copy_(
+                1, self.head.tokens, one.draft
+            )
             metrics[f"acceptance_{step}"] = compare(overlap, one.target, whole).sum()
             metrics[f"agreement_{step}"] = agreement(one.target, whole).float().sum()
         return metrics
@@ -135,17 +181,29 @@ class HeadTraining:
         config = self.head.config
         last = layer_count(self.target.config)
         read, block = forward_inputs(block, self._start)
-        with torch.no_grad(), listening(self.target, (*config.states, last)) as captured:
+        with (
+            torch.no_grad(),
+            listening(self.target, (*config.states, last)) as captured,
+        ):
             target = self.target(**read).logits
             features = captured().view(*block.tokens.shape, -1).float()
             embedded = self._embed(block.tokens).float()
-        inputs, states = features.split([config.target_hidden * len(config.states), config.target_hidden], -1)
+        inputs, states = features.split(
+            [config.target_hidden * len(config.states), config.target_hidden], -1
+        )
         selected = [_selected(block, step) for step in range(self.module.steps)]
         steps = []
-        for step, (draft, hidden) in enumerate(module(embedded, inputs, block.positions, selected)):
+        for step, (draft, hidden) in enumerate(
+            module(embedded, inputs, block.positions, selected)
+        ):
             # Row t of a step corresponds to the target's row t + 1 + step.
-            mask, rows = selected[step][:, : max(0, target.shape[1] - 1 - step)], slice(1 + step, None)
-            steps.append(_Step(target[:, rows][mask], draft, states[:, rows][mask], hidden.float()))
+            mask = selected[step][:, : max(0, target.shape[1] - 1 - step)]
+            rows = slice(1 + step, None)
+            steps.append(
+                _Step(
+                    target[:, rows][mask], draft, states[:, rows][mask], hidden.float()
+                )
+            )
         return steps
 
     def _embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
@@ -155,18 +213,28 @@ class HeadTraining:
 
 def unrolled_attention(
     query: Float[Tensor, "batch heads row dim"],
-    steps: List[tuple[Float[Tensor, "batch kv row dim"], Float[Tensor, "batch kv row dim"]]],
+    steps: List[
+        tuple[Float[Tensor, "batch kv row dim"], Float[Tensor, "batch kv row dim"]]
+    ],
     seen: Bool[Tensor, "batch row row"],
 ) -> Float[Tensor, "batch row heads dim"]:
-    """Attend to the first step's keys in `seen`, and in every later step to the row itself alone.
+    """Attend to the first step's keys in `seen`, and in every later step to the row
+    itself alone.
 
-    So a row of the last step ends a chain of draft tokens that begins at its place in the text.
+    So a row of the last step ends a chain of draft tokens that begins at its place in
+    the text.
     """
     share = query.shape[1] // steps[0][0].shape[1]
-    (keys, values), *later = [(k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)) for k, v in steps]
+    (keys, values), *later = [
+        (k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)) for k, v in steps
+    ]
     scores = (query @ keys.transpose(-1, -2)).masked_fill(~seen[:, None], -torch.inf)
     own = [(query * k).sum(-1, keepdim=True) for k, _ in later]
-    weights = (torch.cat([scores, *own], -1).float() * query.shape[-1] ** -0.5).softmax(-1).to(values.dtype)
+    weights = (
+        (torch.cat([scores, *own], -1).float() * query.shape[-1] ** -0.5)
+        .softmax(-1)
+        .to(values.dtype)
+    )
     rows = keys.shape[2]
     result = weights[..., :rows] @ values
     for step, (_, v) in enumerate(later):
@@ -175,7 +243,9 @@ def unrolled_attention(
 
 
 def new(context: TrainContext, options: EagleOptions) -> EagleHead:
-    """Create a float32 head of the target's sizes that starts with the target's LM head."""
+    """Create a float32 head of the target's sizes that starts with the target's LM
+    head.
+    """
     config = context.target.config.get_text_config()
     count, size = layer_count(config), config.hidden_size
     heads = config.num_attention_heads
@@ -195,7 +265,12 @@ def new(context: TrainContext, options: EagleOptions) -> EagleHead:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
         head = EagleHead(
-            EagleConfig(llama=llama, states=_states(options.states, count), target_hidden=size, draft_vocab=vocab)
+            EagleConfig(
+                llama=llama,
+                states=_states(options.states, count),
+                target_hidden=size,
+                draft_vocab=vocab,
+            )
         )
     if vocab < config.vocab_size:
         frequent = context.counts().topk(vocab).indices.sort().values
@@ -208,27 +283,46 @@ def new(context: TrainContext, options: EagleOptions) -> EagleHead:
 
 
 def _states(spec: str | None, layers: int) -> tuple[int, ...]:
-    """Parse the states of an option; by default those that every engine reads, where there are enough layers."""
+    """Parse the states of an option; by default those that every engine reads, where
+    there are enough layers.
+    """
     if spec is None:
-        return default_states(layers) if layers > 5 else tuple(sorted({layers // 2, layers - 1, layers}))
+        return (
+            default_states(layers)
+            if layers > 5
+            else tuple(sorted({layers // 2, layers - 1, layers}))
+        )
     numbers = [part.strip() for part in spec.split(",")]
     if not all(part.isdecimal() and int(part) <= layers for part in numbers):
-        raise InvalidRequest(f"cannot read states {spec!r}: 'states' must be numbers from 0 to {layers}, like 2,4,5")
+        raise InvalidRequest(
+            f"cannot read states {spec!r}: 'states' must be numbers from 0 to "
+            f"{layers}, like 2,4,5"
+        )
     return tuple(map(int, numbers))
 
 
 def _rope(config: PreTrainedConfig) -> dict[str, object]:
-    """Return the target's RoPE where it depends on the position alone and is the same in every layer."""
+    """Return the target's RoPE where it depends on the position alone and is the same
+    in every layer.
+    """
     rope = getattr(config, "rope_parameters", None) or {}
     default = {"rope_type": "default", "rope_theta": 10000.0}
-    return dict(rope) if rope.get("rope_type") in ("default", "llama3", "linear") else default
+    return (
+        dict(rope)
+        if rope.get("rope_type") in ("default", "llama3", "linear")
+        else default
+    )
 
 
-def _same_record(positions: Int[Tensor, "batch token"]) -> Bool[Tensor, "batch token token"]:
+def _same_record(
+    positions: Int[Tensor, "batch token"],
+) -> Bool[Tensor, "batch token token"]:
     """Mask of the rows that each row may see: those of its own record, not after it."""
     record = (positions == 0).cumsum(1)
     order = torch.arange(positions.shape[1], device=positions.device)
-    return (record[:, :, None] == record[:, None, :]) & (order[None, :, None] >= order[None, None, :])
+    return (record[:, :, None] == record[:, None, :]) & (
+        order[None, :, None] >= order[None, None, :]
+    )
 
 
 def _selected(block: Block, step: int) -> Bool[Tensor, "batch row"]:

@@ -1,4 +1,6 @@
-"""Distillation of a small language model from the target's logits, off-policy, on-policy or mixed (DistillSpec)."""
+"""Distillation of a small language model from the target's logits, off-policy,
+on-policy or mixed (DistillSpec).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from foreword.draft.heads.export_layout import SGLANG, SPECULATORS, VLLM, ExportLayout, sglang, unsupported_engine, vllm
+from foreword.draft.heads.export_layout import (
+    SGLANG,
+    SPECULATORS,
+    VLLM,
+    ExportLayout,
+    sglang,
+    unsupported_engine,
+    vllm,
+)
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.model.architectures import INNER, head_dim, loader
@@ -30,41 +40,59 @@ from foreword.train.task import TrainContext
 
 
 class Distillation:
-    """Task that trains a draft model on the target's next-token distribution, computed on the fly."""
+    """Task that trains a draft model on the target's next-token distribution, computed
+    on the fly.
+    """
 
-    def __init__(self, context: TrainContext, options: LmOptions, module: HFModel | None = None) -> None:
+    def __init__(
+        self, context: TrainContext, options: LmOptions, module: HFModel | None = None
+    ) -> None:
         """`module` is the draft model, if it is in memory already.
 
-        Raises InvalidRequest for a share outside 0 to 1, a temperature that is not above 0, or too long blocks.
+        Raises InvalidRequest for a share outside 0 to 1, a temperature that is not
+        above 0, or too long blocks.
         """
-        target, temperature, on_policy = context.target, context.temperature, options.on_policy
+        target = context.target
+        temperature = context.temperature
+        on_policy = options.on_policy
         if not 0 <= on_policy <= 1 or temperature <= 0:
             raise InvalidRequest(
-                f"cannot train with on_policy {on_policy} and temperature {temperature}: "
+                f"cannot train with on_policy {on_policy} and temperature "
+                f"{temperature}: "
                 "'on_policy' must be in [0, 1] and 'temperature' above 0"
             )
         module = _initial_model(context, options) if module is None else module
         if context.start and on_policy:
             raise InvalidRequest(
-                f"cannot train with on_policy {on_policy}: {context.source} is an encoder-decoder. Set on_policy to 0"
+                f"cannot train with on_policy {on_policy}: {context.source} is an "
+                "encoder-decoder. Set on_policy to 0"
             )
-        limit = getattr(module.config.get_text_config(), "max_position_embeddings", None)
+        limit = getattr(
+            module.config.get_text_config(), "max_position_embeddings", None
+        )
         if limit is not None and context.length > limit:
             raise InvalidRequest(
-                f"cannot train on blocks of {context.length} tokens: they exceed the draft's context of {limit}. "
+                f"cannot train on blocks of {context.length} tokens: they exceed the "
+                f"draft's context of {limit}. "
                 "Lower 'length'"
             )
         for model in (target, module):
             if getattr(model, "_is_stateful", False):
                 raise ModelError(
-                    f"cannot train with {type(model).__name__}: it is recurrent, so records packed side by side "
+                    f"cannot train with {type(model).__name__}: it is recurrent, so "
+                    "records packed side by side "
                     "would mix. Use a model without recurrent layers"
                 )
         self.target = target.eval().requires_grad_(False)
         self.module: HFModel = module
         self._tokenizer = context.tokenizer
-        self._loss, self.temperature, self.on_policy = context.loss, temperature, on_policy
-        self._vocab = min(target.config.get_text_config().vocab_size, module.config.get_text_config().vocab_size)
+        self._loss = context.loss
+        self.temperature = temperature
+        self.on_policy = on_policy
+        self._vocab = min(
+            target.config.get_text_config().vocab_size,
+            module.config.get_text_config().vocab_size,
+        )
         self._start = context.start
         self._writer = Writer(module, context.eos, temperature)
 
@@ -73,7 +101,9 @@ class Distillation:
         return self.module.num_parameters()
 
     def save(self, folder: Path) -> None:
-        """Write the draft as transformers does, in the dtype of the target's checkpoint, with its tokenizer, if any."""
+        """Write the draft as transformers does, in the dtype of the target's
+        checkpoint, with its tokenizer, if any.
+        """
         stored = copy.deepcopy(self.module)
         nn.Module.to(stored, self.target.dtype)
         stored.generation_config = self.target.generation_config
@@ -94,7 +124,9 @@ class Distillation:
         return compare(self._loss, target, draft, self.temperature).sum()
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return the loss, acceptance at temperature 1 (1 - TV), and acceptance at 0 (same argmax)."""
+        """Return the loss, acceptance at temperature 1 (1 - TV), and acceptance at 0
+        (same argmax).
+        """
         target, draft = self._logits(module, block)
         return {
             "loss": compare(self._loss, target, draft, self.temperature).sum(),
@@ -115,10 +147,14 @@ class Distillation:
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
-    """Return a layout that copies the model, a transformers checkpoint already, with its tokenizer."""
+    """Return a layout that copies the model, a transformers checkpoint already, with
+    its tokenizer.
+    """
     if engine == SPECULATORS:
         raise unsupported_engine(
-            f"a draft model of its own ({checkpoint.source}) in this layout", engine, (VLLM, SGLANG)
+            f"a draft model of its own ({checkpoint.source}) in this layout",
+            engine,
+            (VLLM, SGLANG),
         )
     dtype = next(iter(checkpoint.tensors.values())).dtype
     model, tokenizer = load(checkpoint.source, dtype), load_tokenizer(checkpoint.source)
@@ -130,27 +166,43 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
         tokenizer.save_pretrained(folder)
 
     start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
-    return ExportLayout(write=write, names=frozenset(checkpoint.tensors), start=start[engine])
+    return ExportLayout(
+        write=write, names=frozenset(checkpoint.tensors), start=start[engine]
+    )
 
 
 def _initial_model(context: TrainContext, options: LmOptions) -> HFModel:
     seq2seq = is_seq2seq(context.target.config)
     if options.draft is None:
-        sizes = {"layers": options.layers, "hidden": options.hidden, "seed": context.seed}
+        sizes = {
+            "layers": options.layers,
+            "hidden": options.hidden,
+            "seed": context.seed,
+        }
         if seq2seq:
             sizes["encoder_layers"] = options.encoder_layers or options.layers
         return new(context.source, **sizes, trusted=context.trusted)
     if context.tokenizer is not None:
-        check_same(context.tokenizer, load_tokenizer(options.draft, trust_remote_code=context.trusted))
+        check_same(
+            context.tokenizer,
+            load_tokenizer(options.draft, trust_remote_code=context.trusted),
+        )
     draft = load(options.draft, torch.float32, trusted=context.trusted, seq2seq=seq2seq)
     if is_seq2seq(draft.config) != seq2seq:
         raise InvalidRequest(
-            f"cannot train {options.draft}: {context.source} is an encoder-decoder. Give a draft that is one too"
+            f"cannot train {options.draft}: {context.source} is an encoder-decoder. "
+            "Give a draft that is one too"
         )
     return draft
 
 
-def load(source: str | Path, dtype: torch.dtype, *, trusted: bool = False, seq2seq: bool = False) -> HFModel:
+def load(
+    source: str | Path,
+    dtype: torch.dtype,
+    *,
+    trusted: bool = False,
+    seq2seq: bool = False,
+) -> HFModel:
     """Load a model of transformers on the CPU; an encoder-decoder only with `seq2seq`.
 
     Raises ModelError when it cannot be loaded.
@@ -159,8 +211,11 @@ def load(source: str | Path, dtype: torch.dtype, *, trusted: bool = False, seq2s
     return load_weights(source, config, dtype, trust_remote_code=trusted)
 
 
-def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None) -> PreTrainedConfig:
-    """Return the target's config with fewer layers and, if given, another hidden size; the rest is scaled along.
+def smaller(
+    config: PreTrainedConfig, layers: int = 1, hidden: int | None = None
+) -> PreTrainedConfig:
+    """Return the target's config with fewer layers and, if given, another hidden size;
+    the rest is scaled along.
 
     Heads keep their size. Raises InvalidRequest when the sizes do not fit together.
     """
@@ -170,7 +225,8 @@ def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None
     hidden = target_hidden if hidden is None else hidden
     if layers < 1 or hidden < head or hidden % head:
         raise InvalidRequest(
-            f"cannot create a draft with {layers} layers and hidden size {hidden}: it needs one layer or more, "
+            f"cannot create a draft with {layers} layers and hidden size {hidden}: it "
+            "needs one layer or more, "
             f"and a hidden size in multiples of {head}, the target's head size"
         )
     result.num_hidden_layers = layers
@@ -181,10 +237,14 @@ def smaller(config: PreTrainedConfig, layers: int = 1, hidden: int | None = None
         result.hidden_size, result.num_attention_heads = hidden, heads
         if hasattr(config, "num_key_value_heads"):
             groups = config.num_attention_heads // config.num_key_value_heads
-            result.num_key_value_heads = heads // groups if heads % groups == 0 else heads
+            result.num_key_value_heads = (
+                heads // groups if heads % groups == 0 else heads
+            )
         for name in INNER:
             if (inner := getattr(config, name, None)) is not None:
-                setattr(result, name, max(8, round(inner * hidden / target_hidden / 8) * 8))
+                setattr(
+                    result, name, max(8, round(inner * hidden / target_hidden / 8) * 8)
+                )
     return result
 
 
@@ -201,11 +261,15 @@ def new(
 
     `encoder_layers` are given for an encoder-decoder, and for no other target.
     """
-    config = read_config(target, trust_remote_code=trusted, seq2seq=encoder_layers is not None)
+    config = read_config(
+        target, trust_remote_code=trusted, seq2seq=encoder_layers is not None
+    )
     if encoder_layers is None:
         config = smaller(config, layers, hidden)
     else:
         config = lm_seq2seq.smaller(config, layers, encoder_layers, hidden)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return loader(config).from_config(config, dtype=torch.float32, trust_remote_code=trusted)
+        return loader(config).from_config(
+            config, dtype=torch.float32, trust_remote_code=trusted
+        )

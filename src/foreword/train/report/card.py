@@ -43,35 +43,79 @@ At the end, on held-out text, for each token: {metrics} (acceptance: 1 - TV at t
 
 
 def card(report: TrainReport, picture: str | None = None) -> str:
-    """Return the card: use, acceptance and training of the drafter. `picture` is a file beside the card."""
-    tables = [_table(report, heat) for heat in sorted({row.temperature for row in report.metrics})]
-    shown = [f"![acceptance by depth, and the training curve]({picture})"] if picture else []
-    metrics = ", ".join(f"{name} {value:.3f}" for name, value in report.held_out.items())
+    """Return the card: use, acceptance and training of the drafter.
+
+    `picture` is a file beside the card.
+    """
+    tables = [
+        _table(report, heat)
+        for heat in sorted({row.temperature for row in report.metrics})
+    ]
+    shown = (
+        [f"![acceptance by depth, and the training curve]({picture})"]
+        if picture
+        else []
+    )
+    metrics = ", ".join(
+        f"{name} {value:.3f}" for name, value in report.held_out.items()
+    )
     return CARD.format(
-        target=f"`{report.target}`" if report.target else "the target bundled with Foreword",
+        target=f"`{report.target}`"
+        if report.target
+        else "the target bundled with Foreword",
         name=f'"{report.target}", ' if report.target else "",
         parameters=report.parameters,
         learnt=report.learnt,
-        acceptance=ACCEPTANCE.format(tables="\n\n".join([*tables, *shown])) if tables else "",
+        acceptance=ACCEPTANCE.format(tables="\n\n".join([*tables, *shown]))
+        if tables
+        else "",
         held_out=HELD_OUT.format(metrics=metrics) if metrics else "",
-        settings="\n".join(f"- {name.replace('_', ' ')}: {value}" for name, value in report.settings.items()),
-        versions=", ".join(f"{name} {version}" for name, version in report.versions.items()),
+        settings="\n".join(
+            f"- {name.replace('_', ' ')}: {value}"
+            for name, value in report.settings.items()
+        ),
+        versions=", ".join(
+            f"{name} {version}" for name, version in report.versions.items()
+        ),
     )
 
 
 def _table(report: TrainReport, temperature: float) -> str:
     rows = [row for row in report.metrics if row.temperature == temperature]
     depth = max(len(row.acceptance) for row in rows)
-    head = ["domain", "prompts", "tokens per pass", *(f"depth {place + 1}" for place in range(depth))]
-    table = [head, ["---", *["---:"] * (len(head) - 1)], *(_row(row, depth) for row in rows)]
-    return f"Temperature {temperature:g}:\n\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+    head = [
+        "domain",
+        "prompts",
+        "tokens per pass",
+        *(f"depth {place + 1}" for place in range(depth)),
+    ]
+    table = [
+        head,
+        ["---", *["---:"] * (len(head) - 1)],
+        *(_row(row, depth) for row in rows),
+    ]
+    return f"Temperature {temperature:g}:\n\n" + "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in table
+    )
 
 
 def _row(row: Metrics, depth: int) -> list[str]:
-    values = [_interval(value, row.prompts) for value in (row.tokens_per_pass, *row.acceptance)]
-    return [row.domain, str(row.prompts), *values, *["–"] * (depth - len(row.acceptance))]
+    values = [
+        _interval(value, row.prompts)
+        for value in (row.tokens_per_pass, *row.acceptance)
+    ]
+    return [
+        row.domain,
+        str(row.prompts),
+        *values,
+        *["–"] * (depth - len(row.acceptance)),
+    ]
 
 
 def _interval(value: Interval, prompts: int) -> str:
     # One prompt gives no interval.
-    return f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})" if prompts > 1 else f"{value.mid:.2f}"
+    return (
+        f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
+        if prompts > 1
+        else f"{value.mid:.2f}"
+    )

@@ -1,4 +1,6 @@
-"""Measurement of a trained draft: acceptance by its target on held-out prompts, in the engine."""
+"""Measurement of a trained draft: acceptance by its target on held-out prompts, in the
+engine.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,15 +28,22 @@ Prompt = tuple[str, List[int]]
 
 
 MOST, LEAST = 64, 4
-"""Prompts. Most and fewest that are answered where their number follows the training."""
+"""Prompts.
+
+Most and fewest that are answered where their number follows the training.
+"""
 SHORT = 16
 """Tokens. Longest answer after the shortest training."""
 EACH = 16
-"""Trained tokens for each measured one, so that measuring takes less time than training did."""
+"""Trained tokens for each measured one, so that measuring takes less time than training
+did.
+"""
 WAVE = 8
 """Prompts answered at a time; progress is shown after each."""
 TRIAL = 8
-"""Share of the longest answer that is written to estimate the time: one in so many tokens."""
+"""Share of the longest answer that is written to estimate the time: one in so many
+tokens.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +51,9 @@ class Questions:
     """Size of the report's measurement."""
 
     prompts: int | None = None
-    """Held-out prompts, spread evenly over the sources; 0 skips the measurement, None follows the training."""
+    """Held-out prompts, spread evenly over the sources; 0 skips the measurement, None
+    follows the training.
+    """
     tokens: int = 64
     """Tokens. Longest answer."""
     depth: int = 5
@@ -54,12 +66,16 @@ class Questions:
         return MOST if self.prompts is None else self.prompts
 
     def after(self, trained: int) -> Questions:
-        """Return the size after a training of so many tokens: after a short one fewer prompts, and shorter answers."""
+        """Return the size after a training of so many tokens: after a short one fewer
+        prompts, and shorter answers.
+        """
         if self.prompts is not None:
             return self
         tokens = trained // EACH // len(self.temperatures)
         longest = min(self.tokens, max(SHORT, tokens // LEAST))
-        return replace(self, prompts=min(MOST, max(LEAST, tokens // longest)), tokens=longest)
+        return replace(
+            self, prompts=min(MOST, max(LEAST, tokens // longest)), tokens=longest
+        )
 
 
 def report(
@@ -75,18 +91,25 @@ def report(
     trusted: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> TrainReport:
-    """Measure the draft in `folder`; write report.json, README.md and (with matplotlib) acceptance.png there.
+    """Measure the draft in `folder`; write report.json, README.md and (with matplotlib)
+    acceptance.png there.
 
-    `prompts` are (source, token ids) of the held-out records; `method` serves the draft of `parameters` parameters.
-    `trusted` lets code of the models' own folders run. `note` gets lines that say what is measured, how long it takes,
-    and how far it is.
+    `prompts` are (source, token ids) of the held-out records; `method` serves the draft
+    of `parameters` parameters. `trusted` lets code of the models' own folders run.
+    `note` gets lines that say what is measured, how long it takes, and how far it is.
     """
     trained = sum(row.tokens for row in rows)
     questions = questions.after(trained)
     selected = spread(prompts, questions.most)
     metrics: list[Metrics] = []
     if selected:
-        llm = LLM(target, draft=folder, method=method, nodes=questions.depth, trust_remote_code=trusted)
+        llm = LLM(
+            target,
+            draft=folder,
+            method=method,
+            nodes=questions.depth,
+            trust_remote_code=trusted,
+        )
         answered = _Answered(len(selected), questions, note)
         answered.announce(_trial(llm, selected, questions))
         for temperature in questions.temperatures:
@@ -100,9 +123,13 @@ def report(
         next((row.held_out for row in reversed(rows) if row.held_out), {}),
         tuple(metrics),
     )
-    (folder / "report.json").write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / "report.json").write_text(
+        json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8"
+    )
     drawn = result.metrics and _draw(result, rows, folder / "acceptance.png")
-    (folder / "README.md").write_text(card(result, picture="acceptance.png" if drawn else None), encoding="utf-8")
+    (folder / "README.md").write_text(
+        card(result, picture="acceptance.png" if drawn else None), encoding="utf-8"
+    )
     return result
 
 
@@ -113,7 +140,8 @@ def measure(
     questions: Questions,
     answered: Callable[[int], None] = lambda _: None,
 ) -> list[Metrics]:
-    """Return metrics of every source at one temperature, and of all; a prompt's seed is its index in the list.
+    """Return metrics of every source at one temperature, and of all; a prompt's seed is
+    its index in the list.
 
     `answered` gets the number of answers that are new, again and again.
     """
@@ -121,26 +149,39 @@ def measure(
     for start in range(0, len(prompts), WAVE):
         wave = prompts[start : start + WAVE]
         params = [
-            SamplingParams(temperature=temperature, seed=seed, max_tokens=questions.tokens)
+            SamplingParams(
+                temperature=temperature, seed=seed, max_tokens=questions.tokens
+            )
             for seed in range(start, start + len(wave))
         ]
-        stats += [answer.stats for answer in llm.generate(_fitting(llm, wave, questions), params)]
+        stats += [
+            answer.stats
+            for answer in llm.generate(_fitting(llm, wave, questions), params)
+        ]
         answered(len(wave))
     by_source: dict[str, list[Stats]] = {}
     for (source, _), own in zip(prompts, stats, strict=True):
         by_source.setdefault(source or "unnamed", []).append(own)
     groups = {ALL: stats} | dict(sorted(by_source.items()))
-    return [summary(name, temperature, some, questions.depth) for name, some in groups.items() if some]
+    return [
+        summary(name, temperature, some, questions.depth)
+        for name, some in groups.items()
+        if some
+    ]
 
 
 def _fitting(llm: LLM, prompts: List[Prompt], questions: Questions) -> list[Any]:
-    """Return the token ids of prompts, cut at their beginning where an answer would not fit into the context."""
+    """Return the token ids of prompts, cut at their beginning where an answer would not
+    fit into the context.
+    """
     room = llm.target.context - questions.tokens
     return [list(ids[-room:]) for _, ids in prompts]
 
 
 def _trial(llm: LLM, prompts: List[Prompt], questions: Questions) -> float:
-    """Return the estimated seconds of one wave of answers, from the first tokens of the first one."""
+    """Return the estimated seconds of one wave of answers, from the first tokens of the
+    first one.
+    """
     tokens = max(1, questions.tokens // TRIAL)
     begun = perf_counter()
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
@@ -151,17 +192,24 @@ def _trial(llm: LLM, prompts: List[Prompt], questions: Questions) -> float:
 class _Answered:
     """Progress of the measurement, as lines that can be read in a pipe."""
 
-    def __init__(self, prompts: int, questions: Questions, note: Callable[[str], None]) -> None:
-        self._prompts, self._questions, self._note = prompts, questions, note
+    def __init__(
+        self, prompts: int, questions: Questions, note: Callable[[str], None]
+    ) -> None:
+        self._prompts = prompts
+        self._questions = questions
+        self._note = note
         self._done, self._total = 0, prompts * len(questions.temperatures)
         self._begun = perf_counter()
 
     def announce(self, wave: float) -> None:
-        """Say what is measured, and how long that takes if a wave of prompts takes `wave` seconds."""
+        """Say what is measured, and how long that takes if a wave of prompts takes
+        `wave` seconds.
+        """
         waves = -(-self._prompts // WAVE) * len(self._questions.temperatures)
         heats = " and ".join(f"{heat:g}" for heat in self._questions.temperatures)
         self._note(
-            f"measuring the draft: {self._prompts} held-out prompts, answers of up to {self._questions.tokens} tokens, "
+            f"measuring the draft: {self._prompts} held-out prompts, answers of up to "
+            f"{self._questions.tokens} tokens, "
             f"at temperatures {heats}: {lasting(waves * wave)} at most"
         )
         self._begun = perf_counter()
@@ -176,7 +224,11 @@ class _Answered:
 
 def lasting(seconds: float) -> str:
     """Return a duration in words."""
-    return f"about {max(1, round(seconds))} s" if seconds < 100 else f"about {round(seconds / 60)} min"
+    return (
+        f"about {max(1, round(seconds))} s"
+        if seconds < 100
+        else f"about {round(seconds / 60)} min"
+    )
 
 
 def spread(prompts: List[Prompt], most: int) -> list[Prompt]:
@@ -184,18 +236,14 @@ def spread(prompts: List[Prompt], most: int) -> list[Prompt]:
     queues: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         queues.setdefault(prompt[0], []).append(prompt)
-    turns = [
-        queue[turn]
-        for turn in range(max(map(len, queues.values()), default=0))
-        for queue in queues.values()
-        if turn < len(queue)
-    ]
-    return turns[:most]
+    turns = chain.from_iterable(zip_longest(*queues.values()))
+    return [turn for turn in turns if turn is not None][:most]
 
 
 def _draw(result: TrainReport, rows: List[Row], path: Path) -> bool:
     try:
-        from foreword.train.report.plot import draw  # needs matplotlib, which few installations have
+        # needs matplotlib, which few installations have
+        from foreword.train.report.plot import draw
     except ModuleNotFoundError:
         return False
     draw(result, rows, path)

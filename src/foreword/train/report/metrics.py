@@ -33,7 +33,9 @@ class Metrics:
     prompts: int
     tokens_per_pass: Interval
     acceptance: tuple[Interval, ...]
-    """Share of draft tokens accepted at depth 1, 2, …, of the rounds that had one there."""
+    """Share of draft tokens accepted at depth 1, 2, …, of the rounds that had one
+    there.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ class TrainReport:
 
 
 def summary(domain: str, temperature: float, stats: List[Stats], depth: int) -> Metrics:
-    """Return metrics of answers, with bootstrap intervals (percentiles; Efron and Tibshirani 1993, ch. 13)."""
+    """Return metrics of answers, with bootstrap intervals (percentiles; Efron and
+    Tibshirani 1993, ch. 13).
+    """
 
     def padded(counts: list[int]) -> list[int]:
         return [*counts, *[0] * depth][:depth]
@@ -70,14 +74,28 @@ def summary(domain: str, temperature: float, stats: List[Stats], depth: int) -> 
         temperature,
         len(stats),
         interval(ratio[:, 0], ratio[:, 1]),
-        tuple(interval(kept[:, place], tried[:, place]) for place in range(depth) if tried[:, place].any()),
+        tuple(
+            interval(kept[:, place], tried[:, place])
+            for place in range(depth)
+            if tried[:, place].any()
+        ),
     )
 
 
 def interval(above: np.ndarray, below: np.ndarray, seed: int = 0) -> Interval:
-    """Return sum over sum with its 95 % bootstrap interval. Both are float64 [answer]."""
-    drawn = np.random.default_rng(seed).integers(len(above), size=(RESAMPLES, len(above)))
+    """Return sum over sum with its 95 % bootstrap interval.
+
+    Both are float64 [answer].
+    """
+    drawn = np.random.default_rng(seed).integers(
+        len(above), size=(RESAMPLES, len(above))
+    )
     sums, counts = above[drawn].sum(1), below[drawn].sum(1)
-    ratios = np.divide(sums, counts, out=np.full_like(sums, above.sum() / below.sum()), where=counts > 0)
+    ratios = np.divide(
+        sums,
+        counts,
+        out=np.full_like(sums, above.sum() / below.sum()),
+        where=counts > 0,
+    )
     low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(above.sum() / below.sum()), float(high))

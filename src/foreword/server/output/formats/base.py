@@ -40,13 +40,23 @@ class Format(Protocol):
         ...
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:
-        """Read the calls after an opener, the rest of their frame included. Raises Mismatch where they end early."""
+        """Read the calls after an opener, the rest of their frame included.
+
+        Raises Mismatch where they end early.
+        """
         ...
 
-    def forced(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
-        """Return the grammar of one call, or of several if `parallel`. `special` holds the special tokens."""
+    def forced(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
+        """Return the grammar of one call, or of several if `parallel`.
+
+        `special` holds the special tokens.
+        """
         ...
 
-    def allowed(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def allowed(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of content in which calls that are begun must be right."""
         ...

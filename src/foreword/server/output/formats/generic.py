@@ -1,4 +1,5 @@
-"""{"tool_calls": [{"name": …, "arguments": {…}}]}, or one such object: for models whose template knows no tools.
+"""{"tool_calls": [{"name": …, "arguments": {…}}]}, or one such object: for models whose
+template knows no tools.
 
 The text that asks a model for it is `foreword.chats.instruction`.
 """
@@ -19,7 +20,9 @@ _FENCES = ("```json", "```")
 
 
 class Generic:
-    """A JSON object with a list of calls, or with one; a Markdown fence around it is forgiven."""
+    """A JSON object with a list of calls, or with one; a Markdown fence around it is
+    forgiven.
+    """
 
     name = "generic"
     openers = ("{", *_FENCES)
@@ -45,13 +48,19 @@ class Generic:
             yield from reader.space()
             yield from reader.literal(_FENCES[1])
 
-    def forced(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def forced(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of one object with a list."""
         return _tag(functions, parallel)
 
-    def allowed(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def allowed(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of content with such objects."""
-        return grammar.triggered(_BEGIN, _tag(functions, parallel), (), parallel=parallel)
+        return grammar.triggered(
+            _BEGIN, _tag(functions, parallel), (), parallel=parallel
+        )
 
 
 _BEGIN = f"{{{_LIST}: ["

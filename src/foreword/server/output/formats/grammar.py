@@ -8,7 +8,11 @@ from foreword.chats import Function
 from foreword.server.output.formats.base import Tag
 
 WHITESPACE = 32
-"""Characters. Most white space in a row that a forced call may hold: some indentation, so that no call is only that."""
+"""Characters.
+
+Most white space in a row that a forced call may hold: some indentation, so that no call
+is only that.
+"""
 
 
 def const(text: str) -> Tag:
@@ -17,7 +21,9 @@ def const(text: str) -> Tag:
 
 
 def token(text: str, special: Collection[str]) -> Tag:
-    """Return the grammar of a marker: its token if that is a special one, else its text."""
+    """Return the grammar of a marker: its token if that is a special one, else its
+    text.
+    """
     return {"type": "token", "token": text} if text in special else const(text)
 
 
@@ -27,9 +33,18 @@ def sequence(*parts: Tag) -> Tag:
 
 
 def arguments(function: Function, **options: object) -> Tag:
-    """Return the grammar of the arguments: an object that follows the schema, any object if `strict` is False."""
-    schema = {"type": "object"} | ({} if function.strict is False else dict(function.parameters))
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": WHITESPACE, **options}
+    """Return the grammar of the arguments: an object that follows the schema, any
+    object if `strict` is False.
+    """
+    schema = {"type": "object"} | (
+        {} if function.strict is False else dict(function.parameters)
+    )
+    return {
+        "type": "json_schema",
+        "json_schema": schema,
+        "max_whitespace_cnt": WHITESPACE,
+        **options,
+    }
 
 
 def one_of(functions: Sequence[Function], call: Callable[[Function], Tag]) -> Tag:
@@ -43,18 +58,28 @@ def tag(begin: str, content: Tag, end: str, special: Collection[str] = ()) -> Ta
     def marker(text: str) -> str | Tag:
         return token(text, special) if text in special else text
 
-    return {"type": "tag", "begin": marker(begin), "content": content, "end": marker(end)}
+    return {
+        "type": "tag",
+        "begin": marker(begin),
+        "content": content,
+        "end": marker(end),
+    }
 
 
 def separated(one: Tag, separator: str, *, parallel: bool) -> Tag:
     """Return the grammar of one tag, or of several if `parallel`."""
     return {
-        "type": "tags_with_separator", "tags": [one], "separator": separator,
-        "at_least_one": True, "stop_after_first": not parallel,
-    }  # fmt: skip
+        "type": "tags_with_separator",
+        "tags": [one],
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": not parallel,
+    }
 
 
-def triggered(trigger: str, one: Tag, special: Collection[str], *, parallel: bool) -> Tag:
+def triggered(
+    trigger: str, one: Tag, special: Collection[str], *, parallel: bool
+) -> Tag:
     """Return the grammar of content in which the trigger begins the tag."""
     rule: Tag = {"tags": [one], "at_least_one": False, "stop_after_first": not parallel}
     if trigger in special:

@@ -23,7 +23,9 @@ class Hermes:
     markers = ("<tool_call>", "</tool_call>")
 
     def used_by(self, template: str) -> bool:
-        """Return whether the template has the tags, and not those of GLM's parameters within."""
+        """Return whether the template has the tags, and not those of GLM's parameters
+        within.
+        """
         return "<tool_call>" in template and "<arg_key>" not in template
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:
@@ -34,18 +36,28 @@ class Hermes:
         yield from calls.reader.space()
         yield from calls.reader.literal("</tool_call>")
 
-    def forced(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def forced(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of tagged calls, one on each line."""
         return grammar.separated(_tag(functions, special), "\n", parallel=parallel)
 
-    def allowed(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def allowed(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of content with tagged calls."""
-        return grammar.triggered("<tool_call>", _tag(functions, special), special, parallel=parallel)
+        return grammar.triggered(
+            "<tool_call>", _tag(functions, special), special, parallel=parallel
+        )
 
 
 def _tag(functions: Sequence[Function], special: Collection[str]) -> Tag:
     def call(function: Function) -> Tag:
         begin = f'\n{{"name": {json.dumps(function.name)}, "arguments": '
-        return grammar.sequence(grammar.const(begin), grammar.arguments(function), grammar.const("}\n"))
+        return grammar.sequence(
+            grammar.const(begin), grammar.arguments(function), grammar.const("}\n")
+        )
 
-    return grammar.tag("<tool_call>", grammar.one_of(functions, call), "</tool_call>", special)
+    return grammar.tag(
+        "<tool_call>", grammar.one_of(functions, call), "</tool_call>", special
+    )

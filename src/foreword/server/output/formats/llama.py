@@ -1,6 +1,8 @@
-"""{"name": …, "parameters": {…}}, optionally after <|python_tag|>, several joined by ";": Llama 3.1 to 3.3.
+"""{"name": …, "parameters": {…}}, optionally after <|python_tag|>, several joined by
+";": Llama 3.1 to 3.3.
 
-Source: the chat templates of Llama 3. Calls of its built-in tools, which are Python, stay content.
+Source: the chat templates of Llama 3. Calls of its built-in tools, which are Python,
+stay content.
 """
 
 from __future__ import annotations
@@ -23,8 +25,13 @@ class Llama:
     markers = ("<|python_tag|>",)
 
     def used_by(self, template: str) -> bool:
-        """Return whether the template has the tag, or Llama's words for a bare object."""
-        return "<|python_tag|>" in template or "dictionary of argument name and its value" in template
+        """Return whether the template has the tag, or Llama's words for a
+        bare object.
+        """
+        return (
+            "<|python_tag|>" in template
+            or "dictionary of argument name and its value" in template
+        )
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:
         """Read the calls."""
@@ -40,11 +47,15 @@ class Llama:
             yield from reader.space()
             yield from reader.literal("{")
 
-    def forced(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def forced(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of objects joined by "; "."""
         return grammar.separated(_tag(functions), "; ", parallel=parallel)
 
-    def allowed(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def allowed(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of content with such objects."""
         return grammar.triggered(_BEGIN, _tag(functions), (), parallel=parallel)
 

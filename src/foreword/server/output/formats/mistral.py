@@ -1,6 +1,8 @@
-"""[TOOL_CALLS][{"name": …, "arguments": {…}}], or [TOOL_CALLS]name[ARGS]{…} for each call: Mistral.
+"""[TOOL_CALLS][{"name": …, "arguments": {…}}], or [TOOL_CALLS]name[ARGS]{…} for each
+call: Mistral.
 
-Source: the chat templates of Mistral 7B v0.3 and of Mistral Small 3.2. Both forms are read, whichever was asked for.
+Source: the chat templates of Mistral 7B v0.3 and of Mistral Small 3.2. Both forms are
+read, whichever was asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from foreword.server.output.formats import grammar
 from foreword.server.output.formats.base import Tag
 from foreword.server.output.reader import Reading
 
-_OPENER, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_OPENER = "[TOOL_CALLS]"
+_ARGS = "[ARGS]"
+_ID = "[CALL_ID]"
 _ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
@@ -26,7 +30,9 @@ class Mistral:
     markers = (_OPENER, _ARGS, _ID)
 
     def used_by(self, template: str) -> bool:
-        """Return whether the template has the marker of calls, and none of arguments."""
+        """Return whether the template has the marker of calls, and none of
+        arguments.
+        """
         return _OPENER in template and _ARGS not in template
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:
@@ -37,23 +43,36 @@ class Mistral:
         else:
             yield from _named(calls)
 
-    def forced(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def forced(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of one list."""
         return self._list(functions, parallel, special)
 
-    def allowed(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def allowed(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of content with lists."""
-        return grammar.triggered(_OPENER, self._list(functions, parallel, special), special, parallel=parallel)
+        return grammar.triggered(
+            _OPENER,
+            self._list(functions, parallel, special),
+            special,
+            parallel=parallel,
+        )
 
     @staticmethod
-    def _list(functions: Sequence[Function], parallel: bool, special: Collection[str]) -> Tag:
+    def _list(
+        functions: Sequence[Function], parallel: bool, special: Collection[str]
+    ) -> Tag:
         def call(function: Function) -> Tag:
             begin = grammar.const(f'"name": {json.dumps(function.name)}, "arguments": ')
             return grammar.sequence(begin, grammar.arguments(function))
 
         one = grammar.tag("{", grammar.one_of(functions, call), "}")
         calls = grammar.separated(one, ", ", parallel=parallel)
-        return grammar.tag(_OPENER, grammar.sequence(grammar.const("["), calls), "]", special)
+        return grammar.tag(
+            _OPENER, grammar.sequence(grammar.const("["), calls), "]", special
+        )
 
 
 class MistralArgs(Mistral):
@@ -65,13 +84,19 @@ class MistralArgs(Mistral):
         """Return whether the template has the marker of arguments."""
         return _OPENER in template and _ARGS in template
 
-    def forced(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def forced(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of calls without anything between them."""
         return grammar.separated(_marked(functions, special), "", parallel=parallel)
 
-    def allowed(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def allowed(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of content with calls."""
-        return grammar.triggered(_OPENER, _marked(functions, special), special, parallel=parallel)
+        return grammar.triggered(
+            _OPENER, _marked(functions, special), special, parallel=parallel
+        )
 
 
 def _marked(functions: Sequence[Function], special: Collection[str]) -> Tag:

@@ -1,6 +1,8 @@
-"""<tool_call><function=…><parameter=…>value</parameter></function></tool_call>: Qwen3-Coder and Qwen 3.5.
+"""<tool_call><function=…><parameter=…>value</parameter></function></tool_call>:
+Qwen3-Coder and Qwen 3.5.
 
-Source: the chat template of Qwen3-Coder. Values are not JSON here; they become it by the tool's schema.
+Source: the chat template of Qwen3-Coder. Values are not JSON here; they become it by
+the tool's schema.
 """
 
 from __future__ import annotations
@@ -47,26 +49,38 @@ class QwenCoder:
         yield from reader.space()
         yield from reader.literal("</tool_call>")
 
-    def forced(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def forced(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of tagged calls, one after the other."""
         return grammar.separated(_tag(functions, special), "\n", parallel=parallel)
 
-    def allowed(self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]) -> Tag:
+    def allowed(
+        self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
+    ) -> Tag:
         """Return the grammar of content with tagged calls."""
-        return grammar.triggered("<tool_call>", _tag(functions, special), special, parallel=parallel)
+        return grammar.triggered(
+            "<tool_call>", _tag(functions, special), special, parallel=parallel
+        )
 
 
 def _tag(functions: Sequence[Function], special: Collection[str]) -> Tag:
     def call(function: Function) -> Tag:
-        begin, end = grammar.const(f"\n<function={function.name}>\n"), grammar.const("\n</function>\n")
-        values = grammar.arguments(function, style="qwen_xml", excludes=[_CLOSE])  # no string may hold the closing tag
+        begin = grammar.const(f"\n<function={function.name}>\n")
+        end = grammar.const("\n</function>\n")
+        # no string may hold the closing tag
+        values = grammar.arguments(function, style="qwen_xml", excludes=[_CLOSE])
         return grammar.sequence(begin, values, end)
 
-    return grammar.tag("<tool_call>", grammar.one_of(functions, call), "</tool_call>", special)
+    return grammar.tag(
+        "<tool_call>", grammar.one_of(functions, call), "</tool_call>", special
+    )
 
 
 def _parameters(calls: Calls, schema: Mapping[str, object]) -> Reading[None]:
-    """Read all parameters and the closing tag of the function, and write them as one JSON object."""
+    """Read all parameters and the closing tag of the function, and write them as one
+    JSON object.
+    """
     reader, separator = calls.reader, "{"
     properties = schema.get("properties")
     while True:
@@ -110,7 +124,9 @@ def _value(calls: Calls) -> Reading[None]:
 
 
 def _closed(reader: Reader) -> Reading[bool]:
-    """Read the closing tag and the line break before it, if they are next; else at least one character."""
+    """Read the closing tag and the line break before it, if they are next; else at
+    least one character.
+    """
     before = len(reader.held)
     try:
         yield from reader.any_of("\n")
