@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all test-clients soak freeze frozen bench clean
+.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen bench clean
 
 PYTHON ?= python3
 # Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
@@ -41,17 +41,21 @@ $(BROWSER): $(STAMP)
 demo: $(STAMP)  ## Watch the small models write, plain and ahead
 	$(PY) -m foreword demo
 
-check: $(STAMP)  ## Format, lint, types, and which module may import which
+check: $(STAMP)  ## Format, lint, types, which module may import which, and rules about files and words
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) -c 'from importlinter.cli import import_linter; import_linter()' lint --no-cache
+	$(PY) -m pytest -q tests/rules
 
 test: $(KERNELS) $(BROWSER)  ## The tests that take seconds
-	$(PY) -m pytest -n auto --dist loadfile
+	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/rules --durations=10
 
 test-all: $(KERNELS) $(BROWSER)  ## Every test, the slow ones and (where there is one) those on the GPU too
-	$(PY) -m pytest -n auto --dist loadfile -m ""
+	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ""
+
+durations: $(KERNELS) $(BROWSER)  ## Measure how long each file of tests takes, on an idle machine
+	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/rules --write-durations
 
 # An environment of their own: they pin what we do not. Torch comes first here too, as lm-eval wants it.
 $(CLIENTS): tests/clients/constraints.txt

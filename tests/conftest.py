@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import durations
+
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
 
@@ -97,8 +99,21 @@ def unchecked(shapes: None) -> None:
     jaxtyping.config.update("jaxtyping_disable", True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-durations", action="store_true", help="Write tests/durations.json."
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    if config.option.write_durations and not is_worker:
+        config.pluginmanager.register(durations.Durations())
+
+
 @pytest.hookimpl(tryfirst=True)  # before marked tests are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    durations.longest_first(items)
     seen: Counter[str] = Counter()
     for item in items:
         if sample := item.get_closest_marker("sample"):

@@ -1,0 +1,111 @@
+"""Which files a round of decoding and a chat request really run: those that a reader has to open.
+
+    python tests/rules/measured.py    prints JSON; takes seconds
+
+One text-only round: method "lm", rule "match", the adaptive budget, the bundled models on a CPU. The chat request goes
+over HTTP, its rounds included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sources import ROOT, SOURCE, code
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+@contextmanager
+def recording() -> Iterator[set[str]]:
+    """Collect the files whose functions are called, in this thread and in new ones."""
+    found: set[str] = set()
+
+    def record(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            found.add(frame.f_code.co_filename)
+
+    threading.setprofile(record)
+    sys.setprofile(record)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def own(names: set[str]) -> list[Path]:
+    """Return those of the files that are Foreword's."""
+    paths = (Path(name) for name in names)
+    return sorted(path for path in paths if path.is_relative_to(SOURCE))
+
+
+def summary(paths: list[Path]) -> dict[str, float]:
+    """Return the number of files and of their lines of code."""
+    return {"files": len(paths), "lines": sum(len(code(path)) for path in paths)}
+
+
+def round_files() -> tuple[list[Path], list[Path]]:
+    """Return the files that rounds run, and those that the process has imported."""
+    from foreword import LLM, SamplingParams
+
+    with LLM() as llm:
+        llm.generate("One two three", SamplingParams(max_tokens=8))
+        answer = llm.stream("Once upon a time", SamplingParams(max_tokens=48))
+        next(answer)
+        with recording() as run:
+            for _ in answer:
+                pass
+    modules = {getattr(one, "__file__", None) or "" for one in sys.modules.values()}
+    return own(run), own(modules)
+
+
+def chat_files() -> list[Path]:
+    """Return the files that a chat request over HTTP runs, from the socket to the socket."""
+    from foreword import LLM
+    from serving import running
+
+    body = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 32}
+    with LLM() as llm, recording() as run, running(llm) as server:
+        run.clear()
+        server.post("/v1/chat/completions", **body)
+        found = set(run)
+    return own(found)
+
+
+def measure() -> dict[str, dict[str, float]]:
+    """Return files and lines of code of each path, measured in a new process."""
+    paths = os.pathsep.join(
+        [str(ROOT / "src"), str(SUPPORT), str(Path(__file__).parent)]
+    )
+    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, __file__]
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
+    return json.loads(found.stdout)
+
+
+def main() -> None:
+    run, imported = round_files()
+    parts: dict[str, Callable[[], list[Path]]] = {
+        "a round runs": lambda: run,
+        "a round imports": lambda: imported,
+        "a chat request runs": chat_files,
+    }
+    found = {name: summary(part()) for name, part in parts.items()}
+    if "-v" in sys.argv:
+        sys.stderr.write("".join(f"{path.relative_to(SOURCE)}\n" for path in run))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

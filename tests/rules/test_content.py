@@ -1,0 +1,123 @@
+"""One place for each method, words for what is public, and no prints, notes to do, or buffers without a dtype."""
+
+import ast
+import inspect
+import re
+
+import foreword
+from sources import FILES, SOURCE, lines, syntax, where
+
+REGISTRY = SOURCE / "draft" / "__init__.py"
+TRAIN_OPTIONS = SOURCE / "train" / "registry.py"
+COMMON_WORDS = {"none", "lm", "layers", "predicted", "quantized", "retrieval", "suffix"}
+"""Names of methods that are also words of everyday code; a search for them would say nothing."""
+
+
+def methods() -> dict[str, str]:
+    """Return the methods and where they live, name -> "module:Class", read without importing them."""
+    for node in syntax(REGISTRY).body:
+        targets = (
+            [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else getattr(node, "targets", [])
+        )
+        if any(
+            isinstance(target, ast.Name) and target.id == "METHODS"
+            for target in targets
+        ):
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{where(REGISTRY)} has no METHODS = {{...}} of plain strings")
+
+
+def calls(path):
+    return [node for node in ast.walk(syntax(path)) if isinstance(node, ast.Call)]
+
+
+def test_there_is_something_to_look_at():
+    assert SOURCE / "engine.py" in FILES
+
+
+def test_buffers_name_their_dtype():
+    """The default dtype is the process's, and changes while another thread loads a model: C would write beyond them."""
+    apart = ("train", "bench", "tune")
+    found = [
+        f"{where(path)}: {ast.unparse(call)}"
+        for path in FILES
+        for call in calls(path)
+        if path.relative_to(SOURCE).parts[0] not in apart and without_dtype(call)
+    ]
+    assert found == []
+
+
+def without_dtype(call: ast.Call) -> bool:
+    """Return whether a call creates a buffer with numbers in it, of the default dtype."""
+    if ast.unparse(call.func) not in ("torch.empty", "torch.zeros", "torch.ones"):
+        return False
+    if any(keyword.arg == "dtype" for keyword in call.keywords):
+        return False
+    return bool(call.args) and ast.unparse(call.args[0]) not in ("0", "shape")
+
+
+def test_nothing_is_left_to_do():
+    unfinished = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    found = [
+        f"{where(path)}: {line}"
+        for path in FILES
+        for line in lines(path)
+        if unfinished.search(line)
+    ]
+    assert found == []
+
+
+def test_only_the_command_line_prints():
+    prints = [
+        f"{where(path)}:{call.lineno}"
+        for path in FILES
+        for call in calls(path)
+        if isinstance(call.func, ast.Name) and call.func.id == "print"
+    ]
+    assert [
+        found for found in prints if not found.startswith("src/foreword/cli/")
+    ] == []
+
+
+def test_a_method_is_named_in_its_own_files_and_the_registries_only():
+    leaks = []
+    for name, place in methods().items():
+        home = SOURCE.parent / (place.partition(":")[0].replace(".", "/") + ".py")
+        assert home.exists(), (
+            f"METHODS sends {name!r} to {place}, and there is no {where(home)}"
+        )
+        if name in COMMON_WORDS:
+            continue
+        parts = home.parent.glob(f"{home.stem}_*.py")
+        elsewhere = [
+            SOURCE / folder / home.name for folder in ("train/methods", "native")
+        ]
+        homes = {home, *parts, *elsewhere, REGISTRY, TRAIN_OPTIONS}
+        word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
+        others = [path for path in FILES if path not in homes]
+        leaks += [
+            f"{name}: {where(path)}"
+            for path in others
+            if any(map(word.search, lines(path)))
+        ]
+    assert leaks == []
+
+
+def test_what_is_public_is_described():
+    public = {
+        name: getattr(foreword, name) for name in getattr(foreword, "__all__", ())
+    }
+    described = [
+        name
+        for name, thing in public.items()
+        if inspect.isclass(thing) or inspect.isroutine(thing)
+    ]
+    # A dataclass without words gets its signature as a docstring; that describes nothing.
+    silent = [
+        name
+        for name in described
+        if (public[name].__doc__ or f"{name}(").startswith(f"{name}(")
+    ]
+    assert silent == []

@@ -1,0 +1,51 @@
+"""Files, functions and lines are small; what is not yet may only get smaller."""
+
+import measured
+import ratchet
+from sources import FILES, SOURCE, functions, where
+
+KERNELS = SOURCE / "model" / "cuda" / "kernels.py"
+"""One function a launch, which takes nothing but numbers and pointers."""
+MOST_FILES = 20
+"""Files of a folder: what a reader can see at once."""
+MOST_PARAMETERS = 6
+"""Parameters that a caller may pass by position."""
+
+
+def positional(function):
+    """Those after `*` are named at every call, and read well."""
+    arguments = function.args
+    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def test_no_file_gets_larger_or_denser():
+    assert ratchet.worse(ratchet.files(), ratchet.recorded()["files"]) == []
+
+
+def test_a_round_and_a_chat_request_run_no_more_code_than_before():
+    assert ratchet.worse(measured.measure(), ratchet.recorded()["paths"]) == []
+
+
+def test_functions_have_few_positional_parameters():
+    many = [
+        f"{where(path)}: {function.name}"
+        for path in FILES
+        for function in functions(path)
+        if path != KERNELS and positional(function) > MOST_PARAMETERS
+    ]
+    assert many == []
+
+
+def test_a_folder_can_be_seen_at_once():
+    root = SOURCE.parents[1]
+    files = [
+        path
+        for top in ("src", "tests", "docs")
+        for path in (root / top).rglob("*.*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    counts: dict[str, int] = {}
+    for path in files:
+        counts[where(path.parent)] = counts.get(where(path.parent), 0) + 1
+    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
