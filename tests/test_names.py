@@ -16,7 +16,7 @@ from running import Request, engine, finish, plain, prompts, target
 @pytest.mark.parametrize("wrong", [3, "", True, [], {}, b"lm"])
 def test_method_that_is_no_name_is_refused(wrong):
     with pytest.raises(
-        (InvalidRequest, UnknownMethod), match=r"cannot use method=.*ngram"
+        (InvalidRequest, UnknownMethod), match=r"cannot use method .*ngram"
     ):
         method(wrong)
 

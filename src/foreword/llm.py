@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock, RLock
 
 from foreword import bundled
-from foreword.budget import DraftBudget, policy
+from foreword.budget import DraftBudget
 from foreword.chats import Message, Options, Tool, image_reader
-from foreword.draft import MODEL, WITH_DRAFT, Drafter, spelled
+from foreword.draft import Drafter, default_method
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources
 from foreword.draft.online.learner import Learning, OnlineLearner, teaching
@@ -24,14 +25,15 @@ from foreword.model import Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
 from foreword.model.scoring import score
 from foreword.model.weights import save
+from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.prompts import Prompt, listed, per_prompt
+from foreword.registry import DEFAULT_RULE, DEFAULT_WITH_DRAFT, MODEL
 from foreword.requests import Request, Requests, completed, has_texts
 from foreword.scheduler import Scheduler
 from foreword.speculator import Speculator
 from foreword.speculators import (
     Speculators,
     check_source,
-    default_method,
     described,
     source_of,
 )
@@ -44,8 +46,6 @@ from foreword.types import (
     SpeechPrompt,
     TokenLogprob,
 )
-from foreword.types.params import NODES, whole
-from foreword.verify import rule as find_rule
 
 
 class LLM(Transcribes):
@@ -91,7 +91,7 @@ class LLM(Transcribes):
         tokenizer: GivenTokenizer = None,
         draft: Sources = None,
         method: str | None = None,
-        rule: str = "match",
+        rule: str | None = None,
         budget: str | DraftBudget | None = None,
         nodes: int | None = None,
         dtype: str = "auto",
@@ -106,52 +106,52 @@ class LLM(Transcribes):
         learn: bool | Learning = False,
         trust_remote_code: bool = False,
     ) -> None:
-        # refuse a wrong name at once
-        scheduler, _ = Scheduler(slots=slots, chunk=chunk), find_rule(rule)
-        whole(1, optional=True)("cache_tokens", cache_tokens)
-        make_budget = policy(budget, whole(0, NODES, optional=True)("nodes", nodes))
+        drafting = DraftingOptions(method=method, rule=rule, budget=budget, nodes=nodes)
+        scheduling = SchedulingOptions(
+            slots=slots, chunk=chunk, cache_tokens=cache_tokens
+        )
+        options = ModelOptions(
+            dtype=dtype,
+            device=device,
+            backend=backend,
+            weights=weights,
+            kv=kv,
+            offload_folder=offload_folder,
+            trust_remote_code=trust_remote_code,
+        )
         is_bundled = target is None
         target = bundled.target() if target is None else target
-        forms = dict(weights=weights, kv=kv, offload_folder=offload_folder)
-        how = (
-            dict(
-                dtype=dtype,
-                device=device,
-                backend=backend,
-                trust_remote_code=trust_remote_code,
-            )
-            | forms
+        check_given(target, draft, tokenizer, options)
+        default = default_method(draft)
+        if is_bundled and draft is None:
+            default = DEFAULT_WITH_DRAFT
+        drafting = replace(
+            drafting,
+            method=drafting.method or default,
+            rule=drafting.rule or DEFAULT_RULE,
         )
-        check_given(target, draft, tokenizer, **how)
-        default = WITH_DRAFT if is_bundled and draft is None else default_method(draft)
-        self.method = spelled(default if method is None else method)
+        self.method = str(drafting.method)
         drafter = find_method(self.method)
         source = source_of(draft, self.method, drafter)
         if not is_bundled:
             check_source(source, self.method, drafter)
         settings = teaching(learn, drafter, self.method)
         if (
-            drafter.takes == MODEL
+            drafter.about.takes == MODEL
             and isinstance(source, str | Path)
             and tokenizer is not False
         ):
             # fail now if its files are missing
             load_tokenizer(source, trust_remote_code=trust_remote_code)
-        self.target, self._tokenizer = opened(target, tokenizer, **how)
-        self.target.cache_tokens = cache_tokens
+        self.target, self._tokenizer = opened(target, tokenizer, options)
+        self.target.cache_tokens = scheduling.cache_tokens
         self._speculators = Speculators(
-            self.target,
-            self._tokenizer,
-            draft,
-            method=self.method,
-            rule=rule,
-            decides=make_budget,
-            bundled=is_bundled,
+            self.target, self._tokenizer, draft, drafting, bundled=is_bundled
         )
         self.engine = Engine(
             self.target,
             *self._speculators.usual(settings, anyhow=method is None),
-            scheduler,
+            Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
         )
         self._requests = Requests(self.target, self._tokenizer, image_reader)
         self._lock = RLock()

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
+from foreword.checks import whole
 from foreword.types import Sequence
-from foreword.types.params import whole
 
 FAIR = 8
 """Every so many starts, the sequence that came first starts next, whatever its

@@ -5,21 +5,13 @@ its method.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import cast
 
-from foreword.budget import DraftBudget, FixedBudget, Measure, policy
-from foreword.draft import (
-    MODEL,
-    PLAIN,
-    WITH_DRAFT,
-    MethodSpec,
-    check_seq2seq,
-    spelled,
-    usual,
-)
+from foreword.budget import DraftBudget, FixedBudget, policy
+from foreword.draft import MethodSpec, check_seq2seq, spelled
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
@@ -36,14 +28,14 @@ from foreword.errors import (
 )
 from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
 from foreword.model.loading.given import learner
+from foreword.options import DraftingOptions
+from foreword.registry import MODEL, PLAIN
 from foreword.shared import Shared
 from foreword.speculator import Speculator
 from foreword.types import SamplingParams
 from foreword.verify import Rule
 from foreword.verify import rule as find_rule
 
-Decides = Callable[[Measure], DraftBudget]
-"""Creates a budget policy from a function that measures the target's forwards."""
 UNUSED = 16
 """Speculators that no request uses and that stay in memory, with their drafters and
 what they have learnt.
@@ -60,24 +52,19 @@ class Speculators:
         target: Model,
         tokenizer: Tokenizer | None,
         sources: Sources,
+        defaults: DraftingOptions,
         *,
-        method: str,
-        rule: str,
-        decides: Decides,
         bundled: bool,
     ) -> None:
         """`sources`: the source of the default method, or a mapping from method name to
-        source.
-
-        `method`, `rule` and `decides` are the defaults of requests. `bundled`: the
-        target is the bundled one, so that bundled drafts apply.
+        source. `defaults` of requests name a method and a rule. `bundled`: the target
+        is the bundled one, so that bundled drafts apply.
         """
         self._target = target
         self._tokenizer = tokenizer
         self._sources = sources
-        self._method = method
-        self._rule = rule
-        self._decides = decides
+        self._defaults = defaults
+        self._method = str(defaults.method)
         self._bundled = bundled
         self._members: Shared[Drafter] = Shared()
         """By name and source, for ensembles and alone."""
@@ -99,8 +86,8 @@ class Speculators:
         )
         return (
             drafter,
-            self._rule_for(self._method, self._rule),
-            self._width(self._method, self._decides),
+            self._rule_for(self._defaults),
+            self._budget_for(self._defaults),
         )
 
     def for_request(self, engine: Engine, params: SamplingParams) -> Speculator:
@@ -109,16 +96,19 @@ class Speculators:
         Raises UnknownMethod for an unknown name and InvalidRequest if the speculator
         cannot be created.
         """
-        key = (params.method, params.rule, params.budget, params.nodes)
-        if key in ((None, None, None, None), (self._method, None, None, None)):
-            # one budget for both, so that it learns from all of them
+        wanted = params.drafting
+        if wanted in (DraftingOptions(), DraftingOptions(method=self._method)):
+            # One budget for both, so that it learns from all of them.
             return engine.usual
-        return self._speculators.get(
-            key,
-            lambda: engine.speculator(
-                self.load(params).result(), *self._chosen(params)
-            ),
-        )
+
+        def make() -> Speculator:
+            drafter = self.load(params).result()
+            chosen = self._chosen(wanted)
+            return engine.speculator(
+                drafter, self._rule_for(chosen), self._budget_for(chosen)
+            )
+
+        return self._speculators.get(wanted, make)
 
     def load(self, params: SamplingParams) -> Future[Drafter]:
         """Return the drafter of a request, loaded in another thread if it is not in
@@ -127,35 +117,40 @@ class Speculators:
         Raises UnknownMethod for an unknown name and InvalidRequest if the drafter
         cannot be created.
         """
-        method = params.method or self._method
+        chosen = self._chosen(params.drafting)
+        method = str(chosen.method)
         found, loaded = self._drafters.find(method), Future[Drafter]()
         if found is not None:
             loaded.set_result(found)
             return loaded
         # refuse wrong names before a model is loaded
-        self._rule_for(method, params.rule or self._rule)
+        self._rule_for(chosen)
         make = partial(self._load, method, None, anyhow=False)
         return self._loading.submit(self._drafters.get, method, make)
 
-    def _chosen(self, params: SamplingParams) -> tuple[Rule, DraftBudget]:
-        method, decides = params.method or self._method, self._decides
-        if params.budget is not None or params.nodes is not None:
-            decides = policy(params.budget, params.nodes)
-        return self._rule_for(method, params.rule or self._rule), self._width(
-            method, decides
+    def _chosen(self, wanted: DraftingOptions) -> DraftingOptions:
+        """Return the options of a request, completed by the defaults."""
+        own_budget = (wanted.budget, wanted.nodes) != (None, None)
+        budget = wanted if own_budget else self._defaults
+        return DraftingOptions(
+            method=wanted.method or self._method,
+            rule=wanted.rule or self._defaults.rule,
+            budget=budget.budget,
+            nodes=budget.nodes,
         )
 
-    def _rule_for(self, method: str, rule: str) -> Rule:
+    def _rule_for(self, chosen: DraftingOptions) -> Rule:
         return find_rule(
-            rule, draws=find_method(method).draws, trees=self._target.mode is Mode.TREE
+            str(chosen.rule),
+            draws=find_method(str(chosen.method)).draws,
+            trees=self._target.mode is Mode.TREE,
         )
 
-    def _width(self, method: str, decides: Decides) -> DraftBudget:
-        return (
-            FixedBudget(0)
-            if method == PLAIN
-            else decides(partial(measure, self._target))
-        )
+    def _budget_for(self, chosen: DraftingOptions) -> DraftBudget:
+        if chosen.method == PLAIN:
+            return FixedBudget(0)
+        make = policy(chosen.budget, chosen.nodes)
+        return make(partial(measure, self._target))
 
     def _load(self, name: str, how: Learning | None, *, anyhow: bool) -> Drafter:
         """Load a drafter. One that the caller named must load; without any other,
@@ -208,13 +203,15 @@ class Speculators:
         """
         source = source_of(self._sources, name, kind)
         if name != self._method and not isinstance(self._sources, Mapping):
-            same_kind = kind.takes == MODEL == find_method(self._method).takes
+            same_kind = (
+                kind.about.takes == MODEL == find_method(self._method).about.takes
+            )
             source = self._sources if same_kind else None
         if source is None and self._bundled:
             source = shipped(kind, name)
-        if source is None and kind.needs:
+        if source is None and kind.about.needs:
             raise InvalidRequest(
-                f"cannot use method {name!r}: it needs {kind.takes}. Give "
+                f"cannot use method {name!r}: it needs {kind.about.takes}. Give "
                 "draft='folder or hub id', or "
                 f"draft={{{name!r}: …}} if requests choose among methods"
             )
@@ -240,23 +237,12 @@ def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> 
     return sources.get(name)
 
 
-def default_method(sources: Sources) -> str:
-    """Return the default method: the first of a mapping of sources, else the one for
-    the kind of source.
-    """
-    return (
-        next(iter(sources), WITH_DRAFT)
-        if isinstance(sources, Mapping)
-        else usual(sources)
-    )
-
-
 def check_source(source: Sources, name: str, kind: type[Drafter] | MethodSpec) -> None:
     """Raise InvalidRequest where a method needs a source and there is none."""
-    if kind.needs and source is None:
+    if kind.about.needs and source is None:
         raise InvalidRequest(
-            f"cannot use method {name!r}: it needs {kind.takes}. Give draft='folder or "
-            "hub id'"
+            f"cannot use method {name!r}: it needs {kind.about.takes}. Give "
+            "draft='folder or hub id'"
         )
 
 

@@ -225,7 +225,7 @@ def test_quick_is_short_and_never_longer_than_asked():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (Options(methods=("oracel",)), UnknownMethod, "there is no method 'oracel'"),
+        (Options(methods=("oracel",)), UnknownMethod, "there is no such method"),
         (Options(methods=("ngram()",)), InvalidRequest, "ngram joins no other methods"),
         (Options(inflate="llama-2b"), InvalidRequest, "cannot inflate to 'llama-2b'"),
         (Options(dtype="int4"), ModelError, "cannot use dtype"),

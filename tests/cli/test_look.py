@@ -17,7 +17,7 @@ def test_methods_are_those_of_the_registry(here):
     rows = json.loads(here("methods", "--json").stdout)
     found = {row["name"]: (row["summary"], row["draft"], row["needed"]) for row in rows}
     assert found == {
-        name: (one.summary, one.takes, one.needs)
+        name: (one.about.summary, one.about.takes, one.about.needs)
         for name, one in ((n, method(n)) for n in METHODS)
     }
     needed = {row["name"]: row["draft"] for row in rows if row["needed"]}

@@ -10,14 +10,18 @@ from xml.etree import ElementTree
 import pytest
 
 import tiny_whisper
-from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
+from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT
 
 
 def test_demo_shows_the_answers_and_draws_them(shell):
     found = shell("demo", "--quick", "--svg", "demo.svg", "--html", "demo.html")
     assert found.returncode == 0, found.stderr
     rows = re.findall(r"^(\S+) .*(yes|no|other draw)\s*$", found.stdout, re.MULTILINE)
-    assert rows[:3] == [("plain", "yes"), (WITHOUT_DRAFT, "yes"), (WITH_DRAFT, "yes")]
+    assert rows[:3] == [
+        ("plain", "yes"),
+        (DEFAULT_METHOD, "yes"),
+        (DEFAULT_WITH_DRAFT, "yes"),
+    ]
     assert rows[3][0] == "transformers.generate"
     assert found.stdout.count('{"name": "SearchOnewayFlight"') == 3
     drawn = "".join(ElementTree.parse(shell.folder / "demo.svg").getroot().itertext())

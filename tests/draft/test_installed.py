@@ -16,10 +16,11 @@ from foreword.errors import InvalidRequest, UnknownMethod
 
 MODULE = """
 from foreword.draft.base import Drafter, chosen
+from foreword.registry import Method
 
 
 class Echo(Drafter):
-    summary = "the last tokens again"
+    about = Method("the last tokens again")
 
     def propose(self, batch, nodes):
         return chosen([(s.tokens[-4:] * n)[:n] for s, n in zip(batch.sequences, nodes, strict=True)])
@@ -71,7 +72,7 @@ def test_a_method_of_a_package_drafts_for_an_llm_and_for_a_request(package, heat
 
 
 def test_our_names_win(package):
-    assert method("lm").__module__ == METHODS["lm"].partition(":")[0]
+    assert method("lm").__module__ == "foreword.draft.lm"
     assert method("echo").__module__ == package
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from drafters import Foresight, RandomTree, known
-from foreword.budget import BUDGETS as WIDTHS_BY_NAME
 from foreword.budget import DraftBudget
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter
 from foreword.engine import Engine
 from foreword.native.cpu import fast_bfloat16
+from foreword.registry import BUDGETS as WIDTHS_BY_NAME
 from foreword.types import SamplingParams
 from running import (
     Answer,

@@ -579,7 +579,7 @@ def drafted(model, inputs, want, **options):
 
 def test_next_call_with_same_drafter_keeps_what_the_width_learnt(monkeypatch):
     monkeypatch.setitem(BUDGETS, "learnt", Learnt)
-    monkeypatch.setattr("foreword.budget.USUAL", "learnt")
+    monkeypatch.setattr("foreword.budget.DEFAULT_BUDGET", "learnt")
     model, small, inputs = (
         tiny_models.build("llama"),
         tiny_models.build("qwen2"),
@@ -644,7 +644,7 @@ def test_width_of_a_failed_call_is_discarded(monkeypatch):
             dict(output_hidden_states=True, return_dict_in_generate=True),
             "output_hidden_states",
         ),
-        (dict(nodes=65), "cannot use 'nodes' 65"),
+        (dict(nodes=65), "nodes must be"),
         (dict(seed=-1, do_sample=True), "seed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -435,7 +435,7 @@ def four(monkeypatch):
     """
     borrowed._RECORDS.clear()
     monkeypatch.setitem(BUDGETS, "four", Four)
-    monkeypatch.setattr("foreword.budget.USUAL", "four")
+    monkeypatch.setattr("foreword.budget.DEFAULT_BUDGET", "four")
 
 
 @pytest.mark.usefixtures("four")

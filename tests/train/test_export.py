@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 import starter
 from foreword.cli.training.export import Engine
-from foreword.draft import method, usual
+from foreword.draft import default_method, method
 from foreword.draft.heads.eagle_checkpoint import load, pack
 from foreword.draft.heads.export_layout import ENGINES
 from foreword.errors import InvalidRequest, ModelError
@@ -96,7 +96,7 @@ def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_h
     assert [path.name for path in tmp_path.iterdir()] == ["a head"], (
         "nothing half written is left"
     )
-    assert usual(tmp_path / "a head") == options.method
+    assert default_method(tmp_path / "a head") == options.method
     assert (
         method(options.method).load(tmp_path / "a head", target(), None).hidden_layers
     )

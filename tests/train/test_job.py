@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from foreword import LLM, SamplingParams
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.train.job import Job, eos, evaluated, run
 from foreword.train.registry import LmOptions
 from foreword.train.report.measure import EACH, Questions
@@ -219,7 +219,7 @@ def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
 def test_what_does_not_fit_is_refused_before_any_work(data, tmp_path):
     with pytest.raises(InvalidRequest, match="exceed the target's context of 1024"):
         run(job(data, tmp_path, length=2000))
-    with pytest.raises(InvalidRequest, match="cannot use loss"):
+    with pytest.raises(UnknownMethod, match="cannot use loss"):
         run(job(data, tmp_path, loss="best"))
     with pytest.raises(InvalidRequest, match="cannot create"):
         run(job(data, data / "below a file"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from foreword import LLM, SamplingParams
-from foreword.draft import METHODS, usual
+from foreword.draft import METHODS, default_method
 from foreword.train.job import Job, run
 from foreword.train.registry import TRAIN_OPTIONS, TrainOptions
 from foreword.train.report.measure import Questions
@@ -63,7 +63,7 @@ def test_from_files_to_a_folder_that_is_served(
     assert [
         figure.temperature for figure in report.metrics if figure.domain == "all"
     ] == [0.0, 1.0]
-    assert usual(out) == kind.method
+    assert default_method(out) == kind.method
     params = SamplingParams(temperature=1.0, seed=5, max_tokens=8)
     drafted, plain = (
         LLM(draft=out, nodes=2, dtype="float32"),

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from foreword import InvalidRequest, SamplingParams
-from foreword.types.params import _CHECKS, PARAMETER_NAMES, whole
+from foreword.checks import whole
+from foreword.types.params import _CHECKS, PARAMETER_NAMES
 
 LISTS = ("stop", "bad_words", "stop_token_ids", "bad_word_ids", "processors")
 

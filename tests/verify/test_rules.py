@@ -111,7 +111,7 @@ def test_a_guarantee_is_kept_by_the_rule_it_finds(draws: bool, trees: bool) -> N
 
 
 def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
-    with pytest.raises(UnknownMethod, match="did you mean 'rejection'") as error:
+    with pytest.raises(UnknownMethod, match="Did you mean 'rejection'") as error:
         rule("rejecton")
     assert all(name in str(error.value) for name in RULES)
     with pytest.raises(UnknownMethod) as error:

@@ -15,14 +15,14 @@ from typing import Any, Literal
 from foreword import bundled
 from foreword.bench.prompts import load
 from foreword.budget import FixedBudget
-from foreword.draft import MODEL, PLAIN
+from foreword.draft import default_method as usual_method
 from foreword.draft import method as find_method
-from foreword.draft import usual as usual_method
 from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.llm import LLM
 from foreword.model import check_decoder_only, check_same, load_tokenizer
+from foreword.registry import MODEL, PLAIN
 from foreword.scheduler import Scheduler
 from foreword.types.params import SamplingParams
 from foreword.types.stats import Stats
@@ -132,7 +132,7 @@ def examine(
     findings = [
         Finding("good", f"it loads with {llm.target.name}, for the method {method}")
     ]
-    if draft and find_method(method).takes == MODEL:
+    if draft and find_method(method).about.takes == MODEL:
         findings += _language(llm, draft)
     prompts = _prompts(llm, options)
     work: dict[str, DrafterResult] = {}
@@ -154,9 +154,9 @@ def _load(options: DoctorOptions, draft: str | None, method: str) -> LLM:
     plain decoding.
     """
     kind = find_method(method)
-    if kind.needs and draft is None:
+    if kind.about.needs and draft is None:
         raise InvalidRequest(
-            f"cannot run method {method!r}: it needs {kind.takes}. Name one"
+            f"cannot run method {method!r}: it needs {kind.about.takes}. Name one"
         )
     how = {
         name: getattr(options, name)

@@ -29,22 +29,12 @@ from foreword.bench.inflate.model import SHAPES, Shape, inflate, shape_of
 from foreword.bench.inflate.t5 import T5_SHAPES, inflate_t5
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
-from foreword.bench.peers import gguf, hf, registry
+from foreword.bench.peers import engines, gguf, hf, registry
 from foreword.bench.peers.convert import Source
 from foreword.bench.peers.convert import source as convertible
 from foreword.bench.records import Entry
 from foreword.budget import DraftBudget, FixedBudget, Measure
-from foreword.draft import (
-    HEAD,
-    METHODS,
-    MODEL,
-    PLAIN,
-    WITH_DRAFT,
-    WITHOUT_DRAFT,
-    Drafter,
-    MethodSpec,
-    method,
-)
+from foreword.draft import Drafter, MethodSpec, method
 from foreword.draft.ensemble.recipe import shipped
 from foreword.draft.online.learner import taught
 from foreword.engine import Engine
@@ -55,17 +45,25 @@ from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.options import DTYPES
+from foreword.registry import (
+    DEFAULT_METHOD,
+    DEFAULT_WITH_DRAFT,
+    HEAD,
+    METHODS,
+    MODEL,
+    PLAIN,
+)
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
 
 PLAIN_ROW = "plain"
 BASELINES = (PLAIN_ROW, hf.GENERATE)
 """Entries that are always measured: every ratio is over one of them."""
-SPECULATIVE = tuple(name for name in METHODS if name != PLAIN)
-DEFAULT_METHODS = (WITHOUT_DRAFT, WITH_DRAFT)
+SPECULATIVE = tuple(name for name in METHODS.own if name != PLAIN)
+DEFAULT_METHODS = (DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
 """Methods measured by default."""
 ALL = "all"
-OUTSIDE = (*hf.NAMES, *registry.NAMES)
+OUTSIDE = (*hf.NAMES, *engines.NAMES)
 """Baselines of other engines: their rounds are not visible, and their sampled text
 differs from ours.
 """
@@ -157,7 +155,7 @@ class Weights:
         bundled target its bundled head.
         """
         spec = method(name)
-        if spec.takes == MODEL:
+        if spec.about.takes == MODEL:
             return self.draft
         return shipped(spec, name) if self.target == bundled.target() else None
 
@@ -361,17 +359,17 @@ def _drafter(
     Raises InvalidRequest if a needed one is missing.
     """
     spec = method(PLAIN if name == PLAIN_ROW else name)
-    if target.seq2seq is not None and not spec.seq2seq:
+    if target.seq2seq is not None and not spec.about.seq2seq:
         raise InvalidRequest(f"{target.name} is an encoder-decoder")
     given = source.sources.get(
-        name, source.default_source(name) if spec.needs else None
+        name, source.default_source(name) if spec.about.needs else None
     )
-    if spec.needs and given is None:
+    if spec.about.needs and given is None:
         raise InvalidRequest(
-            f"it needs {spec.takes}, and none was given; name one with --source "
+            f"it needs {spec.about.takes}, and none was given; name one with --source "
             f"{name}=PATH"
         )
-    if source.shape is None or given is None or spec.takes != HEAD:
+    if source.shape is None or given is None or spec.about.takes != HEAD:
         return taught(spec.load(given, target, tokenizer), target, None)
     with TemporaryDirectory() as folder:
         inflate_head(given, source.original, SHAPES[source.shape]).write(Path(folder))

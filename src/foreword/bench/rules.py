@@ -22,14 +22,15 @@ from foreword.bench.prompts import load
 from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.stats import Interval, speedup
 from foreword.budget import FixedBudget
-from foreword.draft import WITH_DRAFT, method
+from foreword.draft import method
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Model, check_decoder_only, check_same, load_tokenizer
+from foreword.registry import DEFAULT_WITH_DRAFT, RULES
 from foreword.scheduler import Scheduler
 from foreword.types import SamplingParams, Sequence
 from foreword.types.params import NODES
-from foreword.verify import RULES, Rule
+from foreword.verify import Rule
 
 SLOTS = 8
 
@@ -102,7 +103,7 @@ def compare(
     check_decoder_only(target, "compare rules")
     check_same(tokenizer, load_tokenizer(draft, trust_remote_code=trusted))
     model = Model.load(draft, dtype=target.dtype, trust_remote_code=trusted)
-    drafter = method(WITH_DRAFT)
+    drafter = method(DEFAULT_WITH_DRAFT)
     prompts = spread(load(options.prompts), options.limit)
     texts = [rendered(prompt, tokenizer, target.context, options) for prompt in prompts]
     rows = []

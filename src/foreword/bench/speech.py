@@ -21,7 +21,7 @@ from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import Weights, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import hf
-from foreword.bench.peers.registry import ALL
+from foreword.bench.peers.engines import ALL
 from foreword.bench.peers.transcribers import (
     FASTER_WHISPER,
     NAMES,
@@ -34,9 +34,9 @@ from foreword.bench.peers.transcribers import (
 )
 from foreword.bench.race import REST
 from foreword.bench.run import Options, check, sources
-from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
 from foreword.errors import DraftError, InvalidRequest
 from foreword.llm import LLM
+from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 from foreword.speech.audio import samples
 from foreword.speech.features import FeatureReader
 from foreword.types import SamplingParams
@@ -54,7 +54,7 @@ SETTINGS = (
     "sources",
 )
 """Options that apply to sounds, and are written into the report."""
-DEFAULT_METHODS = (WITHOUT_DRAFT, "suffix")
+DEFAULT_METHODS = (DEFAULT_METHOD, "suffix")
 """Methods measured by default; with a draft model that of draft models too."""
 Runs = Callable[[Ask], Trial]
 Results = dict[tuple[float, str], dict[str, list[Trial]]]
@@ -161,7 +161,9 @@ def transcribing(
             f"{FASTER_WHISPER}"
         )
     files = sound_files(folder)
-    by_default = (*DEFAULT_METHODS, WITH_DRAFT) if options.draft else DEFAULT_METHODS
+    by_default = (
+        (*DEFAULT_METHODS, DEFAULT_WITH_DRAFT) if options.draft else DEFAULT_METHODS
+    )
     names = tuple(dict.fromkeys((PLAIN, *(options.methods or by_default))))
     source = weights(
         options.target,
@@ -226,7 +228,9 @@ def _load(source: Weights, options: Options) -> LLM:
 
     Raises InvalidRequest if it reads no sound.
     """
-    drafts = ({WITH_DRAFT: source.draft} if source.draft else {}) | dict(source.sources)
+    drafts = ({DEFAULT_WITH_DRAFT: source.draft} if source.draft else {}) | dict(
+        source.sources
+    )
     llm = LLM(
         source.target,
         draft=drafts or None,

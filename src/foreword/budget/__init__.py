@@ -7,7 +7,6 @@ Inputs are costs, distributions and outcomes; models and draft methods are out o
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from foreword.budget.adaptive import AdaptiveBudget
 from foreword.budget.base import DraftBudget, FixedBudget, Measure, RoundResult
@@ -19,11 +18,11 @@ from foreword.budget.stopping import (
     HeuristicBudget,
     SvipBudget,
 )
-from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.errors import InvalidRequest
+from foreword.registry import BUDGETS, DEFAULT_BUDGET
 
 __all__ = [
     "BUDGETS",
-    "USUAL",
     "AcceptanceBudget",
     "AdaEdlBudget",
     "AdaptiveBudget",
@@ -37,17 +36,6 @@ __all__ = [
     "SvipBudget",
     "policy",
 ]
-
-BUDGETS: dict[str, type[DraftBudget]] = {
-    "adaptive": AdaptiveBudget,
-    "heuristic": HeuristicBudget,
-    "confidence": ConfidenceBudget,
-    "svip": SvipBudget,
-    "adaedl": AdaEdlBudget,
-    "acceptance": AcceptanceBudget,
-}
-USUAL = "adaptive"
-"""Default budget policy."""
 
 
 def policy(
@@ -68,18 +56,7 @@ def policy(
         return lambda _: FixedBudget(nodes)
     if isinstance(budget, DraftBudget):
         return lambda _: budget
-    budget = USUAL if budget is None else budget
-    if not isinstance(budget, str):
-        raise InvalidRequest(
-            f"cannot use budget={budget!r}: it is no name. Choose one of "
-            f"{', '.join(BUDGETS)}"
-        )
-    name, _, source = budget.partition(":")
-    if name not in BUDGETS:
-        close = get_close_matches(name, BUDGETS, n=1)
-        hint = f"Did you mean {close[0]!r}? " if close else ""
-        raise UnknownMethod(
-            f"cannot use budget={name!r}: no policy has that name. {hint}Choose one of "
-            f"{', '.join(BUDGETS)}"
-        )
-    return BUDGETS[name].told(source)
+    if budget is None:
+        budget = DEFAULT_BUDGET
+    name, _, source = str(budget).partition(":")
+    return BUDGETS.find(name).told(source)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from foreword.cli.common import early, measurements, options, render, runtime, source
+from foreword.bench.peers.engines import ALL, ENGINES, FASTER_WHISPER
+from foreword.cli.common import early, measurements, options, render, runtime
 from foreword.cli.common.progress import LineProgress
 
 if TYPE_CHECKING:
@@ -57,12 +58,7 @@ def _rows(methods: list[str] | None) -> None:
 
 def _engines(baselines: list[str] | None) -> None:
     for name in baselines or ():
-        known = (
-            *source.value("bench.peers.registry", "ENGINES"),
-            source.value("bench.peers.transcribers", "FASTER_WHISPER"),
-            "all",
-        )
-        early.check_name("engine", name, known)
+        early.check_choice("engine", name, (*ENGINES, FASTER_WHISPER, ALL))
 
 
 Quick = Annotated[

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import BackendLoading, Drafting, Sampling, bundled
+from foreword.cli.common.bundles import Sampling, bundled
 from foreword.errors import InvalidRequest, words
 from foreword.files import check_writable
+from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.cli.common.session import Answer
@@ -58,8 +59,9 @@ Load = Annotated[
 def chat(
     *,
     model: options.ModelName = None,
-    loading: BackendLoading,
-    drafting: Drafting,
+    draft: options.DraftName = None,
+    loading: ModelOptions,
+    drafting: DraftingOptions,
     learn: options.Learn = None,
     sampling: Sampling,
     system: options.System = None,
@@ -83,7 +85,11 @@ def chat(
         from foreword import LLM
 
         llm = LLM(
-            model, **loading.keywords, **drafting.keywords, learn=learn is not None
+            model,
+            draft=draft,
+            learn=learn is not None,
+            **keywords(loading),
+            **keywords(drafting),
         )
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(

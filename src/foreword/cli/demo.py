@@ -64,12 +64,14 @@ def demo(
     """
     from foreword import LLM, SamplingParams
     from foreword.bench.prompts import load
-    from foreword.draft import PLAIN, WITH_DRAFT, WITHOUT_DRAFT
+    from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 
     by_id = {prompt.id: prompt for prompt in load("in-domain")}
     prompts = [by_id[name] for name in PROMPTS[: 2 if quick else None]]
     with render.stderr().status("loading the models and warming up"):
-        llms = [LLM(method=name) for name in (PLAIN, WITHOUT_DRAFT, WITH_DRAFT)]
+        llms = [
+            LLM(method=name) for name in (PLAIN, DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
+        ]
         for llm in llms:
             llm.chat(prompts[0].messages, SamplingParams(temperature=0, max_tokens=24))
     out = render.stdout()
@@ -136,7 +138,7 @@ def _play(
 
 def _row_name(method: str) -> str:
     from foreword.bench.lineup import PLAIN_ROW
-    from foreword.draft import PLAIN
+    from foreword.registry import PLAIN
 
     return PLAIN_ROW if method == PLAIN else method
 
@@ -153,9 +155,9 @@ def _measure(
     from foreword.bench.records import Request
     from foreword.bench.report import rows
     from foreword.budget import policy
-    from foreword.draft import WITH_DRAFT, WITHOUT_DRAFT
+    from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT
 
-    names = (PLAIN_ROW, WITHOUT_DRAFT, WITH_DRAFT, hf.GENERATE)
+    names = (PLAIN_ROW, DEFAULT_METHOD, DEFAULT_WITH_DRAFT, hf.GENERATE)
     out = Exclusions(runtime.note, needed=PLAIN_ROW)
     lined_up = lineup(
         weights(None, None, "auto", None), names, out, runtime.note, policy()

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import TrustedLoading, bundled
+from foreword.cli.common.bundles import bundled
+from foreword.options import LoadingOptions, keywords
 
 SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"}
 
@@ -37,7 +38,7 @@ def doctor(
             help="Maximum number of new tokens per answer.", min=1, metavar="N"
         ),
     ] = 48,
-    loading: TrustedLoading,
+    loading: LoadingOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Diagnose a drafter: vocabulary, layers, training, cost.
@@ -52,7 +53,7 @@ def doctor(
         method=method,
         prompts=prompts,
         tokens=max_tokens,
-        **loading.keywords,
+        **keywords(loading),
     )
     report = examine(request, runtime.note)
     if as_json:

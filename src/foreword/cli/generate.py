@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import BackendLoading, Drafting, Sampling, bundled
+from foreword.cli.common.bundles import Sampling, bundled
 from foreword.errors import InvalidRequest
+from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.llm import LLM
@@ -137,8 +138,9 @@ def generate(
     chat: Chat = None,
     n: Count = 1,
     model: options.ModelName = None,
-    loading: BackendLoading,
-    drafting: Drafting,
+    draft: options.DraftName = None,
+    loading: ModelOptions,
+    drafting: DraftingOptions,
     sampling: Sampling,
     prediction: Prediction = "",
     system: options.System = None,
@@ -194,7 +196,7 @@ def generate(
             sampling,
             params,
             (chat, system),
-            partial(_load, model, loading, drafting),
+            partial(_load, model, draft, loading, drafting),
         )
         return
     if out is not None or slots is not None:
@@ -206,7 +208,7 @@ def generate(
     if not text.whole.strip():
         raise InvalidRequest("cannot answer: the prompt is empty. Give some text")
     early.vision(model, image, trusted=loading.trust_remote_code)
-    llm = _load(model, loading, drafting)
+    llm = _load(model, draft, loading, drafting)
     ids = read(llm, text, chat, system, image)
     output = Output(render.use_colour(color), stats, as_json, record)
     params = sampling.fitting(llm, params, ids)
@@ -215,12 +217,17 @@ def generate(
 
 
 def _load(
-    model: str | None, loading: BackendLoading, drafting: Drafting, **more: Any
+    model: str | None,
+    draft: str | None,
+    loading: ModelOptions,
+    drafting: DraftingOptions,
+    **more: Any,
 ) -> LLM:
     with render.loading():
         from foreword import LLM
 
-        return LLM(model, **loading.keywords, **drafting.keywords, **more)
+        settings = keywords(loading) | keywords(drafting) | more
+        return LLM(model, draft=draft, **settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from foreword.cli.common import options, render
-from foreword.cli.common.bundles import BackendLoading, bundled
+from foreword.cli.common.bundles import bundled
+from foreword.options import ModelOptions, keywords
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,39 +28,39 @@ def inspect(
     model: options.ModelArgument = None,
     *,
     draft: options.DraftName = None,
-    loading: BackendLoading,
+    loading: ModelOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Load a model and show its backend, the reason for it, and the cost of draft
     tokens.
     """
     from foreword import LLM
-    from foreword.draft import PLAIN, RETOLD, SHARED, WITH_DRAFT, WITHOUT_DRAFT
-    from foreword.model.loading.options import options as check_options
+    from foreword.registry import (
+        DEFAULT_METHOD,
+        DEFAULT_WITH_DRAFT,
+        PLAIN,
+        SHARED_TEXT,
+        SHARED_TOKENS,
+    )
 
-    given = loading.keywords
-    forms = {name: given.get(name) for name in ("weights", "kv")}
-    check_options(
-        dtype=given["dtype"],
-        device=given["device"],
-        backend=given.get("backend"),
-        **forms,
-    )
-    if "offload_folder" in given:
-        forms.clear()  # the weights in bfloat16, to compare with, may not fit in memory
-    llm = LLM(
-        model,
-        method=PLAIN,
-        **{name: option for name, option in given.items() if name not in forms},
-    )
+    forms = {"weights": loading.weights, "kv": loading.kv}
+    plain = replace(loading, weights=None, kv=None)
+    if loading.offload_folder is not None:
+        # The weights in bfloat16, to compare with, may not fit in memory.
+        forms, plain = {}, loading
+    llm = LLM(model, method=PLAIN, **keywords(plain))
     apart = _quantized(llm, **forms) if any(forms.values()) else {}
-    drafted = WITH_DRAFT if draft is not None or model is None else WITHOUT_DRAFT
+    drafted = DEFAULT_METHOD
+    if draft is not None or model is None:
+        drafted = DEFAULT_WITH_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": drafted}
     if draft is not None:
         same, why = _vocabulary(llm, draft, trusted=loading.trust_remote_code)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
         facts["default method"] = (
-            drafted if same else f"{SHARED} or {RETOLD}, chosen by the first request"
+            drafted
+            if same
+            else f"{SHARED_TOKENS} or {SHARED_TEXT}, chosen by the first request"
         )
     cost = llm.target.cost
     if as_json:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import BackendLoading, Drafting, bundled
+from foreword.cli.common.bundles import bundled
 from foreword.errors import InvalidRequest, words
+from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.server.settings import Settings
@@ -185,8 +186,9 @@ def serve(
     chunk: Chunk = 512,
     cache_tokens: CacheTokens = None,
     serving: Serving,
-    loading: BackendLoading,
-    drafting: Drafting,
+    draft: options.DraftName = None,
+    loading: ModelOptions,
+    drafting: DraftingOptions,
     quiet: options.Quiet = False,
 ) -> None:
     """Serve a model to OpenAI's and Anthropic's clients.
@@ -196,14 +198,9 @@ def serve(
     machine only. Ctrl-C or SIGTERM lets running answers finish.
     """
     early.extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
-    keywords = dict(
-        slots=slots,
-        chunk=chunk,
-        cache_tokens=cache_tokens,
-        **loading.keywords,
-        **drafting.keywords,
-    )
-    _serve(model, serving.settings(), keywords, quiet=quiet)
+    scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
+    options_ = scheduling | keywords(loading) | keywords(drafting)
+    _serve(model, serving.settings(), options_ | {"draft": draft}, quiet=quiet)
 
 
 def _serve(

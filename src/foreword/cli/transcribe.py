@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import BackendLoading, Drafting, bundled
+from foreword.cli.common.bundles import bundled
 from foreword.errors import InvalidRequest
+from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.speech.options import Transcript
@@ -104,8 +105,9 @@ def transcribe(
     files: Files,
     *,
     model: Model = None,
-    loading: BackendLoading,
-    drafting: Drafting,
+    draft: options.DraftName = None,
+    loading: ModelOptions,
+    drafting: DraftingOptions,
     language: Language = None,
     task: Task = None,
     timestamps: Timestamps = False,
@@ -136,7 +138,7 @@ def transcribe(
     with render.loading():
         from foreword import LLM
 
-        llm = LLM(model, **loading.keywords, **drafting.keywords)
+        llm = LLM(model, draft=draft, **keywords(loading), **keywords(drafting))
     how: dict[str, Any] = dict(
         language=language, task=task, timestamps=timestamps, prompt=prompt
     )

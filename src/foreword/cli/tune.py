@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import TrustedLoading, bundled
+from foreword.cli.common.bundles import bundled
 from foreword.cli.common.options import examples
+from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.tune.journal import Tried
@@ -90,7 +91,7 @@ def layers(
         bool,
         typer.Option("--resume", help="Continuation from the trials beside --out."),
     ] = False,
-    loading: TrustedLoading,
+    loading: LoadingOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Find the layers that a model can skip while it drafts for itself (--method
@@ -113,7 +114,7 @@ def layers(
         temperature=temperature,
         seed=seed,
         resume=resume,
-        **loading.keywords,
+        **keywords(loading),
     )
     check(request)
     texts = _prompts(model, data, SPLITS * prompts, trusted=loading.trust_remote_code)

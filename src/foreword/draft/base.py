@@ -16,10 +16,8 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
+from foreword.registry import Method
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
-
-MODEL, HEAD = "a draft model", "a trained head"
-"""What `draft=` may be."""
 
 Source = str | Path | HFModel | Model | None
 """Source of a drafter: a folder or hub id, a model in memory (with or without a
@@ -33,12 +31,10 @@ class Drafter(ABC):
     May keep state by sequence id.
     """
 
-    summary: ClassVar[str] = ""
-    """One line for `foreword methods`."""
-    takes: ClassVar[str] = ""
-    """What `draft=` may be: MODEL, or another few words. Empty if it takes nothing."""
-    needs: ClassVar[bool] = False
-    """`draft=` is required."""
+    about: ClassVar[Method] = Method()
+    """What is known of the method before its code is imported; methods of Foreword have
+    it from the registry.
+    """
     proposes: ClassVar[bool] = True
     """It has draft tokens to propose; only plain decoding has none."""
     draws: ClassVar[bool] = False
@@ -50,9 +46,6 @@ class Drafter(ABC):
     """It drafts with a model of its own, whose weights may change between rounds; see
     `trainable`.
     """
-
-    seq2seq: ClassVar[bool] = False
-    """It can draft for an encoder-decoder."""
 
     missing: str | None = None
     """Why it stands in for a drafter that could not be loaded; `Sequence.undrafted` of

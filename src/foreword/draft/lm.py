@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import MODEL, Source
+from foreword.draft.base import Source
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import (
@@ -27,6 +27,7 @@ from foreword.model import (
     load_draft,
     load_tokenizer,
 )
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, DraftTree, Sequence
 
 CHUNK = 512
@@ -78,11 +79,8 @@ class _Memory:
 class LanguageModelDrafter(ModelDrafter):
     """Drafter with any causal model that shares the target's tokenizer."""
 
-    summary = "a smaller model with the same tokenizer"
-    takes = MODEL
-    needs = True
+    about = OWN_METHODS["lm"]
     learns = True
-    seq2seq = True
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """Use `vocab` of the target if larger: models of one family pad their

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter, chosen
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft
 
 
@@ -13,8 +14,8 @@ class NoDrafter(Drafter):
     adds.
     """
 
-    summary = "no draft tokens: plain decoding"
-    proposes, seq2seq = False, True
+    about = OWN_METHODS["none"]
+    proposes = False
 
     def __init__(self, missing: str | None = None) -> None:
         """`missing`: why another drafter, for which this one stands in, could not be

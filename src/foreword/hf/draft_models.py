@@ -14,13 +14,14 @@ from typing import Any, cast
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.draft import RETOLD, SHARED, Drafter
+from foreword.draft import Drafter
 from foreword.draft import method as find_method
 from foreword.draft.cross_vocab.pairing import VocabularyPair, suited
 from foreword.errors import VocabularyMismatch, words
 from foreword.hf.borrowed import ModelRecord, model_record
 from foreword.hf.refusal import Refusal
 from foreword.model import Model, Tokenizer, is_decoder, is_seq2seq, load_tokenizer
+from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 
 PADDING = 1024
 """Tokens.
@@ -119,7 +120,7 @@ class AssistantModel:
         """
         translation = (
             self._translation(record, target.vocab)
-            if name in (None, SHARED, RETOLD)
+            if name in (None, SHARED_TOKENS, SHARED_TEXT)
             else None
         )
         if translation is None:

@@ -41,6 +41,7 @@ from foreword.hf.pictures import as_given, image_rows_of, picture_inputs
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq, is_speech
 from foreword.model.vision.rows import ImageRows
+from foreword.options import DraftingOptions
 from foreword.types import Features, Sequence, Source
 
 Output = (
@@ -112,10 +113,7 @@ def generate(
     names = (tokenizer, assistant_tokenizer)
     speculation = Speculation(
         drafter=drafter,
-        method=method,
-        rule=rule,
-        budget=budget,
-        nodes=nodes,
+        drafting=DraftingOptions(method=method, rule=rule, budget=budget, nodes=nodes),
         seed=seed,
         tokenizers=names,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -16,18 +16,18 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.budget import BUDGETS, DraftBudget, FixedBudget, policy
-from foreword.draft import MODEL, PLAIN, Drafter, check_seq2seq, usual
+from foreword.budget import DraftBudget, FixedBudget, policy
+from foreword.draft import Drafter, check_seq2seq, default_method
 from foreword.draft import method as find_method
 from foreword.engine import Engine
-from foreword.errors import InvalidRequest
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.model import Mode, Model, borrow, is_decoder, is_seq2seq, with_encoder
 from foreword.model.backend import Encodes
+from foreword.options import DraftingOptions
+from foreword.registry import BUDGETS, DEFAULT_RULE, MODEL, PLAIN
 from foreword.scheduler import Scheduler
 from foreword.types import Sequence
-from foreword.types.params import NODES
 from foreword.verify import rule as find_rule
 
 Prompts = Int[Tensor, "batch prompt"]
@@ -36,15 +36,10 @@ Make = Callable[[], DraftBudget]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Options for drafting and verification, with the names and meanings of
-    `foreword.LLM`.
-    """
+    """What a call of `generate` says about drafting."""
 
     drafter: PreTrainedModel | str | Path | None = None
-    method: str | None = None
-    rule: str = "match"
-    budget: str | None = None
-    nodes: int | None = None
+    drafting: DraftingOptions = field(default_factory=DraftingOptions)
     seed: int | None = None
     tokenizers: tuple[Any, Any] = (None, None)
     """The target's and the draft model's; draft tokens are translated if they
@@ -66,14 +61,9 @@ def engine(
     fit.
     """
     source = speculation.drafter
-    find_rule(speculation.rule)  # refuses a wrong name before the model is borrowed
-    if speculation.nodes is not None and not 0 <= speculation.nodes <= NODES:
-        raise InvalidRequest(
-            f"cannot use 'nodes' {speculation.nodes}: it is out of range. Give None, "
-            f"or 0 to {NODES}"
-        )
-    new_budget = policy(speculation.budget, speculation.nodes)
-    name = speculation.method or usual(source)
+    drafting = speculation.drafting
+    new_budget = policy(drafting.budget, drafting.nodes)
+    name = drafting.method or default_method(source)
     kind = find_method(name)
     if is_seq2seq(model.config):
         check_seq2seq(name, type(model).__name__)
@@ -81,7 +71,7 @@ def engine(
     with ExitStack() as held:
         held.enter_context(lock_models(*borrowed))
         assistant = None
-        if source is not None and kind.takes == MODEL:
+        if source is not None and kind.about.takes == MODEL:
             record = model_record(model)
             assistant = AssistantModel.load(
                 source, model, record, speculation.tokenizers
@@ -91,13 +81,15 @@ def engine(
                 raise refusal.error
         target, record = held.enter_context(borrowed_model(model))
         rule = find_rule(
-            speculation.rule, draws=kind.draws, trees=target.mode is Mode.TREE
+            drafting.rule or DEFAULT_RULE,
+            draws=kind.draws,
+            trees=target.mode is Mode.TREE,
         )
         drafter = None
         if assistant is not None:
             source = _readable(assistant.model, model, target, held)
             drafter = assistant.translated(
-                source, record, target, speculation.method, rows[0].tokens
+                source, record, target, drafting.method, rows[0].tokens
             )
         drafter = drafter or kind.load(source, target, None)
         make = (
@@ -148,7 +140,8 @@ def _budget(
 
     A budget given by name continues from the last call with the same settings.
     """
-    if speculation.nodes is not None or speculation.budget not in (None, *BUDGETS):
+    drafting = speculation.drafting
+    if drafting.nodes is not None or drafting.budget not in (None, *BUDGETS):
         return nullcontext(make())
     source, draft = speculation.drafter, model
     if isinstance(source, PreTrainedModel):
@@ -156,7 +149,7 @@ def _budget(
     name, drafter = drafts
     return record.budget(
         draft,
-        (name, type(drafter), str(source), speculation.rule, speculation.budget),
+        (name, type(drafter), str(source), drafting.rule, drafting.budget),
         make,
     )
 

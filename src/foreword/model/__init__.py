@@ -8,7 +8,6 @@ from transformers import PreTrainedModel as HFModel
 from foreword.model.backend import Mode
 from foreword.model.cost import measure
 from foreword.model.loading.given import borrow
-from foreword.model.loading.options import options
 from foreword.model.model import Model
 from foreword.model.pool.plan import Read
 from foreword.model.pool.seq2seq import source_id
@@ -45,7 +44,6 @@ __all__ = [
     "load_tokenizer",
     "measure",
     "need_tokenizer",
-    "options",
     "share_encoder",
     "source_id",
     "with_encoder",

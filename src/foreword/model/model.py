@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence as List
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -41,6 +41,7 @@ from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
 from foreword.native.tree import GrownTree, TreeRequest
+from foreword.options import ModelOptions
 from foreword.types import Encoded
 
 NO_LIMIT = 2**31
@@ -134,42 +135,27 @@ class Model:
     def load(
         cls,
         source: str | Path,
-        *,
-        dtype: str | torch.dtype = "auto",
-        device: str = "auto",
-        backend: str | None = None,
-        weights: str | None = None,
-        kv: str | None = None,
-        offload_folder: str | Path | None = None,
-        trust_remote_code: bool = False,
+        options: ModelOptions | None = None,
+        **settings: Any,
     ) -> Model:
         """Load a checkpoint from a folder, the hub or a GGUF file
         (docs/targets/quantized.md).
 
+        `settings` are fields of ModelOptions, for callers without one.
         `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any
         CPU where the native backend runs the model, else float32; on an accelerator it
-        is the checkpoint's own. `backend` is "native", "graph", "pool", "cache" or
-        "plain"; None takes the fastest that gives the model's own scores
-        (docs/how-it-works.md). `weights="int8"` or "int4" quantizes the linear weights
-        and `kv="int8"` keys and values, on backend "native" only: the model is then
-        another one, of fewer bytes (docs/targets/quantized.md). `offload_folder` gets
-        the packed weights; those that do not fit in memory are read from there in every
-        forward (docs/targets/larger-than-memory.md). `trust_remote_code` allows Python
-        code from its folder and its draft model's, else refused. Raises ModelError when
+        is the checkpoint's own. `backend` None takes the fastest that gives the model's
+        own scores (docs/how-it-works.md). `weights` and `kv` make another model, of
+        fewer bytes. `offload_folder` gets the packed weights; those that do not fit in
+        memory are read from there in every forward
+        (docs/targets/larger-than-memory.md). `trust_remote_code` allows Python code
+        from its folder and its draft model's, else refused. Raises ModelError when
         there is no such model, its weights are incomplete or not finite, or it cannot
         run on that backend.
         """
-        return from_checkpoint.load(
-            cls,
-            source,
-            dtype=dtype,
-            device=device,
-            backend=backend,
-            weights=weights,
-            kv=kv,
-            offload_folder=offload_folder,
-            trust_remote_code=trust_remote_code,
-        )
+        if options is None:
+            options = ModelOptions(**settings)
+        return from_checkpoint.load(cls, source, options)
 
     @property
     def mode(self) -> Mode:

@@ -10,12 +10,13 @@ from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
 import foreword
-from foreword.budget import BUDGETS, AdaptiveBudget, DraftBudget, FixedBudget
+from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.recording.recording import Machine, Recording, Totals
+from foreword.registry import BUDGETS
 from foreword.types import FinishReason, SamplingParams
 from foreword.types.round import Round, short
 

@@ -10,11 +10,12 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from foreword.budget import AdaptiveBudget
-from foreword.draft import method, names
+from foreword.draft import method
 from foreword.model.vision.processor import reads_images
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.page.files import POLICY, static_file
+from foreword.registry import METHODS
 from foreword.server.errors import ApiError
 from foreword.server.service import Service
 from foreword.types.round import short
@@ -57,7 +58,7 @@ def described(service: Service) -> dict[str, Any]:
     """Return the methods that requests may name, and the costs that the default budget
     works with.
     """
-    llm, usable = service.llm, [name for name in names() if service.can_draft(name)]
+    llm, usable = service.llm, [name for name in METHODS if service.can_draft(name)]
     budget = llm.engine.budget
     learned = budget if isinstance(budget, AdaptiveBudget) else None
     forward = {
@@ -81,7 +82,9 @@ def described(service: Service) -> dict[str, Any]:
         "context": service.context,
         "images": reads_images(llm.target),
         "machine": {"cpu": processor(), "threads": threads()},
-        "methods": [{"name": name, "summary": method(name).summary} for name in usable],
+        "methods": [
+            {"name": name, "summary": method(name).about.summary} for name in usable
+        ],
         "plain_tokens_per_second": short(1 / (forward[1] + overhead)),
         "costs": {
             "forward_ms": {

@@ -129,9 +129,9 @@ class Service:
         """Whether requests may name this method: it needs no draft, or has one."""
         kind = find_method(name)
         has_draft = self._bundled and shipped(kind, name) is not None
-        if self.llm.target.seq2seq is not None and not kind.seq2seq:
+        if self.llm.target.seq2seq is not None and not kind.about.seq2seq:
             return False
-        return not kind.needs or has_draft or name == self.llm.method
+        return not kind.about.needs or has_draft or name == self.llm.method
 
     @asynccontextmanager
     async def answer(self, call: Call, state: dict[str, Any]) -> AsyncIterator[Answer]:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from foreword.draft import usual
+from foreword.draft import default_method
 from foreword.draft.heads.export_layout import ENGINES, FOLDER, TARGET, ExportLayout
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import atomic_folder
@@ -53,7 +53,7 @@ def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Ex
             f"cannot export for engine {engine!r}: it is not supported. Choose "
             f"{', '.join(ENGINES)}"
         )
-    method = usual(source)
+    method = default_method(source)
     pack, config = _pack(method, source, engine), _config(target)
     with atomic_folder(out) as partial:
         layout = pack(Checkpoint.read(source), config, engine)

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foreword import bundled
+from foreword.checks import whole
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_fill, check_creatable
 from foreword.model import HFModel, Tokenizer, load_tokenizer
@@ -34,7 +35,6 @@ from foreword.train.report.measure import Questions, report
 from foreword.train.report.metrics import TrainReport
 from foreword.train.task import TrainContext
 from foreword.train.trainer import Trainer, TrainingConfig
-from foreword.types.params import whole
 
 MOST_BLOCKS, LEAST_BLOCKS = 32, 4
 """Blocks. Most and least held-out data that one evaluation reads."""

@@ -7,7 +7,6 @@ position.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foreword.errors import InvalidRequest
+from foreword.registry import LOSSES
 
 Loss = Callable[
     [Float[Tensor, "*rows vocab"], Float[Tensor, "*rows vocab"]], Float[Tensor, "*rows"]
@@ -209,25 +208,6 @@ def _wide(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-LOSSES: dict[str, Loss] = {
-    "forward-kl": forward_kl,
-    "reverse-kl": reverse_kl,
-    "tv": total_variation,
-    "log-acceptance": log_acceptance,
-    "hybrid": hybrid,
-    "kl-l1": divergence_and_distance,
-    "cross-entropy": cross_entropy,
-}
-"""Name -> loss."""
-
-
 def loss(name: str) -> Loss:
-    """Return the loss of that name. Raises InvalidRequest with the nearest name."""
-    if name not in LOSSES:
-        near = difflib.get_close_matches(name, LOSSES, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InvalidRequest(
-            f"cannot use loss {name!r}: it does not exist.{hint} Choose one of "
-            f"{', '.join(LOSSES)}"
-        )
-    return LOSSES[name]
+    """Return the loss of that name. Raises UnknownMethod with the nearest name."""
+    return LOSSES.find(name)

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from foreword.checks import whole
 from foreword.errors import InvalidRequest, ModelError
 from foreword.train import checkpoint
 from foreword.train.data.packing import Block, Packer, Place, stack
 from foreword.train.devices import Devices
 from foreword.train.log import Log, Row
 from foreword.train.optimizers import ADAMW, Optimizer, check_kind
-from foreword.types.params import whole
 
 FLOOR = 0.1
 """Final learning rate, as a share of the peak."""

@@ -16,7 +16,7 @@ from foreword.bench.engine_entry import EngineEntry
 from foreword.bench.race import REST
 from foreword.bench.records import Request, Trial
 from foreword.bench.stats import Costs, Interval, speed, speedup
-from foreword.budget import USUAL, FixedBudget, policy
+from foreword.budget import FixedBudget, policy
 from foreword.draft.none import NoDrafter
 from foreword.draft.self_speculative.base import SPARE
 from foreword.draft.self_speculative.layers import LayersDrafter, Mask, costs
@@ -24,6 +24,7 @@ from foreword.engine import Engine
 from foreword.llm import LLM
 from foreword.model import measure
 from foreword.model.view import view
+from foreword.registry import DEFAULT_BUDGET
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
 
@@ -126,7 +127,7 @@ def _runners(llm: LLM, ranked: List[Mask]) -> list[_Runner]:
     """Return runners of plain decoding and of the best masks with their draft
     budgets.
     """
-    pairs = [(mask, USUAL) for mask in ranked[:FINALISTS]] + [
+    pairs = [(mask, DEFAULT_BUDGET) for mask in ranked[:FINALISTS]] + [
         (ranked[0], budget) for budget in OTHERS
     ]
     halves, cost = costs(llm.target), measure(llm.target)

@@ -15,18 +15,19 @@ from typing import Any
 from foreword import bundled
 from foreword.bench.prompts import load
 from foreword.bench.run import render
-from foreword.draft import PLAIN
+from foreword.checks import whole
 from foreword.draft.self_speculative.layers import Mask, save, skipped
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
 from foreword.llm import LLM
 from foreword.model import Tokenizer, check_decoder_only
+from foreword.registry import PLAIN
 from foreword.tune.cost import Prices, timed
 from foreword.tune.final import FinalComparison, compare_finalists
 from foreword.tune.journal import TrialsFile
 from foreword.tune.replay import MaskReplay, written
 from foreword.tune.search import MaskStudy, Watch, installed
-from foreword.types.params import SamplingParams, whole
+from foreword.types.params import SamplingParams
 
 TRIALS = ".trials.jsonl"
 SPLITS = 3

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
+from foreword.checks import Check, is_zero_dimensional, scalar, whole
 from foreword.errors import InvalidRequest, check_unicode
+from foreword.method_name import spelled
+from foreword.options import NODES, DraftingOptions
 from foreword.types import constraint
-from foreword.types.method import spelled
 
 if TYPE_CHECKING:  # the command line checks its options before it loads torch
     from jaxtyping import Float, Int
@@ -22,12 +24,6 @@ if TYPE_CHECKING:  # the command line checks its options before it loads torch
 else:
     LogitsProcessor = Callable[..., Any]
 """(tokens before a position, logits) -> new logits; the protocol of transformers."""
-
-NODES = 64
-"""Draft tokens.
-
-Most per sequence and round; the target has room for them in its KV cache.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +149,16 @@ class SamplingParams:
         constraint.constraint(self)
 
     @property
+    def drafting(self) -> DraftingOptions:
+        """What the request says about drafting; None is the engine's default.
+
+        Raises UnknownMethod for a name that does not exist.
+        """
+        return DraftingOptions(
+            method=self.method, rule=self.rule, budget=self.budget, nodes=self.nodes
+        )
+
+    @property
     def greedy(self) -> bool:
         """Whether decoding is greedy; no noise is used."""
         return self.temperature == 0
@@ -197,43 +203,6 @@ class SamplingParams:
 # ---- the checks
 
 
-Check = Callable[[str, Any], Any]
-"""(name, value) -> the value to store. Raises InvalidRequest if it is not allowed."""
-
-
-def scalar(value: Any) -> Any:
-    """Return the number in a 0-d array or tensor; any other value unchanged."""
-    return (
-        value.item() if _zero_dimensional(value) and hasattr(value, "item") else value
-    )
-
-
-def whole(
-    low: int,
-    high: float = math.inf,
-    shown: str | None = None,
-    *,
-    optional: bool = False,
-) -> Check:
-    """Return the check of an int, or None if `optional`. Booleans are refused."""
-    span = f">= {low}" if high == math.inf else f"in {shown or f'[{low}, {high}]'}"
-    expected = f"{'None or ' if optional else ''}a whole number {span}"
-
-    def check(name: str, value: Any) -> int | None:
-        if optional and value is None:
-            return None
-        number = scalar(value)
-        if (
-            isinstance(number, bool)
-            or not isinstance(number, Integral)
-            or not low <= int(number) <= high
-        ):
-            raise InvalidRequest(f"{name} must be {expected}, got {value!r}")
-        return int(number)
-
-    return check
-
-
 def _number(low: float, high: float, shown: str) -> Check:
     def check(name: str, value: Any) -> float:
         number = scalar(value)
@@ -258,17 +227,10 @@ def _listed(name: str, value: Any, of: str) -> tuple[Any, ...]:
     if (
         isinstance(value, str | bytes | Mapping)
         or not isinstance(value, Iterable)
-        or _zero_dimensional(value)
+        or is_zero_dimensional(value)
     ):
         raise InvalidRequest(f"{name} must be a list of {of}, got {value!r}")
     return tuple(value)
-
-
-def _zero_dimensional(value: object) -> bool:
-    """Whether a value is a 0-d array or tensor, which `Iterable` accepts but which
-    cannot be iterated.
-    """
-    return getattr(value, "shape", None) == ()
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

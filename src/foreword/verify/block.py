@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
+from foreword.verify.base import Rule
 from foreword.verify.rejection import chain_distributions, chain_verdict, ratios
 
 
@@ -73,3 +74,6 @@ def weight_left(
     """
     # 0/0: the prefix has weight 1 and p equals q after it, so it is accepted.
     return (left / (left + 1 - reach)).where(left + 1 > reach, 1.0)
+
+
+RULE = Rule(name="block", verify=block, lists="one")

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
+from foreword.verify.base import Rule
 from foreword.verify.residual import in_use, normalised, stop_at, target_distributions
 from foreword.verify.without_replacement import without_replacement
 
@@ -91,3 +92,6 @@ def any_of(beta: Tensor, count: Tensor) -> Tensor:
     accurate for small beta.
     """
     return -torch.expm1(count * torch.log1p(-beta.clamp(max=1)))
+
+
+RULE = Rule(name="kseq", verify=kseq, lists="independent")

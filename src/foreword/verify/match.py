@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.types import Draft, DraftTree, Noise, Verdict
+from foreword.verify.base import Rule
 
 FEW = 256
 """Draws. Up to this many, Python lists are faster than tensor operations."""
@@ -93,3 +94,13 @@ def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
         path[:, depth] = here.where(has_child.bool(), -1)
         token = drawn.gather(1, here[:, None] + 1)[:, 0]
     return Verdict.padded(path=path, accepted=(path >= 0).sum(dim=1), bonus=token)
+
+
+RULE = Rule(
+    name="match",
+    verify=match,
+    follow=follow,
+    shares_noise=True,
+    lists="distinct",
+    keeps="same-text",
+)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.types import Draft, Noise, Verdict
+from foreword.verify.base import Rule
 from foreword.verify.residual import draw, in_use, ratio, target_distributions
 
 
@@ -97,3 +98,6 @@ def chain_verdict(
     return Verdict.padded(
         path=node.where(node < accepted[:, None], -1), accepted=accepted, bonus=bonus
     )
+
+
+RULE = Rule(name="rejection", verify=rejection, lists="one")

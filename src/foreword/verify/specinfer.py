@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
+from foreword.verify.base import Rule
 from foreword.verify.without_replacement import descend, residual
 
 
@@ -30,3 +31,6 @@ def specinfer(
         lambda distribution, _tried, _token: distribution,
         residual,
     )
+
+
+RULE = Rule(name="specinfer", verify=specinfer, lists="independent")

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
+from foreword.verify.base import Rule
 from foreword.verify.block import weight_left
 from foreword.verify.residual import (
     draft_distribution,
@@ -137,3 +138,6 @@ def _rows(draft: Draft, index: Int[Tensor, "row"]) -> Draft:
         tensor[index] for tensor in (draft.tokens, draft.parents, draft.count)
     )
     return Draft.padded(tokens, parents, count, probs, chain=draft.chain)
+
+
+RULE = Rule(name="traversal", verify=traversal, lists="distinct")

@@ -14,7 +14,7 @@ from foreword.sampling.draw import choose, one_hot, walk
 from foreword.sampling.logits import Columns, weights_or_invalid
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, SamplingParams, Verdict
-from foreword.verify import Follow, Rule
+from foreword.verify.base import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
 """Per sequence: the target's logits after its last committed token and after each of

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
+from foreword.verify.base import Rule
 from foreword.verify.residual import (
     draft_distribution,
     in_use,
@@ -95,3 +96,6 @@ def untried(
 def residual(left: Probs, q: Probs) -> Probs:
     """Return norm([t - q]+), or t where it is empty: only rounding can reject there."""
     return normalised((left - q).clamp(min=0), left)
+
+
+RULE = Rule(name="without-replacement", verify=without_replacement, lists="distinct")

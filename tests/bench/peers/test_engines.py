@@ -8,7 +8,8 @@ import pytest
 
 from foreword.bench.lineup import ENTRIES, PLAIN_ROW, row_names
 from foreword.bench.peers import hf, registry
-from foreword.bench.peers.registry import ENGINES, MODES, check, entry_names
+from foreword.bench.peers.engines import ENGINES, MODES
+from foreword.bench.peers.registry import check, entry_names
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
 

@@ -15,8 +15,9 @@ import starter
 from foreword.bench.lineup import SPECIAL, convertible_draft, weights
 from foreword.bench.peers import gguf, llamacpp, registry
 from foreword.bench.peers.convert import INT4, INT8, Source, source
+from foreword.bench.peers.engines import ENGINES, GENERATE, MODES
 from foreword.bench.peers.openvino_graph import BITS, GROUP, graph, quantized
-from foreword.bench.peers.registry import ENGINES, GENERATE, MODES, Pair
+from foreword.bench.peers.registry import Pair
 from foreword.bench.prompts import load
 from foreword.bench.records import Request
 from foreword.bench.run import Options, rendered, run, spread

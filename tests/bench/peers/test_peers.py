@@ -13,14 +13,8 @@ from transformers import AutoModelForCausalLM
 import starter
 from foreword.bench.peers import llamacpp, registry
 from foreword.bench.peers.convert import Source, source
-from foreword.bench.peers.registry import (
-    ASSISTED,
-    ENGINES,
-    GENERATE,
-    LOOKUP,
-    MODES,
-    Pair,
-)
+from foreword.bench.peers.engines import ASSISTED, ENGINES, GENERATE, LOOKUP, MODES
+from foreword.bench.peers.registry import Pair
 from foreword.bench.prompts import load
 from foreword.bench.records import Request, Trial
 from foreword.bench.run import Options, rendered, spread

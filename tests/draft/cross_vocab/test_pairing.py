@@ -5,14 +5,19 @@ text at hand.
 import pytest
 
 from contract import CONTRACT, CONTRACT_IN_THE_LOOP, GREEDY, SAMPLED
-from foreword.draft import RETOLD, SHARED, method
+from foreword.draft import method
 from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, load_pair
+from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch
 from running import Request, engine, finish, plain, prompts, target, tokenizer
 from strangers import FAR, NEAR, pair
 
-EITHER_WAY = [(NEAR, 0.9, SHARED), (FAR, 0.6, SHARED), (FAR, 0.9, RETOLD)]
+EITHER_WAY = [
+    (NEAR, 0.9, SHARED_TOKENS),
+    (FAR, 0.6, SHARED_TOKENS),
+    (FAR, 0.9, SHARED_TEXT),
+]
 """How foreign the draft model is, how much of its law must be shared, and what that
 makes of it.
 """

@@ -16,7 +16,7 @@ from huggingface_hub import constants
 
 import starter
 from foreword import LLM
-from foreword.draft import usual
+from foreword.draft import default_method
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
 from foreword.model.loading import hub
@@ -75,7 +75,7 @@ def test_an_id_that_is_nowhere_is_tried_once(silent):
             ),
         ):
             load("some/model")
-    assert usual("some/model") == "lm"
+    assert default_method("some/model") == "lm"
     assert 0 < silent.calls <= ONCE
 
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.quantized.formats import FORMATS
 from foreword.model.quantized.layer import Layer
+from foreword.registry import WEIGHT_FORMATS
 
 RECORDED = Path(__file__).parent / "recorded"
 EXACT = [
@@ -106,7 +106,7 @@ def test_blocks_that_run_over_the_ends_of_outputs_are_dequantized_exactly():
     state = ".weight.quant_state.bitsandbytes__nf4"
     settings = json.loads(bytes(held[state].tolist())) | dict(shape=[128, 32])
     held[state] = torch.tensor(list(json.dumps(settings).encode()), dtype=torch.uint8)
-    found = FORMATS["bitsandbytes"].read(Layer("", part, held, {}))
+    found = WEIGHT_FORMATS["bitsandbytes"].read(Layer("", part, held, {}))
     assert torch.equal(
         found,
         load_file(folder / "expected.safetensors")[f"weight.{part}"].view(128, 32),

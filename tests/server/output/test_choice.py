@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from foreword import InvalidRequest
 from foreword.chats import functions_of
-from foreword.server.output import FORMATS, REASONING, structural_tag
+from foreword.registry import TOOL_FORMATS
+from foreword.server.output import REASONING, structural_tag
 from outputs import FUNCTIONS, calls, completed, content, parsed, raw
 
 SPECIAL = (
@@ -85,7 +86,7 @@ def accepts(
     """Whether the grammar takes the text token by token, special ones whole, and then
     its end.
     """
-    tag = structural_tag(FORMATS[format], FUNCTIONS, choice, **options)
+    tag = structural_tag(TOOL_FORMATS[format], FUNCTIONS, choice, **options)
     matcher = xgrammar.GrammarMatcher(
         compiler().compile_structural_tag(json.dumps(tag))
     )
@@ -103,7 +104,7 @@ def accepts(
 @pytest.mark.parametrize(
     "choice", ["required", "auto", NAMED], ids=["required", "auto", "named"]
 )
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 def test_good_calls_are_accepted_and_read_back(
     format: str, choice: object, special: tuple[str, ...]
 ):
@@ -118,7 +119,7 @@ def test_good_calls_are_accepted_and_read_back(
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 def test_a_second_call_is_accepted_where_it_may_follow(format: str, choice: str):
     text = filled(format, TWO, ("get_weather", PARIS), ("get", EMPTY))
     assert accepts(format, text, choice)
@@ -135,7 +136,7 @@ def test_a_second_call_is_accepted_where_it_may_follow(format: str, choice: str)
     assert completed(events) == [True, True]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 def test_calls_that_break_the_schema_are_refused(format: str):
     for name, text in (
         ("get_weather", '{"town": "Paris"}'),
@@ -150,7 +151,7 @@ def test_calls_that_break_the_schema_are_refused(format: str):
     assert accepts(format, filled(format, ONE, ("get", EMPTY)), "required")
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 def test_content_is_accepted_only_where_no_call_is_required(format: str):
     call = filled(format, ONE, ("get_weather", PARIS))
     assert accepts(format, "I know that.", "auto")
@@ -165,7 +166,7 @@ def test_content_is_accepted_only_where_no_call_is_required(format: str):
 @pytest.mark.parametrize(
     "choice", ["required", "auto", NAMED], ids=["required", "auto", "named"]
 )
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 def test_reasoning_may_come_first(
     format: str, choice: object, tags: str, special: tuple[str, ...]
 ):
@@ -196,7 +197,7 @@ def test_arguments_are_always_an_object_and_follow_the_schema_unless_strict_is_f
     for strict, other in ((True, False), (None, False), (False, True)):
         about = {"name": "get", "parameters": properties, "strict": strict}
         functions = functions_of([{"type": "function", "function": about}])
-        tag = structural_tag(FORMATS["llama"], functions, "required")
+        tag = structural_tag(TOOL_FORMATS["llama"], functions, "required")
         grammar = compiler().compile_structural_tag(json.dumps(tag))
         taken = [
             xgrammar.GrammarMatcher(grammar).accept_string(
@@ -216,9 +217,9 @@ def test_no_value_may_hold_the_tag_that_ends_it():
 
 def test_nothing_is_forced_where_nothing_must_be():
     loose = tuple(one for one in FUNCTIONS if not one.strict)
-    assert structural_tag(FORMATS["hermes"], loose, "auto") is None
-    assert structural_tag(FORMATS["hermes"], FUNCTIONS, "none") is None
-    assert structural_tag(FORMATS["hermes"], loose, "required") is not None
+    assert structural_tag(TOOL_FORMATS["hermes"], loose, "auto") is None
+    assert structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, "none") is None
+    assert structural_tag(TOOL_FORMATS["hermes"], loose, "required") is not None
 
 
 @pytest.mark.parametrize(
@@ -233,15 +234,15 @@ def test_nothing_is_forced_where_nothing_must_be():
 )
 def test_a_choice_that_is_none_is_refused(choice: object):
     with pytest.raises(InvalidRequest, match="cannot read tool_choice"):
-        structural_tag(FORMATS["hermes"], FUNCTIONS, choice)
+        structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, choice)
 
 
 def test_a_tool_that_is_not_there_cannot_be_forced():
     wanted = {"type": "function", "function": {"name": "other"}}
     with pytest.raises(InvalidRequest, match="no such tool among get_weather, get"):
-        structural_tag(FORMATS["hermes"], FUNCTIONS, wanted)
+        structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, wanted)
     with pytest.raises(InvalidRequest, match="cannot force a tool call"):
-        structural_tag(FORMATS["hermes"], (), "required")
+        structural_tag(TOOL_FORMATS["hermes"], (), "required")
 
 
 def of(mode: object, *names: str) -> dict[str, object]:
@@ -251,7 +252,7 @@ def of(mode: object, *names: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("mode", ["required", "auto"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 def test_only_the_allowed_tools_are_called(format: str, mode: str):
     weather, get = (
         filled(format, ONE, ("get_weather", PARIS)),
@@ -284,12 +285,12 @@ def test_only_the_allowed_tools_are_called(format: str, mode: str):
 )
 def test_allowed_tools_that_cannot_be_read_are_refused(choice: object, named: str):
     with pytest.raises(InvalidRequest, match=named):
-        structural_tag(FORMATS["hermes"], FUNCTIONS, choice)
+        structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, choice)
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("choice", ["required", "auto"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_a_grammar_lets_through_is_read_as_calls(
     format: str, choice: str, seed: int
@@ -298,7 +299,7 @@ def test_what_a_grammar_lets_through_is_read_as_calls(
     is required.
     """
     draw = random.Random(seed)
-    tag = structural_tag(FORMATS[format], FUNCTIONS, choice)
+    tag = structural_tag(TOOL_FORMATS[format], FUNCTIONS, choice)
     matcher = xgrammar.GrammarMatcher(
         compiler().compile_structural_tag(json.dumps(tag))
     )

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from foreword.registry import TOOL_FORMATS
 from foreword.server.output import (
-    FORMATS,
     REASONING,
     Event,
     OutputParser,
@@ -142,7 +142,7 @@ def test_an_output_is_read_the_same_in_random_pieces(output: Output, places: lis
     )
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", TOOL_FORMATS)
 @given(text=texts, places=st.lists(st.integers(0), max_size=6), opened=st.booleans())
 @example('<tool_call>{"name": "get", "arguments": {"a" 1}}</tool_call>', [5], False)
 @example('[TOOL_CALLS][{"name": "get", "arguments": {}}, {"name', [], True)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from foreword import LLM, SamplingParams
-from foreword.server.output import FORMATS, OutputParser, merged, named_format
+from foreword.registry import TOOL_FORMATS
+from foreword.server.output import OutputParser, merged, named_format
 from outputs import FUNCTIONS, raw
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "tool-calls.md"
@@ -27,7 +28,7 @@ def test_the_page_runs_and_its_events_are_the_text_of_plain_decoding():
     )
     deltas = list(names["llm"].stream(names["prompt"], params))
     assert any("accepted" in delta.origins for delta in deltas)
-    for name in FORMATS:
+    for name in TOOL_FORMATS:
         drafted, whole = (
             OutputParser(named_format(name), FUNCTIONS, new_id=str) for _ in range(2)
         )
@@ -41,4 +42,4 @@ def test_the_page_names_every_format():
     rows = re.findall(
         r"^\| `([a-z-]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert {*rows} == {*FORMATS}
+    assert {*rows} == {*TOOL_FORMATS}

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from foreword import LLM, SamplingParams
-from foreword.draft import PLAIN
 from foreword.errors import InvalidRequest
+from foreword.registry import PLAIN
 from foreword.train.data.records import Record, read
 from foreword.train.data.regenerate import Wishes, regenerate
 

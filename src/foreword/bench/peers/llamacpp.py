@@ -16,7 +16,8 @@ import torch
 
 from foreword.bench.peers import gguf
 from foreword.bench.peers.convert import INT4, INT8, Source, converted
-from foreword.bench.peers.registry import ASSISTED, LOOKUP, Pair
+from foreword.bench.peers.engines import ASSISTED, LOOKUP
+from foreword.bench.peers.registry import Pair
 from foreword.bench.records import Request, Trial
 
 SETTINGS: dict[str, dict[str, int]] = {

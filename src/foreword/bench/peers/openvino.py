@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from foreword.bench.peers.convert import INT4, INT8, Source, converted
+from foreword.bench.peers.engines import ASSISTED, LOOKUP
 from foreword.bench.peers.openvino_graph import GROUP, TYPES, graph
-from foreword.bench.peers.registry import ASSISTED, LOOKUP, Pair
+from foreword.bench.peers.registry import Pair
 from foreword.bench.records import Request, Trial
 
 SETTINGS: dict[str, dict[str, Any]] = {

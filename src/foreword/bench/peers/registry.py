@@ -14,48 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from foreword.bench.peers.convert import Source
+from foreword.bench.peers.engines import ALL, ENGINES, MODES, Package
 from foreword.bench.records import Entry
 from foreword.errors import InvalidRequest
-
-GENERATE, ASSISTED, LOOKUP = MODES = ("generate", "assisted", "lookup")
-"""Modes: one token at a time, with a draft model, with prompt lookup.
-
-The second part of an entry's name.
-"""
-ALL = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """Requirements of an engine."""
-
-    modules: tuple[str, ...]
-    distribution: str
-    """Distribution whose version the report names."""
-    install: str
-    entry_module: str
-    """Module of Foreword that defines `entry`, FORMS and SETTINGS."""
-    reads_gguf: bool = False
-
-
-ENGINES = {
-    "openvino": Package(
-        ("openvino", "openvino_genai", "openvino_tokenizers"),
-        "openvino-genai",
-        "pip install 'foreword[peers]'",
-        "foreword.bench.peers.openvino",
-    ),
-    "llamacpp": Package(
-        ("gguf", "llama_cpp"),
-        "llama-cpp-python",
-        "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, "
-        "which takes a while)",
-        "foreword.bench.peers.llamacpp",
-        reads_gguf=True,
-    ),
-}
-NAMES = tuple(f"{engine}.{mode}" for engine in ENGINES for mode in MODES)
-"""Name of every entry, such as "openvino.assisted"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from transformers import AutoFeatureExtractor, PreTrainedModel
 
 from foreword.bench.lineup import Weights
 from foreword.bench.peers import hf
+from foreword.bench.peers.engines import FASTER_WHISPER
 from foreword.errors import InvalidRequest
 from foreword.model.loading import hub
 from foreword.speech.audio import Samples
 
-FASTER_WHISPER = "faster-whisper"
 NAMES = (hf.GENERATE, hf.ASSISTED, FASTER_WHISPER)
 """Rows of other programs, whose sampled text differs from ours."""
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from foreword.bench.peers.engines import ASSISTED
 from foreword.bench.peers.openvino import SETTINGS, device, folder
-from foreword.bench.peers.registry import ASSISTED, Pair
+from foreword.bench.peers.registry import Pair
 from foreword.bench.records import Request
 from foreword.bench.serving.load import Answer
 from foreword.errors import ForewordError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -50,80 +50,24 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(kind: type[Any]) -> list[Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
+    """Return the parameters of a bundle: those of the settings that foreword.options
+    declares, or options of its own.
+    """
     return [
         Parameter(
             field.name,
             Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=hints[field.name],
+            annotation=_annotation(kind, field),
         )
         for field in fields(kind)
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
-    """Options for loading a model."""
-
-    dtype: options.DtypeName = "auto"
-    device: options.Device = "auto"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """Return the keyword arguments for LLM."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedLoading(Loading):
-    """Loading options and whether code from the model's folder may run."""
-
-    trust_remote_code: options.TrustRemoteCode = False
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """Return the keyword arguments for LLM whose options are set."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if getattr(self, field.name)
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendLoading(TrustedLoading):
-    """Loading options, the backend, the forms of weights, keys and values, and where
-    weights may lie.
-    """
-
-    backend: options.BackendName = None
-    weights: options.WeightsName = None
-    kv: options.KvName = None
-    offload_folder: options.OffloadFolder = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
-    """Options for drafting and verification."""
-
-    draft: options.DraftName = None
-    method: options.MethodName = None
-    rule: options.RuleName = "match"
-    budget: options.BudgetName = None
-    nodes: options.Nodes = None
-
-    def __post_init__(self) -> None:
-        if self.nodes is not None and self.budget is not None:
-            raise InvalidRequest(
-                f"cannot use '--nodes' {self.nodes} with '--budget' {self.budget!r}: "
-                "both set the budget. Give one"
-            )
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """Return the keyword arguments for LLM."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+def _annotation(kind: type[Any], field: Field[Any]) -> Any:
+    if "described" in field.metadata:
+        return options.declared(kind, field.name)
+    return get_type_hints(kind, include_extras=True)[field.name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

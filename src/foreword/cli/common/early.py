@@ -1,21 +1,21 @@
 """Checks of a command's options before torch is imported, which takes seconds: names,
 devices, files.
 
-Names are read from the source text of the registries, so nothing heavy is imported.
+Names are those of foreword.registry, so nothing heavy is imported.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from foreword.cli.common import source
-from foreword.errors import InvalidRequest, ModelError, UnknownMethod, words
+from foreword.bench.peers.engines import ENGINES, MODES
+from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import check_creatable, check_writable
+from foreword.method_name import parsed
+from foreword.registry import BUDGETS, GUARANTEES, METHODS, RULES, Registry
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
 """Kinds of devices that torch supports.
@@ -24,64 +24,27 @@ Whether this machine has one is checked when it is used.
 """
 
 
-def check_name(kind: str, name: str, choices: Iterable[str]) -> None:
-    """Raise UnknownMethod, with the nearest name, unless the name is a choice or there
-    are no choices.
-    """
-    choices = tuple(choices)
-    if choices and name not in choices:
-        near = get_close_matches(name, choices, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownMethod(
-            f"cannot use {kind} {name!r}: there is no such {kind}.{hint} Choose one of "
-            f"{', '.join(choices)}"
-        )
+def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
+    """Raise UnknownMethod, with the nearest name, unless the name is a choice."""
+    Registry(kind, "", "", dict.fromkeys(choices, "")).check(name)
 
 
 def method(name: str | None) -> None:
     """Check a drafting method, or a combination of methods written like a call."""
     if name is not None:
-        _check_spec(
-            name,
-            (
-                *source.value("draft", "METHODS"),
-                *(
-                    one.name
-                    for one in entry_points(group=source.value("draft", "GROUP"))
-                ),
-            ),
-        )
-
-
-def _check_spec(name: str, methods: tuple[str, ...]) -> None:
-    written = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
-    if written is None or (written[2] or "").count("(") != (written[2] or "").count(
-        ")"
-    ):
-        raise InvalidRequest(
-            f"cannot read the method {name!r}: it is no name or call. Give a name, or "
-            "a combination: name(one, two)"
-        )
-    check_name("method", written[1], methods)
-    for member in re.findall(r"[^(),]+", written[2] or ""):
-        if member.strip():
-            check_name("method", member.strip(), methods)
+        parsed(name)
 
 
 def rule(name: str) -> None:
     """Check a verification rule, or the guarantee that it gives."""
-    check_name(
-        "verification rule",
-        name,
-        (*source.value("verify", "RULES"), *source.value("verify", "Keeps")),
-    )
+    RULES.check(name, *GUARANTEES)
 
 
 def budget(name: str | None) -> None:
     """Check a budget, given as NAME or NAME:PATH."""
     if name is not None:
         kind, _, folder = name.partition(":")
-        check_name("budget", kind, source.value("budget", "BUDGETS"))
+        BUDGETS.check(kind)
         there(folder or None)
 
 
@@ -174,7 +137,7 @@ def prompts(kind: str) -> None:
     if kind.endswith((".jsonl", ".jsonl.gz")):
         data([Path(kind)])
     else:
-        check_name("prompt set", kind, ("in-domain", "out-of-domain"))
+        check_choice("prompt set", kind, ("in-domain", "out-of-domain"))
 
 
 def folder(place: Path) -> None:
@@ -243,10 +206,9 @@ def extra(name: str, *modules: str) -> None:
 
 def rows() -> tuple[str, ...]:
     """Return the rows of the benchmark, without combinations of methods."""
-    modes = ("generate", "assisted", "lookup")
-    engines = ("transformers", *source.value("bench.peers.registry", "ENGINES"))
-    baselines = (f"{engine}.{mode}" for engine in engines for mode in modes)
-    return (*source.value("draft", "METHODS"), "plain", "oracle", "all", *baselines)
+    engines = ("transformers", *ENGINES)
+    baselines = [f"{engine}.{mode}" for engine in engines for mode in MODES]
+    return (*METHODS, "plain", "oracle", "all", *baselines)
 
 
 def row(name: str) -> None:
@@ -254,7 +216,7 @@ def row(name: str) -> None:
     if "(" in name:
         method(name)
     else:
-        check_name("method", name, rows())
+        check_choice("method", name, rows())
 
 
 def numbers(option: str, given: str) -> list[int]:

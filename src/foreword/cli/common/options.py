@@ -6,12 +6,14 @@ Imports nothing heavy.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from foreword.cli.common import early, runtime
+from foreword.options import DraftingOptions, ModelOptions
 
 MODEL = "Model"
 SAMPLING = "Sampling"
@@ -19,10 +21,6 @@ FORM = "Form of the answer"
 DRAFTING = "Drafting"
 OUTPUT = "Output"
 
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KV = Literal["int8"]
-WEIGHTS = Literal["int8", "int4"]
-BACKENDS = Literal["native", "graph", "pool", "cache", "plain"]
 SHAPES = Literal[
     "family", "llama-110m", "llama-350m", "llama-1b", "llama-8b", "t5-350m"
 ]
@@ -54,13 +52,14 @@ def checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
     return callback
 
 
-def _option(
+def option(
     panel: str,
     names: str,
     help: str,
     metavar: str | None = None,
     check: Callable[[Any], object] | None = None,
 ) -> typer.models.OptionInfo:
+    """Return an option of one of the panels of `--help`."""
     callback = checked(check) if check else None
     return typer.Option(
         *names.split(),
@@ -71,9 +70,49 @@ def _option(
     )
 
 
+def declared(kind: type[Any], name: str) -> Any:
+    """Return the option of a setting that foreword.options declares."""
+    (setting,) = [one for one in fields(kind) if one.name == name]
+    described = setting.metadata["described"]
+    value: Any = described.kind
+    if described.choices:
+        value = Literal[described.choices]
+    if setting.default is None:
+        value = value | None
+    names = "--" + name.replace("_", "-")
+    check = CHECKS.get(name)
+    return Annotated[
+        value, option(kind.panel, names, described.help, described.metavar, check)
+    ]
+
+
+CHECKS: dict[str, Callable[[Any], object]] = {
+    "method": early.method,
+    "budget": early.budget,
+    "device": early.device,
+}
+"""Checks of settings before anything heavy is imported, and with the words of the
+command line.
+"""
+
+if TYPE_CHECKING:
+    DtypeName = str
+    Device = str
+    TrustRemoteCode = bool
+    WeightsName = str | None
+    OffloadFolder = Path | None
+    MethodName = str | None
+else:
+    DtypeName = declared(ModelOptions, "dtype")
+    Device = declared(ModelOptions, "device")
+    TrustRemoteCode = declared(ModelOptions, "trust_remote_code")
+    WeightsName = declared(ModelOptions, "weights")
+    OffloadFolder = declared(ModelOptions, "offload_folder")
+    MethodName = declared(DraftingOptions, "method")
+
 ModelName = Annotated[
     str | None,
-    _option(
+    option(
         MODEL,
         "--model -m",
         "Target model: folder, hub id or GGUF file. Default: bundled.",
@@ -90,7 +129,7 @@ ModelArgument = Annotated[
 ]
 DraftName = Annotated[
     str | None,
-    _option(
+    option(
         MODEL,
         "--draft -d",
         "Draft model or head: folder, hub id or GGUF file.",
@@ -98,105 +137,11 @@ DraftName = Annotated[
         check=early.model,
     ),
 ]
-DtypeName = Annotated[
-    Dtype,
-    _option(
-        MODEL,
-        "--dtype",
-        "float32, bfloat16, float16 or auto (bfloat16 where fast).",
-        "DTYPE",
-    ),
-]
-Device = Annotated[
-    str,
-    _option(
-        MODEL,
-        "--device",
-        "Device: auto, cpu, cuda, cuda:1 …",
-        "DEVICE",
-        check=early.device,
-    ),
-]
-BackendName = Annotated[
-    BACKENDS | None,
-    _option(
-        MODEL,
-        "--backend",
-        "Backend: native, graph, pool, cache or plain. Default: the best supported.",
-        "BACKEND",
-    ),
-]
 
-WeightsName = Annotated[
-    WEIGHTS | None,
-    _option(
-        MODEL,
-        "--weights",
-        "int8 or int4: form of linear weights (backend native). Default: the dtype.",
-        "FORM",
-    ),
-]
-KvName = Annotated[
-    KV | None,
-    _option(
-        MODEL,
-        "--kv",
-        "int8: keys and values in 8 bits (backend native). Default: the dtype.",
-        "FORM",
-    ),
-]
-OffloadFolder = Annotated[
-    Path | None,
-    _option(
-        MODEL,
-        "--offload-folder",
-        "Folder for packed weights; those that do not fit in memory are read from it "
-        "in every forward.",
-        "DIR",
-    ),
-]
-TrustRemoteCode = Annotated[
-    bool,
-    _option(
-        MODEL, "--trust-remote-code", "Permission to run code from the model's folder."
-    ),
-]
 
-MethodName = Annotated[
-    str | None,
-    _option(
-        DRAFTING,
-        "--method",
-        "Drafting method, see `foreword methods`; none: plain decoding. Default: by "
-        "--draft.",
-        "NAME",
-        check=early.method,
-    ),
-]
-RuleName = Annotated[
-    str,
-    _option(
-        DRAFTING,
-        "--rule",
-        "Verification rule, or guarantee: same-text or same-distribution.",
-        "NAME",
-        check=early.rule,
-    ),
-]
-BudgetName = Annotated[
-    str | None,
-    _option(
-        DRAFTING,
-        "--budget",
-        "Draft-token budget: adaptive, heuristic, confidence, svip, adaedl, "
-        "acceptance:DIR. Default: adaptive.",
-        "NAME",
-        check=early.budget,
-    ),
-]
 Learn = Annotated[
     Path | None,
-    _option(
+    option(
         DRAFTING,
         "--learn",
         "New folder for the draft model, trained online.",
@@ -204,20 +149,10 @@ Learn = Annotated[
         check=early.new,
     ),
 ]
-Nodes = Annotated[
-    int | None,
-    _option(
-        DRAFTING,
-        "--nodes",
-        "Fixed draft tokens per round; replaces --budget.",
-        "N",
-        check=early.nodes,
-    ),
-]
 
 Temperature = Annotated[
     float,
-    _option(
+    option(
         SAMPLING,
         "--temperature -t",
         "Sampling temperature; 0 takes the likeliest token.",
@@ -227,15 +162,15 @@ Temperature = Annotated[
 ]
 TopP = Annotated[
     float,
-    _option(SAMPLING, "--top-p", "Probability mass kept, likeliest tokens first.", "P"),
+    option(SAMPLING, "--top-p", "Probability mass kept, likeliest tokens first.", "P"),
 ]
 TopK = Annotated[
     int,
-    _option(SAMPLING, "--top-k", "Number of likeliest tokens kept; 0 keeps all.", "K"),
+    option(SAMPLING, "--top-k", "Number of likeliest tokens kept; 0 keeps all.", "K"),
 ]
 MinP = Annotated[
     float,
-    _option(
+    option(
         SAMPLING,
         "--min-p",
         "Minimum probability, relative to the likeliest token.",
@@ -244,7 +179,7 @@ MinP = Annotated[
 ]
 TypicalP = Annotated[
     float,
-    _option(
+    option(
         SAMPLING,
         "--typical-p",
         "Probability mass kept, tokens closest to entropy first.",
@@ -253,7 +188,7 @@ TypicalP = Annotated[
 ]
 RepetitionPenalty = Annotated[
     float,
-    _option(
+    option(
         SAMPLING,
         "--repetition-penalty",
         "Logit divisor for tokens in prompt or answer.",
@@ -262,13 +197,13 @@ RepetitionPenalty = Annotated[
 ]
 PresencePenalty = Annotated[
     float,
-    _option(
+    option(
         SAMPLING, "--presence-penalty", "Logit reduction for tokens in the answer.", "X"
     ),
 ]
 FrequencyPenalty = Annotated[
     float,
-    _option(
+    option(
         SAMPLING,
         "--frequency-penalty",
         "Logit reduction per occurrence in the answer.",
@@ -277,25 +212,23 @@ FrequencyPenalty = Annotated[
 ]
 LogitBias = Annotated[
     list[str] | None,
-    _option(
+    option(
         SAMPLING, "--logit-bias", "Logit bias of a token id. Repeatable.", "ID=VALUE"
     ),
 ]
 BadWord = Annotated[
     list[str] | None,
-    _option(
-        SAMPLING, "--bad-word", "Text that is never generated. Repeatable.", "TEXT"
-    ),
+    option(SAMPLING, "--bad-word", "Text that is never generated. Repeatable.", "TEXT"),
 ]
 MinTokens = Annotated[
-    int, _option(SAMPLING, "--min-tokens", "Minimum number of new tokens.", "N")
+    int, option(SAMPLING, "--min-tokens", "Minimum number of new tokens.", "N")
 ]
 IgnoreEos = Annotated[
-    bool, _option(SAMPLING, "--ignore-eos", "No stop at the end-of-text token.")
+    bool, option(SAMPLING, "--ignore-eos", "No stop at the end-of-text token.")
 ]
 Language = Annotated[
     str,
-    _option(
+    option(
         SAMPLING,
         "--language",
         "Language of an encoder-decoder's answer, such as fra_Latn.",
@@ -304,11 +237,11 @@ Language = Annotated[
 ]
 Tenant = Annotated[
     str,
-    _option(DRAFTING, "--tenant", "Group of requests that share past answers.", "NAME"),
+    option(DRAFTING, "--tenant", "Group of requests that share past answers.", "NAME"),
 ]
 MaxTokens = Annotated[
     int | None,
-    _option(
+    option(
         SAMPLING,
         "--max-tokens",
         "Maximum number of new tokens. Default: 256, or what fits.",
@@ -317,7 +250,7 @@ MaxTokens = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    _option(
+    option(
         SAMPLING,
         "--seed",
         "Sampling seed; same seed, same text. Default: random, reported.",
@@ -326,37 +259,37 @@ Seed = Annotated[
 ]
 Stop = Annotated[
     list[str] | None,
-    _option(
+    option(
         SAMPLING, "--stop", "Text that ends the answer, excluded. Repeatable.", "TEXT"
     ),
 ]
 
 JsonSchema = Annotated[
     str | None,
-    _option(
+    option(
         FORM,
         "--json-schema",
         "JSON that follows a schema: a file, or JSON text.",
         "FILE|JSON",
     ),
 ]
-JsonObject = Annotated[bool, _option(FORM, "--json-object", "Any JSON object.")]
+JsonObject = Annotated[bool, option(FORM, "--json-object", "Any JSON object.")]
 Regex = Annotated[
     str | None,
-    _option(FORM, "--regex", "Text that matches a regular expression.", "TEXT"),
+    option(FORM, "--regex", "Text that matches a regular expression.", "TEXT"),
 ]
 Grammar = Annotated[
     Path | None,
-    _option(FORM, "--grammar", "Text that follows a grammar: a file in EBNF.", "FILE"),
+    option(FORM, "--grammar", "Text that follows a grammar: a file in EBNF.", "FILE"),
 ]
 
 System = Annotated[
     str | None,
-    _option(MODEL, "--system -s", "System message before the conversation.", "TEXT"),
+    option(MODEL, "--system -s", "System message before the conversation.", "TEXT"),
 ]
 Images = Annotated[
     list[Path] | None,
-    _option(
+    option(
         MODEL,
         "--image",
         "File of an image before the text. May be repeated.",
@@ -366,7 +299,7 @@ Images = Annotated[
 ]
 Colour = Annotated[
     bool | None,
-    _option(
+    option(
         OUTPUT,
         "--color/--no-color",
         "Colours for accepted draft tokens. Default: on a terminal.",
@@ -374,13 +307,13 @@ Colour = Annotated[
 ]
 Statistics = Annotated[
     bool,
-    _option(
+    option(
         OUTPUT, "--stats/--no-stats", "One line about speed and acceptance, on stderr."
     ),
 ]
 Quiet = Annotated[
     bool,
-    _option(
+    option(
         OUTPUT,
         "--quiet",
         "No progress and no notes on stderr.",

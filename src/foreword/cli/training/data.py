@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli.common import early, options, runtime
-from foreword.cli.common.bundles import TrustedLoading, bundled
+from foreword.cli.common.bundles import bundled
 from foreword.cli.common.options import examples
 from foreword.cli.common.progress import LineProgress
+from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.train.data.regenerate import Tally
@@ -90,7 +91,7 @@ def regenerate(
         ),
     ] = 0,
     draft: options.DraftName = None,
-    loading: TrustedLoading,
+    loading: LoadingOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Replace every answer by the target's own: a draft model learns best from text of
@@ -106,7 +107,7 @@ def regenerate(
     request = Wishes(
         temperature=temperature, max_tokens=max_tokens, batch=batch, seed=seed
     )
-    llm = LLM(target, draft=draft, **loading.keywords, slots=min(batch, 16))
+    llm = LLM(target, draft=draft, **keywords(loading), slots=min(batch, 16))
 
     with LineProgress(quiet=as_json) as show:
 

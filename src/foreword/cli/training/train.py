@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from foreword.cli.common import early, options, render, runtime, source
+from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.options import examples
 from foreword.cli.training.data import Files, Target
 from foreword.errors import InvalidRequest
+from foreword.registry import LOSSES
 from foreword.train.registry import TRAIN_OPTIONS, TrainOptions
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _option(
 
 
 def _loss(name: str) -> None:
-    early.check_name("loss", name, source.value("train.losses", "LOSSES"))
+    LOSSES.check(name)
 
 
 def _above_0(value: float) -> None:

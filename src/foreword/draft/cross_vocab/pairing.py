@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
-from foreword.draft import RETOLD, SHARED, method
+from foreword.draft import method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.draft.cross_vocab.vocabulary import Vocabulary
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, Read, Tokenizer, check_decoder_only, load_tokenizer
+from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
 
 ENOUGH = 0.6
@@ -150,4 +151,4 @@ def suited(pair: VocabularyPair, tokens: List[int], enough: float = ENOUGH) -> s
         share = translation.mass(model.read([Read(_PROBE_ID, 0, ids, keep=len(ids))]))
     finally:
         model.close(_PROBE_ID)
-    return SHARED if share >= enough else RETOLD
+    return SHARED_TOKENS if share >= enough else SHARED_TEXT

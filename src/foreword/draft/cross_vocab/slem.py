@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import MODEL, Drafter, Source, chosen
+from foreword.draft.base import Drafter, Source, chosen
 from foreword.draft.cross_vocab.pairing import VocabularyPair, load_pair
 from foreword.model import Model, Read, Tokenizer
+from foreword.registry import OWN_METHODS
 from foreword.sampling.draw import draw
 from foreword.sampling.logits import weights
 from foreword.types import Batch, Draft, Sequence
@@ -61,8 +62,7 @@ class StringMatchDrafter(Drafter):
     likeliest token. Under other rules it takes its likeliest.
     """
 
-    summary = "a smaller model with any tokenizer, re-tokenised text"
-    takes, needs = MODEL, True
+    about = OWN_METHODS["slem"]
 
     def __init__(self, pair: VocabularyPair) -> None:
         self.model, self._pair = pair.model, pair

@@ -4,11 +4,12 @@ tokens (Timor et al. 2025).
 
 from __future__ import annotations
 
-from foreword.draft.base import MODEL, Source
+from foreword.draft.base import Source
 from foreword.draft.cross_vocab.pairing import VocabularyPair, load_pair
 from foreword.draft.cross_vocab.remapped import translated
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.model import Model, Tokenizer
+from foreword.registry import OWN_METHODS
 
 
 class IntersectionDrafter(LanguageModelDrafter):
@@ -19,9 +20,7 @@ class IntersectionDrafter(LanguageModelDrafter):
     temperature.
     """
 
-    summary = "a smaller model with another tokenizer, in shared tokens"
-    seq2seq = False
-    takes, needs = MODEL, True
+    about = OWN_METHODS["tli"]
     learns = False  # its own logits are of another vocabulary
 
     def __init__(self, pair: VocabularyPair) -> None:

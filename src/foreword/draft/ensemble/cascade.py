@@ -8,6 +8,7 @@ from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.base import DecayedMean, EnsembleDrafter
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft
 
 
@@ -20,7 +21,7 @@ class CascadeDrafter(EnsembleDrafter):
     its score: Oliaro et al. 2025, arXiv 2411.04975).
     """
 
-    summary = "several methods in turn, the next where the one before is not confident"
+    about = OWN_METHODS["cascade"]
 
     def __init__(self, drafters: List[Drafter]) -> None:
         super().__init__(drafters)

@@ -12,6 +12,7 @@ from functools import reduce
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.base import EAGER, DecayedMean, EnsembleDrafter
 from foreword.estimators import finite
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Sequence
 
 DECAY = 0.98
@@ -36,7 +37,7 @@ class FusedDrafter(EnsembleDrafter):
     Name members in order of cost.
     """
 
-    summary = "several methods at once, their likeliest draft tokens in one tree"
+    about = OWN_METHODS["fuse"]
 
     def __init__(self, drafters: List[Drafter]) -> None:
         super().__init__(drafters)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import cast
 
 from foreword import bundled
-from foreword.draft.base import MODEL, Drafter, Source
+from foreword.draft.base import Drafter, Source
 from foreword.draft.ensemble.base import EnsembleDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
+from foreword.registry import MODEL, Method
 from foreword.shared import Shared
 
 Sources = Source | Mapping[str, Source]
@@ -25,10 +26,10 @@ def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
     """Return the bundled draft model or head for a method; None if it needs none, or
     none is bundled.
     """
-    if not kind.needs:
+    if not kind.about.needs:
         return None
     taker = kind.taker if isinstance(kind, MethodSpec) else name
-    return bundled.draft() if kind.takes == MODEL else bundled.head(taker)
+    return bundled.draft() if kind.about.takes == MODEL else bundled.head(taker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,18 @@ class MethodSpec:
     """(name, class or spec) of each member."""
 
     @property
-    def summary(self) -> str:
-        return f"{self.kind.summary}: {', '.join(name for name, _ in self.parts)}"
-
-    @property
-    def takes(self) -> str:
-        """Kind of source that a member requires; else the kind that one accepts."""
-        return next((part.takes for _, part in self._by_need if part.takes), "")
+    def about(self) -> Method:
+        """What is known of the ensemble: what a member requires as source, else what
+        one accepts.
+        """
+        members = [part.about for _, part in self.parts]
+        takes = [part.about.takes for _, part in self._by_need]
+        return Method(
+            f"{self.kind.about.summary}: {', '.join(name for name, _ in self.parts)}",
+            takes=next(filter(None, takes), ""),
+            needs=any(one.needs for one in members),
+            seq2seq=all(one.seq2seq for one in members),
+        )
 
     @property
     def taker(self) -> str:
@@ -54,21 +60,14 @@ class MethodSpec:
         member.
         """
         name, part = next(
-            ((name, part) for name, part in self._by_need if part.takes), ("", None)
+            ((name, part) for name, part in self._by_need if part.about.takes),
+            ("", None),
         )
         return part.taker if isinstance(part, MethodSpec) else name
 
     @property
-    def needs(self) -> bool:
-        return any(part.needs for _, part in self.parts)
-
-    @property
     def draws(self) -> bool:
         return any(part.draws for _, part in self.parts)
-
-    @property
-    def seq2seq(self) -> bool:
-        return all(part.seq2seq for _, part in self.parts)
 
     @property
     def learns(self) -> bool:
@@ -101,7 +100,7 @@ class MethodSpec:
 
     @property
     def _by_need(self) -> list[tuple[str, type[Drafter] | MethodSpec]]:
-        return sorted(self.parts, key=lambda part: not part[1].needs)
+        return sorted(self.parts, key=lambda part: not part[1].about.needs)
 
     def _shared(self, source: Sources) -> Mapping[str, Sources]:
         names = [name for name, _ in self.parts]
@@ -115,7 +114,7 @@ class MethodSpec:
             return source
         if source is None:
             return {}
-        takers = [name for name, part in self._by_need if part.takes]
+        takers = [name for name, part in self._by_need if part.about.takes]
         if not takers:
             raise InvalidRequest(
                 f"cannot use draft: none of {', '.join(names)} takes a source. Leave "

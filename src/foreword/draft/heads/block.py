@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from foreword.draft.base import HEAD, Source
+from foreword.draft.base import Source
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
 from foreword.draft.heads.hidden_states import TargetStates
 from foreword.draft.tree.coupled import PredictsBlocks
@@ -25,6 +25,7 @@ from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.pool.packed_linear import swap_in
 from foreword.native.openmp import threads_for
 from foreword.native.tree import GrownTree, TreeRequest
+from foreword.registry import HEAD
 from foreword.types import Batch, Sequence
 
 
@@ -154,8 +155,6 @@ class BlockDrafter(ModelDrafter):
     """Drafter that reads the target's hidden states and grows trees from one block per
     round.
     """
-
-    takes, needs = HEAD, True
 
     def __init__(self, blocks: BlockPredictor, hidden_layers: tuple[int, ...]) -> None:
         """Raises ModelError where the target lacks one of `hidden_layers`, numbered as

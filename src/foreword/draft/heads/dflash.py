@@ -26,6 +26,7 @@ from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.registry import OWN_METHODS
 
 ARCHITECTURE, METHOD = "DFlashDraftModel", "dflash"
 """Names in configs: in the flat layout, and in the layout of speculators."""
@@ -108,7 +109,7 @@ class DFlashDrafter(BlockDrafter):
     does, arXiv 2604.12989).
     """
 
-    summary = "predicts a block of tokens at once with a diffusion head"
+    about = OWN_METHODS["dflash"]
 
     @classmethod
     def load(

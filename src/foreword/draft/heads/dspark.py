@@ -31,6 +31,7 @@ from foreword.model.cpu.layout import LANES
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.pool.packed_linear import MIN_ROWS, PackedLinear
+from foreword.registry import OWN_METHODS
 
 ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
 """Names in configs: in the flat layout, and in the layout of speculators."""
@@ -234,7 +235,7 @@ class DSparkDrafter(BlockDrafter):
     product per level.
     """
 
-    summary = "predicts a block with a diffusion head and a small bigram table"
+    about = OWN_METHODS["dspark"]
 
     @classmethod
     def load(

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from foreword.draft.base import HEAD, Source
+from foreword.draft.base import Source
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.eagle_native import NativeHead, unsupported
@@ -29,6 +29,7 @@ from foreword.model.pool.attention import attend
 from foreword.model.pool.packed_linear import MIN_ROWS, swap_in
 from foreword.model.pool.packing import Packing
 from foreword.native.openmp import threads_for
+from foreword.registry import HEAD, OWN_METHODS
 from foreword.types import Batch, Sequence
 
 CHUNK = 512
@@ -107,10 +108,7 @@ class EagleDrafter(ModelDrafter):
     forward of one layer.
     """
 
-    summary = "predicts with one layer on the target's hidden states (EAGLE-3)"
-    takes = HEAD
-    needs = True
-    seq2seq = True
+    about = OWN_METHODS["eagle"]
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         """Pack the linear layers of `head` where that is faster; it is in the target's

@@ -27,6 +27,7 @@ from foreword.model import Model, Read, Tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.pool.hooks import layer_count
 from foreword.model.pool.packed_linear import MIN_ROWS
+from foreword.registry import OWN_METHODS
 
 ARCHITECTURE = "MedusaModel"
 
@@ -194,8 +195,7 @@ class MedusaBlocks(BlockPredictor):
 class MedusaDrafter(BlockDrafter):
     """Drafter that grows trees from the heads' distributions."""
 
-    summary = "predicts one token per head from the target's last hidden state"
-    seq2seq = True
+    about = OWN_METHODS["medusa"]
 
     @classmethod
     def load(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from foreword.draft.base import Drafter
+from foreword.registry import OWN_METHODS
 from foreword.sampling.draw import choose
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
@@ -174,8 +175,7 @@ class LookaheadDrafter(Drafter):
     is copied from the pool.
     """
 
-    summary = "refines tokens for later positions round by round"
-    seq2seq = True
+    about = OWN_METHODS["lookahead"]
 
     def __init__(self) -> None:
         self._texts: dict[int, _Text] = {}

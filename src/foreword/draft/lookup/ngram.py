@@ -10,6 +10,7 @@ from collections.abc import Sequence as List
 
 from foreword.draft.base import Drafter, chosen
 from foreword.errors import InvalidRequest
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, Sequence
 
 
@@ -23,8 +24,7 @@ class NgramDrafter(Drafter):
     budget decides how many are scored.
     """
 
-    summary = "copies what followed the last few tokens earlier in the text"
-    seq2seq = True
+    about = OWN_METHODS["ngram"]
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 1) -> None:
         """Look for n-grams of `max_ngram` down to `min_ngram` tokens.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from foreword.draft.base import Drafter
 from foreword.estimators import AcceptanceEstimate
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
 SIZES = (8, 4, 2, 1)
@@ -31,11 +32,7 @@ class PredictedDrafter(Drafter):
     prompt is the expected answer.
     """
 
-    summary = (
-        "copies from an answer that the caller expects (prediction=), or from the "
-        "prompt"
-    )
-    seq2seq = True
+    about = OWN_METHODS["predicted"]
 
     def __init__(self) -> None:
         self._copies: dict[int, Copy] = {}

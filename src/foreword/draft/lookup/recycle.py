@@ -16,6 +16,7 @@ from itertools import count, pairwise
 
 from foreword.draft.base import Drafter
 from foreword.estimators import finite
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
 SUCCESSORS = 8
@@ -233,8 +234,7 @@ class RecyclingDrafter(Drafter):
     on earlier requests; the emitted text never does.
     """
 
-    summary = "reuses the target's earlier likeliest successors of each token"
-    seq2seq = True
+    about = OWN_METHODS["recycle"]
 
     def __init__(self) -> None:
         self._memories: dict[str, _Memory] = {}

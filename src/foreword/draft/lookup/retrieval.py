@@ -15,6 +15,7 @@ from foreword.draft.base import Drafter, Source
 from foreword.draft.lookup.datastore import DEPTH, Datastore
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, Tokenizer
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Sequence
 
 GROWTH, NOVELTY = 1.3, 40.0
@@ -30,10 +31,7 @@ class RetrievalDrafter(Drafter):
     Stateless: every round looks up the last tokens anew.
     """
 
-    summary = "looks up the last tokens in a datastore made by `foreword index`"
-    takes = "a datastore"
-    needs = True
-    seq2seq = True
+    about = OWN_METHODS["retrieval"]
 
     def __init__(
         self, datastore: Datastore, *, occurrences: int = 64, min_match: int = 1

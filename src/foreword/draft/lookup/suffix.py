@@ -22,6 +22,7 @@ from foreword.draft.lookup.suffix_votes import (
 )
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
 
 SAVED = 64
@@ -54,8 +55,7 @@ class SuffixDrafter(Drafter):
     not.
     """
 
-    summary = "counts what followed the last tokens in the text and past answers"
-    takes, seq2seq = "a file of past answers", True
+    about = OWN_METHODS["suffix"]
 
     def __init__(
         self,

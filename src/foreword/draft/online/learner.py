@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.checks import whole
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.recipe import MethodSpec
 from foreword.draft.online.replay import WINDOW, ReplayBuffer
@@ -26,7 +27,6 @@ from foreword.estimators import finite
 from foreword.model import Model
 from foreword.native.openmp import threads_for
 from foreword.types import Batch, Draft, Scores, Sequence, Verdict
-from foreword.types.params import whole
 
 CAPTURE_SHARE = 1 / 3
 """Largest share of the learning time for capturing samples; the rest is for

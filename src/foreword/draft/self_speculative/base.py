@@ -25,11 +25,6 @@ class SelfDrafter(LanguageModelDrafter):
     before attending to it.
     """
 
-    summary = "the target, read in a cheaper way"
-    takes = ""
-    needs = False
-    seq2seq = False
-
     def __init__(self, view: Model, *, shares: bool = True) -> None:
         """Take a `view` from `foreword.model.view`; `shares` = it uses the target's KV
         cache.

@@ -18,6 +18,7 @@ from foreword.model.architectures import head_dim, inner_size, kv_heads
 from foreword.model.pool.hooks import layer_count
 from foreword.model.skip import LayerSkip
 from foreword.model.view import Skipping, view
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, Scores, Verdict
 
 Mask = frozenset[int]
@@ -130,8 +131,7 @@ class LayersDrafter(SelfDrafter):
     target does, and the target's tokens then decide between them.
     """
 
-    summary = "the target itself without some of its layers"
-    takes, seq2seq = "a file of skipped layers", True
+    about = OWN_METHODS["layers"]
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from foreword.draft.self_speculative.base import SPARE, SelfDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
 from foreword.model.view import view
+from foreword.registry import OWN_METHODS
 
 BITS = {"int4": 4, "int8": 8}
 
@@ -23,8 +24,7 @@ class QuantizedDrafter(SelfDrafter):
     limit it costs about that share.
     """
 
-    summary = "the target itself with weights of 4 or 8 bits (native backend only)"
-    takes = "int4 or int8"
+    about = OWN_METHODS["quantized"]
 
     @classmethod
     def load(

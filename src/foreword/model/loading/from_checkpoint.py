@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from foreword.model.cpu.offload import SHARE
 from foreword.model.loading import hub, offloaded, verdicts
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
-from foreword.model.loading.options import dtypes, options
+from foreword.model.loading.options import dtypes, placed
 from foreword.model.loading.quantized import in_few_bits
 from foreword.model.loading.sizes import check_layers
 from foreword.model.pool.memory import free_memory, return_freed
@@ -27,38 +28,23 @@ from foreword.model.probe.probe import NATIVE, Capability
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
+from foreword.options import ModelOptions
 
 if TYPE_CHECKING:
     from foreword.model.model import Model
 
 
-def load(
-    make: type[Model],
-    source: str | Path,
-    *,
-    dtype: str | torch.dtype,
-    device: str,
-    backend: str | None,
-    weights: str | None,
-    kv: str | None,
-    offload_folder: str | Path | None,
-    trust_remote_code: bool,
-) -> Model:
-    """Return the model of a checkpoint; `make` is its class, and the options are those
-    of `Model.load`.
-    """
-    forms = {"weights": weights, "kv": kv, "offload_folder": offload_folder}
-    where, only = options(dtype=dtype, device=device, backend=backend, **forms)
-    config = read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
-    place = (
-        None
-        if offload_folder is None
-        else offloaded.place(offload_folder, source, config, weights)
-    )
+def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
+    """Return the model of a checkpoint; `make` is its class."""
+    weights, kv = options.weights, options.kv
+    dtype, trusted = options.dtype, options.trust_remote_code
+    where, only = placed(options)
+    config = read_config(source, trust_remote_code=trusted, seq2seq=True)
+    place = None
+    if options.offload_folder is not None:
+        place = offloaded.place(options.offload_folder, source, config, weights)
     if place is not None and place.is_dir():
-        return offloaded.opened(
-            make, place, source, config, kv=kv, trusted=trust_remote_code
-        )
+        return offloaded.opened(make, place, source, config, kv=kv, trusted=trusted)
     first, *others = dtypes(
         dtype, where, config.architectures if only in (None, NATIVE) else None
     )
@@ -68,13 +54,13 @@ def load(
     home = None if place is None else place.parent
     with _reported(source, where):
         with pages_in(
-            home or _scratch(source, config, weights, known, trusted=trust_remote_code)
+            home or _scratch(source, config, weights, known, trusted=trusted)
         ):
             hf = load_weights(
                 source,
                 config,
                 first,
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=trusted,
                 filled=known is None,
             )
             if known is None:
@@ -87,16 +73,10 @@ def load(
         if place is not None:
             offloaded.write(model, place)
             offloaded.attach(model, place)
-    model.trust_remote_code = trust_remote_code
+    model.trust_remote_code = trusted
     if others and model.capability.backend != NATIVE:
         del hf, model  # or both would be in memory
-        return make.load(
-            source,
-            dtype=others[0],
-            device=device,
-            backend=backend,
-            trust_remote_code=trust_remote_code,
-        )
+        return load(make, source, replace(options, dtype=others[0]))
     if probed and known is None and model.capability.backend == NATIVE:
         # its files may only be here now
         verdict = verdict or verdicts.verdict_file(source, config, first)

@@ -19,11 +19,12 @@ from foreword.errors import ForewordError, InvalidRequest, ModelError
 from foreword.errors import named as cause
 from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
-from foreword.model.loading.options import options
+from foreword.model.loading.options import placed
 from foreword.model.model import Model
 from foreword.model.pool.packed_linear import PackedLinear, Swap, swap_out
 from foreword.model.probe.probe import Capability
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
+from foreword.options import ModelOptions
 
 Given = str | Path | PreTrainedModel | Model
 """A model, or its folder, hub id or GGUF file (a path, or "repo/id:name.gguf")."""
@@ -33,24 +34,13 @@ tokens that are no text.
 """
 
 
-def check_given(target: object, draft: object, tokenizer: object, **how: Any) -> None:
-    """Raise InvalidRequest for an invalid target, draft or tokenizer; loads nothing.
-
-    `how`: keyword arguments of `Model.load`, checked by `options`.
+def check_given(
+    target: object, draft: object, tokenizer: object, options: ModelOptions
+) -> None:
+    """Raise InvalidRequest for an invalid target, draft or tokenizer, ModelError for a
+    device that this machine lacks; loads nothing.
     """
-    options(
-        **{
-            name: how[name]
-            for name in (
-                "dtype",
-                "device",
-                "backend",
-                "weights",
-                "kv",
-                "offload_folder",
-            )
-        }
-    )
+    placed(options)
     check_model("target", target)
     for part, source in draft.items() if isinstance(draft, Mapping) else [("", draft)]:
         if source is not None:
@@ -65,17 +55,17 @@ def check_given(target: object, draft: object, tokenizer: object, **how: Any) ->
         )
     if isinstance(target, str | Path):
         return
-    if (how["dtype"], how["device"]) != ("auto", "auto"):
+    if (options.dtype, options.device) != ("auto", "auto"):
         raise InvalidRequest(
             "cannot change 'dtype' or 'device' of a model in memory. Move it with "
             "model.to(...) and leave them out"
         )
-    if isinstance(target, Model) and (how["weights"], how["kv"]) != (None, None):
+    if isinstance(target, Model) and options.is_quantized:
         raise InvalidRequest(
             "cannot change 'weights' or 'kv' of a model that is loaded. Give them to "
             "Model.load and leave them out"
         )
-    if how["offload_folder"] is not None:
+    if options.offload_folder is not None:
         raise InvalidRequest(
             "cannot offload a model in memory. Save it and give its folder, or leave "
             "'offload_folder' out"
@@ -108,40 +98,36 @@ def check_model(option: str, model: object) -> None:
 
 
 def opened(
-    target: Given, tokenizer: GivenTokenizer = None, **how: Any
+    target: Given, tokenizer: GivenTokenizer, options: ModelOptions
 ) -> tuple[Model, Tokenizer | None]:
     """Return a target and its tokenizer: the given one, else that of its folder or hub
     id, and None for False.
-
-    `how` as for `Model.load`.
 
     A model in memory stays unchanged and usable: a twin runs, which shares its weights
     until a backend packs them. The twin does not follow later training. Held in few
     bits, it is rounded to bfloat16 first, as a checkpoint is.
     """
     if isinstance(target, str | Path):
-        read_config(target, trust_remote_code=how["trust_remote_code"], seq2seq=True)
+        read_config(target, trust_remote_code=options.trust_remote_code, seq2seq=True)
     if tokenizer is False:
         tokenizer = None
     # first: a missing tokenizer is found at once
     elif not isinstance(tokenizer, PreTrainedTokenizerBase):
         tokenizer = load_tokenizer(
-            tokenizer or _home(target), trust_remote_code=how["trust_remote_code"]
+            tokenizer or _home(target), trust_remote_code=options.trust_remote_code
         )
     if isinstance(target, Model):
         return target, tokenizer
     if not isinstance(target, PreTrainedModel):
-        return Model.load(target, **how), tokenizer
+        return Model.load(target, options), tokenizer
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
     try:
-        few = (how["weights"], how["kv"]) != (None, None)
-        model = Model(
-            in_bfloat16(twin(target)) if few else twin(target),
-            name,
-            backend=how["backend"],
-        )
-        model.quantize(how["weights"], how["kv"])
+        own = twin(target)
+        if options.is_quantized:
+            own = in_bfloat16(own)
+        model = Model(own, name, backend=options.backend)
+        model.quantize(options.weights, options.kv)
         return model, tokenizer
     except ForewordError:
         raise

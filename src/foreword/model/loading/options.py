@@ -5,15 +5,15 @@ weights, keys and values.
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from foreword.errors import InvalidRequest, ModelError, words
+from foreword.errors import ModelError, words
 from foreword.model.cpu.supported import usual
-from foreword.model.probe.probe import NATIVE, Capability, backend_named
+from foreword.model.probe.probe import NATIVE, Capability
 from foreword.native import forward
+from foreword.options import ModelOptions
 
 DTYPES = {
     "float32": torch.float32,
@@ -29,49 +29,13 @@ names them.
 """
 
 
-def options(
-    *,
-    dtype: str | torch.dtype,
-    device: str,
-    backend: str | None,
-    weights: str | None,
-    kv: str | None,
-    offload_folder: str | Path | None = None,
-) -> tuple[torch.device, str | None]:
-    """Return the device and the backend of these names, after checking all six; loads
-    nothing.
+def placed(options: ModelOptions) -> tuple[torch.device, str | None]:
+    """Return the device and the backend of these options; loads nothing.
 
-    Raises ModelError for an unknown dtype or a device this machine lacks,
-    InvalidRequest for an unknown backend or form of weights or of keys and values, or
-    one that does not go with the others.
+    Raises ModelError for a device that this machine lacks.
     """
-    for name, form in (
-        ("weights", weights),
-        ("kv", kv),
-        ("offload_folder", offload_folder),
-    ):
-        if form not in (None, *FORMS.get(name, (form,))):
-            raise InvalidRequest(
-                f"cannot use {name}={form!r}: choose one of {', '.join(FORMS[name])}, "
-                "or leave it out"
-            )
-        if form is not None and (
-            backend not in (None, NATIVE)
-            or dtype not in ("auto", "bfloat16", torch.bfloat16)
-        ):
-            raise InvalidRequest(
-                f"cannot use {name}={str(form)!r} with dtype={dtype!r} and "
-                f"backend={backend!r}: only backend 'native' "
-                "reads them, and it runs models in bfloat16. Leave 'dtype' and "
-                "'backend' out"
-            )
-    if dtype != "auto" and dtype not in (*DTYPES, *DTYPES.values()):
-        raise ModelError(
-            f"'dtype' must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}"
-        )
-    return device_named(
-        device
-    ), NATIVE if offload_folder is not None else backend_named(backend)
+    offloads = options.offload_folder is not None
+    return device_named(options.device), NATIVE if offloads else options.backend
 
 
 def check_forms(

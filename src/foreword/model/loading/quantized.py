@@ -27,12 +27,12 @@ from foreword.model.loading.complete import INDEX, WEIGHTS
 from foreword.model.loading.config import read_json
 from foreword.model.loading.sizes import check_total
 from foreword.model.quantized.coded import Coded, Matrix
-from foreword.model.quantized.formats import FORMATS
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.model.quantized.gguf_weights import weights
 from foreword.model.quantized.layer import Format, Layer, named
 from foreword.native.huge_pages import Pages
 from foreword.native.openmp import in_parallel
+from foreword.registry import WEIGHT_FORMATS
 
 SETTINGS = "quantization_config"
 """Entry of a config, or of its text config."""
@@ -52,11 +52,11 @@ def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
         return None
     method = settings.get("quant_method")
     if method is not None and method not in {
-        *FORMATS,
+        *WEIGHT_FORMATS,
         *AUTO_QUANTIZATION_CONFIG_MAPPING,
     }:
         raise _unsupported(str(config.name_or_path), f"quant_method={method!r}")
-    return settings if method in FORMATS else None
+    return settings if method in WEIGHT_FORMATS else None
 
 
 def load_dequantized(
@@ -258,7 +258,7 @@ def _read(
     """Return the tensors of the plain model, the quantized ones of them in few bits,
     and names that may be left out.
     """
-    method = FORMATS[settings["quant_method"]]
+    method = WEIGHT_FORMATS[settings["quant_method"]]
     if setting := method.refused(settings):
         raise _unsupported(source, setting)
     matrices: dict[str, Matrix] = {}

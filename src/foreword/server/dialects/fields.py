@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from foreword.budget import BUDGETS
 from foreword.errors import InvalidRequest
+from foreword.registry import BUDGETS
 from foreword.server.body import few
 from foreword.server.errors import ApiError
 from foreword.types import SamplingParams

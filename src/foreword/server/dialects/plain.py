@@ -10,8 +10,8 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
-from foreword.draft import names
 from foreword.errors import InvalidRequest
+from foreword.registry import METHODS
 from foreword.requests import Requests
 from foreword.server.body import content, parsed, takes
 from foreword.server.dialects.fields import Messages
@@ -74,7 +74,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
     @router.get("/v1/models", tags=["models"])
     async def models() -> dict[str, Any]:
         """List the model, alone and with each drafting method as a suffix."""
-        usable = [name for name in names() if service.can_draft(name)]
+        usable = [name for name in METHODS if service.can_draft(name)]
         return {
             "object": "list",
             "data": [

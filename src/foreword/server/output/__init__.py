@@ -14,7 +14,6 @@ from foreword.server.output.events import (
     merged,
 )
 from foreword.server.output.formats import (
-    FORMATS,
     format_of,
     has_special_tags,
     named_format,
@@ -29,7 +28,6 @@ from foreword.server.output.reasoning import (
 )
 
 __all__ = [
-    "FORMATS",
     "REASONING",
     "Event",
     "Format",

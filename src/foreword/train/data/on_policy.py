@@ -7,10 +7,11 @@ from __future__ import annotations
 from itertools import count
 
 from foreword.budget import FixedBudget
-from foreword.draft import PLAIN, method
+from foreword.draft import method
 from foreword.engine import Engine
 from foreword.model import HFModel, borrow
 from foreword.model.probe.probe import Capability
+from foreword.registry import PLAIN
 from foreword.scheduler import Scheduler
 from foreword.train.data.packing import Block, Piece, stack
 from foreword.types import SamplingParams, Sequence

@@ -14,12 +14,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
+from foreword.checks import whole
 from foreword.errors import InvalidRequest
 from foreword.llm import LLM
 from foreword.train.data.pairs import source_of
 from foreword.train.data.records import ANSWERS, Record
 from foreword.types import Completion
-from foreword.types.params import SamplingParams, whole
+from foreword.types.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from foreword import bundled
 from foreword.budget.learned import FILE, AcceptanceModel, LogisticModel, features
+from foreword.checks import whole
 from foreword.errors import InvalidRequest
 from foreword.files import check_creatable
 from foreword.model import HFModel, check_same, load_tokenizer
@@ -28,7 +29,6 @@ from foreword.train.data.records import Record, read, split
 from foreword.train.job import eos
 from foreword.train.losses import agreement, overlap
 from foreword.train.methods.lm import load
-from foreword.types.params import whole
 
 HEATS = (0.3, 0.5, 0.7, 1.0, 1.3)
 """Temperatures at which sampled draft tokens are measured; one formula serves them and

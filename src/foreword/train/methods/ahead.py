@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from foreword.checks import whole
 from foreword.errors import InvalidRequest
 from foreword.model.pool.hooks import listening
 from foreword.train.data.packing import Block
 from foreword.train.data.pairs import forward_inputs
 from foreword.train.losses import Loss, agreement, compare, overlap, prefix_weights
 from foreword.train.task import TrainContext
-from foreword.types.params import whole
 
 
 @dataclass(frozen=True, slots=True)

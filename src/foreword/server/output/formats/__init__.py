@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from foreword.chats import knows_tools
-from foreword.errors import InvalidRequest
+from foreword.registry import TOOL_FORMATS
 from foreword.server.output.formats.base import Format
-from foreword.server.output.formats.generic import Generic
-from foreword.server.output.formats.hermes import Hermes
-from foreword.server.output.formats.llama import Llama
-from foreword.server.output.formats.mistral import Mistral, MistralArgs
-from foreword.server.output.formats.qwen_coder import QwenCoder
 from foreword.server.output.reasoning import ReasoningTags
-
-FORMATS: dict[str, Format] = {
-    one.name: one
-    for one in (QwenCoder(), Hermes(), MistralArgs(), Mistral(), Llama(), Generic())
-}
-"""All formats, in the order in which a template is compared with them."""
 
 
 def format_of(template: str | None) -> Format | None:
@@ -28,20 +17,16 @@ def format_of(template: str | None) -> Format | None:
     A template that knows no tools, or none at all, gives "generic".
     """
     if not knows_tools(template):
-        return FORMATS["generic"]
+        return TOOL_FORMATS["generic"]
     return next(
-        (one for one in FORMATS.values() if template and one.used_by(template)), None
+        (one for one in TOOL_FORMATS.values() if template and one.used_by(template)),
+        None,
     )
 
 
 def named_format(name: str) -> Format:
-    """Return a format. Raises InvalidRequest for an unknown name."""
-    if name not in FORMATS:
-        raise InvalidRequest(
-            f"cannot use the tool format {name!r}: it is unknown. Use one of "
-            f"{', '.join(FORMATS)}"
-        )
-    return FORMATS[name]
+    """Return a format. Raises UnknownMethod for an unknown name."""
+    return TOOL_FORMATS.find(name)
 
 
 def has_special_tags(

@@ -84,3 +84,6 @@ def _tag(functions: Sequence[Function], parallel: bool) -> Tag:
 
     one = grammar.tag("{", grammar.one_of(functions, call), "}")
     return grammar.tag(_BEGIN, grammar.separated(one, ", ", parallel=parallel), "]}")
+
+
+FORMAT = Generic()

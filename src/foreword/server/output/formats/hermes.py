@@ -61,3 +61,6 @@ def _tag(functions: Sequence[Function], special: Collection[str]) -> Tag:
     return grammar.tag(
         "<tool_call>", grammar.one_of(functions, call), "</tool_call>", special
     )
+
+
+FORMAT = Hermes()

@@ -69,3 +69,6 @@ def _tag(functions: Sequence[Function]) -> Tag:
         return grammar.sequence(begin, grammar.arguments(function))
 
     return grammar.tag(_BEGIN, grammar.one_of(functions, call), "}")
+
+
+FORMAT = Llama()

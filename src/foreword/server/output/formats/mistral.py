@@ -119,3 +119,8 @@ def _named(calls: Calls) -> Reading[None]:
             yield from reader.literal(_ARGS)
     yield from reader.space()
     yield from calls.arguments(name)
+
+
+FORMAT = Mistral()
+ARGUMENTS = MistralArgs()
+"""The same with arguments marked by a token of their own."""

@@ -161,3 +161,6 @@ def _as_json(text: str) -> str:
 
 def _refused(constant: str) -> object:
     raise ValueError(f"{constant} is no JSON")
+
+
+FORMAT = QwenCoder()

@@ -1,0 +1,50 @@
+"""The engines that the benchmark compares with: names and what they need.
+
+Plain data, so that the command line knows the names at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GENERATE, ASSISTED, LOOKUP = MODES = ("generate", "assisted", "lookup")
+"""Modes: one token at a time, with a draft model, with prompt lookup.
+
+The second part of an entry's name.
+"""
+ALL = "all"
+FASTER_WHISPER = "faster-whisper"
+"""Engine that transcribes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Requirements of an engine."""
+
+    modules: tuple[str, ...]
+    distribution: str
+    """Distribution whose version the report names."""
+    install: str
+    entry_module: str
+    """Module of Foreword that defines `entry`, FORMS and SETTINGS."""
+    reads_gguf: bool = False
+
+
+ENGINES = {
+    "openvino": Package(
+        ("openvino", "openvino_genai", "openvino_tokenizers"),
+        "openvino-genai",
+        "pip install 'foreword[peers]'",
+        "foreword.bench.peers.openvino",
+    ),
+    "llamacpp": Package(
+        ("gguf", "llama_cpp"),
+        "llama-cpp-python",
+        "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, "
+        "which takes a while)",
+        "foreword.bench.peers.llamacpp",
+        reads_gguf=True,
+    ),
+}
+NAMES = tuple(f"{engine}.{mode}" for engine in ENGINES for mode in MODES)
+"""Name of every entry, such as "openvino.assisted"."""

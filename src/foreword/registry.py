@@ -1,0 +1,382 @@
+"""Names of what one can choose: drafting methods, verification rules, budgets, losses,
+formats of tool calls and of quantized weights.
+
+Plain data. Nothing heavy is imported, so the command line knows every name at once; the
+code behind a name is imported when it is first used. Other packages add names through
+entry points, and a process adds its own by assignment: `METHODS["echo"] = EchoDrafter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from foreword.errors import InvalidRequest, UnknownMethod, named
+
+if TYPE_CHECKING:
+    from foreword.budget.base import DraftBudget
+    from foreword.draft.base import Drafter
+    from foreword.model.quantized.layer import Format as WeightFormat
+    from foreword.server.output.formats.base import Format as ToolFormat
+    from foreword.train.losses import Loss
+    from foreword.verify.base import Rule
+
+Entry = TypeVar("Entry")
+"""What a name stands for."""
+
+
+class Registry(MutableMapping[str, Entry], Generic[Entry]):
+    """Mapping from a name to a class, rule or format, imported on first use.
+
+    Its names are those of Foreword, of the process, then those of other packages; of
+    two with one name, Foreword's counts.
+    """
+
+    def __init__(self, kind: str, group: str, base: str, homes: dict[str, str]) -> None:
+        """`kind`: the noun of error messages. `group`: the entry point group of other
+        packages. `base`: "module:class" of what a name may stand for, as class or as
+        instance. `homes`: name -> "module:attribute".
+        """
+        self.kind = kind
+        self.group = group
+        self._base = base
+        self._homes = homes
+        self._loaded: dict[str, Entry] = {}
+
+    def __getitem__(self, name: str) -> Entry:
+        if name in self._loaded:
+            return self._loaded[name]
+        if name in self._homes:
+            self._loaded[name] = _imported(self._homes[name])
+            return self._loaded[name]
+        return self._from_package(name, self.installed()[name])
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self._loaded[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        own = dict.fromkeys((*self._homes, *self._loaded))
+        return iter((*own, *sorted(self.installed())))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes or name in self._loaded or name in self.installed()
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The names of Foreword's own entries."""
+        return tuple(self._homes)
+
+    def installed(self) -> dict[str, EntryPoint]:
+        """Return the entries of other packages by name; of two with one name, the
+        first.
+        """
+        found = reversed(tuple(entry_points(group=self.group)))
+        known = {*self._homes, *self._loaded}
+        return {one.name: one for one in found if one.name not in known}
+
+    def check(self, name: object, *more: str) -> None:
+        """Raise UnknownMethod, with the nearest names, unless this is a name or one of
+        `more`; InvalidRequest if it is no text.
+        """
+        names = (*self, *more)
+        choices = f"Choose one of {', '.join(names)}"
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequest(
+                f"cannot use {self.kind} {name!r}: it is no name. {choices}"
+            )
+        if name in names:
+            return
+        near = get_close_matches(name, names, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UnknownMethod(
+            f"cannot use {self.kind} {name!r}: there is no such {self.kind}."
+            f"{hint} {choices}"
+        )
+
+    def find(self, name: object) -> Entry:
+        """Return what the name stands for. Raises as `check` does."""
+        self.check(name)
+        return self[str(name)]
+
+    def _from_package(self, name: str, entry: EntryPoint) -> Entry:
+        base = _imported(self._base)
+        found: Any = None
+        try:
+            found = entry.load()
+            reason = f"{entry.value} is no {base.__name__}"
+        except Exception as error:  # noqa: BLE001 - code of another package
+            reason = named(error)
+        if _is(found, base):
+            return found
+        raise InvalidRequest(
+            f"cannot use the {self.kind} {name!r} of {package(entry)}: {reason}. "
+            "Update or remove that package"
+        )
+
+
+def package(entry: EntryPoint) -> str:
+    """Return the package of an entry point, in words."""
+    return f"the package {entry.dist.name}" if entry.dist else "an unknown package"
+
+
+@cache
+def _imported(home: str) -> Any:
+    module, _, attribute = home.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _is(found: object, base: type) -> bool:
+    """Return whether this is an instance or a subclass of the class."""
+    return isinstance(found, base) or (
+        isinstance(found, type) and issubclass(found, base)
+    )
+
+
+MODEL = "a draft model"
+HEAD = "a trained head"
+"""What `draft=` may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What is known of a drafting method before its code is imported."""
+
+    summary: str = ""
+    """One line for `foreword methods`."""
+    home: str = ""
+    """Its class, "module:class". Methods of other packages leave it out."""
+    takes: str = ""
+    """What `draft=` may be: MODEL, or a few other words. Empty: it takes nothing."""
+    needs: bool = False
+    """`draft=` is required."""
+    seq2seq: bool = False
+    """It can draft for an encoder-decoder."""
+
+
+OWN_METHODS: dict[str, Method] = {
+    "none": Method(
+        "no draft tokens: plain decoding",
+        "foreword.draft.none:NoDrafter",
+        seq2seq=True,
+    ),
+    "ngram": Method(
+        "copies what followed the last few tokens earlier in the text",
+        "foreword.draft.lookup.ngram:NgramDrafter",
+        seq2seq=True,
+    ),
+    "suffix": Method(
+        "counts what followed the last tokens in the text and past answers",
+        "foreword.draft.lookup.suffix:SuffixDrafter",
+        takes="a file of past answers",
+        seq2seq=True,
+    ),
+    "predicted": Method(
+        "copies from an answer that the caller expects (prediction=), or from the "
+        "prompt",
+        "foreword.draft.lookup.predicted:PredictedDrafter",
+        seq2seq=True,
+    ),
+    "recycle": Method(
+        "reuses the target's earlier likeliest successors of each token",
+        "foreword.draft.lookup.recycle:RecyclingDrafter",
+        seq2seq=True,
+    ),
+    "lookahead": Method(
+        "refines tokens for later positions round by round",
+        "foreword.draft.lookup.lookahead:LookaheadDrafter",
+        seq2seq=True,
+    ),
+    "lm": Method(
+        "a smaller model with the same tokenizer",
+        "foreword.draft.lm:LanguageModelDrafter",
+        takes=MODEL,
+        needs=True,
+        seq2seq=True,
+    ),
+    "eagle": Method(
+        "predicts with one layer on the target's hidden states (EAGLE-3)",
+        "foreword.draft.heads.eagle:EagleDrafter",
+        takes=HEAD,
+        needs=True,
+        seq2seq=True,
+    ),
+    "dflash": Method(
+        "predicts a block of tokens at once with a diffusion head",
+        "foreword.draft.heads.dflash:DFlashDrafter",
+        takes=HEAD,
+        needs=True,
+    ),
+    "dspark": Method(
+        "predicts a block with a diffusion head and a small bigram table",
+        "foreword.draft.heads.dspark:DSparkDrafter",
+        takes=HEAD,
+        needs=True,
+    ),
+    "medusa": Method(
+        "predicts one token per head from the target's last hidden state",
+        "foreword.draft.heads.medusa:MedusaDrafter",
+        takes=HEAD,
+        needs=True,
+        seq2seq=True,
+    ),
+    "layers": Method(
+        "the target itself without some of its layers",
+        "foreword.draft.self_speculative.layers:LayersDrafter",
+        takes="a file of skipped layers",
+    ),
+    "quantized": Method(
+        "the target itself with weights of 4 or 8 bits (native backend only)",
+        "foreword.draft.self_speculative.quantized:QuantizedDrafter",
+        takes="int4 or int8",
+    ),
+    "retrieval": Method(
+        "looks up the last tokens in a datastore made by `foreword index`",
+        "foreword.draft.lookup.retrieval:RetrievalDrafter",
+        takes="a datastore",
+        needs=True,
+        seq2seq=True,
+    ),
+    "tli": Method(
+        "a smaller model with another tokenizer, in shared tokens",
+        "foreword.draft.cross_vocab.tli:IntersectionDrafter",
+        takes=MODEL,
+        needs=True,
+    ),
+    "slem": Method(
+        "a smaller model with any tokenizer, re-tokenised text",
+        "foreword.draft.cross_vocab.slem:StringMatchDrafter",
+        takes=MODEL,
+        needs=True,
+    ),
+    "fuse": Method(
+        "several methods at once, their likeliest draft tokens in one tree",
+        "foreword.draft.ensemble.fuse:FusedDrafter",
+    ),
+    "cascade": Method(
+        "several methods in turn, the next where the one before is not confident",
+        "foreword.draft.ensemble.cascade:CascadeDrafter",
+    ),
+}
+"""Foreword's methods. No other place outside a method's own files names one."""
+
+DEFAULT_METHOD = "ngram"
+"""Default method without a draft model."""
+DEFAULT_WITH_DRAFT = "lm"
+"""Default method with a draft model."""
+PLAIN = "none"
+"""The method without draft tokens."""
+DEFAULT_MEMBERS = ("suffix", DEFAULT_WITH_DRAFT)
+"""Default members of an ensemble."""
+SHARED_TOKENS = "tli"
+"""Method for a draft model of another vocabulary, by the tokens that both have."""
+SHARED_TEXT = "slem"
+"""Method for a draft model of another vocabulary, by text."""
+HEAD_METHODS: dict[str, str] = {
+    "LlamaForCausalLMEagle3": "eagle",
+    "eagle3": "eagle",
+    "DFlashDraftModel": "dflash",
+    "dflash": "dflash",
+    "Qwen3DSparkModel": "dspark",
+    "DSparkDraftModel": "dspark",
+    "dspark": "dspark",
+    "MedusaModel": "medusa",
+}
+"""Kind of a trained head, from its config -> its method."""
+
+METHODS: Registry[type[Drafter]] = Registry(
+    "method",
+    "foreword.methods",
+    "foreword.draft.base:Drafter",
+    {name: one.home for name, one in OWN_METHODS.items()},
+)
+
+DEFAULT_RULE = "match"
+GUARANTEES = ("same-text", "same-distribution")
+"""What a rule may promise; a name for the fastest rule that does."""
+RULES: Registry[Rule] = Registry(
+    "verification rule",
+    "foreword.rules",
+    "foreword.verify.base:Rule",
+    {
+        "match": "foreword.verify.match:RULE",
+        "rejection": "foreword.verify.rejection:RULE",
+        "block": "foreword.verify.block:RULE",
+        "without-replacement": "foreword.verify.without_replacement:RULE",
+        "traversal": "foreword.verify.traversal:RULE",
+        "specinfer": "foreword.verify.specinfer:RULE",
+        "kseq": "foreword.verify.kseq:RULE",
+    },
+)
+
+DEFAULT_BUDGET = "adaptive"
+BUDGETS: Registry[type[DraftBudget]] = Registry(
+    "budget",
+    "foreword.budgets",
+    "foreword.budget.base:DraftBudget",
+    {
+        "adaptive": "foreword.budget.adaptive:AdaptiveBudget",
+        "heuristic": "foreword.budget.stopping:HeuristicBudget",
+        "confidence": "foreword.budget.stopping:ConfidenceBudget",
+        "svip": "foreword.budget.stopping:SvipBudget",
+        "adaedl": "foreword.budget.stopping:AdaEdlBudget",
+        "acceptance": "foreword.budget.learned:AcceptanceBudget",
+    },
+)
+
+LOSSES: Registry[Loss] = Registry(
+    "loss",
+    "foreword.losses",
+    "collections.abc:Callable",
+    {
+        "forward-kl": "foreword.train.losses:forward_kl",
+        "reverse-kl": "foreword.train.losses:reverse_kl",
+        "tv": "foreword.train.losses:total_variation",
+        "log-acceptance": "foreword.train.losses:log_acceptance",
+        "hybrid": "foreword.train.losses:hybrid",
+        "kl-l1": "foreword.train.losses:divergence_and_distance",
+        "cross-entropy": "foreword.train.losses:cross_entropy",
+    },
+)
+
+TOOL_FORMATS: Registry[ToolFormat] = Registry(
+    "tool format",
+    "foreword.tool_formats",
+    "foreword.server.output.formats.base:Format",
+    {
+        "qwen-coder": "foreword.server.output.formats.qwen_coder:FORMAT",
+        "hermes": "foreword.server.output.formats.hermes:FORMAT",
+        "mistral-args": "foreword.server.output.formats.mistral:ARGUMENTS",
+        "mistral": "foreword.server.output.formats.mistral:FORMAT",
+        "llama": "foreword.server.output.formats.llama:FORMAT",
+        "generic": "foreword.server.output.formats.generic:FORMAT",
+    },
+)
+"""Formats of tool calls, in the order in which a chat template is compared with
+them.
+"""
+
+WEIGHT_FORMATS: Registry[WeightFormat] = Registry(
+    "quantization method",
+    "foreword.weight_formats",
+    "foreword.model.quantized.layer:Format",
+    {
+        "awq": "foreword.model.quantized.awq:FORMAT",
+        "bitsandbytes": "foreword.model.quantized.bitsandbytes:FORMAT",
+        "compressed-tensors": "foreword.model.quantized.compressed:FORMAT",
+        "gptq": "foreword.model.quantized.gptq:FORMAT",
+        "mxfp4": "foreword.model.quantized.mxfp4:FORMAT",
+        "torchao": "foreword.model.quantized.torchao:FORMAT",
+    },
+)
+"""The value of `quant_method` in a config -> how it stores a matrix."""

@@ -1,0 +1,47 @@
+"""What a verification rule is, and what it guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import Literal
+
+from foreword.types import DraftTree, Lists, Verify
+
+Keeps = Literal["same-text", "same-distribution"]
+
+Follow = Callable[[List[int], DraftTree], tuple[list[int], int]]
+"""(target's token of each column, tree) -> (accepted nodes, token after them), for one
+sequence.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A verification rule and its guarantee."""
+
+    name: str
+    verify: Verify
+    shares_noise: bool = False
+    """Whether the drafter may sample with the Gumbel noise the rule verifies with.
+
+    Other rules would be biased.
+    """
+    lists: Lists
+    """How a drafter that samples must sample siblings; "one": the rule verifies chains
+    only.
+    """
+    follow: Follow | None = None
+    """The rule as a function of the target's drawn tokens; None for a rule that needs
+    distributions.
+    """
+    keeps: Keeps = "same-distribution"
+    """What equals plain decoding with the same seed: every token, or only the
+    distribution of the tokens.
+    """
+
+    @property
+    def trees(self) -> bool:
+        """Whether the rule verifies trees; otherwise chains only."""
+        return self.lists != "one"
