@@ -1,5 +1,5 @@
-"""Every example runs as a stranger would run it: in its own process, without arguments,
-with warnings as errors.
+"""Every example runs without arguments, with warnings as errors: in this process, and
+one of them (all of them in `make test-all`) in its own.
 
 So does the Python in the README and in the guide to new methods, block after block, as
 one program.
@@ -8,6 +8,7 @@ one program.
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -38,38 +39,59 @@ something.
 """
 LONG = ("online",)
 """They take more than a few seconds."""
+ALONE = ("serving",)
+"""They run in a process of their own in `make test` too: its threads must end."""
+LINES = 60
+"""Most lines of an example."""
 
 
-def test_there_are_examples():
+def test_there_are_examples_and_they_are_short():
     assert {path.stem for path in EXAMPLES} >= set(SAYS)
+    lengths = {
+        path.stem: len(path.read_text(encoding="utf-8").splitlines())
+        for path in EXAMPLES
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > LINES} == {}
+
+
+def check(path: Path, output: str) -> None:
+    """Check what an example printed."""
+    assert SAYS.get(path.stem, "\n") in output
+    assert "False" not in output
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem)
+        for path in EXAMPLES
+        if path.stem not in LONG + ALONE
+    ],
+)
+def test_example_does_what_it_says(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    runpy.run_path(str(path), run_name="__main__")
+    check(path, capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
     "path",
     [
         pytest.param(
-            path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else ()
+            path, id=path.stem, marks=() if path.stem in ALONE else pytest.mark.slow
         )
         for path in EXAMPLES
     ],
 )
-def test_an_example_is_short_and_does_what_it_says(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
+def test_example_runs_as_a_process(path):
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "src"),
         "OMP_NUM_THREADS": "1",
         "PYTHONUTF8": "1",
     }
-    command = [
-        sys.executable,
-        "-W",
-        "error::UserWarning",
-        "-W",
-        "error::RuntimeWarning",
-        str(path),
-    ]
+    warnings = ("-W", "error::UserWarning", "-W", "error::RuntimeWarning")
     run = subprocess.run(
-        command,
+        [sys.executable, *warnings, str(path)],
         env=environment,
         capture_output=True,
         encoding="utf-8",
@@ -77,8 +99,7 @@ def test_an_example_is_short_and_does_what_it_says(path):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert SAYS.get(path.stem, "\n") in run.stdout
-    assert "False" not in run.stdout
+    check(path, run.stdout)
 
 
 def program(page: str, names: dict[str, object]) -> dict[str, object]:
@@ -96,7 +117,7 @@ def program(page: str, names: dict[str, object]) -> dict[str, object]:
     return names
 
 
-def test_the_readme_does_what_it_says(capsys):
+def test_the_readme(capsys):
     def load(path: Path) -> torch.nn.Module:
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
@@ -125,7 +146,7 @@ def test_the_readme_does_what_it_says(capsys):
     assert set(names["delta"].origins) <= {"accepted", "bonus"}
 
 
-def test_the_page_on_structured_output_does_what_it_says(capsys):
+def test_the_page_on_structured_output(capsys):
     names = program("docs/structured-output.md", {})
     assert set(json.loads(capsys.readouterr().out)) == {"name", "city"}
     assert re.fullmatch(r"\d{3}-\d{4}", names["phone"][0].text)
@@ -135,16 +156,16 @@ def test_the_page_on_structured_output_does_what_it_says(capsys):
 def test_the_method_in_the_guide_is_a_method():
     names = program("docs/add-a-method.md", {})
     (place,) = names["METHODS"].values()
-    echo = names[place.partition(":")[2]]()
+    echo, model = names[place.partition(":")[2]](), target("bfloat16")
     sampling = [
         SamplingParams(temperature=t, seed=5, max_tokens=24, ignore_eos=True)
         for t in (0.0, 0.9)
     ]
     requests = [Request(prompt, params) for prompt in prompts() for params in sampling]
-    loop = engine(target(), echo, 3)
+    loop = engine(model, echo, 3)
     answers = finish(loop, requests)
     assert [answer.said for answer in answers] == [
-        answer.said for answer in plain(target(), requests)
+        answer.said for answer in plain(model, requests)
     ]
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in answers) > 0

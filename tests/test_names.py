@@ -1,4 +1,4 @@
-"""A method, rule or width that is no name is refused, with the names there are."""
+"""A method, rule or budget that is no name is refused, with the names there are."""
 
 import pytest
 
@@ -10,6 +10,8 @@ from foreword.draft.lookup.suffix_store import AnswerStore
 from foreword.types import SamplingParams
 from foreword.verify import rule
 from running import Request, engine, finish, plain, prompts, target
+
+DTYPE = "bfloat16"
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -30,7 +32,7 @@ def test_rule_that_is_no_name_is_refused(wrong):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("wrong", [3, "", 0, [], b"adaptive", False])
-def test_width_that_is_no_name_is_refused(wrong):
+def test_budget_that_is_no_name_is_refused(wrong):
     with pytest.raises((InvalidRequest, UnknownMethod), match="adaptive, heuristic"):
         policy(wrong)
 
@@ -48,22 +50,24 @@ def test_method_that_joins_one_with_itself_is_refused(twice):
         method(twice)
 
 
-def test_history_that_cannot_be_saved_is_said_once_and_requests_go_on(tmp_path):
+def test_unsaved_history_is_warned_about_once(tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
-    drafter = SuffixDrafter.load(folder / "history", target(), None)
+    drafter = SuffixDrafter.load(folder / "history", target(DTYPE), None)
     folder.rmdir()
     asked = [
         Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
         for prompt in prompts()
     ]
-    loop = engine(target(), drafter, 4)
+    loop = engine(target(DTYPE), drafter, 4)
     with pytest.warns(RuntimeWarning, match="cannot save past answers") as said:
         got = finish(loop, asked)
     assert len(said) == 1
     assert loop.failed is None
-    assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
+    assert [one.said for one in got] == [
+        one.said for one in plain(target(DTYPE), asked)
+    ]
     assert sum(one.sequence.stats.accepted for one in got) > 0
     folder.mkdir()
     finish(loop, asked[:1])
-    assert len(AnswerStore.load(folder / "history", target().vocab)) > 0
+    assert len(AnswerStore.load(folder / "history", target(DTYPE).vocab)) > 0

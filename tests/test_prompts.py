@@ -94,7 +94,7 @@ def test_content_of_a_message_must_be_text(content):
         conversation([{"role": "user", "content": content}])
 
 
-def test_what_no_tokenizer_can_read_and_no_name_are_refused_by_the_llm():
+def test_llm_refuses_unreadable_prompts_and_names():
     llm = LLM(starter.target(), method="ngram", nodes=3)
     for ask in (llm.stream, llm.generate, lambda text: llm.prepare(text, None)):
         with pytest.raises(InvalidRequest, match="a prompt must be valid Unicode"):

@@ -45,7 +45,7 @@ def alone(llm, prompt: str, **params) -> list[int]:
 
 
 def test_lines_are_answered_as_they_are_alone(here, file, llm):
-    found = here(*WORDS, "--batch", file, "--slots", "2")
+    found = here(*WORDS, "--batch", file, "--slots", "2", "--nodes", "4")
     said = lines(found.stdout)
     assert found.returncode == 1
     assert set(said) == set(range(6))

@@ -2,15 +2,17 @@
 Ctrl-C.
 """
 
+import io
 import json
 import signal
+import sys
 
 import pytest
 
 from foreword import SamplingParams
 
 
-def test_it_remembers_until_it_is_told_to_forget(shell, llm):
+def test_history_lasts_until_reset(here, llm):
     lines = (
         "Who wrote Hamlet?",
         "/seed 5",
@@ -23,7 +25,7 @@ def test_it_remembers_until_it_is_told_to_forget(shell, llm):
         "no",
     )
     words = ("--seed", "4", "--max-tokens", "24", "--system", "Be brief.")
-    found = shell("chat", *words, typed="\n".join(lines) + "\n")
+    found = here("chat", *words, typed="\n".join(lines) + "\n")
 
     def answer(seed: int, *said: str) -> str:
         roles = ("system", *("user", "assistant") * len(said))
@@ -108,8 +110,8 @@ def test_commands_change_the_conversation(here, llm):
     assert "cannot load talk.md" in refused.stderr
 
 
-def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
-    found = shell(
+def test_refused_request_does_not_end_the_chat(here):
+    found = here(
         "chat", "--max-tokens", "5", typed="word " * 3000 + "\nHello\n/quit\nHello\n"
     )
     assert found.returncode == 0
@@ -120,44 +122,52 @@ def test_a_request_that_cannot_be_served_does_not_end_the_talk(shell):
     assert found.stdout.strip()
 
 
-def test_a_draft_that_could_not_be_kept_is_not_taught(here):
+def test_draft_that_cannot_be_saved_is_not_trained(here):
     (here.folder / "file").write_text("words")
     found = here("chat", "--learn", "file/new", typed="Hello\n")
     assert (found.returncode, found.stdout) == (2, "")
     assert "cannot create file/new" in found.stderr
 
 
-def test_a_way_can_be_asked_for(here):
+def test_backend_option(here):
     found = here("chat", "--dtype", "float32", "--backend", "native", typed="Hello\n")
     assert (found.returncode, found.stdout) == (1, "")
     assert "cannot run this model on backend 'native'" in found.stderr
 
 
-def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(shell):
-    process = shell.start(
-        "chat",
-        "--temperature",
-        "0",
-        "--max-tokens",
-        "900",
-        "--method",
-        "none",
-        "--color",
-    )
-    process.stdin.write('Define the word "gasolene".\n')
-    process.stdin.flush()
-    process.stdout.read(1)
-    process.send_signal(signal.SIGINT)
-    assert "interrupted" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    out, err = shell.rest(process)
-    assert process.returncode == 130
-    assert out.endswith("\n")
-    assert "Traceback" not in err
+class Interrupting(io.StringIO):
+    """Standard input of one question; Ctrl-C is pressed at the prompt after it."""
+
+    def readline(self, size: int = -1) -> str:
+        line = super().readline(size)
+        if not line:
+            signal.raise_signal(signal.SIGINT)
+        return line
+
+
+def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(here, monkeypatch):
+    write = sys.stdout.write
+
+    def interrupted(text: str) -> int:
+        count = write(text)
+        if text.strip():
+            signal.raise_signal(signal.SIGINT)
+        return count
+
+    monkeypatch.setattr(sys.stdout, "write", interrupted)
+    question = 'Define the word "gasolene".\n'
+    words = ("--temperature", "0", "--max-tokens", "900", "--method", "none")
+    found = here("chat", *words, typed=Interrupting(question))
+    assert found.returncode == 130
+    assert "1 tokens" in found.stderr
+    assert "interrupted" in found.stderr
+    assert found.stdout.strip()
+    assert found.stdout.endswith("\n")
+    assert "Traceback" not in found.stderr
 
 
 @pytest.mark.slow
-def test_what_a_draft_learns_in_a_talk_is_saved(shell):
+def test_draft_trained_in_a_chat_is_saved(shell):
     found = shell(
         "chat", "--learn", "better", "--max-tokens", "24", typed="Who wrote Hamlet?\n"
     )

@@ -1,20 +1,20 @@
-"""A wrong option is refused before torch is imported: no command makes anybody wait to
-be told of a slip.
-"""
+"""Help, wrong options and commands without a model answer before torch is imported."""
 
-import json
-import subprocess
-import sys
+import re
+from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import typer
 
 import foreword
+from command import Ended, run_apart
+from foreword import LLM, Recording, SamplingParams
 from foreword.bench.inflate.model import SHAPES
 from foreword.bench.inflate.t5 import T5_SHAPES
 from foreword.bench.lineup import ENTRIES
+from foreword.cli import app
 from foreword.cli.common import early, options
 from foreword.draft import METHODS
 from foreword.errors import InvalidRequest
@@ -22,20 +22,6 @@ from foreword.model.probe.probe import backend_named
 from foreword.options import ModelOptions
 from foreword.train.optimizers import KINDS
 
-PROGRAM = """
-import io, json, sys
-from contextlib import redirect_stderr, redirect_stdout
-from foreword.cli import main
-found = []
-for words in json.load(sys.stdin):
-    sys.argv, err = ["foreword", *words], io.StringIO()
-    try:
-        with redirect_stderr(err), redirect_stdout(err):
-            main()
-    except SystemExit as ended:
-        found.append((ended.code, " ".join(err.getvalue().split()), "torch" in sys.modules))
-print(json.dumps(found))
-"""
 (BACKENDS,) = [
     one.metadata["described"].choices
     for one in fields(ModelOptions)
@@ -158,62 +144,79 @@ WRONG: dict[tuple[str, ...], str] = {
 }
 
 
+def commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of a command and of all below it."""
+    yield words
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *words, name)
+
+
+HELP = [(*words, "--help") for words in commands(typer.main.get_command(app))]
+LIGHT: dict[tuple[str, ...], str] = {
+    ("methods", "--json"): '"name": "suffix"',
+    ("--version",): f"foreword {foreword.__version__}",
+    ("view", "answer.json"): "passes",
+}
+"""Commands that need no model, and a part of their output."""
+
+
 @pytest.fixture(scope="module")
-def told(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[tuple[str, ...], tuple[int, str, bool]]:
-    """All the wrong commands, one after the other in one process that has imported
-    nothing else.
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Ended]:
+    """All commands, one after the other in one process that has imported nothing else:
+    those that should import the least come first.
     """
     folder = tmp_path_factory.mktemp("early")
     (folder / "data.jsonl").write_text('{"text": "A text to learn from."}\n')
-    source = str(Path(foreword.__file__).parents[1])
-    found = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps([*WRONG]),
-        cwd=folder,
-        env={"PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [path.name for path in folder.iterdir()] == ["data.jsonl"]
-    return dict(zip(WRONG, json.loads(found.stdout), strict=True))
+    params = SamplingParams(seed=7, max_tokens=4, trace=True)
+    with LLM(nodes=4) as llm:
+        answer = llm.generate("The river", params)[0]
+        Recording.of(llm, params, answer).write(folder / "answer.json")
+    before = {path.name for path in folder.iterdir()}
+    asked = (*HELP, *WRONG, *LIGHT)
+    found = run_apart(asked, folder)
+    assert {path.name for path in folder.iterdir()} == before
+    return dict(zip(asked, found, strict=True))
 
 
-@pytest.mark.parametrize("words", WRONG, ids=" ".join)
-def test_a_wrong_option_is_refused_without_torch(told, words):
-    code, said, loaded = told[words]
-    assert code in (1, 2)
-    assert WRONG[words] in said
-    assert "Traceback" not in said
-    assert "--debug" not in said
-    assert not loaded
+def test_help_imports_nothing_heavy_and_shows_examples(ended):
+    for words in HELP:
+        found = ended[words]
+        assert (found.code, found.heavy) == (0, []), words
+        assert re.search(r"Examples\s+\$ foreword", found.output), words
+
+
+def test_help_lists_every_command(ended):
+    found = set(re.findall(r"│ (\w+)\s", ended["--help",].output))
+    assert {words[0] for words in HELP} - {"--help"} <= found
+    assert {("generate",), ("chat",), ("train", "lm"), ("tune", "layers")} <= {
+        words[:-1] for words in HELP
+    }
+
+
+def test_wrong_option_is_refused_without_torch(ended):
+    for words, part in WRONG.items():
+        found = ended[words]
+        assert found.code in (1, 2), words
+        assert part in found.output, words
+        assert "Traceback" not in found.output, words
+        assert "--debug" not in found.output, words
+        assert found.heavy == [], words
+
+
+def test_commands_without_a_model_do_not_load_torch(ended):
+    for words, part in LIGHT.items():
+        found = ended[words]
+        assert (found.code, found.heavy) == (0, []), words
+        assert part in found.output, words
+    assert all(name in ended["methods", "--json"].output for name in METHODS)
 
 
 def test_rows_of_the_benchmark_are_known_early():
     assert set(early.rows()) >= {*ENTRIES, *METHODS}
 
 
-def test_the_names_that_options_list_are_those_of_the_library():
+def test_names_in_options_are_those_of_the_library():
     with pytest.raises(InvalidRequest, match=", ".join(BACKENDS)):
         backend_named("fast")
     assert get_args(options.SHAPES) == ("family", *SHAPES, *T5_SHAPES)
     assert get_args(options.OPTIMIZERS) == KINDS
-
-
-def test_commands_without_a_model_do_not_load_torch(tmp_path):
-    words = [["methods", "--json"], ["--version"], ["generate", "--help"]]
-    path = str(Path(foreword.__file__).parents[1])
-    found = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps(words),
-        cwd=tmp_path,
-        env={"PYTHONPATH": path, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    answers = json.loads(found.stdout)
-    assert [(code, loaded) for code, _, loaded in answers] == [(0, False)] * len(words)
-    assert all(name in answers[0][1] for name in METHODS)

@@ -61,9 +61,7 @@ def test_generate_and_chat_show_the_images_in_their_order(seeing):
 @pytest.mark.parametrize(
     "model", [(), ("--model", "writing")], ids=["bundled", "folder"]
 )
-def test_images_for_a_model_of_text_are_refused_before_it_is_loaded(
-    seeing, words, model
-):
+def test_text_models_refuse_images_before_loading(seeing, words, model):
     # which has no weights to load
     tiny_models.build("llama").config.save_pretrained(seeing.folder / "writing")
     seeing.patch.setattr(Model, "load", None)

@@ -39,7 +39,7 @@ def test_an_unknown_form_is_refused_by_name(here, tmp_path):
     assert "Q4_K_M" in found.stderr
 
 
-def test_file_in_a_missing_folder_is_refused_before_the_model_is_loaded(here, tmp_path):
+def test_missing_folder_is_refused_before_loading(here, tmp_path):
     out = tmp_path / "nodir" / "x.gguf"
     found = here("quantize", str(starter.draft()), "--to", "Q8_0", "--out", str(out))
     assert found.returncode == 2

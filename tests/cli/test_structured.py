@@ -38,11 +38,8 @@ def test_forms_reach_the_request(here, llm):
         assert (found.returncode, found.stdout) == (0, expected.text + "\n"), (
             found.stderr
         )
-    assert set(
-        json.loads(
-            here("generate", "Well?", "--json-schema", "schema.json", *WORDS).stdout
-        )
-    ) == {"ok", "n"}
+        if "json_schema" in form:
+            assert set(json.loads(found.stdout)) == {"ok", "n"}
 
 
 def test_lines_of_a_batch_have_forms_of_their_own(here):

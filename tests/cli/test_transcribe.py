@@ -22,8 +22,6 @@ def test_text_segments_and_json_are_those_of_the_library(here):
     options = (
         "--model",
         model,
-        "--draft",
-        model,
         "--max-tokens",
         "20",
         "--language",
@@ -36,18 +34,19 @@ def test_text_segments_and_json_are_those_of_the_library(here):
         llm.transcribe(file, GREEDY, language="en", timestamps=one)[0]
         for one in (False, True)
     )
-    text = here("transcribe", file, file, *options)
+    plainly, drafting = ("--method", "none"), ("--draft", model, "--nodes", "4")
+    text = here("transcribe", file, file, *options, *plainly)
     assert (text.returncode, text.stdout) == (0, 2 * (plain.text.strip() + "\n"))
     assert text.stderr.count("fox.wav · 1.3 s of sound in") == 2
     segments = here(
-        "transcribe", file, *options, "--timestamps", "--quiet"
+        "transcribe", file, *options, *plainly, "--timestamps", "--quiet"
     ).stdout.splitlines()
     assert [line.partition("] ")[2] for line in segments] == [
         one.text.strip() for one in timed.segments
     ]
     assert segments[0].startswith(f"[00:00:{timed.segments[0].start:05.2f} --> ")
     found = json.loads(
-        here("transcribe", file, *options, "--timestamps", "--json").stdout
+        here("transcribe", file, *options, *drafting, "--timestamps", "--json").stdout
     )
     assert found["tokens"] == timed.tokens
     assert (found["file"], found["language"], found["stats"]["accepted"] > 0) == (

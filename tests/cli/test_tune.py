@@ -40,7 +40,7 @@ def data(shell) -> Path:
     return path
 
 
-def test_it_says_what_it_measured_and_writes_a_mask_that_serves(here):
+def test_report_and_a_mask_that_serves(here):
     found = here("tune", "layers", "--out", "mask.json", "--trials", "3", *SMALL)
     assert found.returncode == 0, found.stderr
     assert re.search(

@@ -5,15 +5,12 @@ shows it without a model.
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import foreword
 import starter
 from foreword import SamplingParams
 from foreword.recording import Recording
@@ -156,25 +153,3 @@ def test_view_refuses_what_is_no_recording(here):
         found = here("view", name)
         assert (found.returncode, found.stdout) == (2, "")
         assert said in found.stderr
-
-
-def test_view_loads_no_torch(file):
-    code = (
-        "import sys; sys.argv = ['foreword', 'view', 'answer.json']; from foreword.cli "
-        "import main\n"
-        "try: main()\n"
-        "finally: print('torch' in sys.modules, file=sys.stderr)"
-    )
-    environment = {
-        "PYTHONPATH": str(Path(foreword.__file__).parents[1]),
-        "PYTHONUTF8": "1",
-    }
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=file.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stderr == "False\n"

@@ -1,4 +1,4 @@
-"""Python libraries that speak to models: litellm (as aider uses it) and LangChain."""
+"""Python clients of models: litellm (as aider uses it) and LangChain."""
 
 from __future__ import annotations
 

@@ -1,10 +1,15 @@
-"""The chat: coloured tokens, rounds that open, settings, errors, several turns."""
+"""The chat: coloured tokens, rounds that open, settings, errors, several turns.
+
+`make test` runs what only a browser sees; what other tests see too, only
+`make test-all`. `frames.py` measures frames.
+"""
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
-from browsing import ask
+from browsing import ask, watched_answer
 from serving import Running
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
@@ -42,7 +47,7 @@ def test_every_token_has_the_colour_of_its_origin(page: Page, served: Running) -
     expect(page.locator(".strip")).to_contain_text("tokens a pass")
 
 
-def test_a_round_opens_under_the_pointer_and_shows_its_tree(page: Page) -> None:
+def test_a_round_opens_and_shows_its_tree(page: Page) -> None:
     ask(page, TALE, seed="7", tokens="48")
     rounds = page.locator(".round")
     total = rounds.count()
@@ -87,6 +92,7 @@ def test_keys_alone_ask_and_open_rounds(page: Page) -> None:
     expect(page.locator("#stage h2")).to_have_text("A pass, opened")
 
 
+@pytest.mark.slow
 def test_plain_decoding_says_why_nothing_was_drafted(page: Page) -> None:
     ask(page, TALE, method="none", tokens="8")
     assert page.locator(".answer .token.accepted").count() == 0
@@ -97,6 +103,7 @@ def test_plain_decoding_says_why_nothing_was_drafted(page: Page) -> None:
     expect(page.locator(".sentence")).to_contain_text("this is plain decoding")
 
 
+@pytest.mark.slow
 def test_settings_reach_the_request(page: Page, served: Running) -> None:
     ask(page, TALE, method="ngram", nodes="8", temperature="0.9", seed="7", tokens="24")
     expect(page.locator(".card .note")).to_contain_text("method ngram · seed 7")
@@ -135,3 +142,12 @@ def test_an_answer_can_be_stopped(page: Page, served: Running) -> None:
     page.locator("#send").click()
     expect(page.locator("#send")).to_have_text("Send")
     ask(page, TALE, tokens="8", temperature="0")  # its place is free again
+
+
+def test_the_page_changes_at_most_once_a_frame(page: Page) -> None:
+    """Tokens arrive faster than frames."""
+    seen = watched_answer(page, "Write a long list of animals.", 200)
+    assert seen["tokens"] > 100
+    # the question, the first and the last text, the facts
+    assert seen["updates"] <= len(seen["gaps"]) + 4
+    assert page.locator(".round").count() > 30

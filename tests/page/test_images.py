@@ -95,6 +95,7 @@ def test_images_are_dropped_pasted_and_removed(page: Page, seeing: Running) -> N
     assert reference(seeing, 3) != reference(seeing, 2)
 
 
+@pytest.mark.slow
 def test_the_next_turn_still_sees_the_image(page: Page, seeing: Running) -> None:
     page.locator("#attach input").set_input_files([file(1)])
     ask(page, PROMPT, tokens="16", temperature="0")
@@ -108,6 +109,7 @@ def test_the_next_turn_still_sees_the_image(page: Page, seeing: Running) -> None
     assert page.locator(".answer").last.text_content() == expected
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_text_only_has_no_button(
     browser: Browser, served: Running
 ) -> None:

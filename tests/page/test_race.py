@@ -8,7 +8,9 @@ from playwright.sync_api import Page, expect
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize(
+    "temperature", ["0", pytest.param("1", marks=pytest.mark.slow)]
+)
 def test_a_race_ends_with_no_token_that_differs(page: Page, temperature: str) -> None:
     page.get_by_role("tab", name="Race").click()
     page.locator("#settings [name=temperature]").fill(temperature)
@@ -47,6 +49,7 @@ def test_a_token_that_differs_is_counted(page: Page) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_point_where_drafting_loses_is_marked(page: Page) -> None:
     page.get_by_role("tab", name="What pays").click()
     expect(page.locator("#verdict")).to_contain_text("times plain decoding")

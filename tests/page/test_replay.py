@@ -5,8 +5,6 @@ any.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browsing import Tab, ask, recorded, tab, upload
+from command import Here
 from foreword import Recording
 from foreword.page.files import Shown, static_file, write_self_contained
 
@@ -27,22 +26,21 @@ def recording() -> str:
 
 
 @pytest.fixture
-def alone(browser: Browser, recording: str, tmp_path: Path) -> Iterator[Tab]:
+def alone(
+    browser: Browser,
+    recording: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unchecked: None,
+) -> Iterator[Tab]:
     """The file that `foreword view --html` writes, opened from the disk."""
     source, file = tmp_path / "answer.json", tmp_path / "answer.html"
     source.write_text(recording, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "foreword",
-        "view",
-        str(source),
-        "--html",
-        str(file),
-    ]
-    assert subprocess.run(
-        command, check=True, capture_output=True, text=True
-    ).stderr.startswith("saved the replay")
+    view = Here(tmp_path, monkeypatch, capsys)
+    assert view("view", str(source), "--html", str(file)).stderr.startswith(
+        "saved the replay"
+    )
     with tab(browser) as opened:
         opened.page.goto(file.as_uri())
         yield opened
@@ -97,6 +95,7 @@ def test_one_file_shows_an_answer_without_a_server(alone: Tab, recording: str) -
     expect(page.locator(".answer")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_a_pair_races_in_the_file(
     browser: Browser, recording: str, tmp_path: Path
 ) -> None:
@@ -129,43 +128,31 @@ def plainly(one: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda value: "no JSON", "it is not JSON"),
-        (lambda value: [], "it is not a recording"),
-        (lambda value: {**value, "version": 2}, "it has version 2"),
-        (lambda value: {**value, "answer": 5}, "its answer is not text"),
-        (
-            lambda value: {
-                **value,
-                "rounds": [{**value["rounds"][0], "accepted": [99]}],
-            },
-            "round 1 is damaged",
-        ),
-        (
-            lambda value: {
-                **value,
-                "rounds": [{**value["rounds"][0], "score_ms": None}],
-            },
-            "round 1 is damaged",
-        ),
-    ],
-)
-def test_a_file_that_is_none_is_refused_in_words(
-    page: Page, recording: str, change, words: str
+def round_with(value: dict[str, Any], **more: object) -> dict[str, Any]:
+    """The recording with another first round and no other."""
+    return {**value, "rounds": [{**value["rounds"][0], **more}]}
+
+
+def test_file_that_is_no_recording_is_refused_in_words(
+    page: Page, recording: str
 ) -> None:
-    changed = change(json.loads(recording))
-    upload(
-        page, "odd.json", changed if isinstance(changed, str) else json.dumps(changed)
-    )
-    expect(page.locator("#error")).to_contain_text(f"cannot open odd.json: {words}")
-    assert page.locator(".card").count() == 0
+    value = json.loads(recording)
+    for content, words in (
+        ("no JSON", "it is not JSON"),
+        (json.dumps([]), "it is not a recording"),
+        (json.dumps({**value, "version": 2}), "it has version 2"),
+        (json.dumps({**value, "answer": 5}), "its answer is not text"),
+        (json.dumps(round_with(value, accepted=[99])), "round 1 is damaged"),
+        (json.dumps(round_with(value, score_ms=None)), "round 1 is damaged"),
+    ):
+        upload(page, "odd.json", content)
+        expect(page.locator("#error")).to_contain_text(f"cannot open odd.json: {words}")
+        assert page.locator(".card").count() == 0
+        page.reload()
+        expect(page.locator("#served")).to_contain_text("foreword-family")
 
 
-@pytest.mark.parametrize(
-    "name", ["../files.py", "main.py", "", "static/main.js", "/etc/passwd", "main.js/"]
-)
-def test_only_the_files_of_the_page_are_served(name: str) -> None:
+def test_only_the_files_of_the_page_are_served() -> None:
     assert static_file("main.js") is not None
-    assert static_file(name) is None or name == "main.js/"
+    for name in ("../files.py", "main.py", "", "static/main.js", "/etc/passwd"):
+        assert static_file(name) is None, name

@@ -60,7 +60,7 @@ def test_markup_in_a_recording_is_shown_as_text(open_tab: Tab, hostile: str) -> 
     unharmed(open_tab.page, json.loads(hostile)["answer"])
 
 
-def test_markup_in_a_file_of_its_own_is_shown_as_text(
+def test_markup_in_a_single_file_is_shown_as_text(
     browser: Browser, hostile: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "hostile.html"
@@ -74,6 +74,7 @@ def test_markup_in_a_file_of_its_own_is_shown_as_text(
         ] == []
 
 
+@pytest.mark.slow
 def test_markup_in_a_prompt_is_shown_as_text(page: Page) -> None:
     ask(page, HOSTILE[0], tokens="4")
     assert page.locator(".asked").text_content() == HOSTILE[0]
@@ -119,7 +120,13 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, served: Running) -> N
 
 @pytest.mark.parametrize(
     ("scheme", "width"),
-    [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 1920)],
+    [
+        ("light", 1280),
+        *(
+            pytest.param(*layout, marks=pytest.mark.slow)
+            for layout in (("dark", 1280), ("light", 390), ("dark", 1920))
+        ),
+    ],
 )
 def test_axe_finds_nothing(
     browser: Browser, served: Running, scheme: str, width: int
@@ -160,6 +167,7 @@ def clean(page: Page) -> None:
     ] == []
 
 
+@pytest.mark.slow
 def test_tabs_are_reached_by_arrow_keys(page: Page) -> None:
     page.get_by_role("tab", name="Chat").focus()
     page.keyboard.press("ArrowRight")

@@ -39,7 +39,7 @@ REQUESTS = {
 
 @cache
 def llm() -> LLM:
-    return LLM(starter.target(), draft=starter.draft(), dtype="float32", chunk=8)
+    return LLM(starter.target(), draft=starter.draft(), chunk=8)
 
 
 def params(name: str = "lm", **more: object) -> SamplingParams:
@@ -68,7 +68,7 @@ def schema() -> jsonschema_rs.Validator:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_recording_follows_the_schema_and_comes_back_as_it_was(name, tmp_path):
+def test_recording_follows_the_schema_and_round_trips(name, tmp_path):
     one, file = recording(name), tmp_path / "answer.json"
     one.write(file)
     schema().validate(json.loads(file.read_text(encoding="utf-8")))
@@ -127,7 +127,7 @@ def test_parameters_are_plain_and_only_those_that_differ():
     schema().validate(json.loads(one.as_json()))
 
 
-def test_the_pace_of_plain_decoding_is_given_where_costs_are_known():
+def test_known_costs_give_the_pace_of_plain_decoding():
     assert recording("lm with a budget").budget == "adaptive"
     assert recording("lm with a budget").totals.plain_tokens_per_second > 0
     assert recording("lm").totals.plain_tokens_per_second is None
@@ -278,7 +278,7 @@ def test_a_value_of_another_type_is_refused_and_named(place):
 @pytest.mark.parametrize(
     "place", [place for place in PLACES if not place.endswith(".0")]
 )
-def test_a_missing_value_and_an_unknown_one_are_refused_and_named(place):
+def test_missing_and_unknown_values_are_named(place):
     def leave_out(holder, name):
         del holder[name]
 

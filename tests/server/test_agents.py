@@ -172,9 +172,7 @@ def test_claude_code_streams_a_tool_call(server: Running) -> None:
     assert counts["num_accepted_draft_tokens"] > 0
 
 
-def test_claude_codes_system_messages_are_for_the_model_and_its_bill_is_not(
-    server: Running, llm: LLM
-) -> None:
+def test_claude_code_system_messages_without_billing(server: Running, llm: LLM) -> None:
     turns = [
         {
             "role": "user",
@@ -249,9 +247,7 @@ def test_claude_code_names_a_session_in_json(server: Running) -> None:
 # ---- Open WebUI, Continue, Zed, transformers
 
 
-def test_open_webui_asks_for_a_title_and_tags_beside_the_answer(
-    server: Running, llm: LLM
-) -> None:
+def test_open_webui_asks_for_title_and_tags(server: Running, llm: LLM) -> None:
     listed = server.http.get(
         "/v1/models", headers={"authorization": "Bearer none"}
     ).json()["data"]

@@ -80,14 +80,18 @@ PATHS = {
 }
 
 
+MANY = pytest.param(120, marks=pytest.mark.slow)
+
+
 # the server, in another thread, does
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
+@pytest.mark.parametrize("examples", [30, MANY])
 @pytest.mark.parametrize("path", PATHS)
-def test_no_body_breaks_the_server(server: Running, path: str) -> None:
+def test_no_body_breaks_the_server(server: Running, path: str, examples: int) -> None:
     seen: set[int] = set()
 
     @settings(
-        max_examples=120,
+        max_examples=examples,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
@@ -111,7 +115,8 @@ def test_no_body_breaks_the_server(server: Running, path: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
-def test_the_api_is_as_it_is_described(server: Running) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(15, marks=pytest.mark.slow)])
+def test_the_api_is_as_it_is_described(server: Running, examples: int) -> None:
     """Requests made from our OpenAPI description get answers that it describes."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     paths = [operation.ok() for operation in schema.get_all_operations()]
@@ -124,7 +129,7 @@ def test_the_api_is_as_it_is_described(server: Running) -> None:
     for operation in paths:
 
         @settings(
-            max_examples=15,
+            max_examples=examples,
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),

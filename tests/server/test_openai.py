@@ -99,7 +99,7 @@ def test_n_answers_have_consecutive_seeds(client: openai.OpenAI) -> None:
     assert [choice.model_extra["seed"] for choice in three.choices] == [10, 11, 12]
 
 
-def test_every_method_and_company_give_the_same_text(server: Running) -> None:
+def test_every_method_and_batch_give_the_same_text(server: Running) -> None:
     """The seed decides the text: not the method, its width, the suffix of the model or
     what runs beside it.
     """
@@ -345,7 +345,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     )
 
 
-def test_an_answer_ends_at_the_context_and_a_longer_prompt_is_refused(
+def test_answers_and_prompts_end_at_the_context(
     client: openai.OpenAI, llm: LLM
 ) -> None:
     ids = (llm.tokenizer("The river rose in the night. ")["input_ids"] * 200)[:1000]
@@ -362,9 +362,7 @@ def test_an_answer_ends_at_the_context_and_a_longer_prompt_is_refused(
     assert refused.value.body["code"] == "context_length_exceeded"
 
 
-def test_the_middle_is_filled_in_where_the_model_has_tokens_for_it(
-    client: openai.OpenAI, llm: LLM
-) -> None:
+def test_fill_in_the_middle_needs_tokens(client: openai.OpenAI, llm: LLM) -> None:
     with pytest.raises(openai.BadRequestError, match="suffix"):
         client.completions.create(
             model="foreword-family", prompt="def f(", suffix="return x"

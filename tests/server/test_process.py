@@ -4,83 +4,86 @@ options at once.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from os import environ
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
-COMMAND = [sys.executable, "-m", "foreword", "serve", "--port", "0"]
+from command import Here
+
+KEY = {"x-api-key": "from-file"}
 
 
-@contextmanager
-def process(
-    *options: str, before: str = "true", **environment: str
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and its address.
+@dataclass(frozen=True)
+class Server:
+    """A server process and its address."""
 
-    `before`: what its shell does before it becomes the server.
+    process: subprocess.Popen[str]
+    url: str
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One process for all tests of this file; few descriptors, keys in a file and in
+    the environment.
     """
-    command = ["sh", "-c", f'{before}; exec "$@"', "sh", *COMMAND, *options]
+    keys = tmp_path_factory.mktemp("server") / "keys"
+    keys.write_text("# ours\nfrom-file\n")
+    options = ("--log-json", "--served-model-name", "mine", "--api-key-file", str(keys))
+    serve = (sys.executable, "-m", "foreword", "serve", "--port", "0")
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    ) as server:
+        ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *serve, *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environ, "FOREWORD_API_KEYS": "from-env"},
+    ) as process:
         try:
-            lines = iter(server.stderr or ())
+            lines = iter(process.stderr or ())
             address = next(
                 match[0]
                 for line in lines
                 if (match := re.search(r"http://[\d.]+:\d+", line))
             )
-            yield server, address
+            yield Server(process, address)
         finally:
-            server.kill()
+            process.kill()
 
 
-def test_running_answers_finish_after_sigterm() -> None:
-    with (
-        process("--log-json", "--served-model-name", "mine") as (server, url),
-        httpx.Client(base_url=url) as client,
-    ):
-        assert client.get("/v1/models").json()["data"][0]["id"] == "mine"
-        body = {
-            "prompt": "The",
-            "max_tokens": 300,
-            "stream": True,
-            "ignore_eos": True,
-            "seed": 1,
-            "model": "mine",
-        }
-        with client.stream("POST", "/v1/completions", json=body, timeout=60) as stream:
-            lines = stream.iter_lines()
-            next(lines)
-            server.send_signal(signal.SIGTERM)
-            rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        assert '"finish_reason":"length"' in rest[-2]
-        assert server.wait(60) == -signal.SIGTERM
-        log = (server.stderr or sys.stderr).read()
-    assert '"event": "draining"' in log
-    assert '"path": "/v1/completions"' in log
-    assert "The" not in re.sub(r"\w{4,}", "", log)
+@pytest.fixture
+def here(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unchecked: None,
+) -> Here:
+    return Here(tmp_path, monkeypatch, capsys)
 
 
-def test_keys_come_from_the_environment_and_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("# ours\nfrom-file\n")
-    with process("--api-key-file", str(file), FOREWORD_API_KEYS="from-env") as (_, url):
-        codes = [
-            httpx.get(f"{url}/v1/models", headers={"x-api-key": key}).status_code
-            for key in ("from-file", "from-env", "none")
-        ]
+def test_keys_come_from_the_environment_and_a_file(server: Server) -> None:
+    codes = [
+        httpx.get(f"{server.url}/v1/models", headers={"x-api-key": key}).status_code
+        for key in ("from-file", "from-env", "none")
+    ]
     assert codes == [200, 200, 401]
+
+
+def test_port_in_use_is_refused(server: Server, here: Here) -> None:
+    done = here("serve", "--port", str(server.port))
+    assert done.returncode == 2
+    assert "Address already in use" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -100,49 +103,61 @@ def test_keys_come_from_the_environment_and_a_file(tmp_path: Path) -> None:
         (["--api-key-file", sys.executable], "it is not UTF-8"),
     ],
 )
+# a listener that was bound is left to the garbage collection
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_bad_options_are_refused_before_a_model_loads(
-    options: list[str], reason: str
+    options: list[str], reason: str, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.run(
-        [*COMMAND, *options], capture_output=True, text=True, check=False
-    )
+    monkeypatch.setattr("foreword.model.Model.load", None)
+    done = here("serve", "--port", "0", *options)
     assert done.returncode in (1, 2)
     assert reason in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
-def test_more_connections_than_descriptors_leave_a_server_that_answers() -> None:
-    """Idle ones, then streams that are dropped; the log stays short, and the server
-    ends when it is told to.
-    """
+def test_more_connections_than_descriptors_leave_a_server_that_answers(
+    server: Server,
+) -> None:
+    """Idle ones, then streams that are dropped."""
     ask = b'{"prompt": "The", "max_tokens": 200, "ignore_eos": true, "stream": true}'
     head = (
-        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
-        b"application/json\r\n"
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-api-key: from-file\r\n"
+        b"content-type: application/json\r\n"
     )
-    with process(before="ulimit -n 128") as (server, url):
-        host, port = url.removeprefix("http://").split(":")
-        for sent in (b"", head + b"content-length: %d\r\n\r\n" % len(ask) + ask):
-            with ExitStack() as opened:
-                for _ in range(200):
-                    connection = opened.enter_context(
-                        socket.create_connection((host, int(port)), timeout=60)
-                    )
-                    with suppress(ConnectionError):  # refused, as it may be
-                        connection.sendall(sent)
-                assert httpx.get(f"{url}/health", timeout=60).status_code == 200
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == -signal.SIGTERM
-        log = (server.stderr or sys.stderr).read()
+    for sent in (b"", head + b"content-length: %d\r\n\r\n" % len(ask) + ask):
+        with ExitStack() as opened:
+            for _ in range(200):
+                connection = opened.enter_context(
+                    socket.create_connection(("127.0.0.1", server.port), timeout=60)
+                )
+                with suppress(ConnectionError):  # refused, as it may be
+                    connection.sendall(sent)
+            assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+
+
+def test_running_answers_finish_after_sigterm(server: Server) -> None:
+    """The last test of this file: the server has ended after it."""
+    with httpx.Client(base_url=server.url, headers=KEY) as client:
+        assert client.get("/v1/models").json()["data"][0]["id"] == "mine"
+        body = {
+            "prompt": "The",
+            "max_tokens": 300,
+            "stream": True,
+            "ignore_eos": True,
+            "seed": 1,
+            "model": "mine",
+        }
+        with client.stream("POST", "/v1/completions", json=body, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"length"' in rest[-2]
+    assert server.process.wait(60) == -signal.SIGTERM
+    log = (server.process.stderr or sys.stderr).read()
+    assert '"event": "draining"' in log
+    assert '"path": "/v1/completions"' in log
+    assert "The" not in re.sub(r"\w{4,}", "", log)
     assert "Traceback" not in log
-    assert len(log) < 100_000
-
-
-def test_a_port_in_use_is_refused() -> None:
-    with process() as (_, url):
-        port = url.rpartition(":")[2]
-        done = subprocess.run(
-            [*COMMAND, "--port", port], capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 2
-    assert "Address already in use" in done.stderr
+    assert len(log) < 100_000, "the connections of the test before fill the log"

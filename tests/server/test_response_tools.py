@@ -41,7 +41,7 @@ def test_a_free_form_call_is_text_for_the_client() -> None:
     assert closed["item"]["name"] == "apply_patch"
 
 
-def test_the_model_is_told_the_grammar_of_a_free_form_tool() -> None:
+def test_free_form_tool_carries_its_grammar() -> None:
     (tool,) = declared([PATCH], "x").values()
     assert tool.function["function"]["description"] == "Edit.\nstart: PATCH"
     assert tool.function["function"]["parameters"]["required"] == ["input"]

@@ -5,10 +5,11 @@ reads what they accept.
 import json
 import random
 from functools import cache
+from itertools import product
 
 import pytest
 import xgrammar
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foreword import InvalidRequest
@@ -100,16 +101,11 @@ def accepts(
     return matcher.accept_token(0)
 
 
-@pytest.mark.parametrize("special", [(), SPECIAL], ids=["text", "tokens"])
-@pytest.mark.parametrize(
-    "choice", ["required", "auto", NAMED], ids=["required", "auto", "named"]
-)
 @pytest.mark.parametrize("format", TOOL_FORMATS)
-def test_good_calls_are_accepted_and_read_back(
-    format: str, choice: object, special: tuple[str, ...]
-):
+def test_good_calls_are_accepted_and_read_back(format: str):
     text = filled(format, ONE, ("get_weather", PARIS))
-    assert accepts(format, text, choice, special=special)
+    for choice, special in product(("required", "auto", NAMED), ((), SPECIAL)):
+        assert accepts(format, text, choice, special=special), (choice, special)
     events = parsed(format, [text])
     assert [(name, json.loads(got)) for name, got in calls(events)] == [
         ("get_weather", json.loads(PARIS))
@@ -161,34 +157,48 @@ def test_content_is_accepted_only_where_no_call_is_required(format: str):
         assert not accepts(format, text)
 
 
-@pytest.mark.parametrize("special", [(), SPECIAL], ids=["text", "tokens"])
-@pytest.mark.parametrize("tags", REASONING)
+ROWS = (
+    ("required", "xml", ()),
+    ("required", "mistral", SPECIAL),
+    ("auto", "xml", SPECIAL),
+    ("auto", "mistral", ()),
+    (NAMED, "xml", ()),
+    (NAMED, "mistral", SPECIAL),
+)
+"""Each pair of a choice, tags and special tokens once; `make test-all` has them all."""
+GRID = tuple(product(("required", "auto", NAMED), REASONING, ((), SPECIAL)))
+
+
 @pytest.mark.parametrize(
-    "choice", ["required", "auto", NAMED], ids=["required", "auto", "named"]
+    "rows",
+    [
+        pytest.param(ROWS, id="pairs"),
+        pytest.param(GRID, id="all", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("format", TOOL_FORMATS)
-def test_reasoning_may_come_first(
-    format: str, choice: object, tags: str, special: tuple[str, ...]
-):
-    call, found = filled(format, ONE, ("get_weather", PARIS)), REASONING[tags]
-    options = {"reasoning": found, "special": special}
-    body = f"Paris is meant. {{\n{found.close}\n\n{call}"
-    assert accepts(format, body, choice, in_reasoning=True, **options)
-    assert accepts(format, found.open + body, choice, **options)
-    assert accepts(format, call, choice, **options)
-    assert not accepts(
-        format,
-        f"Paris is meant.{found.close}other",
-        NAMED,
-        in_reasoning=True,
-        **options,
-    )
-    events = parsed(format, [body], reasoning=found, in_reasoning=True)
-    assert [name for name, _ in calls(events)] == ["get_weather"]
-    assert raw(events) == body
+def test_reasoning_may_come_first(format: str, rows: tuple):
+    for row in rows:
+        choice, tags, special = row
+        call, found = filled(format, ONE, ("get_weather", PARIS)), REASONING[tags]
+        options = {"reasoning": found, "special": special}
+        body = f"Paris is meant. {{\n{found.close}\n\n{call}"
+        assert accepts(format, body, choice, in_reasoning=True, **options), row
+        assert accepts(format, found.open + body, choice, **options), row
+        assert accepts(format, call, choice, **options), row
+        assert not accepts(
+            format,
+            f"Paris is meant.{found.close}other",
+            NAMED,
+            in_reasoning=True,
+            **options,
+        ), row
+        events = parsed(format, [body], reasoning=found, in_reasoning=True)
+        assert [name for name, _ in calls(events)] == ["get_weather"], row
+        assert raw(events) == body, row
 
 
-def test_arguments_are_always_an_object_and_follow_the_schema_unless_strict_is_false():
+def test_arguments_follow_the_schema_unless_strict_is_false():
     properties = {
         "properties": {"city": {"type": "string"}},
         "required": ["city"],
@@ -291,10 +301,9 @@ def test_allowed_tools_that_cannot_be_read_are_refused(choice: object, named: st
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("choice", ["required", "auto"])
 @pytest.mark.parametrize("format", TOOL_FORMATS)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_a_grammar_lets_through_is_read_as_calls(
-    format: str, choice: str, seed: int
-):
+def test_grammar_output_is_read_as_calls(format: str, choice: str, seed: int):
     """A random walk through the allowed tokens, from the beginning of a call where none
     is required.
     """

@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foreword.registry import TOOL_FORMATS
@@ -143,6 +143,7 @@ def test_an_output_is_read_the_same_in_random_pieces(output: Output, places: lis
 
 
 @pytest.mark.parametrize("format", TOOL_FORMATS)
+@settings(max_examples=25)
 @given(text=texts, places=st.lists(st.integers(0), max_size=6), opened=st.booleans())
 @example('<tool_call>{"name": "get", "arguments": {"a" 1}}</tool_call>', [5], False)
 @example('[TOOL_CALLS][{"name": "get", "arguments": {}}, {"name', [], True)
@@ -182,7 +183,7 @@ def test_arguments_that_break_off_are_incomplete():
     assert content(events) == ""
 
 
-def test_arguments_that_are_no_json_end_the_call_and_go_on_as_text():
+def test_invalid_arguments_end_the_call():
     events = parsed(
         "hermes", ['<tool_call>{"name": "get", "arguments": {"a": 1] </tool_call> Hi']
     )
@@ -191,7 +192,7 @@ def test_arguments_that_are_no_json_end_the_call_and_go_on_as_text():
     assert content(events) == "] </tool_call> Hi"
 
 
-def test_the_rest_of_a_frame_that_breaks_off_is_no_content():
+def test_rest_of_a_cut_frame_is_no_content():
     for text, rest in (
         ('<tool_call>{"name": "get", "arguments": {}}\n</tool', ""),
         ('<tool_call>{"name": "get", "arguments": {} ', ""),
@@ -218,7 +219,7 @@ def test_a_call_after_a_broken_one_is_read():
         assert completed(events)[-1]
 
 
-def test_text_is_held_back_only_while_it_may_begin_a_tag():
+def test_text_that_may_begin_a_tag_is_held_back():
     reading = parser("hermes")
     seen = [
         (piece, [event.text for event in reading.push(piece)])

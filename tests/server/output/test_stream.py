@@ -14,7 +14,7 @@ from outputs import FUNCTIONS, raw
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "tool-calls.md"
 
 
-def test_the_page_runs_and_its_events_are_the_text_of_plain_decoding():
+def test_the_page_runs_as_plain_decoding():
     page = PAGE.read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     names: dict = {}

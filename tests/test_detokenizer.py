@@ -1,4 +1,4 @@
-"""The law of the reader: pushes and finish together are the decoded text, cut at the
+"""The detokenizer: pushes and finish together are the decoded text, cut at the
 first stop string.
 """
 
@@ -180,7 +180,7 @@ def cases(
 
 @settings(max_examples=300, deadline=None)
 @given(cases())
-def test_pushes_and_finish_are_the_decoded_text_cut_at_the_first_stop_string(
+def test_pieces_join_to_the_text_up_to_the_stop_string(
     case,
 ) -> None:
     tokenizer, tokens, skip, stop = case
@@ -192,7 +192,7 @@ def test_pushes_and_finish_are_the_decoded_text_cut_at_the_first_stop_string(
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_what_is_shown_before_the_end_is_never_taken_back(case) -> None:
+def test_shown_text_is_never_taken_back(case) -> None:
     tokenizer, tokens, skip, stop = case
     reader, shown = Detokenizer(tokenizer, [], stop, skip), ""
     for done, token in enumerate(tokens, 1):
@@ -223,7 +223,7 @@ def test_output_follows_the_prompt_as_in_the_decode_of_both(
 @pytest.mark.parametrize(
     "name", [name for name, tokenizer in TOKENIZERS.items() if tokenizer.is_fast]
 )
-def test_pieces_of_valid_text_come_as_early_as_from_decode_stream(name: str) -> None:
+def test_pieces_come_as_early_as_from_decode_stream(name: str) -> None:
     tokenizer = TOKENIZERS[name]
     tokens = tokenizer.encode(" ".join(SENTENCES), add_special_tokens=False)
     reader, stream = (
@@ -280,7 +280,7 @@ def test_the_space_between_prompt_and_output_stays() -> None:
     )
 
 
-def test_a_prompt_that_ends_inside_a_character_leaves_the_output_alone() -> None:
+def test_prompt_that_ends_inside_a_character() -> None:
     tokens = BYTE_LEVEL.encode("😀")
     text, _ = read(
         Detokenizer(BYTE_LEVEL, tokens[:-1], (), True),
@@ -309,7 +309,7 @@ def test_text_ends_before_the_stop_string_that_is_completed_first(
     assert stopped == (shown != "one stop two three")
 
 
-def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
+def test_begun_stop_string_is_held_back() -> None:
     letters = [BYTE_LEVEL.encode(letter)[0] for letter in "aababac"]
     reader = Detokenizer(BYTE_LEVEL, [], ("abac",), True)
     assert [reader.push(token) for token in letters] == [

@@ -1,4 +1,4 @@
-"""What came true is learned, kind by kind, and fades."""
+"""Estimates learn from what is accepted, kind by kind, and fade."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from foreword.estimators import MEMORY, STEADINESS, AcceptanceEstimate, Calibrat
 from foreword.types import Draft, DraftTree, Verdict
 
 
-def test_before_anything_is_known_the_prior_is_believed() -> None:
+def test_prior_is_used_without_observations() -> None:
     assert AcceptanceEstimate().probability("kind", 0.3) == pytest.approx(0.3)
 
 
-def test_a_rate_is_learned_and_others_are_left_alone() -> None:
-    trust = AcceptanceEstimate()
+def test_kinds_are_learned_apart() -> None:
+    estimate = AcceptanceEstimate()
     for turn in range(2000):
-        trust.learn("often", turn % 4 != 0)
-    assert trust.probability("often", 0.1) == pytest.approx(0.75, abs=0.05)
-    assert trust.probability("other", 0.1) == pytest.approx(0.1)
+        estimate.learn("often", turn % 4 != 0)
+    assert estimate.probability("often", 0.1) == pytest.approx(0.75, abs=0.05)
+    assert estimate.probability("other", 0.1) == pytest.approx(0.1)
 
 
 def test_the_past_fades() -> None:
-    trust = AcceptanceEstimate()
+    estimate = AcceptanceEstimate()
     for right in [True] * 500 + [False] * 500:
-        trust.learn("kind", right)
-    assert trust.probability("kind", 0.5) < 0.05
+        estimate.learn("kind", right)
+    assert estimate.probability("kind", 0.5) < 0.05
 
 
-def test_chances_are_never_certain() -> None:
-    trust = AcceptanceEstimate()
+def test_probabilities_are_never_certain() -> None:
+    estimate = AcceptanceEstimate()
     for _ in range(10_000):
-        trust.learn("always", True)
-        trust.learn("never", False)
+        estimate.learn("always", True)
+        estimate.learn("never", False)
     held = 1 / (1 - MEMORY)
-    assert trust.probability("always", 0.5) == pytest.approx(
+    assert estimate.probability("always", 0.5) == pytest.approx(
         (held + STEADINESS / 2) / (held + STEADINESS)
     )
-    assert 0 < trust.probability("never", 0.5) < trust.probability("always", 0.5) < 1
+    assert (
+        0 < estimate.probability("never", 0.5) < estimate.probability("always", 0.5) < 1
+    )
 
 
-def test_what_was_said_is_read_from_the_path() -> None:
+def test_verdict_gives_the_emitted_tokens() -> None:
     trees = [
         DraftTree([10, 11, 12], [-1, -1, 1], [0.5, 0.4, 0.3]),
         DraftTree([20], [-1], [0.5]),
@@ -51,7 +53,7 @@ def test_what_was_said_is_read_from_the_path() -> None:
     assert verdict.said(Draft(trees)) == [[11, 12, 13], [21], [30]]
 
 
-def test_what_promises_are_worth_is_learned_and_fades() -> None:
+def test_calibration_is_learned_within_its_bounds() -> None:
     earned = CalibrationRatio()
     assert earned.share == 1
     for came, share in ((1, 0.5), (2, 1.0), (0, 0.2), (5, 1.2)):

@@ -15,7 +15,7 @@ from foreword.files import atomic_file, atomic_folder, check_creatable, check_wr
 from foreword.train import checkpoint
 
 
-def test_it_has_its_name_when_it_is_complete(tmp_path):
+def test_folder_appears_when_complete(tmp_path):
     with atomic_folder(tmp_path / "shelf" / "book") as begun:
         (begun / "chapter").mkdir()
         (begun / "chapter" / "page").write_text("words")
@@ -24,7 +24,7 @@ def test_it_has_its_name_when_it_is_complete(tmp_path):
     assert [path.name for path in (tmp_path / "shelf").iterdir()] == ["book"]
 
 
-def test_whoever_may_read_other_folders_may_read_it(tmp_path):
+def test_folder_has_the_usual_permissions(tmp_path):
     with atomic_folder(tmp_path / "book"):
         (tmp_path / "usual").mkdir()
     assert (tmp_path / "book").stat().st_mode == (tmp_path / "usual").stat().st_mode
@@ -67,7 +67,7 @@ def test_what_came_meanwhile_stays(tmp_path):
 
 @pytest.fixture
 def places(tmp_path):
-    """A folder, a file, and a folder in which nobody may write; a file that may be
+    """A folder, a file, and a folder that is closed to writing; a file that may be
     written is in it.
     """
     (tmp_path / "folder").mkdir()
@@ -84,7 +84,7 @@ def guarded(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["new", "file", "folder/new", "closed/log"])
-def test_a_file_that_can_be_written_is_left_as_it_is(places, guarded, name):
+def test_check_writable_changes_nothing(places, guarded, name):
     before = sorted(places.rglob("*"))
     check_writable(places / name)
     assert sorted(places.rglob("*")) == before
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_made_is_refused(places, guarded, name):
         check_creatable(places / name)
 
 
-def test_a_folder_that_cannot_appear_is_refused_before_it_is_filled(places):
+def test_folder_is_refused_before_it_is_filled(places):
     with (
         pytest.raises(InvalidRequest, match="cannot create"),
         atomic_folder(places / "file" / "new"),
@@ -157,9 +157,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(
-    tmp_path, little_room, write
-):
+def test_full_disk_keeps_the_old_file(tmp_path, little_room, write):
     def fill() -> None:
         with atomic_folder(tmp_path / "book") as begun:
             write(begun / "page")
@@ -175,7 +173,7 @@ def test_full_disk_is_an_error_of_ours_and_what_was_there_stays(
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
 
 
-def test_odds_of_acceptance_on_a_full_disk_are_an_error_of_ours(tmp_path, little_room):
+def test_full_disk_stops_saving_the_acceptance_model(tmp_path, little_room):
     odds = LogisticModel((0.0,), (1.0,), (0.0, 0.0))
     with pytest.raises(
         DiskError,
@@ -197,7 +195,7 @@ def test_other_errors_are_left_as_they_are(tmp_path):
         begun.write_text("words")
 
 
-def test_files_may_be_read_by_whoever_may_read_new_ones(tmp_path):
+def test_files_have_the_usual_permissions(tmp_path):
     with atomic_folder(tmp_path / "book") as begun:
         save_file({"x": torch.zeros(4)}, begun / "model.safetensors")
         (begun / "program").write_text("words")
