@@ -21,7 +21,7 @@ def text(count: int) -> list[int]:
 
 @pytest.mark.parametrize("right", [0, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
+def test_round_takes_a_forward_per_block(name, right):
     model = tiny_models.build(name)
     shapes: list[int] = []
     model.register_forward_pre_hook(
@@ -53,7 +53,7 @@ def test_a_round_takes_a_forward_for_every_block_that_it_touches(name, right):
         past, pending = begun + right, 1
 
 
-def test_a_long_prompt_is_read_as_it_comes_and_in_the_same_blocks_however_it_comes():
+def test_long_prompt_is_read_in_fixed_blocks():
     model = tiny_models.build("qwen3.5")
     words, shapes, found = text(2 * PROMPT + 70), [], []
     model.register_forward_pre_hook(

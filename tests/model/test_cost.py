@@ -1,5 +1,5 @@
-"""The table of costs: what it says between its entries, and that it is measured once
-for a machine and a model.
+"""The table of costs: its values between entries; it is measured once for a machine and
+a model.
 """
 
 import json
@@ -65,7 +65,7 @@ def test_one_entry_stands_for_all():
 @pytest.mark.parametrize(
     "table", [{}, {0: 1.0}, {1: -1.0}, {1: 0.0}, {1: float("nan")}, {1: float("inf")}]
 )
-def test_numbers_that_no_clock_says_are_refused(table):
+def test_impossible_seconds_are_refused(table):
     with pytest.raises(ValueError, match="finite seconds"):
         Cost(table, context=0)
 
@@ -78,11 +78,11 @@ def test_more_rows_never_cost_less_in_what_is_measured(model):
     assert min(found.seconds.values()) > 0
 
 
-def test_no_time_is_enough_for_one_width(model):
+def test_no_time_is_enough_for_one_row(model):
     assert list(measured(model, seconds=0.0).seconds) == [1]
 
 
-def test_where_one_row_is_slow_only_wide_forwards_are_measured_beside_it(model):
+def test_slow_model_is_measured_at_one_and_many_rows(model):
     # 256 rows do not fit in its context
     assert list(measured(model, seconds=1e-6).seconds) == [1, 64]
 
@@ -135,40 +135,41 @@ def test_another_number_of_threads_is_another_machine(model, cache, monkeypatch)
     assert len(list(cache.glob("*.json"))) == 2
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda held: "",
-        lambda held: "[]",
-        lambda held: json.dumps(held)[:-20],
-        lambda held: json.dumps(held | {"key": {}}),
-        lambda held: json.dumps(held | {"seconds": {"1": -3}}),
-        lambda held: json.dumps(held | {"seconds": [1, 2]}),
-        lambda held: json.dumps(held | {"seconds": {"1": 10**400}}),
-        lambda held: "[" * 100_000,
-        lambda held: "\0" * 500,
-        lambda held: json.dumps(held | {"surprise": 1}),
-        lambda held: json.dumps(
-            {name: held[name] for name in held if name != "context"}
-        ),
-    ],
-)
-def test_a_file_that_is_damaged_or_foreign_is_measured_again(model, tmp_path, damage):
+DAMAGES = {
+    "empty": lambda held: "",
+    "a list": lambda held: "[]",
+    "cut": lambda held: json.dumps(held)[:-20],
+    "another key": lambda held: json.dumps(held | {"key": {}}),
+    "negative": lambda held: json.dumps(held | {"seconds": {"1": -3}}),
+    "no table": lambda held: json.dumps(held | {"seconds": [1, 2]}),
+    "too large": lambda held: json.dumps(held | {"seconds": {"1": 10**400}}),
+    "too deep": lambda held: "[" * 100_000,
+    "zeros": lambda held: "\0" * 500,
+    "a field more": lambda held: json.dumps(held | {"surprise": 1}),
+    "a field less": lambda held: json.dumps(
+        {name: held[name] for name in held if name != "context"}
+    ),
+}
+
+
+def test_damaged_or_foreign_file_is_measured_again(model, tmp_path):
     first = known(model, {}, tmp_path)
     (file,) = tmp_path.iterdir()
     whole = json.loads(file.read_text())
-    file.write_text(damage(whole))
     backend = timed(model)
-    again = known(model, {}, tmp_path)
-    assert backend.reads > 0
-    assert sorted(again.seconds) == sorted(first.seconds)
-    assert json.loads(file.read_text()).keys() == whole.keys()
+    for name, damage in DAMAGES.items():
+        file.write_text(damage(whole))
+        before = backend.reads
+        again = known(model, {}, tmp_path)
+        assert backend.reads - before > LOOK, name
+        assert sorted(again.seconds) == sorted(first.seconds), name
+        assert json.loads(file.read_text()).keys() == whole.keys(), name
 
 
 @pytest.mark.skipif(
     os.name != "posix", reason="needs a path below a file to be refused"
 )
-def test_a_folder_that_cannot_be_written_costs_a_measurement_only(model, tmp_path):
+def test_unwritable_folder_costs_a_measurement_only(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
     assert known(model, {}, tmp_path / "file" / "costs").seconds[1] > 0
 

@@ -1,5 +1,5 @@
-"""Kinds of model that C reads beside the Llamas of test_native.py, whose every promise
-is kept there.
+"""Kinds of model that C reads beside those of test_native.py: scores, bits and weights
+of each, on one load.
 """
 
 import copy
@@ -100,7 +100,7 @@ STRANGE: dict[str, Any] = {
         routed_scaling_factor=1.5,
         tie_word_embeddings=False,
     ),
-    "olmoe, trust as it is": OlmoeConfig(
+    "olmoe, weights not normalized": OlmoeConfig(
         **SIZES, **HEADS, num_experts=17, num_experts_per_tok=5
     ),
     "granite, experts": GraniteMoeConfig(
@@ -238,7 +238,7 @@ STRANGE: dict[str, Any] = {
         ),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
-    "a llama whose config names a window that nobody heeds": LlamaConfig(
+    "a llama whose config names a window that it does not use": LlamaConfig(
         **SIZES, **HEADS, sliding_window=20
     ),
     "gpt2, tied": GPT2Config(
@@ -267,12 +267,12 @@ NAMES = [
     *STRANGE,
 ]
 PARENTS = [-1, 0, 1, -1, 3, 3, 5]
-LENGTH = 100
+LENGTH = 64
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def models(request):
-    """A model in bfloat16 for the driver, and the same weights in float32 as
+    """A model in bfloat16 for the backend, and the same weights in float32 as
     the truth.
     """
     name = request.param
@@ -288,10 +288,18 @@ def text():
     ).tolist()
 
 
-def test_scores_are_those_of_the_model_up_to_bfloat16(models, registers, text):
+def test_kind_keeps_every_promise(models, registers, text):
     assert refused(models[0]) is None
     backend = drive(models[0])
-    backend.open(1, 2 * LENGTH)
+    for name in (1, 2, 3):
+        backend.open(name, 2 * LENGTH)
+    check_scores(models, backend, text)
+    check_bits(backend, text)
+    check_weights(models[0], backend, text)
+
+
+def check_scores(models, backend, text: list[int]) -> None:
+    """They are those of the model up to rounding in bfloat16."""
     found = torch.cat(
         [
             backend.read([Read(1, 0, text[:23], keep=23)]),
@@ -303,11 +311,11 @@ def test_scores_are_those_of_the_model_up_to_bfloat16(models, registers, text):
     assert ours < 0.05
 
 
-def test_a_row_s_bits_are_its_own(models, registers, text):
-    """Alone, among others, in company of another text, and as a node of a tree."""
-    backend, more = drive(models[0]), text[50 : 50 + len(PARENTS)]
-    for name in (1, 2, 3):
-        backend.open(name, 2 * LENGTH)
+def check_bits(backend, text: list[int]) -> None:
+    """A row's are its own: alone, among others, beside another text, and as a node of a
+    tree.
+    """
+    more = text[50 : 50 + len(PARENTS)]
     backend.read([Read(1, 0, text[:50], keep=0)])
     alone = torch.cat(
         [
@@ -325,10 +333,11 @@ def test_a_row_s_bits_are_its_own(models, registers, text):
     assert torch.equal(tree[[3, 5, 6]], branch)
 
 
-def test_it_is_held_once_and_gets_its_weights_back(models, text):
-    model = copy.deepcopy(models[0])
+def check_weights(source, kept, text: list[int]) -> None:
+    """An owned model is held once, and gets its weights back."""
+    model = copy.deepcopy(source)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    backend, kept = drive(model, owned=True), drive(models[0])
+    backend = drive(model, owned=True)
     parts = [
         part
         for layer in layers_of(model)
@@ -337,7 +346,6 @@ def test_it_is_held_once_and_gets_its_weights_back(models, text):
     ]
     assert {part.weight.numel() for part in [*parts, lm_head(model)]} == {0}
     backend.open(1, LENGTH)
-    kept.open(1, LENGTH)
     assert torch.equal(
         backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)])
     )

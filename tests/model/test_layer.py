@@ -21,7 +21,7 @@ def attend(number, query, key, value):
     return value.repeat_interleave(query.shape[1] // value.shape[1], 1).to(query.dtype)
 
 
-def test_norms_are_computed_in_the_numbers_of_their_weights_under_autocast():
+def test_norms_keep_their_dtype_under_autocast():
     """In others torch warns, which is an error here, and leaves its fused norm."""
     torch.manual_seed(0)
     config = sizes(SIZES, "here")

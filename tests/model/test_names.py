@@ -81,11 +81,11 @@ def test_their_usual_kinds_are_not(kind):
 
 
 class Adapted(torch.nn.Linear):
-    """As whoever fine-tunes a model may put in place of a layer."""
+    """A layer that fine-tuning puts in place of another."""
 
 
 @pytest.mark.parametrize("how", ["replaced", "hooked", "overruled"])
-def test_layers_that_somebody_changed_are_not_read_past_him(how):
+def test_changed_layers_are_refused(how):
     model = tiny_models.build("llama").to(torch.bfloat16)
     mlp = model.model.layers[0].mlp
     if how == "replaced":
@@ -100,7 +100,7 @@ def test_layers_that_somebody_changed_are_not_read_past_him(how):
 
 
 @pytest.mark.parametrize("kind", ["gpt-neox", "cohere", "glm4"])
-def test_every_output_has_one_place_in_the_order_of_the_c_side(kind):
+def test_each_output_has_one_place_in_c(kind):
     layer = layers_of(tiny_models.build(kind))[0]
     order = architectures.order(layer)
     assert order is not None

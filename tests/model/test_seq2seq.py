@@ -138,7 +138,7 @@ def test_another_encoder_of_sound_than_whisper_is_refused(tmp_path):
         Model(model)
 
 
-def test_a_reader_of_configs_that_wants_a_decoder_gets_none_other(folder):
+def test_config_of_an_encoder_decoder_is_refused(folder):
     with pytest.raises(
         ModelError, match=r"it is an encoder-decoder\. Use a decoder-only model"
     ):
@@ -214,6 +214,7 @@ def test_a_cost_is_measured_within_a_short_context():
     assert measured(llm().target).seconds[1] > 0
 
 
+@cache
 def multilingual() -> LLM:
     """A model whose settings name no language, and a tokenizer with two."""
     model = tiny_seq2seq.build("m2m100")
@@ -261,4 +262,6 @@ def test_a_language_that_is_none_of_the_model_is_refused():
     with pytest.raises(
         InvalidRequest, match=r"language='fr': .* is no encoder-decoder"
     ):
-        LLM(starter.target()).generate("One two.", SamplingParams(language="fr"))
+        LLM(starter.draft(), method="none").generate(
+            "One two.", SamplingParams(language="fr")
+        )

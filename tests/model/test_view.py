@@ -1,6 +1,4 @@
-"""Views of a model: halves of layers left out, weights in fewer bits, and that the
-target does not notice.
-"""
+"""Views of a model: sublayers left out, weights in fewer bits; the target is unchanged."""
 
 import pytest
 import torch
@@ -53,16 +51,15 @@ def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.T
     header = forward.Grouped.from_buffer_copy(codes[:128].numpy().tobytes())
     levels, groups = torch.tensor(list(header.level)), depth // header.group
     weight = torch.zeros(outputs, depth)
-    for number, strip in enumerate(codes[128:].reshape(outputs // 16, groups, -1)):
-        scales = strip[:, :32].contiguous().view(torch.bfloat16).float()
-        # load of 8 depths, output, byte
-        numbers = strip[:, 32:].reshape(groups, -1, 16, 4).int()
-        for k in range(depth):
-            group, place = divmod(k, header.group)
-            code = (
-                numbers[group, place // 8, :, place % 4] >> (4 * (place % 8 // 4)) & 15
-            )
-            weight[number * 16 : number * 16 + 16, k] = levels[code] * scales[group]
+    strips = codes[128:].reshape(outputs // 16, groups, -1)
+    scales = strips[..., :32].contiguous().view(torch.bfloat16).float()
+    # strip, group, load of 8 depths, output, byte
+    numbers = strips[..., 32:].reshape(len(strips), groups, -1, 16, 4).int()
+    for k in range(depth):
+        group, place = divmod(k, header.group)
+        byte = numbers[:, group, place // 8, :, place % 4]
+        code = byte >> (4 * (place % 8 // 4)) & 15
+        weight[:, k] = (levels[code] * scales[:, group]).flatten()
     return weight
 
 
@@ -138,9 +135,7 @@ def built(name):
 
 @native
 @pytest.mark.parametrize("bits", [4, 8])
-def test_the_bits_of_a_row_do_not_depend_on_its_company_when_weights_are_coded(
-    base, bits
-):
+def test_bits_of_a_row_do_not_depend_on_the_batch(base, bits):
     backend = NativeView(base, SOME, bits, shares=False)
     backend.open(1, 100)
     backend.open(2, 100)
@@ -162,7 +157,7 @@ def test_the_bits_of_a_row_do_not_depend_on_its_company_when_weights_are_coded(
 
 @native
 @pytest.mark.parametrize("bits", [4, 8])
-def test_a_product_is_that_of_the_weights_its_codes_stand_for(bits):
+def test_product_is_that_of_the_decoded_weights(bits):
     """The head alone: every half of every layer is left out."""
     model, tokens = target("bfloat16"), text(9)
     layers = range(model.hf.config.num_hidden_layers)
@@ -193,7 +188,7 @@ def test_a_product_is_that_of_the_weights_its_codes_stand_for(bits):
         ),
     ],
 )
-def test_fewer_bits_say_nearly_the_same(name, limits):
+def test_scores_in_fewer_bits_are_near(name, limits):
     """Random weights are larger, and what they say is further off."""
     tokens = [token % tiny_models.VOCAB for token in text()]
     model = (
@@ -255,7 +250,7 @@ def test_both_kinds_of_view_leave_out_the_same():
     "skip",
     [LayerSkip(frozenset({0}), frozenset()), LayerSkip(frozenset(), frozenset({0}))],
 )
-def test_a_layer_whose_halves_read_the_same_rows_can_do_without_either(skip):
+def test_parallel_layer_can_skip_either_half(skip):
     said = []
     for dtype, backend in ((torch.float32, "pool"), (torch.bfloat16, "native")):
         made = view(
@@ -267,7 +262,7 @@ def test_a_layer_whose_halves_read_the_same_rows_can_do_without_either(skip):
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=native)])
-def test_the_target_does_not_notice_what_is_written_after_its_text(dtype):
+def test_target_ignores_what_is_written_after_its_text(dtype):
     """Nor that the pool grows under both."""
     model, tokens = target(dtype), text()
     made = view(model, skip=SOME, spare=64)
@@ -303,7 +298,7 @@ def test_a_view_that_shares_needs_no_reading_of_its_own():
     model.close(-5)
 
 
-def test_a_layer_gets_back_the_forward_that_its_owner_gave_it():
+def test_layer_gets_its_own_forward_back():
     model = target("float32")
     attention = model.hf.model.layers[1].self_attn
     own = attention.forward
@@ -331,7 +326,7 @@ def test_what_cannot_be_viewed_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
-def test_a_model_that_cannot_leave_out_halves_is_told_why():
+def test_model_that_cannot_skip_is_refused():
     with pytest.raises(
         InvalidRequest, match=r"cannot skip sublayers of .*: only backends.*not pool: "
     ):

@@ -1,5 +1,5 @@
-"""Weights taken out of a driven model and put into it, however it is driven; and the
-checkpoint that is written.
+"""Weights taken out of a model and put into it, on every backend; and the checkpoint
+that is written.
 """
 
 import copy
@@ -62,29 +62,29 @@ def read(model: Model, id: int = 1):
         model.close(id)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), CASES)
-def test_a_copy_has_the_weights_of_the_model(kind, dtype):
-    hf = built(kind, dtype)
-    truth = {name: weight.float().clone() for name, weight in hf.state_dict().items()}
+def check_copy(model: Model, wanted: dict[str, torch.Tensor]) -> None:
+    """A copy has the weights of the model, and can be trained."""
     before = torch.get_rng_state()
-    made = copied(Model(hf))
+    made = copied(model)
     assert torch.equal(torch.get_rng_state(), before)
-    assert made.state_dict().keys() == truth.keys()
+    assert made.state_dict().keys() == wanted.keys()
     for name, weight in made.state_dict().items():
         assert weight.dtype == torch.float32
-        assert torch.equal(weight, truth[name]), name
+        assert torch.equal(weight, wanted[name].float()), name
     assert all(parameter.requires_grad for parameter in made.parameters())
 
 
 @pytest.mark.parametrize(("kind", "dtype"), CASES)
-def test_a_model_reads_with_the_weights_that_were_put_into_it(kind, dtype):
-    other = built(kind, dtype)
+def test_model_reads_with_the_weights_put_into_it(kind, dtype):
+    other, hf = built(kind, dtype), built(kind, dtype)
+    first = {name: weight.clone() for name, weight in hf.state_dict().items()}
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
     new = copy.deepcopy(other).float()
     wanted = read(Model(other))
-    model = Model(built(kind, dtype))
+    model = Model(hf)
+    check_copy(model, first)
     was = read(model)
     addresses = [held.data_ptr() for held in getattr(model.backend, "_held", ())]
     replace(model, new)
@@ -93,17 +93,15 @@ def test_a_model_reads_with_the_weights_that_were_put_into_it(kind, dtype):
     assert [
         held.data_ptr() for held in getattr(model.backend, "_held", ())
     ] == addresses
-    again = copied(model).state_dict()
-    assert all(
-        torch.equal(again[name], weight.to(dtype).float())
-        for name, weight in new.state_dict().items()
+    check_copy(
+        model, {name: weight.to(dtype) for name, weight in new.state_dict().items()}
     )
 
 
 @pytest.mark.skipif(
     isinstance(library(), str), reason=f"no native kernel here: {library()}"
 )
-def test_the_family_is_driven_natively_where_that_is_tried():
+def test_bundled_model_is_native():
     assert Model(built("family", torch.bfloat16)).capability.backend == "native"
 
 

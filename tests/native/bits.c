@@ -1,4 +1,4 @@
-/* What test_bits.py compiles for each kind of processor: everything that promises equal bits on all of them, from the same
+/* What test_simd.py compiles for each kind of processor: everything that promises equal bits on all of them, from the same
  * numbers, many of which lie at exact halves of a step. Says a line for each: its name, and a hash of its results.
  */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-"""What is read to know how fast memory is: all of it, whoever reads."""
+"""All of the memory is read when its speed is measured, in C or by torch."""
 
 import numpy as np
 import pytest

@@ -1,9 +1,10 @@
-"""With no compiler, or one that fails, there is a reason and the numbers stay; each
-case in a process of its own.
+"""With no compiler, or one that fails, there is a reason, and torch computes the same
+numbers.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,79 +40,90 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-def found(tmp_path: Path, compiler: str, flags: str = "") -> dict:
-    """What a fresh process finds with this compiler and an empty cache."""
+def test_without_a_compiler_torch_computes(tmp_path):
+    """In a new process, as the libraries of this one are loaded already."""
     own = {
-        "CC": compiler,
-        "FOREWORD_CFLAGS": flags,
+        "CC": "/nonexistent",
+        "FOREWORD_CFLAGS": "",
         "XDG_CACHE_HOME": str(tmp_path),
         "PYTHONPATH": str(SOURCE),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-c", PROGRAM]
-    told = subprocess.run(
-        command,
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
         env=os.environ | own,
         capture_output=True,
         text=True,
         check=True,
         timeout=120,
     )
-    return json.loads(told.stdout)
+    found = json.loads(done.stdout)
+    assert "no C compiler '/nonexistent'" in found["reason"]
+    assert (found["compiled"], found["same"], found["close"]) == (False, True, True)
 
 
-@pytest.mark.parametrize(
-    ("compiler", "said"),
-    [
-        ("/nonexistent", "no C compiler '/nonexistent'"),
-        ("/nonexistent -m64", "no C compiler '/nonexistent'"),
-        ("cc 'half", 'CC holds "cc \'half"'),
-        ("false", "false could not compile sampling.c"),
-    ],
-)
-def test_without_a_compiler_the_reason_is_known_and_torch_takes_over(
-    tmp_path, compiler, said
+@needs_compiler
+@pytest.mark.parametrize("command", ["env cc -DUNUSED='two words'", "  "])
+def test_compiler_may_be_several_words_or_none(tmp_path, compile_with, command):
+    assert compile_with(tmp_path, CC=command) == ([True, True], None, [])
+    files = (tmp_path / "foreword").iterdir()
+    assert [file.suffix for file in files] == [".so", ".so"]
+
+
+REASONS = [
+    (
+        "/nonexistent",
+        "",
+        "there is no C compiler '/nonexistent', which the variable CC names",
+    ),
+    ("/nonexistent -m64", "", "there is no C compiler '/nonexistent'"),
+    ("cc 'half", "", 'the variable CC holds "cc \'half"'),
+    ("false", "", "false could not compile sampling.c: "),
+    (
+        "cc --no-such-option",
+        "",
+        "cc --no-such-option could not compile sampling.c: .*no-such-option",
+    ),
+    (
+        "cc",
+        "-DUNUSED='two words' -include no/such/file.h",
+        (
+            "cc '-DUNUSED=two words' -include no/such/file.h could not compile "
+            "sampling.c: .*no/such/file.h"
+        ),
+    ),
+    ("cc", "'half", 'the variable FOREWORD_CFLAGS holds "\'half"'),
+]
+"""Compiler, flags, and what the reason begins with."""
+
+
+@needs_compiler
+@pytest.mark.parametrize(("command", "flags", "why"), REASONS)
+def test_failing_compiler_is_warned_of_once(
+    tmp_path, compile_with, command, flags, why
 ):
-    told = found(tmp_path, compiler)
-    assert said in told["reason"]
-    assert (told["compiled"], told["same"], told["close"]) == (False, True, True)
+    got = compile_with(tmp_path, CC=command, FOREWORD_CFLAGS=flags)
+    (warning,) = got.warnings
+    assert got.libraries == [False, False]
+    assert re.match(why, got.reason)
+    assert re.search(why, warning)
+    assert "PyTorch" in warning
 
 
 @needs_compiler
-@pytest.mark.parametrize("compiler", ["cc", "env cc -DUNUSED='two words'", "  "])
-def test_a_compiler_may_be_several_words(tmp_path, compiler):
-    assert found(tmp_path, compiler) == {
-        "reason": None,
-        "compiled": True,
-        "same": True,
-        "close": True,
-    }
-    assert [file.suffix for file in (tmp_path / "foreword").iterdir()] == [".so"]
-
-
-@needs_compiler
-def test_what_a_compiler_says_is_the_reason(tmp_path):
-    told = found(tmp_path, "cc --no-such-option")
-    assert "cc --no-such-option could not compile sampling.c: " in told["reason"]
-    assert "no-such-option" in told["reason"].partition(": ")[2]
-
-
-@needs_compiler
-def test_flags_of_ones_own_are_used_and_named(tmp_path):
-    told = found(tmp_path, "cc", "-DUNUSED='two words' -include no/such/file.h")
-    assert (
-        "cc '-DUNUSED=two words' -include no/such/file.h could not compile sampling.c: "
-        in told["reason"]
+def test_last_line_of_a_failing_compiler_is_the_reason(tmp_path, compile_with):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        "#!/bin/sh\necho 'a word before' >&2\necho 'the disk is on fire' >&2\nexit 1\n"
     )
-    assert "no/such/file.h" in told["reason"].partition(": ")[2]
-    assert found(tmp_path, "cc", "'half")["reason"].startswith(
-        'the variable FOREWORD_CFLAGS holds "\'half"'
-    )
-    assert found(tmp_path, "cc", "-O1")["compiled"]
+    compiler.chmod(0o755)
+    (warning,) = compile_with(tmp_path, CC=str(compiler)).warnings
+    assert "the disk is on fire" in warning
+    assert "a word before" not in warning
 
 
 @needs_compiler
-def test_a_compiler_that_takes_too_long_is_said_to(tmp_path, monkeypatch):
+def test_slow_compiler_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "SECONDS", 1e-3)
     monkeypatch.setattr(compiler, "_warned", set())
@@ -124,7 +136,7 @@ def test_a_compiler_that_takes_too_long_is_said_to(tmp_path, monkeypatch):
     sys.platform != "linux" or not torch.backends.openmp.is_available(),
     reason="torch has no OpenMP",
 )
-def test_torch_is_kept_to_one_thread_here_and_nowhere_else():
+def test_only_this_thread_of_torch_is_limited():
     torch.set_num_threads(3)
     try:
         with one_thread():

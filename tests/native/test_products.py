@@ -2,6 +2,7 @@
 passes, panels, chunks, threads.
 """
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -42,23 +43,35 @@ def random(*shape: int) -> torch.Tensor:
 
 
 @native
-@pytest.mark.parametrize("outputs", OUTPUTS)
-def test_what_is_packed_is_there_again_when_unpacked(outputs):
-    weight = random(outputs, 96)
-    found = unpacked(packed(weight))
-    assert torch.equal(found[:outputs], weight)
-    assert len(found) == room(outputs)
-    assert not found[outputs:].any()
+def test_packed_weights_are_unpacked():
+    for outputs in OUTPUTS:
+        weight = random(outputs, 96)
+        found = unpacked(packed(weight))
+        assert torch.equal(found[:outputs], weight), outputs
+        assert len(found) == room(outputs), outputs
+        assert not found[outputs:].any(), outputs
+
+
+PAIRWISE = {
+    (outputs, DEPTHS[(row + column) % 3], 1 + column)
+    for row, outputs in enumerate(OUTPUTS)
+    for column in range(3)
+}
+"""A Latin square: each pair of outputs, depth and threads occurs once or more, and
+`make test-all` runs the other triples.
+"""
 
 
 @native
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("outputs", OUTPUTS)
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(
+    ("outputs", "depth", "threads"),
+    [
+        pytest.param(*case, marks=[] if case in PAIRWISE else pytest.mark.slow)
+        for case in product(OUTPUTS, DEPTHS, (1, 2, 3))
+    ],
+)
 @pytest.mark.usefixtures("registers")
-def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company(
-    outputs, depth, threads
-):
+def test_product_is_that_of_torch_whatever_rows_are_beside_it(outputs, depth, threads):
     weight, given = random(outputs, depth), random(max(ROWS), depth).float()
     held = packed(weight)
     lm_head = forward.Model(hidden=depth, vocab=outputs, head=held.data_ptr())
@@ -77,7 +90,7 @@ def test_a_product_is_that_of_torch_and_a_row_has_the_same_bits_in_every_company
 @native
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("registers")
-def test_more_rows_than_stay_near_go_through_the_panels_in_bands(threads):
+def test_many_rows_are_multiplied_in_bands(threads):
     """Of these 32 rows at a time, and two panels in a chunk."""
     weight, given = random(32 * 5 + 16, 8192), random(70, 8192).float()
     held = packed(weight)
@@ -95,7 +108,7 @@ def test_more_rows_than_stay_near_go_through_the_panels_in_bands(threads):
     )
 
 
-def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():
+def test_tensors_in_large_pages_do_not_overlap():
     pages = Pages()
     wanted = [
         torch.empty(shape, dtype=dtype)
@@ -113,7 +126,7 @@ def test_tensors_in_large_pages_do_not_overlap_and_begin_with_a_line():
     assert found[0].data_ptr() % LARGE == 0
 
 
-def test_what_is_larger_than_a_block_has_one_of_its_own():
+def test_large_tensor_has_a_block_of_its_own():
     pages = Pages()
     small = pages.empty((8,), torch.uint8).fill_(1)
     large = pages.empty((BLOCK + 1,), torch.uint8)
@@ -122,7 +135,7 @@ def test_what_is_larger_than_a_block_has_one_of_its_own():
     assert (int(large[-1]), int(small.sum())) == (7, 8)
 
 
-def test_memory_is_in_large_pages_where_the_system_has_them():
+def test_memory_is_in_large_pages():
     offered = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not offered.exists() or "[never]" in offered.read_text():
         pytest.skip("there are no large pages here")

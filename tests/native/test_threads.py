@@ -1,5 +1,5 @@
-"""Every chunk of a phase is done once, a thread's own share first, and whoever is late
-keeps nobody waiting.
+"""Every chunk of a phase is done once, a thread's own share first, and a late thread
+keeps no other waiting.
 """
 
 import shutil
@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("threads.c")
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_whoever_is_done_takes_from_the_shares_of_others(tmp_path: Path):
+def test_idle_thread_takes_from_the_shares_of_others(tmp_path: Path):
     """Of 7 chunks the shares are 0 to 2, 3 and 4, 5 and 6; of 4 they are 0
     and 1, 2, 3.
     """

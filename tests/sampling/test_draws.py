@@ -21,7 +21,7 @@ def draws(*, shared: bool) -> NoiseStreams:
     return NoiseStreams(VOCAB, shared=shared)
 
 
-def test_the_drafter_sees_the_noise_that_the_target_will_draw_with():
+def test_drafter_and_target_share_noise():
     one, keyed = sequence(), draws(shared=True)
     noise = keyed.verifying((one,), chosen([[5, 6]]), [[0, 1, 2]])
     assert not keyed.wants_probs
@@ -32,7 +32,7 @@ def test_the_drafter_sees_the_noise_that_the_target_will_draw_with():
         )
 
 
-def test_noise_belongs_to_a_position_of_the_text_however_it_was_reached():
+def test_noise_belongs_to_a_position_of_the_text():
     tree = Draft.padded(
         torch.tensor([[5, 6, 7]]),
         torch.tensor([[-1, -1, 1]]),
@@ -53,7 +53,7 @@ def test_noise_belongs_to_a_position_of_the_text_however_it_was_reached():
     assert torch.equal(ahead[3], later[0])
 
 
-def test_company_changes_nothing():
+def test_batch_changes_nothing():
     keyed, one, other, greedy = (
         draws(shared=True),
         sequence(),
@@ -65,7 +65,7 @@ def test_company_changes_nothing():
         (other, greedy, one), chosen([[1], [2], [5]]), [[0, 1]] * 3
     ).gumbel
     assert torch.equal(together[2], alone)
-    assert not together[1].any(), "a greedy sequence in mixed company is not disturbed"
+    assert not together[1].any(), "a greedy sequence in a mixed batch gets no noise"
 
 
 def test_a_greedy_sequence_needs_no_noise():
@@ -79,7 +79,7 @@ def test_a_greedy_sequence_needs_no_noise():
     )
 
 
-def test_without_sharing_the_drafters_noise_says_nothing_about_the_targets():
+def test_unshared_noise_is_independent_of_the_targets():
     keyed, one = draws(shared=False), sequence()
     assert keyed.wants_probs
     drafted = torch.stack(
@@ -96,7 +96,7 @@ def test_without_sharing_the_drafters_noise_says_nothing_about_the_targets():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_lanes_are_independent_draws_of_one_depth_unless_the_noise_is_shared(shared):
+def test_lanes_are_independent_unless_noise_is_shared(shared):
     keyed, one = NoiseStreams(5000, shared=shared, lists="independent"), sequence()
     first, second = keyed.drafting(one, 1), keyed.drafting(one, 1, lane=1)
     assert torch.equal(keyed.drafting(one, 1, lane=0), first)
@@ -115,7 +115,7 @@ def test_a_drafter_is_told_how_the_rule_wants_its_lists():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_round_is_new_noise_only_where_noise_may_not_be_met_again(shared):
+def test_round_has_new_noise_unless_shared(shared):
     keyed, one = draws(shared=shared), sequence()
     before = keyed.drafting(one, 1)
     one.rounds += 1

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -22,8 +22,8 @@ from foreword.sampling.noise import (
 
 ONES = 0xFFFFFFFF
 LEVEL = 1e-4
-"""Seeds are fixed, so a test either always passes or always fails; this is its chance
-of being unlucky.
+"""Seeds are fixed, so a test either always passes or always fails; this is its probability
+of failing without a fault.
 """
 
 
@@ -67,7 +67,7 @@ def test_gumbel_is_the_counter_it_says():
     assert drawn.item() == u
 
 
-def test_a_lane_is_counted_above_the_stream_and_lane_0_is_what_it_was():
+def test_lane_is_counted_above_the_stream():
     seed, position, token, lane = 2**62 + 5, 77, 1234, 2**28 - 1
     counter = tuple(
         torch.tensor(word)
@@ -86,7 +86,7 @@ def test_a_lane_is_counted_above_the_stream_and_lane_0_is_what_it_was():
     )
 
 
-def test_a_row_does_not_depend_on_its_company():
+def test_row_does_not_depend_on_the_batch():
     seeds, positions, rounds = [3, 2**63 - 1, 3, 8], [5, 0, 6, 2**31], [0, 1, 2, 3]
     together = gumbel(seeds, positions, 1001, rounds=rounds)
     drawn = uniform(
@@ -161,7 +161,7 @@ def test_the_independence_test_has_power():
     assert _dependence(base, mixed) < LEVEL
 
 
-def test_argmax_follows_the_law():
+def test_argmax_follows_the_distribution():
     distribution = torch.tensor(
         [0.4, 0.25, 0.15, 0.1, 0.06, 0.03, 0.009, 0.001], dtype=torch.float64
     )
@@ -188,17 +188,18 @@ reads = st.lists(
 )
 
 
+@settings(max_examples=20)  # of 40 rows each
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=12)
 )
-def test_tape_equals_gumbel_in_any_order(requests):
+def test_buffer_equals_gumbel_in_any_order(requests):
     tape = GumbelBuffer(5, VOCAB)
     for start, count in requests:
         expected = gumbel([5] * count, range(start, start + count), VOCAB)
         assert torch.equal(tape.rows(start, count), expected)
 
 
-def test_tape_makes_each_row_once_and_keeps_few():
+def test_buffer_makes_each_row_once_and_keeps_few():
     tape = GumbelBuffer(5, 8192)
     first = tape.rows(100, 3).data_ptr()
     assert tape.rows(101, 2).data_ptr() == first + 8192 * 4

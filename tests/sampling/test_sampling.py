@@ -118,17 +118,21 @@ CASES["everything"] = (
 )
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_each_parameter_means_what_it_means_in_transformers(name):
-    params, processors = CASES[name]
-    for seed, scale in enumerate((4.0, 1.0, 0.2)):
-        logits = _logits(scale=scale, seed=seed)
-        kept = logits.clone()
-        result = weights(logits, _sequence(**params), PATHS)
-        assert torch.equal(logits, kept)
-        torch.testing.assert_close(
-            result, _by_transformers(logits, PATHS, processors), rtol=1e-6, atol=1e-6
-        )
+def test_each_parameter_means_what_it_means_in_transformers():
+    for name, (params, processors) in CASES.items():
+        for seed, scale in enumerate((4.0, 1.0, 0.2)):
+            logits = _logits(scale=scale, seed=seed)
+            kept = logits.clone()
+            result = weights(logits, _sequence(**params), PATHS)
+            assert torch.equal(logits, kept), (name, scale)
+            expected = _by_transformers(logits, PATHS, processors)
+            torch.testing.assert_close(
+                result,
+                expected,
+                rtol=1e-6,
+                atol=1e-6,
+                msg=lambda text, case=(name, scale): f"{case}: {text}",
+            )
 
 
 def test_presence_and_frequency_count_the_output_only():
@@ -143,17 +147,21 @@ def test_presence_and_frequency_count_the_output_only():
         torch.testing.assert_close(result[row], expected)
 
 
-@pytest.mark.parametrize(
-    "params", [*(params for params, _ in CASES.values()), {"frequency_penalty": 0.3}]
-)
 @pytest.mark.parametrize("vocab", [1003, 8192, 8209])
-def test_a_row_does_not_depend_on_the_others(params, vocab):
+def test_row_does_not_depend_on_the_others(vocab):
+    for params in (
+        *(params for params, _ in CASES.values()),
+        {"frequency_penalty": 0.3},
+    ):
+        check_rows(params, vocab)
+
+
+def check_rows(params: dict, vocab: int) -> None:
     logits, sequence = _logits(vocab=vocab, scale=2.0), _sequence(**params)
     together = weights(logits, sequence, PATHS)
     for row, path in enumerate(PATHS):
-        assert torch.equal(
-            weights(logits[row : row + 1].clone(), sequence, [path])[0], together[row]
-        )
+        alone = weights(logits[row : row + 1].clone(), sequence, [path])[0]
+        assert torch.equal(alone, together[row]), (params, row)
     committed = Sequence(
         1,
         PROMPT + OUTPUT + PATHS[3],
@@ -162,10 +170,10 @@ def test_a_row_does_not_depend_on_the_others(params, vocab):
         seed=0,
         eos=sequence.eos,
     )
-    assert torch.equal(weights(logits[3:4], committed, [[]])[0], together[3])
+    assert torch.equal(weights(logits[3:4], committed, [[]])[0], together[3]), params
 
 
-def test_half_precision_comes_out_in_float32_and_neutral_parameters_cost_nothing():
+def test_weights_are_float32_and_neutral_parameters_copy_nothing():
     assert weights(_logits().bfloat16(), _sequence()).dtype == torch.float32
     logits = _logits()
     assert weights(logits, _sequence()) is logits
@@ -180,6 +188,9 @@ def test_temperature_zero_leaves_the_filters_out():
     )
     assert result.isfinite().all()
     assert draw(result, None).tolist() == [3] * len(PATHS)
+
+
+KINDS = ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"]
 
 
 def _adversarial(kind, rows=4, vocab=2500):
@@ -200,13 +211,11 @@ def _adversarial(kind, rows=4, vocab=2500):
     return logits
 
 
-@pytest.mark.parametrize("top_p", [1e-30, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9])
-@pytest.mark.parametrize(
-    "kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"]
-)
-def test_fast_top_p_equals_the_sorted_one(kind, top_p):
+@pytest.mark.parametrize("kind", KINDS)
+def test_fast_top_p_equals_the_sorted_one(kind):
     logits = _adversarial(kind)
-    assert torch.equal(quick_nucleus(logits, top_p), nucleus(logits, top_p))
+    for top_p in (1e-30, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9):
+        assert torch.equal(quick_nucleus(logits, top_p), nucleus(logits, top_p)), top_p
 
 
 @settings(max_examples=50, deadline=None)
@@ -225,46 +234,47 @@ def test_fast_top_p_equals_the_sorted_one_on_random_rows(
     assert torch.equal(quick_nucleus(logits, top_p, candidates), nucleus(logits, top_p))
 
 
-@pytest.mark.parametrize(
-    ("top_k", "compiled"), [(1, True), (20, True), (20, False), (256, True)]
-)
-@pytest.mark.parametrize(
-    "params",
-    [
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_candidates_have_the_distribution_of_all_tokens(kind, monkeypatch):
+    """Ties and rows with few tokens are filtered whole; some rows of a forward may be,
+    and others not.
+    """
+    every = (
         {},
         {"temperature": 0.7, "top_p": 0.9},
         {"top_p": 0.5, "min_p": 0.2, "temperature": 1.4},
-    ],
-)
-@pytest.mark.parametrize(
-    "kind", ["random", "flat", "ties", "bfloat16", "one hot", "few allowed", "mixed"]
-)
-def test_the_law_from_few_candidates_is_the_one_from_all_tokens(
-    kind, top_k, params, compiled, monkeypatch
-):
-    """Ties and rows with few tokens are looked at whole; some rows of a forward may be,
-    and others not.
-    """
-    if not compiled:
-        monkeypatch.setattr(sampling, "best", lambda *_: None)
-    logits, params = _adversarial(kind), SamplingParams(top_k=top_k, **params)
+    )
+    for params in every:
+        for top_k in (1, 20, 256):
+            check_candidates(kind, top_k, params)
+    monkeypatch.setattr(sampling, "best", lambda *_: None)  # as without a compiler
+    for params in every:
+        check_candidates(kind, 20, params)
+
+
+def check_candidates(kind: str, top_k: int, options: dict) -> None:
+    logits, params = _adversarial(kind), SamplingParams(top_k=top_k, **options)
     logits[0, 0] = 50.0  # where what is missing would lie, too
     given = logits.clone()
     assert fit(params, logits.shape[-1])
     found = weights(
         logits, Sequence(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset())
     )
-    assert torch.equal(found, _filtered_all(given, params))
-    assert torch.equal(logits, given)
+    assert torch.equal(found, _filtered_all(given, params)), params
+    assert torch.equal(logits, given), params
 
 
 @pytest.mark.skipif(
     sampling.reason() is not None, reason=f"no compiler: {sampling.reason()}"
 )
 @pytest.mark.parametrize("vocab", [5, 16, 331, 2500])
-@pytest.mark.parametrize("most", [1, 7, 40])
-@pytest.mark.parametrize("coarse", [False, True])
-def test_the_best_are_those_of_a_sort_that_keeps_equals_in_order(vocab, most, coarse):
+def test_best_tokens_are_those_of_a_stable_sort(vocab):
+    for most in (1, 7, 40):
+        for coarse in (False, True):
+            check_best(vocab, most, coarse=coarse)
+
+
+def check_best(vocab: int, most: int, *, coarse: bool) -> None:
     rows = torch.randn(3, vocab)
     rows = rows.round() if coarse else rows
     rows[0, 1:] = -torch.inf
@@ -274,8 +284,8 @@ def test_the_best_are_those_of_a_sort_that_keeps_equals_in_order(vocab, most, co
         F.pad(wanted, (0, most), value=-torch.inf)[:, :most],
         F.pad(order, (0, most))[:, :most],
     )
-    assert torch.equal(values, wanted)
-    assert torch.equal(ids, torch.where(wanted > -torch.inf, order, 0))
+    assert torch.equal(values, wanted), (most, coarse)
+    assert torch.equal(ids, torch.where(wanted > -torch.inf, order, 0)), (most, coarse)
 
 
 def test_top_p_breaks_ties_as_transformers_does():
@@ -293,7 +303,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
     assert nucleus(distribution, 0.8).isfinite().tolist() == [[False, True, True, True]]
 
 
-def test_forbidding_everything_is_an_error_only_where_plain_decoding_would_meet_it():
+def test_forbidding_everything_is_an_error_in_plain_decoding_only():
     sequence = _sequence(bad_word_ids=tuple((7, token) for token in range(VOCAB)))
     for paths in ([[]], [[7]]):
         with pytest.raises(InvalidRequest, match="bad_word_ids"):
@@ -312,7 +322,7 @@ def test_forbidding_everything_is_an_error_only_where_plain_decoding_would_meet_
         weights_or_invalid(_logits(2), sequence, [[], [5]])
 
 
-def test_a_processor_that_fails_on_a_guess_costs_that_guess():
+def test_processor_that_fails_on_a_draft_costs_that_draft():
     def fussy(tokens, scores):
         if tokens[0, -1] == 7:
             raise RuntimeError("never a seven")
@@ -342,7 +352,7 @@ def test_wrong_use_says_what_to_do(params, paths, message):
         weights(_logits(), _sequence(**params), paths)
 
 
-def test_laws_and_draws():
+def test_distributions_and_draws():
     distribution = torch.tensor([[1.0, 3.0, 3.0], [0.0, -math.inf, -1.0]])
     assert one_hot(distribution).tolist() == [
         [-math.inf, 0.0, -math.inf],
@@ -371,9 +381,13 @@ def test_logprobs_are_the_raw_targets():
     assert logprobs(logits, [5, 9], top=0)[0].top == ()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.9])
 @pytest.mark.parametrize("vocab", [5, 320, 8192])
-def test_choosing_in_one_pass_is_drawing_from_the_law(temperature, vocab):
+def test_choosing_in_one_pass_is_drawing_from_the_distribution(vocab):
+    for temperature in (0.0, 0.7, 1.0, 1.9):
+        check_choice(temperature, vocab)
+
+
+def check_choice(temperature: float, vocab: int) -> None:
     generator = torch.Generator().manual_seed(vocab)
     # rounded: many ties
     logits = torch.randn(40, vocab, generator=generator).mul(3).round(decimals=1)
@@ -386,7 +400,7 @@ def test_choosing_in_one_pass_is_drawing_from_the_law(temperature, vocab):
     assert (
         choose(logits, asked.params, noise, places)
         == draw(weights(logits, asked), theirs).tolist()
-    )
+    ), temperature
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -397,7 +411,7 @@ def test_choosing_in_one_pass_is_drawing_from_the_law(temperature, vocab):
 def test_a_walk_draws_what_following_all_draws_finds(
     temperature: float, shape: list[tuple[int, int]], seed: int
 ):
-    """Three tokens, so that many guesses are right and siblings are alike."""
+    """Three tokens, so that many draft tokens are accepted and siblings are alike."""
     tree = DraftTree(
         [token for _, token in shape],
         [min(parent, node - 1) for node, (parent, _) in enumerate(shape)],

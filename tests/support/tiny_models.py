@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -264,19 +264,30 @@ def differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list
     )
 
 
+@lru_cache(maxsize=1)
+def references(
+    models: tuple[PreTrainedModel, PreTrainedModel], text: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """The scores of a text in bfloat16 and in float32, by the models' own code, which
+    is slow in bfloat16 on processors without AVX512.
+    """
+    with torch.inference_mode():
+        rounded, truth = (
+            model(torch.tensor([text])).logits[0].float() for model in models
+        )
+    return rounded, truth
+
+
 def near_truth(
     models: tuple[PreTrainedModel, PreTrainedModel], text: list[int], found: Tensor
 ) -> tuple[Tensor, Tensor]:
     """How far these scores of a text are from the truth, and how far those of the model
     in bfloat16 are, in deviations.
 
-    Of a middling row where there are experts: one that trusts two of them alike asks
-    now one, now the other.
+    Of a middling row where there are experts: one whose router rates two experts alike
+    may take either.
     """
-    with torch.inference_mode():
-        rounded, truth = (
-            model(torch.tensor([text])).logits[0].float() for model in models
-        )
+    rounded, truth = references(models, tuple(text))
     experts = any(name.endswith(".experts") for name, _ in models[0].named_modules())
     each = (
         (scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded)

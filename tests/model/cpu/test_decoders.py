@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(
 
 WHISPER = "whisper v2"
 NAMES = ["t5", "flan-t5", "mt5", "umt5", "t5, heads of 32", WHISPER]
-LENGTHS = (1, 2, 16, 63, 64, 65, 150, 2300)
+LENGTHS = (1, 2, 16, 63, 64, 65, 150, 700)
 """Tokens of the sources: of one row, of whole pages and blocks, of several pages, and
-more than any text has.
+more than a text of these tests has.
 """
 PARENTS = [-1, 0, 1, -1, 3, 3, 0]
 
@@ -108,13 +108,15 @@ def test_scores_are_those_of_the_model_for_each_source(name):
     ):
         reference = expected(truth(name), sources(name)[row], text)
         assert deviation(part, reference) < ROUNDED / 2, f"source of {LENGTHS[row]}"
-        other = expected(truth(name), sources(name)[row - 1], text)
-        assert deviation(part, other) > ROUNDED, "the source matters"
         model(name).close(row)
+    other = expected(truth(name), sources(name)[0], texts[2])
+    assert deviation(scores.split([*map(len, texts)])[2], other) > ROUNDED, (
+        "the source matters"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tree_has_the_scores_and_the_bits_of_its_chains(name):
+def test_tree_has_the_bits_of_its_chains(name):
     text, draft = noise(70, 3), noise(len(PARENTS), 4)
     opened(name, 0, 6)
     scores = model(name).read([Read(0, 0, text + draft, PARENTS, keep=len(PARENTS))])
@@ -156,7 +158,7 @@ def test_bits_do_not_depend_on_the_batch(name):
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_bits_do_not_depend_on_how_many_threads_share_a_forward(rows):
+def test_bits_do_not_depend_on_threads(rows):
     sizes = dict(
         d_model=256, d_kv=32, num_heads=8, d_ff=1024, num_layers=1, num_decoder_layers=8
     )
@@ -293,7 +295,7 @@ def test_pages_of_a_source_are_freed_with_its_sequence():
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_weights_in_few_bits_give_other_scores_with_bits_of_their_own(weights):
+def test_quantized_weights_give_near_scores(weights):
     own = Model(built("flan-t5"), "flan-t5")
     own.quantize(weights)
     text, source = noise(30), sources("flan-t5")[5]

@@ -59,7 +59,7 @@ def scores(threads: int, rounds: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_the_bits_do_not_depend_on_how_many_threads_share_the_experts(rows):
+def test_bits_do_not_depend_on_threads(rows):
     before, tokens = torch.get_num_threads(), list(range(20, 20 + rows))
     found = []
     try:
@@ -72,7 +72,7 @@ def test_the_bits_do_not_depend_on_how_many_threads_share_the_experts(rows):
     assert torch.equal(found[0], found[2])
 
 
-def test_gates_of_gpt_oss_and_what_they_let_through_are_clamped():
+def test_gates_and_values_of_gpt_oss_are_clamped():
     config = GptOssConfig(
         vocab_size=320,
         hidden_size=64,
@@ -101,7 +101,7 @@ def test_gates_of_gpt_oss_and_what_they_let_through_are_clamped():
     assert ours < 0.05
 
 
-def test_a_late_thread_does_not_wait_for_what_a_later_layer_asks():
+def test_late_thread_does_not_wait_for_a_later_layer():
     """More threads than cores: some are late in every forward.
 
     In a process of its own, for who waits in C waits on.

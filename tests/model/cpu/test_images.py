@@ -6,7 +6,7 @@ In bfloat16, on a CPU; text on the other backends is that of transformers
 """
 
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ SOME = [
 with mutual attention.
 """
 RECURRENT = ("lfm2-vl",)
-NEW = 32
+NEW = 24
 AFTER = [40, 50, 60, 70, 80, 90]
 """Tokens read after a prompt."""
 
@@ -106,10 +106,16 @@ def scored(llm: LLM, prompt: ImagePrompt, chunk: int) -> torch.Tensor:
         )
 
 
+@lru_cache(maxsize=1)
+def own_model(name: str):
+    model = tiny_vision.build(name).bfloat16()
+    model.get_decoder().set_attn_implementation("eager")
+    return model
+
+
 def own_scores(name: str, llm: LLM, chat) -> torch.Tensor:
     """The same by the model's own code."""
-    model, inputs = tiny_vision.build(name).bfloat16(), tiny_vision.inputs(llm, chat)
-    model.get_decoder().set_attn_implementation("eager")
+    model, inputs = own_model(name), tiny_vision.inputs(llm, chat)
     count = inputs["input_ids"].shape[1]
     for key, more in {"input_ids": AFTER, "attention_mask": [1] * len(AFTER)}.items():
         inputs[key] = torch.cat([inputs[key], torch.tensor([more])], 1)
@@ -126,7 +132,8 @@ def test_scores_of_prompts_with_images_are_those_of_the_model(name):
     assert llm.target.capability.backend == NATIVE
     # packed, and not held twice
     assert llm.target.hf.get_output_embeddings().weight.numel() == 0
-    for chat in chats()[:-1]:
+    # elsewhere a text before its image, and two images
+    for chat in chats()[:-1] if name in QUICK else (chats()[1], chats()[3]):
         prompt, expected = llm.render(chat), own_scores(name, llm, chat)
         scores = scored(llm, prompt, len(prompt) + len(AFTER))
         deviations = (scores - expected).abs().amax(-1) / expected.std()
@@ -154,7 +161,7 @@ def test_a_view_that_shares_keys_sees_the_images(name):
 
 @pytest.mark.parametrize("chunk", [5, 512])
 @pytest.mark.parametrize("name", SOME)
-def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
+def test_text_does_not_depend_on_batch_or_chunks(name, chunk):
     answers = together(fresh(name, chunk=chunk, slots=3), asked())
     assert [one.tokens for one in answers] == plain(name)
     assert len({tuple(one) for one in plain(name)}) == len(chats())
@@ -184,7 +191,7 @@ def test_drafts_change_no_token(name, method):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
+def test_only_equal_images_share_pages(name):
     llm = fresh(name)
     one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
     params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
@@ -213,7 +220,7 @@ def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
 @pytest.mark.parametrize(
     "name", ["tied", "gemma3", *(name for name in RECURRENT if name in FAMILIES)]
 )
-def test_a_text_that_gives_way_is_read_again_with_its_images(name):
+def test_preempted_text_is_read_again_with_images(name):
     llm = fresh(name)
     sequence = llm.prepare(llm.render(chats()[0]), asked()[0])[0]
     llm.begin(sequence)
@@ -227,7 +234,7 @@ def test_a_text_that_gives_way_is_read_again_with_its_images(name):
 
 
 @pytest.mark.parametrize("name", [name for name in RECURRENT if name in FAMILIES])
-def test_a_state_that_was_kept_is_read_again_with_its_images(name):
+def test_kept_state_is_read_again_with_images(name):
     llm = fresh(name)
     prompt = llm.render(said("A text that fills a page." * 3, picture(33, 31, 3)))
     text = [*prompt, *AFTER]
@@ -249,9 +256,14 @@ def test_a_state_that_was_kept_is_read_again_with_its_images(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [("tied", "weights"), ("tied", "kv"), ("gemma3", "kv")]
+    ("name", "form"),
+    [
+        ("tied", "weights"),
+        pytest.param("tied", "kv", marks=pytest.mark.slow),
+        ("gemma3", "kv"),
+    ],
 )
-def test_a_target_in_8_bits_reads_images_too(name, form):
+def test_target_in_8_bits_reads_images(name, form):
     coded = Model.load(folder(name), **{form: "int8"})
     llm, prompt = LLM(coded, method="none"), fresh(name).render(chats()[3])
     scores, whole = (scored(one, prompt, 512) for one in (llm, fresh(name)))
@@ -265,7 +277,7 @@ def test_a_target_in_8_bits_reads_images_too(name, form):
     assert sum(one.stats.accepted for one in drafted) > 0
 
 
-def test_angles_of_three_directions_are_joined_also_where_transformers_does_so_in_attention():
+def test_angles_of_three_directions_are_joined():
     config, rotary = (
         target("tied").hf.config.text_config,
         target("tied").hf.get_decoder().rotary_emb,
@@ -280,7 +292,7 @@ def test_angles_of_three_directions_are_joined_also_where_transformers_does_so_i
     assert not torch.equal(grid[0], expected)
 
 
-def test_a_backend_that_packed_the_weights_lends_them_to_the_model_only_for_a_while():
+def test_packed_weights_are_lent_for_a_while():
     hf = target("tied").hf
     chats_before = plain("tied")
     with target("tied").backend.lend(), torch.inference_mode():

@@ -37,7 +37,7 @@ def test_pickled_weights_are_read_without_running_them(folder):
 
 
 @pytest.mark.parametrize("wrong", ["folder", "config", "json", "weights", "bytes"])
-def test_what_cannot_be_read_is_an_error_that_says_what_to_give(folder, wrong):
+def test_unreadable_file_is_refused(folder, wrong):
     match wrong:
         case "config":
             (folder / "config.json").unlink()

@@ -1,4 +1,4 @@
-"""The sheet of a forward says what the plain masks say, row by row and key by key."""
+"""The sheet of a forward equals the plain masks, row by row and key by key."""
 
 import torch
 from hypothesis import given
@@ -33,7 +33,7 @@ shapes = st.tuples(
     st.integers(0, 3),
     st.integers(0, 2),
 )
-"""Tokens held, tokens in a line, the tree after them, how many guesses were read
+"""Tokens held, tokens in a line, the tree after them, how many nodes were read
 before, how many logits to keep.
 """
 
@@ -79,7 +79,7 @@ def seen(table: torch.Tensor, row: int, window: int | None, words: int) -> list[
     st.lists(shapes, min_size=1, max_size=3),
     st.none() | st.integers(1, 20) | st.just(MOST + 40),
 )
-def test_a_sheet_says_what_the_masks_say(drawn, window):
+def test_sheet_equals_the_masks(drawn, window):
     spans = spans_of(drawn)
     words = columns([window])
     table = torch.from_numpy(row_table(spans, spans[-1].stop + 5, 4, 11, words))
@@ -91,7 +91,7 @@ def test_a_sheet_says_what_the_masks_say(drawn, window):
 
 
 @given(st.lists(shapes, min_size=1, max_size=3))
-def test_a_sheet_says_what_is_read_written_and_kept(drawn):
+def test_sheet_holds_what_is_read_written_and_kept(drawn):
     spans, tile = spans_of(drawn), 4
     rows, read = spans[-1].stop + 5, spans[-1].stop
     table = torch.from_numpy(row_table(spans, rows, tile, 11, columns([])))
@@ -130,7 +130,7 @@ def test_a_sheet_says_what_is_read_written_and_kept(drawn):
     assert table[:, COUNT].max() <= tile
 
 
-def test_short_windows_have_words_of_their_own_and_long_ones_need_none():
+def test_only_short_windows_have_words():
     assert columns([None, 5, MOST, 4096]) == {
         None: WORDS,
         5: WORDS + MOST // BITS,

@@ -38,7 +38,7 @@ def test_the_same_model_as_a_decoder_is_driven(tmp_path):
     assert Model.load(tmp_path, device="cpu", dtype="float32").vocab == 320
 
 
-def test_a_causal_kind_that_is_told_to_look_both_ways_is_refused():
+def test_causal_kind_made_bidirectional_is_refused():
     hf = tiny_models.random(LlamaConfig(**SMALL, is_causal=False)).eval()
     with pytest.raises(ModelError, match="is bidirectional"):
         Model(hf)

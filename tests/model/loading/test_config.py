@@ -121,7 +121,7 @@ def test_a_dtype_that_torch_does_not_have_is_refused(copied):
 
 
 @pytest.mark.parametrize("text", ["null", "[1]", "{", '{"max_new_tokens": -4}'])
-def test_generation_settings_that_cannot_be_read_are_ignored_with_a_word(copied, text):
+def test_unreadable_generation_settings_are_ignored_with_a_warning(copied, text):
     (copied / "generation_config.json").write_text(text)
     with pytest.warns(
         UserWarning, match=r"cannot read generation_config\.json of .*It is ignored"

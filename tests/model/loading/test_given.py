@@ -24,8 +24,8 @@ def loaded(dtype: torch.dtype = torch.float32):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_in_memory_says_what_its_folder_says_and_stays_as_it_was(dtype):
-    hf = loaded(dtype).train()
+def test_model_in_memory_has_the_text_of_its_folder(dtype):
+    hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype).train()
     ids = torch.arange(10)[None]
     before, kinds = (
         {name: w.clone() for name, w in hf.state_dict().items()},
@@ -36,7 +36,7 @@ def test_a_model_in_memory_says_what_its_folder_says_and_stays_as_it_was(dtype):
     got = llm.generate(PROMPT, ASKED)[0]
     assert (
         got.text
-        == LLM(starter.target(), dtype=str(dtype).removeprefix("torch."), method="none")
+        == LLM(starter.draft(), dtype=str(dtype).removeprefix("torch."), method="none")
         .generate(PROMPT, ASKED)[0]
         .text
     )
@@ -63,24 +63,22 @@ def test_a_twin_shares_every_weight_and_no_module():
     }
 
 
-@pytest.mark.parametrize("given", ["object", "folder"])
-def test_its_tokenizer_may_be_given(given):
-    hf = loaded()
+def test_its_tokenizer_may_be_given():
+    hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
     hf.config.name_or_path = ""
     with pytest.raises(
         InvalidRequest,
         match=r"cannot find the tokenizer of this model.*Give tokenizer=",
     ):
         LLM(hf)
-    tokenizer = (
-        AutoTokenizer.from_pretrained(starter.target())
-        if given == "object"
-        else starter.target()
-    )
-    assert LLM(hf, tokenizer=tokenizer).generate(PROMPT, ASKED)[0].text
+    for tokenizer in (
+        AutoTokenizer.from_pretrained(starter.target()),
+        starter.target(),
+    ):
+        assert LLM(hf, tokenizer=tokenizer).generate(PROMPT, ASKED)[0].text
 
 
-def test_a_model_that_is_driven_already_is_taken_as_it_is():
+def test_loaded_model_is_taken_as_it_is():
     llm = LLM(starter.target(), method="none")
     assert LLM(llm.target, method="none").target is llm.target
 
@@ -103,7 +101,7 @@ def test_what_is_no_model_is_no_target(unchecked, target):
 @pytest.mark.parametrize(
     "draft", [3, 0, False, [starter.draft()], "", nn.Linear(2, 2), "base", {"lm": 3}]
 )
-def test_what_is_no_model_is_no_draft_and_nothing_is_loaded(unchecked, draft):
+def test_what_is_no_model_is_no_draft(unchecked, draft):
     draft = AutoModel.from_pretrained(starter.draft()) if draft == "base" else draft
     with pytest.raises(
         InvalidRequest,
@@ -163,7 +161,7 @@ def test_a_model_in_memory_must_hold_numbers():
         ({"chunk": 0}, "chunk"),
     ],
 )
-def test_bad_options_are_told_before_a_model_is_looked_for(unchecked, options, said):
+def test_bad_options_are_refused_before_a_model_is_loaded(unchecked, options, said):
     with pytest.raises((InvalidRequest, ModelError, ValueError), match=said):
         LLM("/no/such/folder", **options)
 
@@ -171,7 +169,7 @@ def test_bad_options_are_told_before_a_model_is_looked_for(unchecked, options, s
 @pytest.mark.parametrize(
     "form", [{"weights": "int8"}, {"weights": "int4"}, {"kv": "int8"}], ids=str
 )
-def test_float32_in_memory_is_held_in_few_bits_as_its_folder_is(form):
+def test_float32_in_memory_is_quantized_as_its_folder(form):
     given = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
     before = {name: weight.clone() for name, weight in given.state_dict().items()}
     params = SamplingParams(temperature=0, max_tokens=12)

@@ -24,7 +24,7 @@ from foreword.model.loading import hub
 SOURCE = Path(hub.__file__).parents[1]
 
 ONCE = 2
-"""Calls of one try: where somebody hangs up at once, clients call again."""
+"""Calls of one try: where the server hangs up at once, clients call again."""
 
 
 class Silent:
@@ -131,7 +131,7 @@ def coded(tmp_path):
 
 
 @pytest.mark.parametrize("load", [Model.load, LLM], ids=["Model", "LLM"])
-def test_code_of_a_folder_does_not_run_and_nobody_is_asked(coded, monkeypatch, load):
+def test_code_of_a_folder_does_not_run_unasked(coded, monkeypatch, load):
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     with pytest.raises(
         ModelError,
@@ -164,7 +164,7 @@ def test_code_that_is_not_needed_is_left_alone(tmp_path):
     assert Model.load(folder, device="cpu").vocab == 8192
 
 
-def test_whoever_loads_says_whether_code_is_trusted():
+def test_every_loader_says_whether_code_is_trusted():
     """transformers asks on stdin where it is not told."""
     silent = []
     for path in SOURCE.rglob("*.py"):

@@ -1,6 +1,4 @@
-"""Loading: how large a model is, and what is said about one that cannot be loaded,
-whoever found the fault.
-"""
+"""Loading: how large a model is, and the errors where one cannot be loaded."""
 
 import json
 import shutil
@@ -23,8 +21,11 @@ from foreword.model import Mode, Model, Read, load_tokenizer
 from foreword.native import forward
 
 
-@pytest.mark.parametrize("dtype", ["auto", "float32", "float16"])
-def test_parameters_are_counted_before_a_driver_repacks_them(dtype):
+@pytest.mark.parametrize(
+    "dtype",
+    ["auto", "float32", pytest.param("float16", marks=pytest.mark.slow)],
+)
+def test_parameters_are_counted_before_they_are_packed(dtype):
     assert (
         Model.load(starter.target(), dtype=dtype, device="cpu").parameters == 16_128_384
     )
@@ -35,7 +36,7 @@ def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(starter.draft(), tmp_path / "model"))
 
 
-def test_weights_that_end_too_soon_are_an_error_of_ours(copied):
+def test_cut_weights_are_refused(copied):
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
     with pytest.raises(
@@ -45,7 +46,7 @@ def test_weights_that_end_too_soon_are_an_error_of_ours(copied):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_weights_of_another_size_are_an_error_of_ours(copied):
+def test_weights_of_another_size_are_refused(copied):
     config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
     config["intermediate_size"] += 16
     (copied / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -76,7 +77,7 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
 
 
 @pytest.mark.parametrize("source", ["/no/such/folder", "./none", "~/no/such/folder"])
-def test_a_tokenizer_is_not_looked_for_on_the_hub_under_the_name_of_a_folder(source):
+def test_tokenizer_of_a_missing_folder_is_refused(source):
     with pytest.raises(
         ModelError,
         match=f"cannot load a tokenizer from {source}: there is no such folder$",
@@ -84,7 +85,7 @@ def test_a_tokenizer_is_not_looked_for_on_the_hub_under_the_name_of_a_folder(sou
         load_tokenizer(source)
 
 
-def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path):
+def test_missing_folder_is_refused(tmp_path):
     with pytest.raises(
         ModelError, match=r"nowhere': there is no such folder\. Give one"
     ):
@@ -116,7 +117,7 @@ needs_kernel = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("bfloat16", marks=needs_kernel)]
 )
-def test_of_a_model_that_sees_the_text_is_read(tmp_path, dtype):
+def test_text_of_a_vision_model_is_read(tmp_path, dtype):
     eyes = dict(
         hidden_size=32,
         intermediate_size=32,
@@ -145,7 +146,7 @@ def test_of_a_model_that_sees_the_text_is_read(tmp_path, dtype):
 
 
 @needs_kernel
-def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(
+def test_native_models_are_bfloat16_on_any_processor(
     slow_bfloat16,
 ):
     model = Model.load(starter.target(), device="cpu")
@@ -160,7 +161,7 @@ def test_a_processor_without_bfloat16_gets_it_where_c_of_ours_reads_the_model(
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek-v3"])
-def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
+def test_other_models_are_float32_without_bfloat16(slow_bfloat16, tmp_path, name):
     """The first is of a kind that is read in C, but not with such biases."""
     model = tiny_models.build(name)
     if name == "llama":
@@ -172,7 +173,7 @@ def test_and_float32_where_it_does_not(slow_bfloat16, tmp_path, name):
     assert (model.dtype, model.capability.backend) == (torch.float32, "pool")
 
 
-def test_and_float32_without_a_compiler(slow_bfloat16, monkeypatch):
+def test_models_are_float32_without_a_compiler(slow_bfloat16, monkeypatch):
     monkeypatch.setenv("CC", "/nonexistent")
     monkeypatch.setattr(forward, "library", forward.library.__wrapped__)
     with pytest.warns(

@@ -1,5 +1,5 @@
-"""Attention over the pool: equal to the definition, and bit for bit blind to company,
-chunks and rejected guesses.
+"""Attention over the pool equals the definition, and its bits do not depend on the batch,
+chunks or rejected draft tokens.
 """
 
 import pytest
@@ -137,15 +137,15 @@ def test_equal_to_the_definition(variant, shape, tree):
     )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "options", [{}, dict(softcap=1.5)], ids=["fused", "written out"]
 )
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
+def test_bits_of_a_row_depend_on_its_text_alone(shape, options, dtype):
     """Read alone token by token; in chunks of any size; beside others; and after
-    rejected guesses.
+    rejected draft tokens.
     """
     text, other = (
         Text(length, SHAPES[shape], dtype, seed) for length, seed in ((400, 1), (90, 2))
@@ -165,7 +165,7 @@ def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
     for past in range(0, 400, 10):
         rows = list(range(past, past + 10))
         beside = (other, Read(2, 0, list(range(1 + past % 90))))
-        # guesses that are then given up
+        # draft tokens that are then rejected
         wrong = [*rows, *(place % 400 for place in range(past + 60, past + 65))]
         pair = [(text, Read(1, past, wrong)), beside]
         got.append(
@@ -174,6 +174,7 @@ def test_a_rows_bits_depend_on_its_own_text_alone(shape, options, dtype):
     assert torch.equal(torch.cat(got), want)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "options", [{}, dict(softcap=1.5)], ids=["fused", "written out"]
@@ -210,7 +211,7 @@ def test_pages_anywhere_give_the_bits_of_adjacent_pages(options, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
+def test_branch_has_the_bits_of_a_line(dtype):
     shape = SHAPES["grouped heads"]
     text = Text(80, shape, dtype, 3)
     line, tree = Layer(), Layer()
@@ -220,7 +221,7 @@ def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
     (grown,) = tree.read(
         (text, Read(1, 61, [61, 70, 71, 62, 63, 72], [-1, 0, 0, 2, 2]))
     )
-    # 61 is the trunk; 62 and 63 are not in one branch here, so only what both texts
+    # 61 is the first chain; 62 and 63 are not in one branch here, so only what both texts
     # share can agree.
     assert torch.equal(as_chain[0], grown[0])
     (first,) = tree.read((text, Read(1, 61, [61, 62, 70, 63], [-1, -1, 0])))
@@ -230,7 +231,7 @@ def test_a_branch_gets_the_bits_of_the_same_text_in_a_line(dtype):
     )
 
 
-def test_rows_of_no_span_give_zero_and_the_window_asked_for_is_noted():
+def test_rows_of_no_span_are_zero_and_windows_noted():
     text = Text(4, SHAPES["one head a group"], torch.float32, 1)
     pool = KVPool()
     pool.open(0, 3)
@@ -246,7 +247,7 @@ def test_rows_of_no_span_give_zero_and_the_window_asked_for_is_noted():
     assert plan.windows == {5: 9}
 
 
-def test_a_model_used_without_us_says_how_to_get_it_back():
+def test_attention_without_a_plan_is_refused():
     text = Text(4, SHAPES["one head a group"], torch.float32, 1)
     with pytest.raises(ModelError, match="set_attn_implementation"):
         attend(

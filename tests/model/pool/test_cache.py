@@ -109,7 +109,7 @@ def filled(pool: PagePool, id: int, text: list[int], tenant: str = "") -> int:
     return found
 
 
-def test_the_longest_beginning_in_whole_pages_is_found_and_one_token_is_left_to_read():
+def test_longest_prefix_in_whole_pages_is_found():
     pool, text = PagePool(), list(range(3 * PAGE))
     assert filled(pool, 1, text) == 0
     assert filled(pool, 2, text) == 2 * PAGE, (
@@ -125,7 +125,7 @@ def test_the_longest_beginning_in_whole_pages_is_found_and_one_token_is_left_to_
     )
 
 
-def test_a_text_that_goes_back_into_a_page_of_others_writes_a_copy():
+def test_text_going_back_into_a_shared_page_copies_it():
     pool, text = Written(), list(range(2 * PAGE + 9))
     for name in (1, 2):
         start = pool.open(name, 4 * PAGE, text)
@@ -169,7 +169,7 @@ def test_rows_that_do_not_follow_each_other_are_no_text():
     assert pool.open(4, 2 * PAGE, [*text, 7, 8, 9, 5]) == PAGE
 
 
-def test_pages_of_ended_texts_go_oldest_first_and_only_when_room_is_needed():
+def test_pages_of_ended_texts_go_oldest_first():
     pool = PagePool()
     pool.limit = 4 * PAGE
     for name, text in enumerate(([1] * 2 * PAGE, [2] * 2 * PAGE)):
@@ -204,7 +204,7 @@ def test_weights_that_changed_make_every_text_unknown():
     )
 
 
-def test_a_branch_that_was_moved_is_part_of_the_text_and_others_are_not():
+def test_only_the_moved_branch_is_part_of_the_text():
     pool = PagePool()
     text = list(range(PAGE - 2))
     filled(pool, 1, text)
@@ -241,7 +241,7 @@ def test_padded_lengths(rows, fewer):
     assert whole(max(1, rows - fewer)) <= whole(rows)
 
 
-def test_a_text_grows_into_the_page_beside_its_last_one_and_free_pages_are_used_first():
+def test_text_grows_into_adjacent_and_free_pages():
     pool = PagePool()
     pool.open(1, 9 * PAGE)
     pool.open(2, 9 * PAGE)
@@ -285,7 +285,7 @@ def test_growing_moves_no_row_and_new_rows_are_finite():
     assert keys.shape[0] == values.shape[0] == pool.rows
 
 
-def test_an_accepted_branch_is_moved_in_every_layer_also_onto_itself():
+def test_accepted_branch_is_moved_in_every_layer():
     pool = KVPool()
     pool.open(1, PAGE)
     pool.extend(1, 0, 10)

@@ -55,7 +55,7 @@ def test_equal_to_the_plain_layer(size, dtype, bias):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @torch.inference_mode()
-def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(size, dtype):
+def test_bits_do_not_depend_on_rows_beside(size, dtype):
     packed = PackedLinear(layer(size, dtype))
     x = torch.randn(100, size[0]).to(dtype)
     want = torch.cat([packed(row.expand(MIN_ROWS, -1).contiguous())[:1] for row in x])
@@ -89,7 +89,7 @@ def test_layers_are_swapped_where_they_stand_and_put_back():
 
 def test_only_what_onednn_multiplies_is_packed():
     class Other(nn.Linear):
-        """Somebody's own layer: its forward is not ours to replace."""
+        """A layer of another project, whose forward is not replaced."""
 
     assert packable(nn.Linear(4, 4))
     assert not packable(Other(4, 4))

@@ -20,7 +20,7 @@ ROOM = 64
 
 
 @pytest.mark.parametrize("drive", [PoolBackend, pytest.param(CpuBackend, marks=NATIVE)])
-def test_a_text_that_outgrows_its_room_is_refused_before_anything_is_written(drive):
+def test_text_beyond_its_room_is_refused_before_writing(drive):
     model = tiny_models.build("llama-gqa").to(torch.bfloat16).eval()
     if drive is PoolBackend:
         model.set_attn_implementation("foreword")

@@ -22,7 +22,7 @@ def read_of(shape: tuple[int, int, tuple[int, ...] | None]) -> Read:
 
 
 def in_two(read: Read, first: int) -> Read:
-    """What is left to read of a tree once the trunk and `first` of its guesses were."""
+    """What is left to read of a tree once the first chain and `first` of its nodes were."""
     assert read.parents is not None
     first_chain = len(read.tokens) - len(read.parents)
     return Read(
@@ -53,7 +53,7 @@ def text_before(read: Read, row: int) -> list[int]:
 
 
 @given(shapes, st.none() | st.integers(1, 20))
-def test_a_row_sees_its_own_text_within_the_window_and_nothing_else(shape, window):
+def test_row_sees_its_text_within_the_window(shape, window):
     read = read_of(shape)
     seen = span(read).visible(window, torch.device("cpu"))
     assert seen.shape == (len(read.tokens), span(read).padded)

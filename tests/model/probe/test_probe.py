@@ -23,7 +23,7 @@ def test_a_model_that_takes_our_attention_scores_trees():
     assert "deviate" in capability.reason
 
 
-def test_a_layer_that_forgets_its_window_is_found_although_no_score_shows_it():
+def test_missing_window_is_found_without_a_wrong_score():
     """The window is longer than the texts of the probe, so every score is right."""
     model = build("mistral")
     model.config.sliding_window = 200
@@ -50,7 +50,7 @@ class Forgetful:
     ("backend", "mode"),
     [("pool", Mode.TREE), ("cache", Mode.CACHE), ("plain", Mode.PLAIN)],
 )
-def test_a_way_can_be_asked_for(backend, mode):
+def test_backend_can_be_chosen(backend, mode):
     model, best = (
         Model.load(starter.draft(), dtype="bfloat16", backend=one)
         for one in (backend, None)
@@ -66,7 +66,7 @@ def test_a_way_can_be_asked_for(backend, mode):
     torch.testing.assert_close(said, same, atol=0.3, rtol=0.05)
 
 
-def test_a_way_that_cannot_be_taken_is_refused():
+def test_impossible_backend_is_refused():
     with pytest.raises(
         ModelError,
         match=(
@@ -88,7 +88,7 @@ def test_a_way_that_cannot_be_taken_is_refused():
 
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 @pytest.mark.parametrize("name", ["llama", "falcon", "mamba"])
-def test_what_was_found_once_need_not_be_found_again(name):
+def test_known_capability_is_not_probed_again(name):
     first = Model(build(name))
     again = Model(build(name), known=first.capability)
     assert again.mode is first.mode
@@ -96,7 +96,7 @@ def test_what_was_found_once_need_not_be_found_again(name):
     assert build_backend(build(name), first.capability, []).mode is first.mode
 
 
-def test_a_model_that_cannot_have_several_tokens_scored_is_driven_plainly_with_its_own_layers():
+def test_model_scoring_one_token_keeps_its_layers():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = Model(build("mamba"))

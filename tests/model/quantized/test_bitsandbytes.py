@@ -58,7 +58,7 @@ def in_8_bits(rows: Tensor, group: int) -> Tensor:
 
 @pytest.mark.parametrize("block", [64, 128, 256, 512])
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
-def test_whole_levels_round_a_product_less_than_activations_in_8_bits(kind, block):
+def test_whole_levels_round_less_than_8_bit_activations(kind, block):
     held = layer(kind, block)
     weights, coded = exact(held), read(held)
     assert isinstance(coded, Coded)

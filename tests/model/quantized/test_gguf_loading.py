@@ -15,8 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import gguf_files
 import starter
 from foreword import LLM, SamplingParams
-from foreword.bench.peers.convert import source
-from foreword.bench.peers.gguf import write
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
 from foreword.model.loading import hub
@@ -32,10 +30,13 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> Path:
     """The small draft model in bfloat16, with its tokenizer."""
-    path = tmp_path_factory.mktemp("gguf") / "draft.gguf"
-    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
-    write(source("the draft", model, load_tokenizer(starter.draft())), path)
-    return path
+    return gguf_files.small(tmp_path_factory.mktemp("gguf"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(plain) -> Path:
+    """The folder that this file was made from."""
+    return plain.with_name("checkpoint")
 
 
 @pytest.fixture(scope="module", params=["Q8_0", "Q4_0"])
@@ -45,9 +46,9 @@ def file(plain, request) -> Path:
     )
 
 
-def test_numbers_are_those_of_the_checkpoint(plain):
+def test_numbers_are_those_of_the_checkpoint(plain, checkpoint):
     read = load_weights(plain, read_config(plain), torch.bfloat16)
-    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
     expected = model.state_dict()
     assert {
         name
@@ -100,9 +101,9 @@ def test_each_file_is_parsed_once_and_unmapped(file, plain, monkeypatch):
     assert "copy-of-" not in Path("/proc/self/maps").read_text()
 
 
-def test_draft_from_a_file_changes_no_token(file):
-    plain = LLM(starter.target(), method="none").generate(PROMPT, GREEDY)[0]
-    drafted = LLM(starter.target(), draft=file, nodes=3).generate(PROMPT, GREEDY)[0]
+def test_draft_from_a_file_changes_no_token(file, checkpoint):
+    plain = LLM(checkpoint, method="none").generate(PROMPT, GREEDY)[0]
+    drafted = LLM(checkpoint, draft=file, nodes=3).generate(PROMPT, GREEDY)[0]
     assert drafted.tokens == plain.tokens
     assert drafted.stats.accepted > 0
 
@@ -116,8 +117,8 @@ def test_native_backend_runs_the_file(file):
     )
 
 
-def test_tokens_are_those_of_the_original(plain):
-    original, read = load_tokenizer(starter.draft()), load_tokenizer(plain)
+def test_tokens_are_those_of_the_original(plain, checkpoint):
+    original, read = load_tokenizer(checkpoint), load_tokenizer(plain)
     text = "The year 2024 was  über\n\ngood, 12½ isn't it?<|endoftext|> <|end|>"
     assert read.get_vocab() == original.get_vocab()
     assert read(text).input_ids == original(text).input_ids
@@ -139,7 +140,7 @@ def test_special_tokens_beyond_ascii_are_found_in_text(plain, tmp_path):
 @pytest.mark.parametrize(
     ("split", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False)]
 )
-def test_splits_with_whole_words_begin_with_their_token(plain, tmp_path, split, begins):
+def test_some_splits_keep_whole_words(plain, tmp_path, split, begins):
     file = gguf_files.quantized(
         plain,
         tmp_path / "model.gguf",
@@ -191,11 +192,10 @@ def test_chats_follow_the_template_of_the_file(plain, tmp_path):
         plain, tmp_path / "chat.gguf", "Q8_0", **{"tokenizer.chat_template": template}
     )
     llm = LLM(file, method="none")
-    tokens = llm.render([{"role": "user", "content": "Hello"}])
+    tokens = llm.render([{"role": "user", "content": "The"}])
     assert llm.tokenizer.convert_ids_to_tokens(tokens) == [
         "<|user|>",
-        "H",
-        "ello",
+        "The",
         "<|end|>",
         "<|assistant|>",
     ]

@@ -9,15 +9,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 import gguf_files
-import starter
-from foreword.bench.peers.convert import source
-from foreword.bench.peers.gguf import write
 from foreword.errors import ModelError
-from foreword.model import Model, load_tokenizer
+from foreword.model import Model
 from foreword.model.quantized import gguf_reader
 
 UINT8, STRING, ARRAY, UINT64 = 0, 8, 9, 10
@@ -124,9 +119,12 @@ def test_more_layers_than_tensors_are_refused(tmp_path):
 
 def test_sizes_beyond_the_tensors_are_refused(tmp_path):
     path = tmp_path / "wide.gguf"
-    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
-    model.config.intermediate_size = 10**9
-    write(source("the draft", model, load_tokenizer(starter.draft())), path)
+    gguf_files.quantized(
+        gguf_files.small(tmp_path),
+        path,
+        "F32",
+        **{"llama.feed_forward_length": 10**9},
+    )
     with pytest.raises(
         ModelError,
         match=(

@@ -126,7 +126,7 @@ def test_the_layer_that_predicts_further_tokens_is_left_out():
     assert read_config(path).num_hidden_layers == 4
 
 
-def test_the_last_of_four_layers_attends_where_a_file_does_not_say_it(tmp_path):
+def test_last_of_four_layers_attends_by_default(tmp_path):
     silent = {
         "qwen35.attention.recurrent_layers": None,
         "qwen35.full_attention_interval": None,

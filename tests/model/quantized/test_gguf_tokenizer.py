@@ -7,13 +7,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 import gguf_files
-import starter
-from foreword.bench.peers.convert import source
-from foreword.bench.peers.gguf import write
 from foreword.errors import ModelError
 from foreword.model import load_tokenizer
 
@@ -32,10 +27,7 @@ FAMILIES = {
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("gguf") / "draft.gguf"
-    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
-    write(source("the draft", model, load_tokenizer(starter.draft())), path)
-    return path
+    return gguf_files.small(tmp_path_factory.mktemp("gguf"))
 
 
 def words(plain: Path, path: Path, architecture: str, **more: object) -> Path:
@@ -60,7 +52,7 @@ def words(plain: Path, path: Path, architecture: str, **more: object) -> Path:
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_tokens_are_those_of_a_llama_with_that_split(plain, tmp_path, architecture):
+def test_tokens_are_those_of_a_llama(plain, tmp_path, architecture):
     fields = {
         "tokenizer.ggml.pre": FAMILIES[architecture],
         "tokenizer.ggml.add_bos_token": architecture != "lfm2",
@@ -76,9 +68,7 @@ def test_tokens_are_those_of_a_llama_with_that_split(plain, tmp_path, architectu
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
-def test_the_token_before_a_text_is_that_of_the_split_where_a_file_does_not_say_it(
-    plain, tmp_path
-):
+def test_split_decides_about_a_first_token(plain, tmp_path):
     begins = {
         "tokenizer.ggml.pre": "lfm2",
         "tokenizer.ggml.add_bos_token": None,

@@ -244,7 +244,7 @@ def test_zero_biases_that_the_model_lacks_do_not_matter(tmp_path):
         loaded(biased)
 
 
-def test_scales_of_a_whole_matrix_and_without_a_second_dimension_are_read(tmp_path):
+def test_scales_of_other_shapes_are_read(tmp_path):
     one = edited(
         "compressed-w8a8",
         tmp_path / "one",

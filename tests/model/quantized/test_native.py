@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import gguf_files
-import starter
 from foreword import LLM, SamplingParams
-from foreword.bench.peers.convert import source
-from foreword.bench.peers.gguf import write
 from foreword.errors import ModelError
-from foreword.model import Model, Read, load_tokenizer
+from foreword.model import Model, Read
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.native import forward
@@ -67,17 +63,19 @@ def test_scores_of_recorded_checkpoints(name):
 
 @pytest.fixture(scope="module", params=["Q8_0", "Q4_0", "Q5_1"])
 def file(tmp_path_factory, request) -> Path:
-    """The bundled draft model, as the package gguf quantizes it."""
-    plain = tmp_path_factory.mktemp("gguf") / "plain.gguf"
-    hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
-    write(source("the draft", hf, load_tokenizer(starter.draft())), plain)
+    """The bundled draft model with few tokens, as the package gguf quantizes it."""
+    plain = gguf_files.small(tmp_path_factory.mktemp("gguf"))
     return gguf_files.quantized(
         plain, plain.with_name(f"{request.param}.gguf"), request.param
     )
 
 
+def texts() -> list[list[int]]:
+    return [[token % gguf_files.TOKENS for token in prompt] for prompt in prompts()]
+
+
 def test_scores_of_gguf_files(file):
-    tokens = [token for prompt in prompts() for token in prompt][:100]
+    tokens = [token for text in texts() for token in text][:100]
     model, nats = apart(file, tokens)
     assert model.weights is not None
     assert nats.mean() < 0.002
@@ -95,18 +93,17 @@ def test_scores_of_k_quants():
 def test_drafts_leave_the_text_of_a_gguf_file_unchanged(file, method, temperature):
     llm = LLM(str(file))
     how = dict(temperature=temperature, seed=3, max_tokens=40, ignore_eos=True)
-    texts = [list(prompt) for prompt in prompts()[:3]]
-    plain = llm.generate(texts, SamplingParams(**how, method="none"))
-    drafted = llm.generate(texts, SamplingParams(**how, method=method, nodes=4))
+    plain = llm.generate(texts()[:3], SamplingParams(**how, method="none"))
+    drafted = llm.generate(texts()[:3], SamplingParams(**how, method=method, nodes=4))
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert sum(one.stats.accepted for one in drafted) > 0
 
 
-def test_weights_in_few_bits_are_not_quantized_again(file):
+def test_weights_in_few_bits_are_not_quantized_again():
     with pytest.raises(
         ModelError, match=r"it has \d+\.\d bits weights. Leave 'weights' out"
     ):
-        Model.load(file, device="cpu", weights="int4")
+        Model.load(HERE / "mixed.gguf", device="cpu", weights="int4")
 
 
 @pytest.mark.parametrize("backend", ["native", "cache"])

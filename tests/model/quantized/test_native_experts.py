@@ -2,6 +2,7 @@
 the dequantized weights.
 """
 
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,8 @@ FILES = {
 }
 RECORDED = Path(__file__).parent / "recorded" / "gguf-gpt-oss"
 FAR = 0.01
-"""Nats of a middling token, as in test_native.py: a row that trusts two experts alike
-asks now one, now the other.
+"""Nats of a middling token, as in test_native.py: a row whose router rates two experts
+alike may take either.
 """
 
 
@@ -85,9 +86,14 @@ def test_codes_have_the_order_of_the_weights(file):
         assert torch.equal(made().dense().to(torch.bfloat16), weights[name]), name
 
 
+@lru_cache(maxsize=1)
+def loaded(file: Path) -> Model:
+    return Model.load(file, device="cpu", dtype="bfloat16")
+
+
 def test_scores_are_nearly_those_of_the_dequantized_weights(file):
     tokens = [token * 7 % 64 for token in range(60)]
-    model = Model.load(file, device="cpu", dtype="bfloat16")
+    model = loaded(file)
     assert model.capability.backend == "native"
     assert float(model.weights.removesuffix(" bits")) < 9.1
     model.open(1, len(tokens) + 1)
@@ -101,25 +107,30 @@ def test_scores_are_nearly_those_of_the_dequantized_weights(file):
     assert (whole.exp() * (whole - found)).sum(-1).median() < FAR
 
 
-@pytest.mark.parametrize("rows", [1, 3, 7, 20])
-def test_scores_do_not_depend_on_the_rows_of_a_forward(file, rows):
+def test_scores_do_not_depend_on_the_rows_of_a_forward(file):
     tokens = [token * 11 % 64 for token in range(40)]
-    model = Model.load(file, device="cpu", dtype="bfloat16")
-    model.open(1, len(tokens) + 1)
-    whole = model.read([Read(1, 0, tokens, keep=len(tokens))])
-    model.open(2, len(tokens) + 1)
-    parts = [tokens[at : at + rows] for at in range(0, len(tokens), rows)]
-    read = [
-        model.read([Read(2, at * rows, part, keep=len(part))])
-        for at, part in enumerate(parts)
-    ]
-    assert torch.equal(torch.cat(read), whole)
+    model = loaded(file)
+    model.open(3, len(tokens) + 1)
+    whole = model.read([Read(3, 0, tokens, keep=len(tokens))])
+    for rows in (1, 3, 7, 20):
+        model.open(2, len(tokens) + 1)
+        parts = [tokens[at : at + rows] for at in range(0, len(tokens), rows)]
+        read = [
+            model.read([Read(2, at * rows, part, keep=len(part))])
+            for at, part in enumerate(parts)
+        ]
+        assert torch.equal(torch.cat(read), whole), f"{rows} rows"
+        model.close(2)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_drafts_leave_the_text_unchanged(file, temperature):
-    llm = LLM(file, tokenizer=False)
-    how = dict(temperature=temperature, seed=3, max_tokens=60, ignore_eos=True)
+def test_drafts_leave_the_text_unchanged(file):
+    llm = LLM(loaded(file), tokenizer=False)
+    for temperature in (0.0, 0.8):
+        check_drafts(llm, temperature)
+
+
+def check_drafts(llm: LLM, temperature: float) -> None:
+    how = dict(temperature=temperature, seed=3, max_tokens=40, ignore_eos=True)
     texts = [[1, 2, 3, 4] * 5, [7, 8, 9] * 3, [5, 6]]
     plain = [
         llm.generate([text], SamplingParams(**how, method="none"))[0].tokens

@@ -97,7 +97,7 @@ def test_codes_are_off_by_the_rounding_of_the_table_alone(name):
     assert 0 < apart.max() <= ROUNDED[name]
 
 
-def test_blocks_that_run_over_the_ends_of_outputs_are_dequantized_exactly():
+def test_blocks_across_outputs_are_dequantized_exactly():
     folder, part = RECORDED / "bitsandbytes-nf4", "model.layers.0.self_attn.q_proj"
     held = {
         name.removeprefix(part): tensor

@@ -4,16 +4,52 @@ package gguf can quantize to.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-from transformers import PreTrainedModel
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+import starter
+from foreword.bench.peers import gguf as writer_of_ours
+from foreword.bench.peers.convert import source as source_of
 from foreword.bench.peers.gguf import interleaved
+from foreword.model import load_tokenizer
 
 MATRIX, BLOCK = 2, 32
+TOKENS = 512
+"""Tokens of the small checkpoint: the package gguf takes half a second to parse the
+8192 of the bundled models.
+"""
+
+
+def small_checkpoint(folder: Path) -> Path:
+    """Save the bundled draft model in bfloat16 with its first tokens only."""
+    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
+    model.resize_token_embeddings(TOKENS)
+    model.save_pretrained(folder)
+    for file in ("tokenizer_config.json", "chat_template.jinja"):
+        (folder / file).write_bytes((starter.draft() / file).read_bytes())
+    about = json.loads((starter.draft() / "tokenizer.json").read_text("utf-8"))
+    bpe = about["model"]
+    vocab = {token: number for token, number in bpe["vocab"].items() if number < TOKENS}
+    merges = [pair for pair in bpe["merges"] if "".join(pair) in vocab]
+    about["model"] = bpe | {"vocab": vocab, "merges": merges}
+    (folder / "tokenizer.json").write_text(json.dumps(about), "utf-8")
+    return folder
+
+
+def small(folder: Path) -> Path:
+    """Write a file of the small checkpoint, which is saved beside it."""
+    checkpoint = small_checkpoint(folder / "checkpoint")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
+    path = folder / "draft.gguf"
+    tokenizer = load_tokenizer(checkpoint)
+    writer_of_ours.write(source_of("the draft", model, tokenizer), path)
+    return path
 
 
 def write(

@@ -1,5 +1,5 @@
-"""Hidden states overheard while a model is read, however it is driven: those that
-transformers itself reports.
+"""Hidden states captured while a model is read, on any backend: those that transformers
+itself reports.
 """
 
 import pytest
@@ -13,6 +13,7 @@ from foreword.model import Mode, Model, Read
 from foreword.model.cache_backend import CacheBackend
 from foreword.model.pool.hooks import layers_of
 from foreword.train.methods.lm import load
+from running import target
 
 LAYERS = (0, 3, 8)
 TEXT = list(range(40, 80))
@@ -27,15 +28,15 @@ def truth() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.02)])
-def test_every_token_read_is_heard_whatever_is_kept(truth, dtype, error):
-    model = Model.load(starter.target(), dtype=dtype)
+def test_states_of_every_token_are_captured(truth, dtype, error):
+    model = target(dtype)
     model.open(1, 64)
     model.open(2, 64)
     reads = [Read(1, 0, TEXT, keep=2), Read(2, 0, TEXT[:7], keep=0)]
-    logits, heard = model.read_hidden(reads, LAYERS)
+    logits, hidden = model.read_hidden(reads, LAYERS)
     assert logits.shape == (2, model.vocab)
-    assert heard.shape == (47, 3 * 384)
-    for rows, length in ((heard[:40], 40), (heard[40:], 7)):
+    assert hidden.shape == (47, 3 * 384)
+    for rows, length in ((hidden[:40], 40), (hidden[40:], 7)):
         for found, wanted in zip(rows.float().chunk(3, -1), truth, strict=True):
             assert (found - wanted[:length]).norm() < error * wanted[:length].norm()
     torch.testing.assert_close(
@@ -43,22 +44,25 @@ def test_every_token_read_is_heard_whatever_is_kept(truth, dtype, error):
     )
     # a forward of one row may be padded
     _, alone = model.read_hidden([Read(2, 0, TEXT[:1])], LAYERS)
-    torch.testing.assert_close(alone, heard[:1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(alone, hidden[:1], atol=1e-4, rtol=1e-4)
+    for opened in (1, 2):
+        model.close(opened)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_the_head_reads_it_says(dtype):
-    model = Model.load(starter.target(), dtype=dtype)
+def test_lm_head_of_states_gives_the_logits(dtype):
+    model = target(dtype)
     model.open(1, 64)
-    logits, heard = model.read_hidden([Read(1, 0, TEXT, keep=len(TEXT))], (8,))
-    torch.testing.assert_close(model.lm_head(heard), logits, atol=1e-4, rtol=1e-4)
+    logits, hidden = model.read_hidden([Read(1, 0, TEXT, keep=len(TEXT))], (8,))
+    torch.testing.assert_close(model.lm_head(hidden), logits, atol=1e-4, rtol=1e-4)
+    model.close(1)
 
 
-def test_the_cache_of_transformers_is_overheard_too_even_when_it_reads_again(truth):
+def test_cache_backend_captures_states_of_repeated_reads(truth):
     backend = CacheBackend(load(starter.target(), torch.float32).eval(), Mode.CACHE)
     backend.open(1, 64)
     _, first = backend.read_hidden([Read(1, 0, TEXT[:20])], LAYERS)
-    # guesses, all of them wrong
+    # draft tokens, all of them wrong
     backend.read_hidden([Read(1, 20, [5, 6, 7], keep=3)], LAYERS)
     _, rest = backend.read_hidden([Read(1, 20, TEXT[20:])], LAYERS)
     for found, wanted in zip(torch.cat([first, rest]).chunk(3, -1), truth, strict=True):
@@ -66,20 +70,20 @@ def test_the_cache_of_transformers_is_overheard_too_even_when_it_reads_again(tru
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "cohere"])
-def test_models_that_are_built_otherwise_are_heard_too(kind):
+def test_states_of_other_architectures_are_captured(kind):
     hf = tiny_models.build(kind).eval()
     with torch.inference_mode():
         states = hf(torch.tensor([TEXT[:9]]), output_hidden_states=True).hidden_states
     model = Model(hf)
     model.open(1, 32)
     last = len(states) - 1
-    _, heard = model.read_hidden([Read(1, 0, TEXT[:9])], (1, last))
+    _, hidden = model.read_hidden([Read(1, 0, TEXT[:9])], (1, last))
     torch.testing.assert_close(
-        heard, torch.cat([states[1][0], states[last][0]], -1), atol=1e-4, rtol=1e-4
+        hidden, torch.cat([states[1][0], states[last][0]], -1), atol=1e-4, rtol=1e-4
     )
 
 
-def test_of_a_model_that_sees_the_text_is_heard_though_its_eyes_have_as_many_layers():
+def test_layers_are_those_of_the_text_decoder():
     text = tiny_models.build("mistral").config
     eyes = dict(
         hidden_size=32,
@@ -96,6 +100,5 @@ def test_of_a_model_that_sees_the_text_is_heard_though_its_eyes_have_as_many_lay
 
 
 def test_hidden_states_that_are_not_there_are_refused():
-    model = Model.load(starter.target())
     with pytest.raises(ModelError, match="states 0 to 8"):
-        model.read_hidden([], (9,))
+        target("float32").read_hidden([], (9,))

@@ -1,6 +1,4 @@
-"""Models held in 8 bits, for guesses: what they say then, what they hold, and what can
-no longer be had of them.
-"""
+"""Draft models in 8 bits: their scores, their memory, and what they refuse."""
 
 from pathlib import Path
 
@@ -74,7 +72,7 @@ def held(backend: CpuBackend) -> int:
     return sum(tensor.nbytes for tensor in backend._held)
 
 
-def test_it_says_nearly_the_same_from_half_of_the_bytes():
+def test_scores_are_near_from_half_of_the_bytes():
     model, tokens = loaded(), text(8192)
     whole, viewed, bytes_before = (
         said(model, tokens),
@@ -100,7 +98,7 @@ def test_embeddings_are_what_they_were():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_that_is_read_in_c_can_be_held_so(name):
+def test_every_native_kind_can_be_quantized(name):
     tokens = text(tiny_models.VOCAB)
     model = Model(tiny_models.build(name).to(torch.bfloat16))
     assert model.capability.backend == "native"
@@ -118,7 +116,7 @@ def test_every_kind_that_is_read_in_c_can_be_held_so(name):
 
 
 @pytest.mark.skipif(not forward.amx(), reason="products are made in one way here")
-def test_sums_are_exact_whichever_instructions_make_them():
+def test_sums_are_exact_with_any_instructions():
     model, tokens = loaded(), text(8192, 23)
     model.quantize_int8()
     found = model.lm_head(model.embed(torch.tensor(tokens)))
@@ -129,7 +127,7 @@ def test_sums_are_exact_whichever_instructions_make_them():
         forward.needed().foreword_use_amx(1)
 
 
-def test_what_is_nothing_and_what_is_huge_can_be_multiplied():
+def test_zeros_and_huge_numbers_can_be_multiplied():
     model = loaded()
     model.quantize_int8()
     rows = torch.randn(
@@ -162,7 +160,7 @@ def coding(model: Model) -> int:
     return model.backend._model.coding
 
 
-def test_a_draft_model_is_held_so_unless_it_learns(tmp_path):
+def test_draft_model_is_quantized_unless_it_learns(tmp_path):
     paths = {
         "target": starter.target(),
         "draft": starter.draft(),
@@ -189,7 +187,7 @@ def test_a_draft_model_is_held_so_unless_it_learns(tmp_path):
     )
 
 
-def test_the_target_itself_is_never_held_so():
+def test_target_is_never_quantized():
     model = target("bfloat16")
     for drafter in (LanguageModelDrafter(model), SelfDrafter(view(model, spare=SPARE))):
         taught(drafter, model, None)
@@ -201,7 +199,7 @@ def test_the_target_itself_is_never_held_so():
     assert coding(joined.members[1].model) == forward.BYTES
 
 
-def test_heads_are_held_so_where_they_are_loaded():
+def test_loaded_heads_are_quantized():
     beside, heads = (
         Model.load(bundled.target(), dtype="bfloat16", device="cpu"),
         Path(bundled.__file__).parent / "heads",
@@ -263,7 +261,7 @@ class Matrix(Kernel):
         return multiplied(self._library, self._only, self._scratch, rows, 2)
 
 
-def test_draft_models_of_other_tokenizers_and_of_the_drop_in_are_held_so(tmp_path):
+def test_other_draft_models_are_quantized(tmp_path):
     pair = load_pair(NEAR.save(tmp_path), target("bfloat16"), tokenizer())
     assert coding(pair.model) == forward.BYTES
     assert (
