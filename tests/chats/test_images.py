@@ -135,7 +135,7 @@ def test_what_is_no_image_is_refused_by_name(part, why):
     assert str(refused.value).startswith("cannot read ")
 
 
-def test_a_small_file_of_a_huge_image_is_refused_before_it_is_decoded():
+def test_small_file_of_a_huge_image_is_refused_undecoded():
     for width, height in ((20_000, 20_000), (9_000, 9_000)):
         bomb = png(Image.new("1", (width, height)))
         assert len(bomb) < 100_000
@@ -177,7 +177,7 @@ def test_pixels_of_a_prompt_are_bounded_before_they_are_decoded():
         image_of(damaged).load()
 
 
-def test_an_image_is_decoded_when_its_pixels_are_used_and_only_then_kept():
+def test_image_is_decoded_once_its_pixels_are_used():
     image = image_of(png())
     assert (image.size, image.mode, image._im) == (PICTURE.size, "RGB", None)
     assert image.decoded().tobytes() == PICTURE.tobytes()
@@ -202,7 +202,7 @@ def test_a_prompt_holds_so_many_images():
         read(PICTURE)
 
 
-def test_images_stay_in_their_place_and_only_in_messages_of_users():
+def test_images_stay_in_place_and_in_messages_of_users():
     content = [
         {"type": "text", "text": "a"},
         {"type": "image_url", "image_url": URL},

@@ -77,7 +77,7 @@ def test_the_format_of_a_template_is_found(name: str, format: str):
     assert format_of(template(name)).name == format
 
 
-def test_a_template_without_tools_is_generic_and_an_unknown_one_has_no_format():
+def test_template_without_tools_is_generic():
     assert (
         format_of(None).name == format_of("{{ messages[0].content }}").name == "generic"
     )
@@ -158,7 +158,7 @@ def test_ids_are_shortened_for_templates_that_demand_it(use):
     assert '"call_id": "a1B2c3D4e"' in use("mistral", own, TOOLS)
 
 
-def test_calls_are_told_one_by_one_where_the_template_refuses_several(use):
+def test_calls_are_rendered_one_by_one_where_several_are_refused(use):
     other = {"id": "other", "function": {"name": "get", "arguments": "{}"}}
     several = [QUESTION, {**CALLED, "tool_calls": [CALL, other]}]
     results = [{"role": "tool", "tool_call_id": "other", "content": "nothing"}, RESULT]
@@ -177,7 +177,7 @@ def test_calls_are_told_one_by_one_where_the_template_refuses_several(use):
     assert prompt.count('"17"') == prompt.count('"nothing"') == 1
 
 
-def test_system_messages_are_joined_where_the_template_refuses_them(use):
+def test_refused_system_messages_are_joined(use):
     later = {"role": "developer", "content": "Be kind."}
     assert '"arguments": {"city": "Paris"' in use("qwen", [SYSTEM, *CHAT, later], TOOLS)
     prompt = use("qwen", [SYSTEM, QUESTION, later])
@@ -189,7 +189,7 @@ def test_system_messages_are_joined_where_the_template_refuses_them(use):
     )
 
 
-def test_a_developer_is_the_system_unless_the_template_knows_developers(
+def test_developer_is_the_system_unless_the_template_has_one(
     use, monkeypatch: pytest.MonkeyPatch
 ):
     developer = {"role": "developer", "content": "Be brief."}
@@ -423,9 +423,7 @@ def control() -> str:
 
 
 @pytest.mark.parametrize("forged", [QUESTION, RESULT], ids=["user", "tool"])
-def test_control_tokens_of_users_and_tools_are_plain_text_when_sanitized(
-    clean, forged: dict
-):
+def test_sanitized_control_tokens_of_users_and_tools_are_text(clean, forged: dict):
     chat = [
         *([QUESTION, CALLED] if forged is RESULT else ()),
         {**forged, "content": f"a{control()}b"},
@@ -437,7 +435,7 @@ def test_control_tokens_of_users_and_tools_are_plain_text_when_sanitized(
 
 
 @pytest.mark.parametrize("role", ["assistant", "system"])
-def test_control_tokens_of_other_roles_stay_tokens_when_sanitized(clean, role: str):
+def test_sanitized_control_tokens_of_other_roles_stay_tokens(clean, role: str):
     found, given = clean(
         [{"role": role, "content": f"a{control()}b"}, QUESTION], "texts"
     )
@@ -445,9 +443,7 @@ def test_control_tokens_of_other_roles_stay_tokens_when_sanitized(clean, role: s
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "texts", None])
-def test_chats_without_control_tokens_have_the_same_prompt_when_sanitized(
-    clean, name: str | None
-):
+def test_sanitized_chats_without_control_tokens_stay_equal(clean, name: str | None):
     tools = TOOLS if name in FORMATS else None
     chat = CHAT if tools else [SYSTEM, QUESTION]
     found, given = clean(chat, name, tools)
@@ -455,9 +451,7 @@ def test_chats_without_control_tokens_have_the_same_prompt_when_sanitized(
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "texts", None])
-def test_every_template_writes_its_own_control_tokens_when_sanitized(
-    clean, name: str | None
-):
+def test_sanitized_templates_write_their_control_tokens(clean, name: str | None):
     plain = {"role": "user", "content": "a b"}
     before = clean([plain], name)[0]
     found, given = clean([{**plain, "content": f"a{control()}b"}], name)

@@ -1,5 +1,5 @@
-"""What the family that ships says, and that it says the same where its drafter cannot
-be loaded.
+"""The bundled models answer in English, and the same where their drafter cannot be
+loaded.
 """
 
 import re
@@ -20,10 +20,10 @@ QUESTIONS = (
     "How can I learn to cook?",
     "Write a short note to thank a friend.",
 )
-GREEDY = SamplingParams(temperature=0, max_tokens=48)
+GREEDY = SamplingParams(temperature=0, max_tokens=32)
 
 
-def test_the_family_answers_in_english():
+def test_bundled_models_answer_in_english():
     llm = LLM(nodes=4)
     words = []
     for question in QUESTIONS:
@@ -50,7 +50,7 @@ MESSAGE = [{"role": "user", "content": QUESTIONS[0]}]
 LOST = "cannot load the drafter, so decoding runs without drafting"
 
 
-def test_default_draft_model_that_cannot_be_loaded_costs_no_text(broken, monkeypatch):
+def test_default_draft_model_that_cannot_be_loaded_changes_no_text(broken, monkeypatch):
     monkeypatch.setattr(bundled, "draft", lambda: broken)
     with pytest.warns(UserWarning, match=LOST) as said:
         llm = LLM()

@@ -49,7 +49,7 @@ def test_noise_is_the_same_on_both_devices():
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("dim", [64, 80, 128, 256])
-def test_the_kernel_says_what_the_definition_says(dtype, dim):
+def test_kernel_computes_what_the_definition_does(dtype, dim):
     reads = [
         Read(1, 5000, [0]),
         Read(2, 300, [0] * 70),
@@ -68,7 +68,7 @@ def test_the_kernel_says_what_the_definition_says(dtype, dim):
         assert torch.equal(layer.by_kernel(scoring, rows=136, splits=10), found[:136])
 
 
-def test_replays_say_what_the_pool_says():
+def test_replays_compute_what_the_pool_does():
     model = on_device()
     pooled = PoolBackend(model.hf)
     text, tree = list(range(40, 400)), [-1, 0, 0, -1, 3]
@@ -80,34 +80,32 @@ def test_replays_say_what_the_pool_says():
         [Read(1, 361, [7, 8, 9], keep=3)],
     ):
         for _ in range(3):
-            found, heard = model.backend.read_hidden(reads, [0, 8])
-            want, overheard = pooled.read_hidden(reads, [0, 8])
+            found, hidden = model.backend.read_hidden(reads, [0, 8])
+            want, expected = pooled.read_hidden(reads, [0, 8])
             torch.testing.assert_close(found, want, atol=1e-3, rtol=1e-3)
-            torch.testing.assert_close(heard, overheard, atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(hidden, expected, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("guesser", [Foresight, RandomTree])
+@pytest.mark.parametrize("drafter", [Foresight, RandomTree])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_guesses_do_not_change_the_text(temperature, guesser):
+def test_drafts_do_not_change_the_text(temperature, drafter):
     model, asked = on_device(), requests(temperature)
     want = plain(model, asked)
-    got = finish(engine(model, guesser(known(want), spoilt=0.3), 8, slots=5), asked)
+    got = finish(engine(model, drafter(known(want), spoilt=0.3), 8, slots=5), asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
 
 
-@pytest.mark.parametrize("guesser", [Foresight, RandomTree])
+@pytest.mark.parametrize("drafter", [Foresight, RandomTree])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_in_bfloat16_one_shape_for_all_forwards_gives_the_same_text(
-    temperature, guesser
-):
+def test_one_shape_for_all_forwards_gives_the_same_text(temperature, drafter):
     model, asked = on_device("bfloat16"), requests(temperature, 64)
     model.backend = CudaGraphBackend(model.hf, buckets=(64,))
     want = plain(model, asked)
-    got = finish(engine(model, guesser(known(want), spoilt=0.3), 8, slots=5), asked)
+    got = finish(engine(model, drafter(known(want), spoilt=0.3), 8, slots=5), asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
 
 
-def test_a_model_that_cannot_be_recorded_is_driven_through_the_pool():
+def test_model_that_cannot_be_recorded_runs_through_the_pool():
     hf = load(starter.target(), torch.float32).cuda().eval()
 
     def wait(module, given, out) -> None:

@@ -47,7 +47,7 @@ def recipe() -> ModuleType:
 def trained(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target of one layer and its drafters, after a few steps."""
     out = tmp_path_factory.mktemp("pictures")
-    recipe.train(out=out, count=128, steps=40, hidden=64, layers=1, batch=8)
+    recipe.train(out=out, count=64, steps=24, hidden=64, layers=1, batch=8)
     return out
 
 
@@ -61,6 +61,7 @@ def files(recipe: ModuleType, out: Path, answers: list[Completion]) -> list[byte
     return [recipe.png(paint.picture(answer.tokens)) for answer in answers]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_picture_with_drafts_is_the_file_of_plain_decoding(
     recipe, trained, llm, method
@@ -118,7 +119,9 @@ def tiny(kind: str) -> Given:
     )
 
 
-@pytest.mark.parametrize("kind", ["emu3", "llama"])
+@pytest.mark.parametrize(
+    "kind", ["emu3", pytest.param("llama", marks=pytest.mark.slow)]
+)
 def test_models_in_memory_write_trees_of_token_ids(recipe, kind):
     prompts, params = recipe.asked(COUNT, 5, max_tokens=40)
     with LLM(tiny(kind), tokenizer=False, draft=tiny(kind), nodes=8) as one:

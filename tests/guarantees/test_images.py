@@ -10,18 +10,20 @@ import tiny_vision
 from foreword import LLM, InvalidRequest, SamplingParams
 from foreword.model import Mode, Model
 from foreword.model.pool.prefixes import PAGE
+from grids import grid
 from tiny_vision import chats, folder, picture, said
 
 FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None]
-QUICK = ("qwen2-vl", "qwen3-vl", "llava", "gemma3")
+QUICK = ("qwen2-vl", "llava", "gemma3")
 SOME = [
     pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
     for name in FAMILIES
 ]
 """Families that differ in what the language model is given; the others are slow only
-because there are so many.
+because there are so many. tests/hf/test_hf_images.py looks at others.
 """
-NEW = 20
+DRAFTED = (("qwen2-vl", "lm"), ("llava", "predicted"), ("gemma3", "layers"))
+NEW = 16
 
 
 @cache
@@ -55,8 +57,7 @@ def greedy(**more) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=NEW, **more)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", SOME)
 def test_greedy_text_is_that_of_generate(name):
     llm = fresh(name)
     assert llm.target.mode is Mode.TREE
@@ -78,11 +79,14 @@ def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
     assert [one.tokens for one in answers] == wanted(name)
 
 
-@pytest.mark.sample(5)
 @pytest.mark.parametrize(
-    "method", ["suffix", "predicted", "layers", "lm", "recycle", "lookahead"]
+    ("name", "method"),
+    grid(
+        DRAFTED,
+        FAMILIES,
+        ["suffix", "predicted", "layers", "lm", "recycle", "lookahead"],
+    ),
 )
-@pytest.mark.parametrize("name", SOME)
 def test_drafts_change_no_token_of_a_sampled_text(name, method):
     asked = [
         SamplingParams(temperature=0.8, seed=seed, max_tokens=NEW)
@@ -108,7 +112,7 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
+def test_only_equal_images_share_pages(name):
     llm = fresh(name)
     one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
     asked = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
@@ -136,7 +140,7 @@ def test_images_of_one_size_share_no_pages_unless_they_are_the_same(name):
 
 
 @pytest.mark.parametrize("name", ["qwen2-vl", "gemma3"])
-def test_a_text_that_gives_way_is_read_again_with_its_images(name):
+def test_preempted_text_is_read_again_with_its_images(name):
     llm = fresh(name)
     sequence = llm.prepare(llm.render(chats()[0]), greedy())[0]
     llm.begin(sequence)
@@ -185,7 +189,7 @@ def test_a_prompt_that_cannot_be_served_is_refused_by_name(prompt, why):
         fresh("qwen2-vl").generate(prompt, greedy())
 
 
-def test_images_for_a_model_that_reads_text_only_are_refused_by_name():
+def test_images_for_a_text_model_are_refused():
     with (
         LLM() as text,
         pytest.raises(

@@ -17,13 +17,28 @@ from foreword.model.pool.backend import PoolBackend
 from foreword.model.pool.memory import key_bytes
 from foreword.native.forward import library
 from foreword.types import SamplingParams
+from grids import NEEDS_C, grid
 from running import Request, drafter, emptied, engine, finish, plain, prompts, target
 
-NATIVE = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
-DTYPES = ["float32", pytest.param("bfloat16", marks=NATIVE)]
-"""On a CPU the pool backend runs float32, and the native one bfloat16."""
+
+def covered(*cases: tuple[str, str]) -> pytest.MarkDecorator:
+    """Every method with both dtypes; `make test` runs these cases.
+
+    On a CPU the pool backend runs float32, and the native one bfloat16.
+    """
+    return pytest.mark.parametrize(
+        ("name", "dtype"),
+        grid(
+            cases,
+            ["none", "ngram", "lm"],
+            ["float32", "bfloat16"],
+            in_c=lambda case: case[1] == "bfloat16",
+        ),
+    )
+
+
+QUICK = "float32" if isinstance(library(), str) else "bfloat16"
+"""The dtype of the tests whose subject it is not."""
 CHAT = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
@@ -64,8 +79,10 @@ def limited(monkeypatch):
     return limit
 
 
-@pytest.mark.parametrize("drive", [PoolBackend, pytest.param(CpuBackend, marks=NATIVE)])
-def test_the_memory_held_is_that_of_the_tokens_and_little_more(drive):
+@pytest.mark.parametrize(
+    "drive", [PoolBackend, pytest.param(CpuBackend, marks=NEEDS_C)]
+)
+def test_memory_held_is_little_more_than_that_of_the_tokens(drive):
     model = tiny_models.build("llama-gqa").to(torch.bfloat16).eval()
     if drive is PoolBackend:
         model.set_attn_implementation("foreword")
@@ -92,16 +109,12 @@ def test_the_memory_held_is_that_of_the_tokens_and_little_more(drive):
     assert 1 < backend.pool.bytes / (row * sum(lengths)) <= 1.15
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["none", "ngram", "lm"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_second_turn_of_a_chat_does_not_read_the_first_one_again(
-    dtype, name, counted
-):
+@covered(("ngram", "float32"), ("lm", "bfloat16"))
+def test_second_turn_does_not_read_the_first_again(name, dtype, counted):
     model = target(dtype)
     loop = engine(model, drafter(name, dtype), 4)
     counter = counted(model)
-    (first,) = finish(loop, [Request((prompts()[3] * 60)[: model.context - 200], CHAT)])
+    (first,) = finish(loop, [Request((prompts()[3] * 60)[:800], CHAT)])
     said = (*first.sequence.tokens, *prompts()[4])
     assert counter.rows >= first.sequence.prompt
     assert first.sequence.stats.cached == 0
@@ -119,9 +132,9 @@ def test_the_second_turn_of_a_chat_does_not_read_the_first_one_again(
         assert stats.accepted > 0
 
 
-def test_the_draft_model_does_not_read_the_first_turn_again_either(counted):
-    own = drafter("lm")
-    loop = engine(target(), own, 4)
+def test_draft_model_does_not_read_the_first_turn_again(counted):
+    own = drafter("lm", QUICK)
+    loop = engine(target(QUICK), own, 4)
     counter = counted(own.model)
     (first,) = finish(loop, [Request((prompts()[3] * 20)[:500], CHAT)])
     counter.rows = 0
@@ -131,8 +144,8 @@ def test_the_draft_model_does_not_read_the_first_turn_again_either(counted):
     assert counter.rows < 300, "the end of the text, and draft tokens"
 
 
-def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenants():
-    model, common = target(), (prompts()[3] * 20)[:300]
+def test_requests_of_one_tenant_share_pages():
+    model, common = target(QUICK), (prompts()[3] * 20)[:300]
     emptied(model)
     loop = engine(model, slots=8, chunk=128)
     before = loop.load
@@ -157,12 +170,8 @@ def test_requests_that_begin_alike_share_pages_unless_they_have_different_tenant
     assert [one.said for one in answers] == [one.said for one in plain(model, requests)]
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", ["none", "lm"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_eight_requests_under_a_small_limit_say_what_they_say_alone(
-    dtype, name, limited
-):
+@covered(("lm", "float32"), ("lm", "bfloat16"))
+def test_text_under_a_small_limit_is_that_of_requests_alone(name, dtype, limited):
     model = target(dtype)
     requests = [
         Request(
@@ -170,14 +179,14 @@ def test_eight_requests_under_a_small_limit_say_what_they_say_alone(
             SamplingParams(
                 temperature=0.5 * (shift % 3),
                 seed=shift,
-                max_tokens=48,
+                max_tokens=44,  # beyond the second page
                 ignore_eos=True,
             ),
         )
-        for shift in range(8)
+        for shift in range(5)
     ]
     loop = engine(model, drafter(name, dtype), 3)
-    limited(model, 12 * 64)
+    limited(model, 6 * 64)
     most, waits = [], []
     sequences = [request.sequence(model.eos) for request in requests]
     for sequence in sequences:
@@ -186,7 +195,7 @@ def test_eight_requests_under_a_small_limit_say_what_they_say_alone(
         loop.step()
         most.append(loop.load.kv_held)
         waits.append(loop.load.waiting)
-    assert max(most) <= 12 * 64 == loop.load.kv_capacity
+    assert max(most) <= 6 * 64 == loop.load.kv_capacity
     assert loop.load.preemptions > 0
     assert max(waits) > 0
     assert (loop.load.running, loop.load.waiting, loop.load.kv_used) == (0, 0, 0)
@@ -198,7 +207,7 @@ def test_eight_requests_under_a_small_limit_say_what_they_say_alone(
         assert sum(one.stats.accepted for one in sequences) > 0
 
 
-@NATIVE
+@NEEDS_C
 @pytest.mark.parametrize("family", ["gemma3", "qwen3.5"])
 def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
     model, twin = (
@@ -227,10 +236,8 @@ def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
     assert sum(one.sequence.stats.accepted for one in got) > 0
 
 
-def test_the_last_of_the_worst_priority_gives_way_and_returns_before_later_ones(
-    limited,
-):
-    model = target()
+def test_worst_priority_gives_way_and_returns_first(limited):
+    model = target(QUICK)
     limited(model, 10 * 64)
     texts = [(prompts()[3] * 9)[shift : shift + 100] for shift in range(5)]
     params = [
@@ -268,7 +275,7 @@ def test_the_last_of_the_worst_priority_gives_way_and_returns_before_later_ones(
     assert [one.produced for one in ended] == [60] * 5
 
 
-def test_a_request_that_can_never_fit_is_refused_before_work_starts():
+def test_request_that_can_never_fit_is_refused_at_once():
     with LLM(cache_tokens=512) as llm:
         assert llm.engine.load.kv_capacity == 512
         for prompt, most in (([5] * 100, 400), ([5] * 490, 1)):
@@ -310,7 +317,7 @@ def test_aborted_requests_free_their_places_at_once(limited):
     assert loop.load.kv_held <= 100 * 64
 
 
-def test_a_model_has_a_limit_from_the_memory_that_is_free():
+def test_default_limit_follows_free_memory():
     model = target()
     default = model.cache_tokens
     try:

@@ -101,7 +101,7 @@ def alone(family: str, request: Request) -> Answer:
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_second_turns_read_only_what_is_new_and_are_the_same(family, name, slots):
+def test_second_turns_read_only_what_is_new(family, name, slots):
     model = target(family)
     first, asked, answers = turns(family)
     loop = engine(model, DRAFTERS[name](family, [*first, *answers]), 5, slots=slots)
@@ -119,11 +119,10 @@ def test_second_turns_read_only_what_is_new_and_are_the_same(family, name, slots
         assert sum(one.sequence.stats.accepted for one in got) > 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("chunk", [37, 128, 512])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_third_text_that_begins_alike_starts_where_the_first_two_parted(
-    family, chunk
-):
+def test_third_text_starts_where_the_first_two_parted(family, chunk):
     model, common = target(family), text(300)
     requests = [
         Request(
@@ -152,7 +151,7 @@ def backend(request):
 
 @pytest.mark.parametrize("backend", FAMILIES, indirect=True)
 @pytest.mark.parametrize("pieces", [(300,), (100, 200), (64, 64, 172), (1, 250, 40, 9)])
-def test_a_kept_state_has_the_bits_of_one_that_was_read_in_one_piece(backend, pieces):
+def test_kept_state_has_the_bits_of_a_computed_one(backend, pieces):
     """Also one that a forward passed, with draft tokens after it."""
     words, draft_tokens = text(300), text(11, 4)
     backend.open(1, 900, words)
@@ -191,7 +190,7 @@ def test_a_kept_state_has_the_bits_of_one_that_was_read_in_one_piece(backend, pi
 
 
 @pytest.mark.parametrize("backend", FAMILIES, indirect=True)
-def test_what_is_not_to_be_found_again_is_not_kept(backend):
+def test_states_of_unshared_texts_are_not_kept(backend):
     backend.open(1, 900)
     backend.read([Read(1, 0, text(400), keep=1)])
     assert backend._memories[1].state.folded == 400
@@ -199,7 +198,7 @@ def test_what_is_not_to_be_found_again_is_not_kept(backend):
     assert not backend.pool.prefixes._states
 
 
-def test_states_take_no_more_memory_than_keys_and_values_may_and_end_with_their_pages():
+def test_states_take_bounded_memory_and_end_with_their_pages():
     config = tiny_models.build("qwen3.5").config
     config.linear_value_head_dim = 64  # a state takes the memory of four pages
     model = Model(tiny_models.random(config).to(torch.bfloat16).eval())

@@ -13,11 +13,29 @@ import tiny_seq2seq
 from foreword import LLM, SamplingParams
 from foreword.draft.lookup.datastore import build
 from foreword.model import Mode, Model
+from grids import grid
 
 FAMILIES = list(tiny_seq2seq.FAMILIES)
-IN_C = tiny_seq2seq.in_c("t5", "flan-t5", "mt5", "umt5")
+T5_IN_C = "t5" + tiny_seq2seq.IN_C
+GREEDILY = (("t5", "lm"), ("bart", "ngram"), ("marian", "lm"), ("led", "lm"))
+SAMPLED = (("pegasus", "ngram"), ("bart", "lm"), ("led", "lm"), (T5_IN_C, "suffix"))
+REPEATING = (("t5", "ngram", 0.0), ("t5", "recycle", 1.0), (T5_IN_C, "predicted", 1.0))
+"""Cases of `make test`: relative positions, forced and forbidden tokens, a cache for
+want of trees, and C; a draft model and each kind of lookup. tests/hf covers mbart and
+m2m100, and `make test-all` runs every family with every method.
+"""
 LENGTHS = (1, 7, 13, 40)
-NEW = 30
+NEW = 20
+
+
+def family_grid(kept: tuple[tuple, ...], *values: list) -> list:
+    return grid(kept, *values, in_c=lambda case: tiny_seq2seq.IN_C in case[0])
+
+
+IN_C_NAMES = [
+    T5_IN_C,
+    *(f"{name}{tiny_seq2seq.IN_C}" for name in ("flan-t5", "mt5", "umt5")),
+]
 
 
 @cache
@@ -75,23 +93,30 @@ def params(name: str, **more) -> SamplingParams:
     return SamplingParams(max_tokens=NEW + 1 - len(target(name).seq2seq.start), **more)
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("method", ["none", "ngram", "lm"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "method"), family_grid(GREEDILY, FAMILIES, ["none", "ngram", "lm"])
+)
 def test_greedy_text_is_that_of_generate(name, method):
     one, greedy = llm(name, method), params(name, temperature=0)
     assert one.target.mode is (Mode.CACHE if name == "led" else Mode.TREE)
     together = one.generate(sources(), greedy)
     start = list(target(name).seq2seq.start)
     assert [[*start, *answer.tokens] for answer in together] == wanted(name)
-    alone = [one.generate(source, greedy)[0].tokens for source in sources()]
-    assert alone == [answer.tokens for answer in together]
+    alone = [one.generate(source, greedy)[0].tokens for source in sources()[:2]]
+    assert alone == [answer.tokens for answer in together[:2]]
     assert [answer.prompt_tokens for answer in together] == sources()
+    if method == "lm":
+        assert sum(answer.stats.accepted for answer in together) > 20
 
 
-@pytest.mark.sample(11)
-@pytest.mark.parametrize("method", ["ngram", "suffix", "lm", "cascade(suffix, lm)"])
-@pytest.mark.parametrize("name", [*FAMILIES, *IN_C])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    family_grid(
+        SAMPLED,
+        [*FAMILIES, *IN_C_NAMES],
+        ["ngram", "suffix", "lm", "cascade(suffix, lm)"],
+    ),
+)
 def test_drafts_change_no_token_of_a_sampled_text(name, method):
     asked = [
         params(name, temperature=1.0, seed=seed, ignore_eos=True)
@@ -103,15 +128,18 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
     assert [one.undrafted for one in drafted] == [None] * len(drafted)
     assert sum(one.stats.drafted for one in drafted) > 0
     if "lm" in method:
-        assert sum(one.stats.accepted for one in drafted) > 40
+        assert sum(one.stats.accepted for one in drafted) > 30
 
 
-@pytest.mark.sample(9)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    "method", ["ngram", "suffix", "recycle", "lookahead", "predicted"]
+    ("name", "method", "temperature"),
+    family_grid(
+        REPEATING,
+        ["t5", "m2m100", *IN_C_NAMES],
+        ["ngram", "suffix", "recycle", "lookahead", "predicted"],
+        [0.0, 1.0],
+    ),
 )
-@pytest.mark.parametrize("name", ["t5", "m2m100", *IN_C])
 def test_lookups_change_no_token_of_a_text_that_repeats_itself(
     name, method, temperature
 ):
@@ -132,8 +160,10 @@ def test_lookups_change_no_token_of_a_text_that_repeats_itself(
     assert sum(one.stats.accepted for one in found) >= 10
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["bart", *IN_C[:1]])
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    family_grid((("bart", 1.0), (T5_IN_C, 0.0)), ["bart", T5_IN_C], [0.0, 1.0]),
+)
 def test_a_datastore_serves_an_encoder_decoder(name, temperature, tmp_path):
     one = llm(name, "none")
     letters = dict.fromkeys(one.tokenizer("abcdefgh")["input_ids"][:-1], 50.0)
@@ -156,7 +186,7 @@ def test_a_datastore_serves_an_encoder_decoder(name, temperature, tmp_path):
     ) as looks:
         found = looks.generate(sources(), asked)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
-    assert sum(answer.stats.accepted for answer in found) > 40
+    assert sum(answer.stats.accepted for answer in found) > 30
 
 
 @pytest.mark.parametrize(
@@ -178,12 +208,15 @@ def test_what_the_settings_forbid_is_not_written(rule):
     with LLM(
         model, tokenizer=tiny_seq2seq.tokenizer("t5"), draft=model, nodes=4
     ) as one:
-        found = one.generate(sources()[1], [params("t5", temperature=0)])[0].tokens
-    assert found == expected != free
+        found = one.generate(sources()[1], [params("t5", temperature=0)])[0]
+    assert found.tokens == expected != free
+    assert found.stats.accepted > 0
 
 
-@pytest.mark.parametrize("name", ["bart", "m2m100"])
-def test_a_text_may_fill_the_context(name):
+@pytest.mark.parametrize(
+    "name", ["bart", pytest.param("m2m100", marks=pytest.mark.slow)]
+)
+def test_text_may_fill_the_context(name):
     source = (sources()[-1] * 2)[: target(name).context]
     room = target(name).context - len(target(name).seq2seq.start)
     whole = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True)
@@ -194,10 +227,12 @@ def test_a_text_may_fill_the_context(name):
         torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=new
     )[0].tolist()
     for method in ("none", "lm"):
-        assert llm(name, method).generate(source, whole)[0].tokens == expected[-room:]
+        found = llm(name, method).generate(source, whole)[0]
+        assert found.tokens == expected[-room:]
+        assert (found.stats.accepted > 0) == (method == "lm")
 
 
-def test_a_cut_text_ends_as_the_settings_say_and_says_that_it_was_cut():
+def test_cut_text_ends_as_the_settings_say():
     asked = params("bart", temperature=0)
     ends = [[answer] for answer in llm("bart", "none").generate(sources(), asked)]
     for (answer,) in ends:
@@ -220,11 +255,18 @@ def test_an_answer_follows_an_expression():
     )
     assert set(plain.text) <= set("abcd")
     assert plain.text == drafted.text != ""
+    assert drafted.stats.accepted > 0
 
 
-@pytest.mark.parametrize("method", ["ngram", "lm"])
-@pytest.mark.parametrize("name", ["pegasus", "led", *IN_C[:1]])
-def test_the_encoder_runs_once_a_text_and_its_states_are_freed(name, method):
+@pytest.mark.parametrize(
+    ("name", "method"),
+    family_grid(
+        (("pegasus", "ngram"), ("led", "lm"), (T5_IN_C, "lm")),
+        ["pegasus", "led", T5_IN_C],
+        ["ngram", "lm"],
+    ),
+)
+def test_encoder_runs_once_a_text_and_frees_its_states(name, method):
     one = llm(name, method)
     states: list[weakref.ref] = []
     models = [one.target, *([one.engine.drafter.model] if method == "lm" else [])]

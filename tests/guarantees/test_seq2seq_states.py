@@ -101,6 +101,7 @@ def drafted(name: str, method: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("method", ["layers", "medusa", "eagle"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_drafts_change_no_token(name, method, tmp_path):
@@ -114,7 +115,7 @@ def test_drafts_change_no_token(name, method, tmp_path):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_head_gives_the_scores_of_the_model_for_the_last_states(name):
+def test_lm_head_gives_the_scores_of_the_last_states(name):
     model, tokens = target(name), [5, 6, 7, 8, 9]
     model.open(-5, 64)
     model.encode(-5, SOURCES[2])

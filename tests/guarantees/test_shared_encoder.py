@@ -16,11 +16,12 @@ from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest
 from foreword.model import Model
 
+NAMES = ["t5", "bart", *tiny_seq2seq.in_c("t5")]
 SOURCES = [[70, 80, 90, 100], [200, 201, 202, 203, 204, 205, 206, 207, 208]]
 
 
-def student(name: str) -> PreTrainedModel:
-    """The target, whose LM head forgot a little."""
+def changed(name: str) -> PreTrainedModel:
+    """The target with a slightly different LM head."""
     model = tiny_seq2seq.build(name)
     model.lm_head.weight.data += 0.02 * torch.randn(
         model.lm_head.weight.shape, generator=torch.Generator()
@@ -61,7 +62,7 @@ def compare(target: Model, name: str, draft: object, **more) -> int:
     """Check that the draft model changes no token at two temperatures; return how many
     of its tokens were accepted.
     """
-    options = dict(max_tokens=24, ignore_eos=True, n=2, **more)
+    options = dict(max_tokens=16, ignore_eos=True, n=2, **more)
     asked = [SamplingParams(temperature=heat, seed=3, **options) for heat in (0.0, 1.0)]
     tokenizer, accepted = tiny_seq2seq.tokenizer(name), 0
     plain = LLM(target, tokenizer=tokenizer, method="none").generate(SOURCES, asked)
@@ -79,21 +80,23 @@ def compare(target: Model, name: str, draft: object, **more) -> int:
     return accepted
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("saved", [False, True], ids=["memory", "folder"])
-@pytest.mark.parametrize("name", ["t5", "bart", *tiny_seq2seq.in_c("t5")])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_equal_encoder_runs_once_for_both_models(name, saved, tmp_path):
-    target, draft = Model(tiny_seq2seq.build(name), name), student(name)
+    target, draft = Model(tiny_seq2seq.build(name), name), changed(name)
     if saved:
         draft.save_pretrained(tmp_path)
         tiny_seq2seq.tokenizer(name).save_pretrained(tmp_path)
-        assert compare(target, name, tmp_path) > 40
+        assert compare(target, name, tmp_path) > 25
         return
-    made = Model(draft, "student")
+    made = Model(draft, "draft")
     with counted(draft) as runs:
-        assert compare(target, name, made) > 40
+        assert compare(target, name, made) > 25
     assert runs == [1]  # to see that it is equal
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("saved", [False, True], ids=["memory", "folder"])
 @pytest.mark.parametrize("name", ["bart", "marian"])
 def test_a_decoder_alone_drafts_with_the_encoder_of_the_target(name, saved, tmp_path):
@@ -104,19 +107,19 @@ def test_a_decoder_alone_drafts_with_the_encoder_of_the_target(name, saved, tmp_
     if saved:
         draft.save_pretrained(tmp_path)
         tiny_seq2seq.tokenizer(name).save_pretrained(tmp_path)
-    assert compare(target, name, tmp_path if saved else draft) > 60  # of 76
+    assert compare(target, name, tmp_path if saved else draft) > 35  # of 50
 
 
 def test_another_encoder_runs_for_the_draft_model_too():
-    target, draft = Model(tiny_seq2seq.build("bart"), "bart"), student("bart")
+    target, draft = Model(tiny_seq2seq.build("bart"), "bart"), changed("bart")
     draft.get_encoder().layers[1].fc2.bias.data += 0.01
     made = Model(draft, "draft")
     with counted(draft) as runs:
-        assert compare(target, "bart", made) > 40
+        assert compare(target, "bart", made) > 25
     assert runs == [1 + len(SOURCES)]
 
 
-def test_a_decoder_of_another_width_is_refused():
+def test_decoder_of_another_hidden_size_is_refused():
     target = Model(tiny_seq2seq.build("bart"), "bart")
     config = tiny_seq2seq.build("bart").config
     config.d_model = 32

@@ -25,7 +25,7 @@ from foreword.budget import BUDGETS, DraftBudget
 from foreword.hf.adapters import split
 from foreword.hf.borrowed import ModelRecord, borrowed_model
 from foreword.model import Mode
-from generating import GumbelBuffer, ids
+from generating import CollectedStream, ids
 
 DRAFTERS = ["nothing", "itself", "text"]
 
@@ -54,7 +54,7 @@ def enabled():
 
 
 def how(drafter, model):
-    """Arguments that let a drafter guess four tokens a round, or none."""
+    """Arguments that let a drafter propose four tokens a round, or none."""
     if drafter == "nothing":
         return dict(custom_generate=foreword.generate, method="none")
     return dict(
@@ -95,22 +95,31 @@ class Sum(StoppingCriteria):
 # ---- the same tokens
 
 
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("drafter", ["itself", "text"])
 @pytest.mark.parametrize(
     "name", ["gpt2", "mistral", "qwen3", "gemma2", "opt", "mixtral"]
 )
-@pytest.mark.parametrize("drafter", ["itself", "text"])
 def test_greedy_text_is_that_of_transformers(name, drafter):
+    """Two of four here are drafted with each; every architecture is in
+    tests/guarantees/test_architectures.py.
+    """
     model, inputs = tiny_models.build(name), ids(13)
     want = model.generate(**inputs, max_new_tokens=24, do_sample=False)
     got = model.generate(
-        **inputs, max_new_tokens=24, do_sample=False, **how(drafter, model)
+        **inputs,
+        max_new_tokens=24,
+        do_sample=False,
+        return_dict_in_generate=True,
+        **how(drafter, model),
     )
-    assert got.dtype == want.dtype
-    assert got.tolist() == want.tolist()
+    assert got.sequences.dtype == want.dtype
+    assert got.sequences.tolist() == want.tolist()
+    assert drafter == "text" or got.stats[0].accepted > 0
 
 
 @pytest.mark.parametrize("name", ["stablelm", "bloom", "qwen3-next", "mamba"])
-def test_models_that_take_no_attention_of_ours_are_served_more_simply(name):
+def test_models_without_our_attention_are_served(name):
     model, inputs = tiny_models.build(name), ids(9)
     want = model.generate(**inputs, max_new_tokens=12, do_sample=False)
     with pytest.warns(UserWarning, match="mode '(cache|plain)'"):
@@ -144,6 +153,7 @@ def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -161,8 +171,8 @@ def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
         ),
         dict(forced_eos_token_id=11, eos_token_id=11, pad_token_id=0),
         dict(encoder_repetition_penalty=1.5),
-        dict(logits_processor=[Alternate()]),
         dict(logits_processor=[OfRow()]),
+        dict(logits_processor=[Alternate()]),
         dict(
             prefix_allowed_tokens_fn=lambda row, text: [
                 (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
@@ -186,6 +196,7 @@ def test_options_of_generate_are_obeyed_along_every_path(model, options):
     assert got.tolist() == want.tolist()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -197,7 +208,7 @@ def test_options_of_generate_are_obeyed_along_every_path(model, options):
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_a_seed_fixes_the_sampled_text_whoever_guesses(model, options):
+def test_seed_fixes_the_sampled_text_for_every_drafter(model, options):
     texts = []
     for drafter in DRAFTERS:
         torch.manual_seed(11)
@@ -222,7 +233,7 @@ def test_a_seed_fixes_the_sampled_text_whoever_guesses(model, options):
     )
 
 
-def test_sampled_tokens_follow_the_law_of_transformers(model):
+def test_sampled_tokens_have_the_distribution_of_transformers(model):
     inputs = {name: value.repeat(1000, 1) for name, value in ids(6).items()}
     options = dict(max_new_tokens=1, do_sample=True, top_k=4, temperature=0.8)
     theirs = model.generate(**inputs, **options)[:, -1]
@@ -238,7 +249,7 @@ def test_greedy_text_leaves_the_global_generator_alone(model):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_plain_warpers_are_recognised_only_at_the_end_and_in_order(model):
+def test_plain_warpers_are_recognised_at_the_end_in_order(model):
     config = model.generation_config
     config = type(config)(do_sample=True, temperature=0.5, top_k=7, top_p=0.9)
     config._pad_token_tensor = config._eos_token_tensor = None
@@ -255,11 +266,11 @@ def test_plain_warpers_are_recognised_only_at_the_end_and_in_order(model):
 def test_stop_strings_cut_inside_an_accepted_block_and_across_tokens(shipped, enabled):
     target, _, tokenizer = shipped
     inputs = tokenizer("The capital of France is", return_tensors="pt")
-    options = dict(max_new_tokens=40, do_sample=False)
+    options = dict(max_new_tokens=24, do_sample=False)
     text = tokenizer.decode(
         target.generate(**inputs, **options)[0, inputs.input_ids.shape[1] :]
     )
-    for start in (3, 6, 11):
+    for start in (3, 11):
         stop = text[start : start + 5]
         assert stop
         want = target.generate(
@@ -281,7 +292,7 @@ def test_stop_strings_cut_inside_an_accepted_block_and_across_tokens(shipped, en
         assert got.tolist() == want.tolist()
 
 
-def test_a_criterion_sees_every_prefix_once_and_nothing_after_the_end(model):
+def test_criterion_sees_every_prefix_once(model):
     seen = []
 
     class Watch(Sum):
@@ -312,8 +323,8 @@ def test_time_that_is_up_ends_the_text_after_one_token(model):
     assert got.shape == (1, 6)
 
 
-def test_a_streamer_gets_the_prompt_then_each_token_then_the_end(model):
-    streamer = GumbelBuffer()
+def test_streamer_gets_prompt_tokens_and_end(model):
+    streamer = CollectedStream()
     got = model.generate(
         **ids(5),
         max_new_tokens=9,
@@ -329,7 +340,7 @@ def test_a_streamer_gets_the_prompt_then_each_token_then_the_end(model):
 
 
 def test_a_streamer_is_ended_when_a_call_is_refused(model):
-    streamer = GumbelBuffer()
+    streamer = CollectedStream()
     with pytest.raises(InvalidRequest, match="2 rows"):
         model.generate(
             **ids(5, 5), max_new_tokens=9, streamer=streamer, **how("text", model)
@@ -361,7 +372,7 @@ def test_scores_and_logits_are_those_of_transformers(model, options):
     assert got.stats[0].accepted > 0
 
 
-def test_sampled_scores_are_the_filtered_ones_and_asking_for_them_changes_nothing(
+def test_sampled_scores_are_filtered_and_change_nothing(
     model,
 ):
     options = dict(
@@ -487,7 +498,7 @@ def test_a_model_is_probed_once_until_it_is_built_differently():
         assert third.capability is not capability
 
 
-def test_what_is_remembered_keeps_no_model_alive():
+def test_records_keep_no_model_alive():
     known = ModelRecord()
     known.refresh(tiny_models.build("llama"))
     assert known.shape
@@ -523,7 +534,7 @@ def test_two_threads_take_turns_with_one_model(model):
     assert got == [want] * 3
 
 
-def test_two_threads_that_borrow_the_same_two_models_crosswise_both_get_them():
+def test_two_threads_may_borrow_two_models_crosswise():
     models = [tiny_models.build("llama") for _ in range(2)]
     want = [
         one.generate(**ids(5), max_new_tokens=6, do_sample=False).tolist()
@@ -577,7 +588,7 @@ def drafted(model, inputs, want, **options):
     return sum(stats.drafted for stats in found.stats)
 
 
-def test_next_call_with_same_drafter_keeps_what_the_width_learnt(monkeypatch):
+def test_next_call_with_same_drafter_keeps_its_budget(monkeypatch):
     monkeypatch.setitem(BUDGETS, "learnt", Learnt)
     monkeypatch.setattr("foreword.budget.DEFAULT_BUDGET", "learnt")
     model, small, inputs = (
@@ -605,7 +616,7 @@ def test_next_call_with_same_drafter_keeps_what_the_width_learnt(monkeypatch):
     assert call(**ours, drafter=small, budget="learnt") == 0
 
 
-def test_width_of_a_failed_call_is_discarded(monkeypatch):
+def test_budget_of_a_failed_call_is_discarded(monkeypatch):
     monkeypatch.setitem(BUDGETS, "learnt", Learnt)
     model, inputs = tiny_models.build("llama"), ids(9)
     call = partial(

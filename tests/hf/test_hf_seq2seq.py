@@ -22,9 +22,8 @@ import foreword
 import tiny_models
 import tiny_seq2seq
 from foreword import InvalidRequest
-from foreword.budget import BUDGETS, DraftBudget
-from foreword.hf import SpeculativeSeq2SeqOutput, borrowed
-from generating import GumbelBuffer
+from foreword.hf import SpeculativeSeq2SeqOutput
+from generating import CollectedStream
 
 FAMILIES = ["t5", "bart", "mbart", "marian", "m2m100"]
 UNCHANGED = "transformers runs this call unchanged"
@@ -102,12 +101,12 @@ class Sum(StoppingCriteria):
 # ---- the same tokens
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("asks", ["assistant_model", "prompt_lookup_num_tokens"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_text_of_a_padded_batch_is_that_of_transformers(name, asks):
     model, inputs = built(name), sources(6, 13, 1, 9)
-    options = dict(max_new_tokens=30, do_sample=False)
+    options = dict(max_new_tokens=20, do_sample=False)
     want = model.generate(**inputs, **options)
     asked = {asks: draft(name) if asks == "assistant_model" else 4}
     got = model.generate(**inputs, **options, **asked, **how("ngram", name))
@@ -116,17 +115,17 @@ def test_greedy_text_of_a_padded_batch_is_that_of_transformers(name, asks):
     assert len({tuple(row) for row in want.tolist()}) > 2
     assert sum(row.drafted for row in got.stats) > 0
     if asks == "assistant_model":
-        assert accepted(got) > 20
+        assert accepted(got) > 15
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", [*FAMILIES, *tiny_seq2seq.in_c("t5")])
-def test_a_seed_fixes_the_sampled_text_whoever_drafts(name):
+def test_seed_fixes_the_sampled_text_for_every_drafter(name):
     model, texts = built(name), []
     for drafter in ("none", "lm", "ngram", "suffix"):
         torch.manual_seed(11)
         options = dict(
-            max_new_tokens=20, do_sample=True, top_k=30, num_return_sequences=2
+            max_new_tokens=12, do_sample=True, top_k=30, num_return_sequences=2
         ) | how(drafter, name)
         found = model.generate(**sources(5, 8), **options)
         texts.append(found if drafter == "none" else found.sequences)
@@ -137,7 +136,7 @@ def test_a_seed_fixes_the_sampled_text_whoever_drafts(name):
     assert len({tuple(row) for row in texts[0].tolist()}) == 4
 
 
-def test_the_sampled_text_of_a_row_does_not_depend_on_the_padding_of_its_source(model):
+def test_sampled_text_does_not_depend_on_the_padding_of_its_source(model):
     options = dict(max_new_tokens=20, do_sample=True, seed=3, **how("lm"))
     both = model.generate(**sources(5, 8), **options)
     alone = model.generate(**sources(5), **options)
@@ -147,7 +146,7 @@ def test_the_sampled_text_of_a_row_does_not_depend_on_the_padding_of_its_source(
 
 
 @pytest.mark.slow
-def test_sampled_tokens_follow_the_law_of_transformers(model):
+def test_sampled_tokens_have_the_distribution_of_transformers(model):
     inputs = {name: value.repeat(1000, 1) for name, value in sources(6).items()}
     options = dict(max_new_tokens=1, do_sample=True, top_k=4, temperature=0.8)
     theirs = model.generate(**inputs, **options)[:, -1]
@@ -157,7 +156,9 @@ def test_sampled_tokens_follow_the_law_of_transformers(model):
     assert (shares[0] - shares[1]).abs().max() < 0.08
 
 
-@pytest.mark.parametrize("name", ["mbart", "m2m100"])
+@pytest.mark.parametrize(
+    "name", ["m2m100", pytest.param("mbart", marks=pytest.mark.slow)]
+)
 def test_the_language_is_that_of_the_call(name):
     model, inputs, texts = built(name), sources(9, 4), []
     for language in (20, 33):
@@ -171,7 +172,7 @@ def test_the_language_is_that_of_the_call(name):
     assert texts[0] != texts[1]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     "options",
     [
@@ -217,7 +218,7 @@ def test_the_language_is_that_of_the_call(name):
     ids=lambda options: " ".join(options),
 )
 def test_options_of_generate_are_obeyed_along_every_path(model, options):
-    given = sources(9, 4) | dict(max_new_tokens=20, do_sample=False) | options
+    given = sources(9, 4) | dict(max_new_tokens=15, do_sample=False) | options
     want = model.generate(**given)
     got = model.generate(**given, **how("lm"))
     assert got.sequences.tolist() == want.tolist()
@@ -261,10 +262,10 @@ def test_the_output_is_that_of_an_encoder_decoder(model):
     assert accepted(got) > 0
 
 
-def test_a_streamer_gets_what_the_decoder_begins_with_then_each_token_then_the_end(
+def test_streamer_gets_start_tokens_and_end(
     model,
 ):
-    streams = [GumbelBuffer(), GumbelBuffer()]
+    streams = [CollectedStream(), CollectedStream()]
     call = partial(model.generate, **sources(5), max_new_tokens=9, do_sample=False)
     call(streamer=streams[0])
     got = call(streamer=streams[1], **how("lm"))
@@ -418,26 +419,6 @@ def test_an_argument_that_is_nearly_one_is_named(model):
 # ---- enable
 
 
-class Four(DraftBudget):
-    """Allows four draft tokens in every round."""
-
-    def nodes(self, sequence, others):
-        return 4
-
-    def learn(self, sequence, outcome):
-        pass
-
-
-@pytest.fixture
-def four(monkeypatch):
-    """The default budget allows four draft tokens, whatever they cost here and whatever
-    was learnt before.
-    """
-    borrowed._RECORDS.clear()
-    monkeypatch.setitem(BUDGETS, "four", Four)
-    monkeypatch.setattr("foreword.budget.DEFAULT_BUDGET", "four")
-
-
 @pytest.mark.usefixtures("four")
 @pytest.mark.parametrize(
     "asks",
@@ -448,6 +429,7 @@ def four(monkeypatch):
         "speculative_decoding",
     ],
 )
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["t5", "m2m100"])
 def test_the_spellings_people_use_are_served(name, asks):
     model, given = built(name), sources(6, 13)
@@ -517,7 +499,7 @@ HANDED = {
 
 
 @pytest.mark.parametrize("name", HANDED)
-def test_a_call_that_is_not_served_is_as_it_was(model, name):
+def test_call_that_is_not_served_is_unchanged(model, name):
     more, says = HANDED[name]
     given = sources(5) | dict(max_new_tokens=8, do_sample=False) | more
     want = model.generate(**given)

@@ -15,7 +15,8 @@ from foreword.hf import generation
 from foreword.speech.audio import samples
 
 RATE = 16_000
-OPTIONS = dict(num_beams=1, do_sample=False, max_new_tokens=40)
+OPTIONS = dict(num_beams=1, do_sample=False, max_new_tokens=16)
+pytestmark = pytest.mark.usefixtures("four")
 
 
 @cache
@@ -65,14 +66,14 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
     return ran
 
 
-def drafted(ran: list) -> int:
+def accepted(ran: list) -> int:
     return sum(row.stats.accepted for row in ran)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
 @pytest.mark.parametrize("kind", ["whole", "decoder", "none"])
-def test_a_callable_gives_the_text_of_generate(kind, timestamps, rounds):
+def test_callable_gives_the_text_of_generate(kind, timestamps, rounds):
     options = OPTIONS | dict(return_timestamps=timestamps, language="en")
     expected = model().generate(input_features=sound(2), **options)
     drafter = {} if kind == "none" else dict(drafter=assistant(kind))
@@ -85,10 +86,10 @@ def test_a_callable_gives_the_text_of_generate(kind, timestamps, rounds):
     )
     assert torch.equal(found, expected)
     assert len(rounds) >= 2
-    assert kind == "none" or drafted(rounds) > 20
+    assert kind == "none" or accepted(rounds) > 12
 
 
-def test_a_long_sound_is_transcribed_window_by_window(rounds):
+def test_long_sound_is_transcribed_window_by_window(rounds):
     options = OPTIONS | dict(
         return_timestamps=True, language="en", condition_on_prev_tokens=True
     )
@@ -108,15 +109,14 @@ def test_a_long_sound_is_transcribed_window_by_window(rounds):
     )
     assert torch.equal(found, expected)
     assert len(rounds) >= 3
-    assert drafted(rounds) > 20
+    assert accepted(rounds) > 12
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["whole", "decoder"])
 def test_assisted_calls_are_served_once_enabled(kind, rounds):
-    options, one = (
-        OPTIONS | dict(language="en", assistant_model=assistant(kind)),
-        tiny_whisper.build("v2"),
-    )
+    one, options = model(), OPTIONS | dict(language="en")
+    options["assistant_model"] = assistant(kind)
     expected = one.generate(input_features=sound(), **options)
     encoded: list = []
     hooks = [
@@ -127,28 +127,27 @@ def test_assisted_calls_are_served_once_enabled(kind, rounds):
         warnings.simplefilter("error")
         # the probe reads a sound of its own
         one.generate(input_features=sound(), **options)
-        tried = drafted(rounds)  # later drafting may not pay
         encoded.clear()
         rounds.clear()
         found = one.generate(input_features=sound(), **options)
     for hook in hooks:
         hook.remove()
     assert torch.equal(found, expected)
-    assert tried + drafted(rounds) > 0
+    assert accepted(rounds) > 0
     assert len(encoded) == len(rounds)  # once a window, for both
 
 
-def test_a_pipeline_gives_the_same_text(rounds):
+def test_pipeline_gives_the_same_text(rounds):
     one = pipeline(
         "automatic-speech-recognition",
-        tiny_whisper.build("v2"),
+        model(),
         tokenizer=tiny_whisper.tokenizer("v2"),
         feature_extractor=tiny_whisper.extractor("v2"),
     )
     words = dict(raw=samples(tiny_whisper.SOUND, RATE), sampling_rate=RATE)
     options = dict(
         language="en",
-        max_new_tokens=40,
+        max_new_tokens=16,
         num_beams=1,
         assistant_model=assistant("whole"),
     )
@@ -156,7 +155,7 @@ def test_a_pipeline_gives_the_same_text(rounds):
     with foreword.enable():
         found = one(dict(words), generate_kwargs=dict(options))
     assert found == expected
-    assert drafted(rounds) > 0
+    assert accepted(rounds) > 0
 
 
 @pytest.mark.parametrize(

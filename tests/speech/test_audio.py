@@ -81,7 +81,7 @@ def test_other_formats_are_read(tmp_path, ending, subtype):
     assert np.abs(samples(path, RATE) - tone(RATE))[200:-200].max() < 0.05
 
 
-def test_arrays_of_other_floats_and_tables_with_a_rate_are_read():
+def test_other_arrays_and_tables_with_a_rate_are_read():
     import torch
 
     sound = tone(RATE)

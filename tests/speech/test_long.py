@@ -2,6 +2,7 @@
 and its fallback.
 """
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,7 +18,8 @@ from foreword.wanted import Abandoned, dropped_when
 from running import kept
 
 RATE = 16_000
-GREEDY = SamplingParams(temperature=0, max_tokens=24)
+NEW = 16
+GREEDY = SamplingParams(temperature=0, max_tokens=NEW)
 
 
 @cache
@@ -33,31 +35,34 @@ def llm(name: str) -> LLM:
 
 
 @cache
-def long() -> np.ndarray:
-    """The words again and again, louder and softer: more than two windows."""
+def long(times: int = 5) -> np.ndarray:
+    """The words again and again, louder and softer: more than two windows, or fewer."""
     words = samples(tiny_whisper.SOUND, RATE)
-    return np.concatenate([words * loud for loud in (1, 0.3, 0.8, 0.1, 0.6)])
+    return np.concatenate([words * loud for loud in (1, 0.3, 0.8, 0.1, 0.6)[:times]])
 
 
 @cache
-def features(name: str) -> torch.Tensor:
+def features(name: str, times: int = 5) -> torch.Tensor:
     options = dict(
         sampling_rate=RATE, return_tensors="pt", truncation=False, padding="longest"
     )
-    return tiny_whisper.extractor(name)(long(), **options)["input_features"]
+    return tiny_whisper.extractor(name)(long(times), **options)["input_features"]
 
 
-def check(name: str, found: Transcript, **options) -> None:
+def check(name: str, found: Transcript, times: int = 5, **options) -> None:
     """Compare a transcript with what transformers writes, segment by segment."""
     options = (
         dict(
-            num_beams=1, max_new_tokens=24, return_timestamps=True, return_segments=True
+            num_beams=1,
+            max_new_tokens=NEW,
+            return_timestamps=True,
+            return_segments=True,
         )
         | options
     )
-    wanted = theirs(name).generate(input_features=features(name), **options)[
-        "segments"
-    ][0]
+    features_of_sound = features(name, times)
+    found_there = theirs(name).generate(input_features=features_of_sound, **options)
+    wanted = found_there["segments"][0]
     assert [one.tokens for one in found.segments] == [
         one["tokens"].tolist() for one in wanted
     ]
@@ -68,14 +73,14 @@ def check(name: str, found: Transcript, **options) -> None:
 
 
 @cache
-def transcribed(name: str, **options) -> Transcript:
-    found = llm(name).transcribe((long(), RATE), GREEDY, **options)[0]
+def transcribed(name: str, times: int = 5, **options) -> Transcript:
+    found = llm(name).transcribe((long(times), RATE), GREEDY, **options)[0]
     assert found.undrafted is None
-    assert found.stats.accepted > 20
+    assert found.stats.accepted > 4 * times
     return found
 
 
-@pytest.mark.parametrize("name", tiny_whisper.NAMES)
+@pytest.mark.parametrize("name", ["v2", pytest.param("v3", marks=pytest.mark.slow)])
 def test_windows_follow_the_timestamps(name):
     found = transcribed(name)
     check(name, found, do_sample=False)
@@ -87,75 +92,65 @@ def test_windows_follow_the_timestamps(name):
 
 
 @pytest.mark.parametrize("condition", [False, True])
-def test_a_window_reads_the_prompt_and_the_text_before_it(condition):
+def test_window_reads_the_prompt_and_the_text_before_it(condition):
     ids = torch.tensor(tiny_whisper.tokenizer("v2").get_prompt_ids("some words"))
-    free = transcribed("v2", language="en")
+    free = transcribed("v2", 3, language="en")
     before = transcribed(
-        "v2", language="en", condition_on_prev_tokens=condition, prompt="some words"
+        "v2", 3, language="en", condition_on_prev_tokens=condition, prompt="some words"
     )
     options = dict(language="en", do_sample=False, condition_on_prev_tokens=condition)
-    check("v2", before, prompt_ids=ids, **options)
+    check("v2", before, 3, prompt_ids=ids, **options)
     assert before.tokens != free.tokens
     if condition:
-        after = transcribed("v2", language="en", condition_on_prev_tokens=True)
-        check("v2", after, **options)
+        after = transcribed("v2", 3, language="en", condition_on_prev_tokens=True)
+        check("v2", after, 3, **options)
         assert after.tokens not in (free.tokens, before.tokens)
 
 
-def silence() -> list[float]:
-    """Probability of silence in each of the first windows, if they are read one after
-    the other.
-    """
+def silence() -> float:
+    """Return the probability of silence in the first window."""
     model = theirs("v2")
     start, token = (
         torch.tensor([[tiny_whisper.EOS + 1]]),
         model.generation_config.no_timestamps_token_id - 1,
     )
-    windows = [features("v2")[:, :, seek : seek + 300] for seek in (0, 300)]
+    window = features("v2", 3)[:, :, :300]
     with torch.no_grad():
-        logits = [
-            model(input_features=window, decoder_input_ids=start).logits[0, -1]
-            for window in windows
-        ]
-    return [float(one.softmax(-1)[token]) for one in logits]
+        logits = model(input_features=window, decoder_input_ids=start).logits[0, -1]
+    return float(logits.softmax(-1)[token])
 
 
 def test_silence_is_left_out():
-    first, *_ = silence()
-    whole = transcribed("v2", language="en")
+    first = silence()
+    whole = transcribed("v2", 3, language="en")
     for threshold in (first * 0.99, first * 1.01):
         options = dict(
             language="en", logprob_threshold=0.0, no_speech_threshold=threshold
         )
-        found = llm("v2").transcribe((long(), RATE), GREEDY, **options)[0]
-        check("v2", found, temperature=0.0, **options)
+        found = llm("v2").transcribe((long(3), RATE), GREEDY, **options)[0]
+        check("v2", found, 3, temperature=0.0, **options)
         assert (found.segments[:1] == whole.segments[:1]) == (threshold > first)
 
 
-def test_a_poor_text_is_written_again_at_the_next_temperature():
-    asked = SamplingParams(temperature=0, max_tokens=24, seed=7)
+def test_poor_text_is_written_again_at_the_next_temperature():
+    asked, sound = replace(GREEDY, seed=7), (long(3), RATE)
     options = dict(language="en", fallback=(0.5, 1.5), logprob_threshold=0.0)
-    found, plain = (
-        llm("v2").transcribe((long(), RATE), one, **options)[0]
-        for one in (
-            asked,
-            SamplingParams(temperature=0, max_tokens=24, seed=7, method="none"),
-        )
+    found, plain, other = (
+        llm("v2").transcribe(sound, one, **options)[0]
+        for one in (asked, replace(asked, method="none"), replace(asked, seed=8))
     )
-    assert found.segments == plain.segments != transcribed("v2", language="en").segments
-    assert found.stats.accepted > 20
+    greedy = transcribed("v2", 3, language="en")
+    assert found.segments == plain.segments != greedy.segments
+    assert found.stats.accepted > 10
     assert plain.stats.drafted == 0
-    other = llm("v2").transcribe(
-        (long(), RATE), SamplingParams(temperature=0, max_tokens=24, seed=8), **options
-    )[0]
     assert other.tokens != found.tokens
     fine = llm("v2").transcribe(
-        (long(), RATE), asked, language="en", fallback=(1.5,), logprob_threshold=-100.0
+        sound, asked, language="en", fallback=(1.5,), logprob_threshold=-100.0
     )[0]
-    assert fine.tokens == transcribed("v2", language="en").tokens
+    assert fine.tokens == greedy.tokens
 
 
-def test_a_text_is_split_at_pairs_of_timestamps():
+def test_text_is_split_at_pairs_of_timestamps():
     begin, word = 1000, 5
     assert split([word, word], begin, 300) == ([(0, 150, [word, word])], 300)
     assert split([begin, word, begin + 9], begin, 300) == (
@@ -184,17 +179,16 @@ def test_transcription_ends_when_its_client_leaves():
 
     model = llm("v2")
     with dropped_when(left), pytest.raises(Abandoned, match="its client has left"):
-        model.transcribe((long(), RATE), GREEDY)
+        model.transcribe((long(3), RATE), GREEDY, language="en")
     assert asks == 9
     assert not model._running
     assert model.engine.idle
     # in the same process
-    assert (
-        model.transcribe((long(), RATE), GREEDY)[0].tokens == transcribed("v2").tokens
-    )
+    again = model.transcribe((long(3), RATE), GREEDY, language="en")[0]
+    assert again.tokens == transcribed("v2", 3, language="en").tokens
 
 
-def test_a_longer_sound_than_the_caller_allows_is_refused():
+def test_longer_sound_than_allowed_is_refused():
     model = llm("v2")
     with pytest.raises(InvalidRequest, match="it lasts 7 seconds, and the limit is 5"):
         model.transcribe((long(), RATE), GREEDY, max_seconds=5)

@@ -16,13 +16,21 @@ from foreword import LLM, SamplingParams
 from foreword.draft.base import Source
 from foreword.model import Mode, Model
 from foreword.speech.audio import samples
+from grids import grid
 from running import kept
 from tiny_seq2seq import IN_C, in_c
 
 RATE = 16_000
-NEW = 30
+NEW = 20
 GREEDY = SamplingParams(temperature=0, max_tokens=NEW)
 METHODS = ["ngram", "suffix", "lm", "cascade(suffix, lm)"]
+GREEDILY = (("v2", False, "lm"), ("v3", True, "none"))
+SAMPLED = (("v2", "lm", True), ("v2" + IN_C, "suffix", False))
+"""(name, ...) of `make test`: each vocabulary, dtype, kind of method and timestamps once.
+
+A vocabulary of 50,000 tokens is slow, so models and what transformers writes are made
+once. `make test-all` runs all combinations.
+"""
 
 
 @cache
@@ -101,7 +109,7 @@ def features(name: str, sound: np.ndarray) -> torch.Tensor:
 
 
 def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
-    """What transformers writes, greedily unless a temperature is given."""
+    """What transformers writes greedily."""
     options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW) | options
     return (
         theirs(name)
@@ -110,10 +118,10 @@ def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
     )
 
 
-@pytest.mark.sample(7)
-@pytest.mark.parametrize("method", ["none", *METHODS])
-@pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
-@pytest.mark.parametrize("name", tiny_whisper.NAMES)
+@pytest.mark.parametrize(
+    ("name", "timestamps", "method"),
+    grid(GREEDILY, tiny_whisper.NAMES, [False, True], ["none", *METHODS]),
+)
 def test_greedy_text_is_that_of_generate(name, timestamps, method):
     one = llm(name, method)
     assert one.target.mode is Mode.TREE
@@ -121,26 +129,26 @@ def test_greedy_text_is_that_of_generate(name, timestamps, method):
         wanted(name, sound, return_timestamps=timestamps) for sound, _ in sounds()
     ]
     together = one.transcribe(sounds(), GREEDY, timestamps=timestamps)
-    assert [one.tokens for one in together] == expected
-    assert [
-        one.transcribe(sound, GREEDY, timestamps=timestamps)[0].tokens
-        for sound in sounds()
-    ] == expected
+    assert [answer.tokens for answer in together] == expected
+    alone = one.transcribe(sounds()[1], GREEDY, timestamps=timestamps)[0]
+    assert alone.tokens == expected[1]
+    if "lm" in method:
+        assert sum(answer.stats.accepted for answer in together) > 20
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "options",
     [
-        dict(language="en"),
         dict(language="German", task="translate"),
+        dict(language="en"),
         dict(task="translate"),
         dict(language="fr"),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("name", tiny_whisper.NAMES)
-def test_a_request_chooses_language_and_task(name, options):
+def test_request_chooses_language_and_task(name, options):
     found = llm(name, "lm").transcribe(sounds()[0], GREEDY, **options)[0]
     free = llm(name, "lm").transcribe(sounds()[0], GREEDY)[0]
     assert (
@@ -148,14 +156,20 @@ def test_a_request_chooses_language_and_task(name, options):
         == wanted(name, sounds()[0][0], **{k: v.lower() for k, v in options.items()})
         != free.tokens
     )
-    spoken = {"German": "de"}.get(options.get("language"), options.get("language"))
-    assert found.language == (spoken or free.language) in tiny_whisper.languages(name)
+    chosen = {"German": "de"}.get(options.get("language"), options.get("language"))
+    assert found.language == (chosen or free.language) in tiny_whisper.languages(name)
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", [*tiny_whisper.NAMES, *in_c("v2")])
+@pytest.mark.parametrize(
+    ("name", "method", "timestamps"),
+    grid(
+        SAMPLED,
+        [*tiny_whisper.NAMES, "v2" + IN_C],
+        METHODS,
+        [False, True],
+        in_c=lambda case: IN_C in case[0],
+    ),
+)
 def test_drafts_change_no_token_of_a_sampled_text(name, method, timestamps):
     asked = SamplingParams(temperature=1.0, top_k=20, max_tokens=NEW, seed=3, n=2)
     plain = llm(name, "none").transcribe(sounds(), asked, timestamps=timestamps)
@@ -165,15 +179,16 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method, timestamps):
     assert len({tuple(one.tokens) for one in plain}) > 3
     assert [one.undrafted for one in drafted] == [None] * len(drafted)
     if "lm" in method:
-        assert sum(one.stats.accepted for one in drafted) > 40
+        assert sum(one.stats.accepted for one in drafted) > 30
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("method", ["ngram", "suffix"])
-def test_what_repeats_itself_is_copied(method):
-    asked = SamplingParams(temperature=0.3, max_tokens=150, seed=1)
+@pytest.mark.parametrize(
+    "method", ["ngram", pytest.param("suffix", marks=pytest.mark.slow)]
+)
+def test_repeated_text_is_copied(method):
+    asked = SamplingParams(temperature=0.3, max_tokens=80, seed=1)
     plain, drafted = (
-        llm("v2", one).transcribe(sounds(), asked, language="en")
+        llm("v2", one).transcribe(sounds()[0], asked, language="en")
         for one in ("none", method)
     )
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
@@ -192,35 +207,32 @@ def runs(
     )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"]
 )
 @pytest.mark.parametrize("name", ["v2", *in_c("v2")])
-def test_a_draft_model_with_the_same_encoder_runs_none(name, kind):
+def test_draft_model_with_an_equal_encoder_runs_none(name, kind):
     one = llm(name, "lm", kind)
     draft = one.engine.drafter.model
     shares = draft.backend.encoder is one.target.backend.encoder
     assert shares == (kind in ("decoder", "decoder folder", "equal encoder"))
     ours, hook = runs(one.target)
     others, other = ([], None) if shares else runs(draft)
-    answers = one.transcribe(
-        sounds(), SamplingParams(temperature=1.0, max_tokens=NEW, seed=5), language="en"
-    )
+    asked = SamplingParams(temperature=1.0, max_tokens=12, seed=5)
+    answers = one.transcribe(sounds(), asked, language="en")
     hook.remove()
     if other is not None:
         other.remove()
     assert (len(ours), len(others)) == (len(sounds()), 0 if shares else len(sounds()))
     assert [state() for state in [*ours, *others]] == [None] * (len(ours) + len(others))
-    plain = llm(name, "none").transcribe(
-        sounds(), SamplingParams(temperature=1.0, max_tokens=NEW, seed=5), language="en"
-    )
+    plain = llm(name, "none").transcribe(sounds(), asked, language="en")
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in plain]
     if kind != "smaller":
-        assert sum(answer.stats.accepted for answer in answers) > 40
+        assert sum(answer.stats.accepted for answer in answers) > 15
 
 
-def test_a_window_is_encoded_once_for_its_language_its_thresholds_and_all_its_texts():
+def test_window_is_encoded_once_for_all_its_texts():
     states, hook = runs(target("v3"))
     asked = SamplingParams(temperature=0, max_tokens=NEW, seed=5, n=2)
     llm("v3", "none").transcribe(

@@ -39,7 +39,7 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(
     ("wanted", "reason"), IMPOSSIBLE, ids=lambda value: str(value)[:50]
 )
-def test_what_cannot_be_followed_is_refused_with_the_reason(wanted, reason):
+def test_form_that_cannot_be_followed_is_refused_with_its_reason(wanted, reason):
     (name,) = wanted
     with pytest.raises(InvalidRequest) as refused:
         grammars().compiled(SamplingParams(**wanted))
@@ -70,7 +70,7 @@ def test_padding_and_special_tokens_are_never_allowed():
     assert found.sum() > 8000
 
 
-def test_text_may_end_where_the_grammar_ends_and_by_the_tokens_of_the_request():
+def test_text_may_end_where_the_grammar_ends():
     (eos,) = target().eos
     stop = next(token for token in tokenizer().all_special_ids if token != eos)
     for text, ends in (("", False), ("a", True)):

@@ -77,7 +77,7 @@ def test_every_node_has_the_mask_of_its_own_path():
         tokens = whole[: len(tokens) + 1]
 
 
-def test_forced_text_is_spelled_as_far_as_there_is_no_choice():
+def test_forced_text_is_spelled_until_there_is_a_choice():
     grammar, decode = answer(JSON), tokenizer().decode
     assert decode(grammar.forced([], [], 16)) == '{"first_name":'
     assert grammar.forced([], [], 2) == grammar.forced([], [], 16)[:2]

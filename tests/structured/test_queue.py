@@ -1,5 +1,7 @@
 """Compilations of many tenants: one at a time for each, in turns, ended by leaving and
 by time; no mask differs.
+
+A process takes a second to start, so the tests share the two of one queue.
 """
 
 import asyncio
@@ -41,6 +43,12 @@ def made() -> Grammars:
     return Grammars(tokenizer(), target().vocab, target().eos)
 
 
+@cache
+def near() -> Grammars:
+    """Grammars that no other process compiles."""
+    return Grammars(tokenizer(), target().vocab, target().eos)
+
+
 def endless(number: int) -> str:
     """An expression of 12 kB that takes minutes to compile."""
     letters = random.Random(number).choices("abcdefghij", k=3000)
@@ -64,10 +72,9 @@ def small(tenant: str) -> None:
 def test_grammar_of_another_process_has_the_same_masks(form):
     params = SamplingParams(**form)
     far = made().submit(params).result(120)
-    near = Grammars(tokenizer(), target().vocab, target().eos)
-    grammar = near.compiled(params)
+    grammar = near().compiled(params)
     assert grammar is not None
-    answers = [near.answer(grammar, params, 0), made().answer(far, params, 0)]
+    answers = [near().answer(grammar, params, 0), made().answer(far, params, 0)]
     rng, text = random.Random(1), []
     for _ in range(12):
         first, second = (answer.allowed(text, [[]])[0] for answer in answers)
@@ -89,9 +96,9 @@ def test_grammar_of_another_process_has_the_same_masks(form):
 def test_refusals_of_another_process_are_the_same(wanted, reason):
     with pytest.raises(InvalidRequest, match=reason) as far:
         made().submit(SamplingParams(**wanted)).result(120)
-    with pytest.raises(InvalidRequest) as near:
-        made().compiled(SamplingParams(**wanted))
-    assert str(far.value) == str(near.value)
+    with pytest.raises(InvalidRequest) as here:
+        near().compiled(SamplingParams(**wanted))
+    assert str(far.value) == str(here.value)
 
 
 def test_tenant_has_one_place_and_what_is_left_ends():
@@ -104,14 +111,16 @@ def test_tenant_has_one_place_and_what_is_left_ends():
     assert [job.tenant for job in waiting._running] == ["one"]
     assert len(waiting._waiting) == 5
     assert not any(future.done() for future in long)
+    compiles = waiting._running[0].worker._process
     assert all(future.cancel() for future in long)
+    assert compiles.wait(10) is not None, "leaving ends its process at once"
     assert waiting._waiting == []
     small("one")
     assert all(worker.alive for worker in waiting._workers)
     assert len(waiting._workers) <= queue.WORKERS
 
 
-def test_shortest_form_of_a_tenant_is_first_and_the_same_form_is_compiled_once():
+def test_shortest_form_is_first_and_equal_forms_are_compiled_once():
     long = [
         submitted(endless(7), "one"),
         submitted(endless(8), "one"),
@@ -127,7 +136,6 @@ def test_shortest_form_of_a_tenant_is_first_and_the_same_form_is_compiled_once()
     assert short.result(120)
     assert not long[2].done()
     long[2].cancel()
-    small("one")
 
 
 def test_compilation_that_takes_too_long_is_refused(monkeypatch):
@@ -152,16 +160,7 @@ def test_grammar_that_is_large_once_compiled_is_refused(monkeypatch):
     )
 
 
-def test_process_ends_with_the_grammars():
-    made = Grammars(tokenizer(), target().vocab, target().eos)
-    assert made.submit(SamplingParams(regex="a")).result(120)
-    (process,) = [one._process for one in made._queue._workers]
-    del made
-    gc.collect()
-    assert process.poll() is not None
-
-
-def test_cancelled_request_ends_its_compilation_and_no_other_request():
+def test_cancelled_request_ends_its_compilation_alone():
     llm = LLM(nodes=4)
     free = SamplingParams(temperature=0.8, seed=1, max_tokens=24, ignore_eos=True)
     wanted = SamplingParams(regex="[a-d]{4}", seed=1, max_tokens=24)
@@ -182,3 +181,13 @@ def test_cancelled_request_ends_its_compilation_and_no_other_request():
         llm.generate("One day", one)[0].text for one in (free, wanted)
     ]
     assert llm._requests._grammars._queue._waiting == []
+
+
+def test_processes_end_with_the_grammars():
+    """The last test, so that it starts no process of its own."""
+    assert made().submit(SamplingParams(regex="a")).result(120)
+    processes = [one._process for one in made()._queue._workers]
+    assert len(processes) >= 1
+    made.cache_clear()
+    gc.collect()
+    assert None not in [process.poll() for process in processes]

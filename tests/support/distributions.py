@@ -1,8 +1,7 @@
-"""The law suite: does a rule, fed by a way of guessing, write what the target alone
-would have written?
+"""Whether a rule with a way of drafting keeps the target's distribution.
 
-Knows a rule only as a function of weights, draft and noise; so a new rule, or a broken
-one, is one more argument.
+A rule is a function of weights, draft and noise; so a new rule, or a broken one, is one
+more argument.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ def ends(verdict: Verdict) -> Int[Tensor, "row"]:
 def _ask(
     verify: Verify, weights: Tensor, draft: Draft, accept: Tensor, bonus: Tensor
 ) -> Verdict:
-    """Judge with these uniforms; the same bonus draw wherever the path may end."""
+    """Verify with these uniforms; the same bonus draw wherever the path may end."""
     return verify(
         weights, draft, Noise(None, accept, bonus[:, None].expand(-1, weights.shape[1]))
     )
@@ -215,8 +214,8 @@ def over_gumbel(
     """P(path ends at column, bonus | draft) of a rule that sees noise only through
     argmax(weights + gumbel).
 
-    By the Gumbel-max theorem that is the target's law at each column, independently:
-    enumerate the winners.
+    By the Gumbel-max theorem that is the target's distribution at each column,
+    independently: enumerate the winners.
     """
     rows, columns, vocab = weights.shape
     row = torch.arange(rows)
@@ -240,7 +239,7 @@ def surprise(
     verify: Verify, guessing: Guessing, world: World, seed: int = 0, rows: int = 200_000
 ) -> float:
     """Chi-square of the first `depth` tokens of many runs, over its 99.99 % quantile:
-    above 1, the law differs.
+    above 1, the distribution differs.
     """
     rng = torch.Generator().manual_seed(seed)
     draft_tokens = guessing(world)

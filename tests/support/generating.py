@@ -22,7 +22,9 @@ def ids(*lengths, pad=0):
     )
 
 
-class GumbelBuffer(BaseStreamer):
+class CollectedStream(BaseStreamer):
+    """Keeps what it is handed."""
+
     def __init__(self):
         self.values, self.ended = [], 0
 

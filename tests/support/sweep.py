@@ -1,8 +1,8 @@
 """How every kind of model in transformers is driven, and whether its texts depend on
-draft tokens, company or chunks.
+draft tokens, batch or chunks.
 
 `PYTHONPATH=tests python tests/support/sweep.py` writes docs/models.md, which
-tests/guarantees/test_sweep.py checks.
+tests/guarantees/test_architectures.py checks.
 """
 
 import re

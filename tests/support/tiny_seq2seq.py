@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from foreword.native.forward import library
+from grids import NEEDS_C
 from tiny_models import disturb
 
 VOCAB = 320
@@ -126,10 +126,7 @@ def in_c(*names: str) -> list[Any]:
     """Return the parameters of a test for these families in C, skipped where there is
     no compiler.
     """
-    skip = pytest.mark.skipif(
-        isinstance(library(), str), reason=f"no native kernel here: {library()}"
-    )
-    return [pytest.param(name + IN_C, marks=skip) for name in names]
+    return [pytest.param(name + IN_C, marks=NEEDS_C) for name in names]
 
 
 def build(name: str) -> PreTrainedModel:

@@ -1,7 +1,5 @@
 """Two small language models, and every draft that may be made of them: chains and
-trees, drawn or chosen.
-
-Knows laws and drafts; knows no rule.
+trees, sampled or chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from foreword.types import Draft
 
 @dataclass(frozen=True)
 class World:
-    """Two small language models without a prompt: tables of next-token laws,
+    """Two small language models without a prompt: tables of next-token distributions,
     `target[d]` of shape [vocab] * (d + 1).
     """
 
@@ -30,8 +28,8 @@ class World:
 
     @classmethod
     def random(cls, seed: int, vocab: int, depth: int) -> World:
-        """Laws that depend on the whole context; the drafter half resembles
-        the target.
+        """Return distributions that depend on the whole context; the drafter half
+        resembles the target.
         """
         rng = torch.Generator().manual_seed(seed)
         shapes = [(vocab,) * (d + 1) for d in range(depth + 1)]
@@ -60,7 +58,7 @@ class World:
 def next_law(
     tables: tuple[Tensor, ...], prefix: Int[Tensor, "row length"]
 ) -> Float[Tensor, "row vocab"]:
-    """The law of the token after each prefix."""
+    """Return the distribution of the token after each prefix."""
     table = tables[prefix.shape[1]]
     return table[tuple(prefix.T)] if prefix.shape[1] else table.expand(len(prefix), -1)
 
@@ -68,7 +66,9 @@ def next_law(
 def along(
     tables: tuple[Tensor, ...], draft: Draft
 ) -> Float[Tensor, "row column vocab"]:
-    """The laws met after nothing and after each node; all rows must have one shape."""
+    """Return the distributions after nothing and after each node; all rows must have one
+    shape.
+    """
     return torch.stack(
         [next_law(tables, text(draft, column)) for column in range(draft.nodes + 1)],
         dim=1,
@@ -95,8 +95,8 @@ Guessing = Callable[[World], Guesses]
 
 
 def drawn_tree(*branching: int, distinct: bool) -> Guessing:
-    """Trees with so many children at each depth, drawn from the drafter's law without
-    replacement or independently.
+    """Return trees with so many children at each depth, sampled from the drafter's
+    distribution without replacement or independently.
     """
 
     def guessing(world: World) -> Guesses:
@@ -148,7 +148,7 @@ def chosen_tree(*branching: int) -> Guessing:
 
 
 def drawn(world: World) -> Guesses:
-    """Chains whose tokens are drawn from the drafter's law."""
+    """Return chains whose tokens are sampled from the drafter's distribution."""
     return drawn_tree(*[1] * world.depth, distinct=True)(world)
 
 
@@ -160,7 +160,7 @@ def chosen(world: World) -> Guesses:
 def planted(
     tokens: list[tuple[int, ...]] | list[list[int]], branching: tuple[int, ...]
 ) -> Draft:
-    """Chosen guesses in trees of one shape."""
+    """Return chosen draft tokens in trees of one shape."""
     parents, rows = torch.tensor(full_tree(branching)), len(tokens)
     return Draft.padded(
         tokens=torch.tensor(tokens).reshape(rows, len(parents)),

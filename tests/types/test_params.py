@@ -103,7 +103,7 @@ def test_none_is_nothing(name):
         ("processors", ((len, 5), (None,)), "callables that take tokens and logits"),
     ],
 )
-def test_what_a_parameter_does_not_accept_is_refused_by_name(name, wrong, said):
+def test_wrong_value_of_a_parameter_is_refused_by_name(name, wrong, said):
     for value in wrong:
         with pytest.raises(InvalidRequest, match=rf"{name} must.*({said})"):
             SamplingParams(**{name: value})
@@ -117,7 +117,7 @@ def test_less_than_the_least_cannot_be_asked_for():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_is_kept_is_plain_and_cannot_be_changed_from_outside():
+def test_kept_values_are_plain_and_cannot_be_changed_outside():
     bias, words = {np.int64(3): 1}, [[np.int32(5), 6], (7,)]
     params = SamplingParams(
         temperature=Fraction(1, 2),

@@ -1,4 +1,4 @@
-"""Guesses as lists and as tensors: each is made of the other, and they say the same."""
+"""Drafts as lists and as tensors: each is made of the other, and they are equal."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from foreword.draft.base import chosen, first_chain
 from foreword.types import Draft, DraftTree, Verdict
 
-Guess = tuple[int, int]
-"""A token, and which of the guesses before it, or none of them, is its parent."""
+Node = tuple[int, int]
+"""A token, and which of the draft tokens before it, or none of them, is its parent."""
 draft_tokens = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=6)
 
 
-def grown(pairs: list[Guess]) -> DraftTree:
+def grown(pairs: list[Node]) -> DraftTree:
     tree, probabilities = DraftTree(), [1.0]
     for node, (token, choice) in enumerate(pairs):
         parent = choice % (node + 1) - 1
@@ -29,7 +29,7 @@ def again(draft: Draft) -> Draft:
 
 
 @given(st.lists(draft_tokens, min_size=1, max_size=4))
-def test_lists_become_tensors_and_lists_again(forest: list[list[Guess]]) -> None:
+def test_lists_become_tensors_and_lists_again(forest: list[list[Node]]) -> None:
     rows = [grown(pairs) for pairs in forest]
     draft = Draft(rows)
     budget = max(map(len, rows))
@@ -47,7 +47,7 @@ def test_lists_become_tensors_and_lists_again(forest: list[list[Guess]]) -> None
 
 
 @given(draft_tokens)
-def test_depths_and_paths_are_those_of_the_parents(pairs: list[Guess]) -> None:
+def test_depths_and_paths_are_those_of_the_parents(pairs: list[Node]) -> None:
     tree = grown(pairs)
     assert [len(path) for path in tree.paths] == tree.depths
     for node, parent in enumerate(tree.parents):
@@ -55,7 +55,7 @@ def test_depths_and_paths_are_those_of_the_parents(pairs: list[Guess]) -> None:
 
 
 @given(st.lists(draft_tokens, min_size=1, max_size=3))
-def test_a_first_chain_keeps_the_laws_of_its_guesses(forest: list[list[Guess]]) -> None:
+def test_first_chain_keeps_its_distributions(forest: list[list[Node]]) -> None:
     plain = [DraftTree(tree.tokens, tree.parents) for tree in map(grown, forest)]
     distributions = torch.rand(len(plain), max(map(len, plain)), 5)
     chain = first_chain(Draft(plain, distributions))
@@ -71,8 +71,8 @@ def test_a_first_chain_keeps_the_laws_of_its_guesses(forest: list[list[Guess]]) 
     st.lists(draft_tokens, min_size=1, max_size=3),
     st.lists(st.integers(0, 4), min_size=3, max_size=3),
 )
-def test_a_draft_within_some_depths_keeps_all_that_are_no_deeper(
-    forest: list[list[Guess]], most: list[int]
+def test_draft_within_a_depth_keeps_all_that_are_no_deeper(
+    forest: list[list[Node]], most: list[int]
 ) -> None:
     trees = [DraftTree(tree.tokens, tree.parents) for tree in map(grown, forest)]
     distributions = torch.rand(len(trees), max(map(len, trees)), 5)
@@ -84,7 +84,7 @@ def test_a_draft_within_some_depths_keeps_all_that_are_no_deeper(
     assert cut.nodes == cut.probs.shape[1]
 
 
-def test_chances_are_known_of_all_guesses_or_of_none() -> None:
+def test_probabilities_are_known_of_all_draft_tokens_or_none() -> None:
     assert Draft([DraftTree([5], [-1], [0.5]), DraftTree()]).weighed
     half = Draft([DraftTree([5], [-1], [0.5]), DraftTree([6], [-1])])
     assert not half.weighed
@@ -92,7 +92,7 @@ def test_chances_are_known_of_all_guesses_or_of_none() -> None:
     assert again(chosen([[5, 6]])).trees == (DraftTree([5, 6], [-1, 0]),)
 
 
-def test_a_copy_has_the_guesses_in_use_on_another_device() -> None:
+def test_copy_has_the_draft_tokens_in_use_on_another_device() -> None:
     wide = Draft.padded(
         torch.tensor([[5, 6, 0]]),
         torch.tensor([[-1, 0, 1]]),

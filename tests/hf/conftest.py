@@ -1,0 +1,23 @@
+"""A default budget that no clock changes, for tests that must see draft tokens."""
+
+import pytest
+
+from foreword.budget import BUDGETS, FixedBudget
+from foreword.hf import borrowed
+
+
+class Four(FixedBudget):
+    """Four draft tokens a round, whatever forwards of this machine cost."""
+
+    @classmethod
+    def told(cls, source):
+        return lambda _: cls(4)
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default budget allows four draft tokens, whatever was learnt before."""
+    for record in borrowed._RECORDS.values():
+        record._budgets.clear()
+    monkeypatch.setitem(BUDGETS, "four", Four)
+    monkeypatch.setattr("foreword.budget.DEFAULT_BUDGET", "four")
