@@ -42,7 +42,7 @@ def run(work):
 
     found = asyncio.run(served())
     assert llm().engine.idle
-    assert llm()._running == {}
+    assert llm().session._running == {}
     return found
 
 

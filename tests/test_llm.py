@@ -226,7 +226,7 @@ def test_closing_a_stream_gives_the_request_up_and_no_other():
     text += "".join(delta.text for delta in kept)
     assert text == llm("none").generate(PROMPT, GREEDY)[0].text
     assert llm().engine.idle
-    assert llm()._running == {}
+    assert llm().session._running == {}
     llm().stream(PROMPT, GREEDY).close()  # one that never began
     assert llm().engine.idle
 
@@ -254,7 +254,7 @@ def test_threads_share_an_engine_and_each_gets_its_own_text():
             futures = [threads.submit(read, request) for request in asked]
             assert [future.result() for future in futures] == alone
     assert llm().engine.idle
-    assert llm()._running == {}
+    assert llm().session._running == {}
 
 
 # ---- requests that fail beside others that do not
@@ -320,7 +320,7 @@ def test_a_request_that_fails_ends_no_other(method, first, processor, error, sai
     assert said in str(caught)
     assert text == llm("none").generate(PROMPT, GREEDY)[0].text
     assert llm(method).engine.idle
-    assert llm(method)._running == {}
+    assert llm(method).session._running == {}
 
 
 def test_one_failed_request_fails_the_call_that_asked_for_it():
@@ -329,7 +329,7 @@ def test_one_failed_request_fails_the_call_that_asked_for_it():
             [PROMPT, PROMPT], [GREEDY, SamplingParams(processors=(nothing,))]
         )
     assert llm("ngram").engine.idle
-    assert llm("ngram")._running == {}
+    assert llm("ngram").session._running == {}
 
 
 def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
@@ -342,7 +342,7 @@ def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
         with pytest.raises(MemoryError):
             next(stream)
     assert llm().engine.idle
-    assert llm()._running == {}
+    assert llm().session._running == {}
 
 
 # ---- bad input
@@ -645,7 +645,7 @@ def test_a_wrong_choice_is_refused_before_any_work(params, error, said):
     with pytest.raises(error, match=said):
         chooser().generate([PROMPT, PROMPT], [GREEDY, params])
     assert chooser().engine.idle
-    assert chooser()._running == {}
+    assert chooser().session._running == {}
 
 
 def test_sources_are_given_by_the_name_of_the_method():
@@ -742,7 +742,7 @@ def test_an_interrupted_reader_takes_no_text_of_others():
     text += "".join(delta.text for delta in kept)
     assert text == llm("none").generate(PROMPT, GREEDY)[0].text
     assert llm().engine.idle
-    assert llm()._running == {}
+    assert llm().session._running == {}
 
 
 def test_parameters_that_change_after_their_check_change_no_request():

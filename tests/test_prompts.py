@@ -96,7 +96,7 @@ def test_content_of_a_message_must_be_text(content):
 
 def test_llm_refuses_unreadable_prompts_and_names():
     llm = LLM(starter.target(), method="ngram", nodes=3)
-    for ask in (llm.stream, llm.generate, lambda text: llm.prepare(text, None)):
+    for ask in (llm.stream, llm.generate, lambda text: llm.session.prepare(text, None)):
         with pytest.raises(InvalidRequest, match="a prompt must be valid Unicode"):
             ask("a\ud800")
     for target in (None, starter.target()):

@@ -98,7 +98,7 @@ class AsyncLLM:
             async for sequence, delta in job:
                 deltas.setdefault(sequence.id, []).append(delta)
             return [
-                self.llm.completion(one, deltas.get(one.id, []))
+                self.llm.session.completion(one, deltas.get(one.id, []))
                 for one in job.sequences
             ]
 
@@ -189,7 +189,7 @@ class AsyncLLM:
         """End one sequence of a job before its next round; the committed
         tokens stay.
         """
-        self._call_in_thread(partial(self.llm.forget, sequence))
+        self._call_in_thread(partial(self.llm.session.forget, sequence))
 
     @property
     def alive(self) -> bool:
@@ -200,7 +200,7 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Abort all requests and end the thread."""
-        if self.llm.forked:
+        if self.llm.session.forked:
             return
         with self._changed:
             self._closed = True
@@ -227,7 +227,7 @@ class AsyncLLM:
         """
         if not has_texts(prompt, params):
             return prompt, params
-        read, params = await asyncio.to_thread(self.llm.read, prompt, params)
+        read, params = await asyncio.to_thread(self.llm.session.read, prompt, params)
         return cast("list[int]", read), params
 
     async def _ready(self, params: SamplingParams | None) -> tuple[object, ...]:
@@ -236,9 +236,9 @@ class AsyncLLM:
         """
         if not isinstance(params, SamplingParams):
             return ()
-        compiling = self.llm.compiling(params)
+        compiling = self.llm.session.compiling(params)
         grammar = compiling and await asyncio.wrap_future(compiling)
-        loading = self.llm.load(params)
+        loading = self.llm.session.load(params)
         return grammar, loading and await asyncio.wrap_future(loading)
 
     # ---- the thread
@@ -248,8 +248,8 @@ class AsyncLLM:
     ) -> None:
         """Have the thread call `task` before its next round."""
         if starts:
-            self.llm.check_process()
-        elif self.llm.forked:
+            self.llm.session.check_process()
+        elif self.llm.session.forked:
             return
         with self._changed:
             if self._closed:
@@ -292,10 +292,10 @@ class AsyncLLM:
             job.sequences = [
                 one
                 for prompt, params in requests
-                for one in self.llm.prepare(prompt, params)
+                for one in self.llm.session.prepare(prompt, params)
             ]
             for sequence in job.sequences:
-                self.llm.begin(sequence)
+                self.llm.session.begin(sequence)
         except Exception as error:  # noqa: BLE001 - the caller raises it
             self._send({job: [(None, error)]})
             self._abort(job)
@@ -306,7 +306,7 @@ class AsyncLLM:
     def _abort(self, job: Job) -> None:
         job.given_up = True
         for sequence in job.sequences:
-            self.llm.forget(sequence)
+            self.llm.session.forget(sequence)
         if job in self._jobs:
             self._jobs.remove(job)
             self._send({job: [(one, None) for one in job.sequences]})
@@ -314,7 +314,7 @@ class AsyncLLM:
     def _round(self) -> None:
         """Run one round, and send one message to every loop with events."""
         try:
-            self.llm.advance()
+            self.llm.session.advance()
         except Exception as error:  # noqa: BLE001 - of no single sequence, so every job gets it
             self._send({job: [(None, error)] for job in self._jobs})
             for job in list(self._jobs):
@@ -349,7 +349,7 @@ class AsyncLLM:
                 for job, _ in several:
                     job.given_up = True
                     for sequence in job.sequences:
-                        self.llm.forget(sequence)
+                        self.llm.session.forget(sequence)
                 self._jobs = [job for job in self._jobs if not job.given_up]
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from collections.abc import Sequence as List
-from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock, RLock
 
 from foreword import bundled
 from foreword.budget import DraftBudget
 from foreword.chats import Message, Options, Tool, image_reader
-from foreword.draft import Drafter, default_method
+from foreword.draft import default_method
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources
 from foreword.draft.online.learner import Learning, OnlineLearner, teaching
@@ -28,8 +24,9 @@ from foreword.model.weights import save
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.prompts import Prompt, listed, per_prompt
 from foreword.registry import DEFAULT_RULE, DEFAULT_WITH_DRAFT, MODEL
-from foreword.requests import Request, Requests, completed, has_texts
+from foreword.requests import Requests
 from foreword.scheduler import Scheduler
+from foreword.session import Session
 from foreword.speculator import Speculator
 from foreword.speculators import (
     Speculators,
@@ -37,18 +34,19 @@ from foreword.speculators import (
     described,
     source_of,
 )
-from foreword.speech.transcribe import Transcribes
+from foreword.speech.audio import LONGEST, Audio
+from foreword.speech.options import SpeechOptions, Transcript
+from foreword.speech.transcribe import transcribe
 from foreword.types import (
     Completion,
     Delta,
     SamplingParams,
     Sequence,
-    SpeechPrompt,
     TokenLogprob,
 )
 
 
-class LLM(Transcribes):
+class LLM:
     """A target model, a drafter and the engine that runs them.
 
     >>> llm = LLM()                                              # the bundled models
@@ -145,23 +143,19 @@ class LLM(Transcribes):
             load_tokenizer(source, trust_remote_code=trust_remote_code)
         self.target, self._tokenizer = opened(target, tokenizer, options)
         self.target.cache_tokens = scheduling.cache_tokens
-        self._speculators = Speculators(
+        speculators = Speculators(
             self.target, self._tokenizer, draft, drafting, bundled=is_bundled
         )
         self.engine = Engine(
             self.target,
-            *self._speculators.usual(settings, anyhow=method is None),
+            *speculators.usual(settings, anyhow=method is None),
             Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
         )
-        self._requests = Requests(self.target, self._tokenizer, image_reader)
-        self._lock = RLock()
-        self._text_lock = Lock()
-        """Held while texts are read, as tokenizers are not thread-safe.
-
-        Rounds go on meanwhile.
-        """
-        self._running: dict[int, Sequence] = {}
-        self._process, self._closed = os.getpid(), False
+        requests = Requests(self.target, self._tokenizer, image_reader)
+        self.session = Session(
+            self.engine, speculators, requests, self._tokenizer, self.method
+        )
+        """Runs the requests; for code that runs rounds itself."""
 
     def generate(
         self,
@@ -176,20 +170,21 @@ class LLM(Transcribes):
         InvalidRequest before any work starts if a prompt or a parameter cannot be
         served.
         """
+        session = self.session
         sequences = [
             one
             for prompt, own in per_prompt(listed(prompts), params)
-            for one in self.prepare(prompt, own)
+            for one in session.prepare(prompt, own)
         ]
         try:
             for sequence in sequences:
-                self.begin(sequence)
-            deltas = [list(self._deltas(sequence)) for sequence in sequences]
+                session.begin(sequence)
+            deltas = [list(session.deltas(sequence)) for sequence in sequences]
         finally:
             for sequence in sequences:
-                self.forget(sequence)
+                session.forget(sequence)
         return [
-            self.completion(*answered)
+            session.completion(*answered)
             for answered in zip(sequences, deltas, strict=True)
         ]
 
@@ -200,7 +195,7 @@ class LLM(Transcribes):
 
         Closing the iterator aborts the request.
         """
-        sequence, *more = self.prepare(prompt, params)
+        sequence, *more = self.session.prepare(prompt, params)
         if more:
             raise InvalidRequest(
                 f"cannot stream n={1 + len(more)} answers at once: a stream is one "
@@ -219,22 +214,52 @@ class LLM(Transcribes):
             )
         return self.generate([self.render(messages)], params)[0]
 
+    def transcribe(
+        self,
+        audio: Audio | List[Audio],
+        params: SamplingParams | None = None,
+        *,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
+        prompt: str = "",
+        condition_on_prev_tokens: bool = False,
+        fallback: List[float] = (),
+        compression_ratio_threshold: float | None = None,
+        logprob_threshold: float | None = None,
+        no_speech_threshold: float | None = None,
+        max_seconds: float = LONGEST,
+    ) -> list[Transcript]:
+        """Transcribe sounds together and return the transcripts in their order.
+
+        A sound is a file, or (samples, rate in Hz). `params` default to greedy
+        decoding; `max_tokens` counts for each window of 30 seconds. The other options
+        are those of SpeechOptions (docs/targets/speech.md). With `params.n` > 1, the
+        transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an
+        option cannot be served.
+        """
+        options = SpeechOptions(
+            language=language,
+            task=task,
+            timestamps=timestamps,
+            prompt=prompt,
+            condition_on_prev_tokens=condition_on_prev_tokens,
+            fallback=tuple(fallback),
+            compression_ratio_threshold=compression_ratio_threshold,
+            logprob_threshold=logprob_threshold,
+            no_speech_threshold=no_speech_threshold,
+            max_seconds=max_seconds,
+        )
+        return transcribe(self.session, audio, params, options)
+
     def close(self) -> None:
         """Abort all requests and free the models; readers get an error.
 
         May be called twice.
         """
-        if self.forked:
-            return
-        with self._lock:
-            for sequence in list(self._running.values()):
-                sequence.error = InvalidRequest(
-                    "cannot finish this request: the LLM was closed. Create another LLM"
-                )
-                self.engine.abort(sequence)
-            if not self._closed:
-                del self.engine, self.target, self._speculators, self._requests
-            self._closed = True
+        if not self.session.closed and not self.session.forked:
+            self.session.close()
+            del self.engine, self.target
 
     def __enter__(self) -> LLM:
         return self
@@ -243,7 +268,9 @@ class LLM(Transcribes):
         self.close()
 
     def __repr__(self) -> str:
-        return "<LLM, closed>" if self._closed else described(self.engine, self.method)
+        if self.session.closed:
+            return "<LLM, closed>"
+        return described(self.engine, self.method)
 
     def save_draft(self, folder: str | Path) -> None:
         """Save the trained draft model as a checkpoint for `draft=`; the folder appears
@@ -258,7 +285,7 @@ class LLM(Transcribes):
                 f"cannot save a draft model: the method {self.method} has none that "
                 "learns"
             )
-        with self._locked():
+        with self.session.locked():
             save(model, Path(folder), self._tokenizer)
 
     @property
@@ -285,7 +312,7 @@ class LLM(Transcribes):
 
         Raises InvalidRequest if it cannot be rendered.
         """
-        with self._reading() as requests:
+        with self.session.reading() as requests:
             return requests.render(messages, tools, template_options)
 
     def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
@@ -295,160 +322,18 @@ class LLM(Transcribes):
         `top`: likeliest tokens listed with each. Raises InvalidRequest for a prompt
         that cannot be served.
         """
-        request = self.read(prompt, SamplingParams(max_tokens=1, logprobs=top))
-        with self._locked():
-            return score(self.target, self._requests.sequences(*request)[0])
+        request = self.session.read(prompt, SamplingParams(max_tokens=1, logprobs=top))
+        with self.session.locked():
+            (sequence,) = self.session.sequences(request)
+            return score(self.target, sequence)
 
     def speculator(self, params: SamplingParams) -> Speculator:
         """Return the drafter, rule and budget of requests with these parameters."""
-        return self._speculators.for_request(self.engine, params)
-
-    # ---- single sequences: for callers that run rounds themselves
+        return self.session.speculator(params)
 
     def _stream(self, sequence: Sequence) -> Iterator[Delta]:
-        self.begin(sequence)
+        self.session.begin(sequence)
         try:
-            yield from self._deltas(sequence)
+            yield from self.session.deltas(sequence)
         finally:
-            self.forget(sequence)
-
-    def begin(self, sequence: Sequence) -> None:
-        """Queue a sequence from `prepare`."""
-        with self._locked():
-            self._running[sequence.id] = sequence
-            self.engine.add(sequence, self.speculator(sequence.params))
-
-    def _deltas(self, sequence: Sequence) -> Iterator[Delta]:
-        """Yield the deltas of one sequence; deltas of the others stay in
-        `Sequence.unread` for their readers.
-        """
-        while True:
-            # hold the lock for one round, never while the caller has the delta
-            with self._locked(closed=True):
-                if not sequence.unread:
-                    if sequence.error:
-                        raise sequence.error
-                    if sequence.finish_reason:
-                        return
-                    self.advance()
-                delta = sequence.unread.popleft() if sequence.unread else None
-            if delta:
-                yield delta
-
-    def advance(self) -> None:
-        """Run one round of the engine; an error of one sequence goes to
-        `Sequence.error` for its reader.
-
-        Committed deltas are in `Sequence.unread`, even if this raises. Raises errors
-        that belong to no sequence.
-        """
-        with self._locked():
-            try:
-                self.engine.step()
-            except Exception:
-                if not any(one.error for one in self._running.values()):
-                    raise
-
-    def forget(self, sequence: Sequence) -> None:
-        """Release a sequence; abort it if it still runs."""
-        if self.forked:
-            return
-        with self._lock:
-            if sequence.finish_reason is None:
-                self.engine.abort(sequence)
-            self._running.pop(sequence.id, None)
-
-    def prepare(
-        self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
-    ) -> list[Sequence]:
-        """Return `params.n` sequences for a prompt.
-
-        Raises InvalidRequest if the request cannot be served.
-        """
-        if not self._closed:
-            self._requests.compile(params)
-        request = self.read(prompt, params)
-        with self._locked():  # images run the model
-            sequences = self._requests.sequences(*request)
-        loading = self.load(sequences[0].params)
-        _drafter = loading and loading.result()
-        with self._locked():
-            for sequence in sequences:
-                sequence.speculator = self.speculator(sequence.params)
-        return sequences
-
-    def read(
-        self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
-    ) -> Request:
-        """Return a request with its texts as token ids, for `prepare`.
-
-        Holds up no round.
-        """
-        with self._reading(lock=has_texts(prompt, params)) as requests:
-            return requests.read(prompt, params)
-
-    def load(self, params: SamplingParams) -> Future[Drafter] | None:
-        """Return the drafter of such requests, which is loaded beside the rounds if
-        need be; None once closed.
-        """
-        return None if self._closed else self._speculators.load(params)
-
-    def compiling(self, params: SamplingParams) -> Future[object] | None:
-        """Return what such answers must follow, compiled beside the rounds; None if
-        they are free, or once closed.
-        """
-        return (
-            None
-            if self._closed or not params.structured
-            else self._requests.compiling(params)
-        )
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a fork of the one that created the LLM."""
-        return os.getpid() != self._process
-
-    def check_process(self) -> None:
-        """Raise InvalidRequest in a forked process, where a lock may be held by a
-        thread that does not exist.
-        """
-        if self.forked:
-            raise InvalidRequest(
-                "cannot use this LLM in a forked process: its threads stayed in the "
-                "parent. Start the process with "
-                "multiprocessing's 'spawn'"
-            )
-
-    @contextmanager
-    def _reading(self, *, lock: bool = True) -> Iterator[Requests]:
-        """Hold what reads texts.
-
-        Raises InvalidRequest in a forked process, or after `close`.
-        """
-        self.check_process()
-        with self._text_lock if lock else nullcontext():
-            self._check_open()
-            yield self._requests
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidRequest(
-                "cannot use this LLM: it was closed. Create another one"
-            )
-
-    @contextmanager
-    def _locked(self, *, closed: bool = False) -> Iterator[None]:
-        """Hold the lock.
-
-        Raises InvalidRequest in a forked process, or after `close` unless `closed` is
-        set.
-        """
-        self.check_process()
-        with self._lock:
-            if not closed:
-                self._check_open()
-            yield
-
-    def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion:
-        """Return the completion of a sequence, from all its deltas."""
-        return completed(sequence, deltas, sequence.params.method or self.method)
+            self.session.forget(sequence)

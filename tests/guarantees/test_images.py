@@ -142,16 +142,16 @@ def test_only_equal_images_share_pages(name):
 @pytest.mark.parametrize("name", ["qwen2-vl", "gemma3"])
 def test_preempted_text_is_read_again_with_its_images(name):
     llm = fresh(name)
-    sequence = llm.prepare(llm.render(chats()[0]), greedy())[0]
-    llm.begin(sequence)
+    sequence = llm.session.prepare(llm.render(chats()[0]), greedy())[0]
+    llm.session.begin(sequence)
     for _ in range(5):
-        llm.advance()
+        llm.session.advance()
     assert len(sequence.pending) == 1
     llm.engine._cache.give_up(llm.engine.scheduler.preempt())
     target(name).backend.pool.prefixes.clear()
     assert len(sequence.pending) == len(sequence.tokens) > sequence.prompt
     while not llm.engine.idle:
-        llm.advance()
+        llm.session.advance()
     assert sequence.tokens[sequence.prompt :] == wanted(name)[0]
 
 

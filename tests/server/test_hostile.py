@@ -257,7 +257,7 @@ def test_texts_are_tokenized_beside_the_rounds(llm: LLM) -> None:
 
     async def run() -> tuple[str, str]:
         async with AsyncLLM(llm) as engine:
-            with llm._text_lock:  # held as by a tokenizer that takes long
+            with llm.session._text_lock:  # held as by a tokenizer that takes long
                 slow = asyncio.create_task(engine.generate("The river", words))
                 stream = engine.stream(
                     llm.tokenizer("The miller")["input_ids"],
@@ -375,7 +375,7 @@ def test_a_server_full_of_requests_says_that_it_is_alive(
         f"application/json\r\ncontent-length: {len(body)}"
     )
     with serving(connections=2) as server, ExitStack() as opened:
-        opened.enter_context(llm._lock)  # no round runs, so no answer ends
+        opened.enter_context(llm.session._lock)  # no round runs, so no answer ends
         for _ in range(2):
             opened.enter_context(connected(server, f"{head}\r\n\r\n{body}".encode()))
         while server.service.limits._open < 2:
@@ -410,7 +410,7 @@ def test_a_stream_cut_by_draining_ends_with_an_error(
     ):
         lines = stream.iter_lines()
         next(lines)
-        with llm._lock:  # no round runs, so the answer cannot end by itself
+        with llm.session._lock:  # no round runs, so the answer cannot end by itself
             server.server.handle_exit(signal.SIGTERM, None)
             assert httpx.get(f"{server.url}/ready").status_code == 503
             assert httpx.get(f"{server.url}/health").status_code == 200

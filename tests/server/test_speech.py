@@ -229,7 +229,7 @@ def test_a_client_that_leaves_ends_its_transcription(server):
             'clients_left_total{model_name="whisper"} 1.0'
             in small.http.get("/metrics").text
         )
-    assert not llm._running
+    assert not llm.session._running
 
 
 def test_work_in_a_thread_ends_when_its_client_leaves():

@@ -93,4 +93,4 @@ def test_grammars_of_one_client_hold_up_no_other(serving: Serving, llm: LLM) -> 
         assert post(server, "b") == free
         assert post(server, "b", **small) == followed
         assert post(server, "a", structured_outputs={"regex": "[a-d]{7}"})
-        assert llm._requests._grammars._queue._waiting == []
+        assert llm.session._requests._grammars._queue._waiting == []

@@ -61,9 +61,9 @@ def test_structural_tag_is_followed(llm):
 
 
 def test_grammar_is_compiled_while_another_thread_runs_a_round(llm):
-    with llm._lock, ThreadPoolExecutor(1) as other:  # as a round holds it
+    with llm.session._lock, ThreadPoolExecutor(1) as other:  # as a round holds it
         compiling = other.submit(
-            llm.compiling, SamplingParams(json_schema=SCHEMA)
+            llm.session.compiling, SamplingParams(json_schema=SCHEMA)
         ).result(60)
         assert compiling.result(60) is not None
 
@@ -153,7 +153,7 @@ def test_grammar_that_takes_too_long_ends_its_request_alone(llm, monkeypatch, ru
     free = SamplingParams(
         temperature=0.8, seed=1, max_tokens=24, ignore_eos=True, rule=rule
     )
-    assert llm.compiling(params).result(60)
+    assert llm.session.compiling(params).result(60)
     monkeypatch.setattr(matcher, "RESERVE", 0.02)
     monkeypatch.setattr(matcher, "EARNED", 0.0)
     failed, other = asyncio.run(beside(llm, params, free))

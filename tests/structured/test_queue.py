@@ -180,7 +180,7 @@ def test_cancelled_request_ends_its_compilation_alone():
     assert asyncio.run(work()) == [
         llm.generate("One day", one)[0].text for one in (free, wanted)
     ]
-    assert llm._requests._grammars._queue._waiting == []
+    assert llm.session._requests._grammars._queue._waiting == []
 
 
 def test_processes_end_with_the_grammars():

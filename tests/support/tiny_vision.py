@@ -658,7 +658,7 @@ def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     options = dict(
         tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
     )
-    return llm._requests._sight._processor.apply_chat_template(chat, **options)
+    return llm.session._requests._sight._processor.apply_chat_template(chat, **options)
 
 
 def missing(name: str) -> str | None:

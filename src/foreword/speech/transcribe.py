@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.model import Model, Read, Tokenizer
-from foreword.speech.audio import LONGEST, Audio, samples
+from foreword.model import Model, Read, Tokenizer, need_tokenizer
+from foreword.speech.audio import Audio, samples
 from foreword.speech.features import FeatureReader
 from foreword.speech.options import SpeechOptions, Transcript
 from foreword.speech.rules import SpeechRules
@@ -34,14 +34,12 @@ UNUSED = ("logprobs", "trace", "prediction")
 
 @runtime_checkable
 class RunsSequences(Protocol):
-    """What runs sequences: an LLM."""
+    """What runs sequences: the session of an LLM."""
 
     target: Model
+    tokenizer: Tokenizer | None
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    def _locked(self) -> AbstractContextManager[None]: ...
+    def locked(self) -> AbstractContextManager[None]: ...
 
     def prepare(self, prompt: Any, params: SamplingParams | None) -> list[Sequence]: ...
 
@@ -54,55 +52,13 @@ class RunsSequences(Protocol):
     def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion: ...
 
 
-class Transcribes:
-    """The part of an LLM that transcribes sound."""
-
-    def transcribe(
-        self: RunsSequences,
-        audio: Audio | List[Audio],
-        params: SamplingParams | None = None,
-        *,
-        language: str | None = None,
-        task: str | None = None,
-        timestamps: bool = False,
-        prompt: str = "",
-        condition_on_prev_tokens: bool = False,
-        fallback: List[float] = (),
-        compression_ratio_threshold: float | None = None,
-        logprob_threshold: float | None = None,
-        no_speech_threshold: float | None = None,
-        max_seconds: float = LONGEST,
-    ) -> list[Transcript]:
-        """Transcribe sounds together and return the transcripts in their order.
-
-        A sound is a file, or (samples, rate in Hz). `params` default to greedy
-        decoding; `max_tokens` counts for each window of 30 seconds. The other options
-        are those of SpeechOptions (docs/targets/speech.md). With `params.n` > 1, the
-        transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an
-        option cannot be served.
-        """
-        options = SpeechOptions(
-            language=language,
-            task=task,
-            timestamps=timestamps,
-            prompt=prompt,
-            condition_on_prev_tokens=condition_on_prev_tokens,
-            fallback=tuple(fallback),
-            compression_ratio_threshold=compression_ratio_threshold,
-            logprob_threshold=logprob_threshold,
-            no_speech_threshold=no_speech_threshold,
-            max_seconds=max_seconds,
-        )
-        return transcribe(self, audio, params, options)
-
-
 def transcribe(
     llm: RunsSequences,
     audio: Audio | List[Audio],
     params: SamplingParams | None,
     options: SpeechOptions,
 ) -> list[Transcript]:
-    """Transcribe sounds by an LLM; see `Transcribes.transcribe`."""
+    """Transcribe sounds in the rounds of a session; see `LLM.transcribe`."""
     _check(llm.target, params)
     for temperature in options.fallback:
         # refuses a wrong one
@@ -111,7 +67,7 @@ def transcribe(
     def logits(
         window: Features, tokens: List[int], keep: int
     ) -> Float[Tensor, "kept vocab"]:
-        with llm._locked():
+        with llm.locked():
             llm.target.open(READ_ID, len(tokens))
             try:
                 llm.target.encode(READ_ID, window)
@@ -121,7 +77,12 @@ def transcribe(
 
     reader, rules = FeatureReader(llm.target), SpeechRules(llm.target)
     transcriber = Transcriber(
-        rules, llm.tokenizer, logits, llm.target.context, options, params
+        rules,
+        need_tokenizer(llm.tokenizer),
+        logits,
+        llm.target.context,
+        options,
+        params,
     )
     runs: list[Runs] = []
     for given in audio if isinstance(audio, list) else [cast("Audio", audio)]:

@@ -153,7 +153,7 @@ def test_rounds_go_on_while_a_drafter_is_loaded(monkeypatch):
         return load(*args)
 
     monkeypatch.setattr(LanguageModelDrafter, "load", waiting)
-    loading = llm.load(SamplingParams(method="fuse(ngram, lm)"))
+    loading = llm.session.load(SamplingParams(method="fuse(ngram, lm)"))
     assert started.wait(60)
     assert next(other).tokens
     assert not loading.done()

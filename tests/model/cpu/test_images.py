@@ -84,7 +84,7 @@ def opened(llm: LLM, prompt: ImagePrompt):
     """A backend with a sequence 99 that sees the images of a prompt."""
     backend = llm.target.backend
     backend.open(99, len(prompt) + len(AFTER))
-    backend.see(99, llm._requests._sight.rows(prompt))
+    backend.see(99, llm.session._requests._sight.rows(prompt))
     try:
         yield backend
     finally:
@@ -222,14 +222,14 @@ def test_only_equal_images_share_pages(name):
 )
 def test_preempted_text_is_read_again_with_images(name):
     llm = fresh(name)
-    sequence = llm.prepare(llm.render(chats()[0]), asked()[0])[0]
-    llm.begin(sequence)
+    sequence = llm.session.prepare(llm.render(chats()[0]), asked()[0])[0]
+    llm.session.begin(sequence)
     for _ in range(5):
-        llm.advance()
+        llm.session.advance()
     llm.engine._cache.give_up(llm.engine.scheduler.preempt())
     target(name).backend.pool.prefixes.clear()
     while not llm.engine.idle:
-        llm.advance()
+        llm.session.advance()
     assert sequence.tokens[sequence.prompt :] == plain(name)[0]
 
 
@@ -240,7 +240,7 @@ def test_kept_state_is_read_again_with_images(name):
     text = [*prompt, *AFTER]
     whole = scored(llm, prompt, len(text))
     llm.generate(prompt, asked()[0])
-    images = llm._requests._sight.rows(prompt)
+    images = llm.session._requests._sight.rows(prompt)
     backend = llm.target.backend
     held = backend.open(99, len(text), images.keys_of(0, text))
     backend.see(99, images)

@@ -1,0 +1,224 @@
+"""One engine with its requests: what `LLM`, `AsyncLLM` and speech share.
+
+Any thread may call it. Rounds hold one lock; texts are read under another, meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from collections.abc import Sequence as List
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from threading import Lock, RLock
+
+from foreword.draft import Drafter
+from foreword.engine import Engine
+from foreword.errors import InvalidRequest
+from foreword.model import Tokenizer
+from foreword.prompts import Prompt
+from foreword.requests import Request, Requests, completed, has_texts
+from foreword.speculator import Speculator
+from foreword.speculators import Speculators
+from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt
+
+
+class Session:
+    """Reads requests, queues their sequences, and runs rounds until they have ended."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        speculators: Speculators,
+        requests: Requests,
+        tokenizer: Tokenizer | None,
+        method: str,
+    ) -> None:
+        """`method`: the default method, which completions name."""
+        self.engine = engine
+        self.target = engine.target
+        self.tokenizer = tokenizer
+        self.method = method
+        self.closed = False
+        self._speculators = speculators
+        self._requests = requests
+        self._lock = RLock()
+        self._text_lock = Lock()
+        """Held while texts are read, as tokenizers are not thread-safe.
+
+        Rounds go on meanwhile.
+        """
+        self._running: dict[int, Sequence] = {}
+        self._process = os.getpid()
+
+    # ---- requests
+
+    def read(
+        self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
+    ) -> Request:
+        """Return a request with its texts as token ids, for `prepare`.
+
+        Holds up no round.
+        """
+        with self.reading(lock=has_texts(prompt, params)) as requests:
+            return requests.read(prompt, params)
+
+    def prepare(
+        self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
+    ) -> list[Sequence]:
+        """Return `params.n` sequences for a prompt.
+
+        Raises InvalidRequest if the request cannot be served.
+        """
+        if not self.closed:
+            self._requests.compile(params)
+        request = self.read(prompt, params)
+        with self.locked():  # images run the model
+            sequences = self.sequences(request)
+        loading = self.load(sequences[0].params)
+        _drafter = loading and loading.result()
+        with self.locked():
+            for sequence in sequences:
+                sequence.speculator = self.speculator(sequence.params)
+        return sequences
+
+    def sequences(self, request: Request) -> list[Sequence]:
+        """Return the sequences of a request from `read`, not yet queued. The caller
+        holds the lock.
+        """
+        return self._requests.sequences(*request)
+
+    def load(self, params: SamplingParams) -> Future[Drafter] | None:
+        """Return the drafter of such requests, which is loaded beside the rounds if
+        need be; None once closed.
+        """
+        return None if self.closed else self._speculators.load(params)
+
+    def compiling(self, params: SamplingParams) -> Future[object] | None:
+        """Return what such answers must follow, compiled beside the rounds; None if
+        they are free, or once closed.
+        """
+        if self.closed or not params.structured:
+            return None
+        return self._requests.compiling(params)
+
+    def speculator(self, params: SamplingParams) -> Speculator:
+        """Return the drafter, rule and budget of requests with these parameters."""
+        return self._speculators.for_request(self.engine, params)
+
+    # ---- rounds
+
+    def begin(self, sequence: Sequence) -> None:
+        """Queue a sequence from `prepare`."""
+        with self.locked():
+            self._running[sequence.id] = sequence
+            self.engine.add(sequence, self.speculator(sequence.params))
+
+    def advance(self) -> None:
+        """Run one round of the engine; an error of one sequence goes to
+        `Sequence.error` for its reader.
+
+        Committed deltas are in `Sequence.unread`, even if this raises. Raises errors
+        that belong to no sequence.
+        """
+        with self.locked():
+            try:
+                self.engine.step()
+            except Exception:
+                if not any(one.error for one in self._running.values()):
+                    raise
+
+    def deltas(self, sequence: Sequence) -> Iterator[Delta]:
+        """Yield the deltas of one sequence; deltas of the others stay in
+        `Sequence.unread` for their readers.
+        """
+        while True:
+            # Hold the lock for one round, never while the caller has the delta.
+            with self.locked(closed=True):
+                if not sequence.unread:
+                    if sequence.error:
+                        raise sequence.error
+                    if sequence.finish_reason:
+                        return
+                    self.advance()
+                delta = sequence.unread.popleft() if sequence.unread else None
+            if delta:
+                yield delta
+
+    def forget(self, sequence: Sequence) -> None:
+        """Release a sequence; abort it if it still runs."""
+        if self.forked:
+            return
+        with self._lock:
+            if sequence.finish_reason is None:
+                self.engine.abort(sequence)
+            self._running.pop(sequence.id, None)
+
+    def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion:
+        """Return the completion of a sequence, from all its deltas."""
+        return completed(sequence, deltas, sequence.params.method or self.method)
+
+    # ---- threads and processes
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that created the session."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise InvalidRequest in a forked process, where a lock may be held by a
+        thread that does not exist.
+        """
+        if self.forked:
+            raise InvalidRequest(
+                "cannot use this LLM in a forked process: its threads stayed in the "
+                "parent. Start the process with "
+                "multiprocessing's 'spawn'"
+            )
+
+    @contextmanager
+    def reading(self, *, lock: bool = True) -> Iterator[Requests]:
+        """Hold what reads texts.
+
+        Raises InvalidRequest in a forked process, or after `close`.
+        """
+        self.check_process()
+        with self._text_lock if lock else nullcontext():
+            self._check_open()
+            yield self._requests
+
+    @contextmanager
+    def locked(self, *, closed: bool = False) -> Iterator[None]:
+        """Hold the lock of rounds.
+
+        Raises InvalidRequest in a forked process, or after `close` unless `closed` is
+        set.
+        """
+        self.check_process()
+        with self._lock:
+            if not closed:
+                self._check_open()
+            yield
+
+    def close(self) -> None:
+        """Abort all requests and free the models; readers get an error.
+
+        May be called twice.
+        """
+        if self.forked:
+            return
+        with self._lock:
+            for sequence in list(self._running.values()):
+                sequence.error = InvalidRequest(
+                    "cannot finish this request: the LLM was closed. Create another LLM"
+                )
+                self.engine.abort(sequence)
+            if not self.closed:
+                del self.engine, self.target, self._speculators, self._requests
+            self.closed = True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise InvalidRequest(
+                "cannot use this LLM: it was closed. Create another one"
+            )
