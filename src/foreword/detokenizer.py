@@ -163,15 +163,11 @@ class StopFilter:
         """Return the length of the longest suffix of `text` that is a proper prefix of
         a stop string.
         """
-        lengths = range(min(self._longest - 1, len(text)), 0, -1)
-        return next(
-            (
-                n
-                for n in lengths
-                if any(stop.startswith(text[-n:]) for stop in self._stop)
-            ),
-            0,
-        )
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            end = text[-length:]
+            if any(stop.startswith(end) for stop in self._stop):
+                return length
+        return 0
 
 
 def first_stop(text: str, stop: tuple[str, ...]) -> int | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 OUTLIER = 4.0
 """Multiple of the expected duration at which a round's time is clipped, because a
-single stall is no evidence.
+single stall proves nothing.
 """
 
 
@@ -26,7 +26,7 @@ def steadied(seen: float, expected: float) -> float:
     """Return a measured duration, clipped to OUTLIER times `expected`; `expected`
     itself if it is not finite.
 
-    `expected` = 0 means that there is no expectation yet.
+    `expected` = 0 means that nothing is expected yet.
     """
     if not finite(seen):
         return expected
@@ -122,7 +122,7 @@ class LinearCost:
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Record one round; its seconds are clipped if far above the expectation."""
-        # with fewer tokens than rounds there is no expectation for many
+        # with fewer tokens than rounds, nothing is expected for many
         enough = self.tokens >= self.weight
         seconds = steadied(seconds, self.start + self.each * tokens if enough else 0.0)
         if not finite(seconds):

@@ -37,8 +37,7 @@ def room(place: Path) -> Iterator[None]:
             raise
         raise DiskError(
             f"cannot write {place}: the disk is full, or a limit is reached "
-            f"({words(error)}). "
-            "Free some space and try again, or choose another path"
+            f"({words(error)}). Free some space and try again, or choose another path"
         ) from error
 
 

@@ -32,11 +32,12 @@ class KVCache:
     def begin(
         self, sequence: Sequence, layers: List[int]
     ) -> Float[Tensor, "tokens features"] | None:
-        """Open a sequence in the target, from the longest beginning that an earlier
-        text has left.
+        """Open a sequence in the target, after the longest prefix that an earlier text
+        has left.
 
-        Its drafter needs the hidden states after `layers` of every token. Returns those
-        of the tokens that are not read, None if there are none.
+        Its drafter needs the hidden states after `layers` of every token. Return the
+        stored hidden states of the tokens that need not be read; None if none are
+        stored.
         """
         room = sequence.prompt + sequence.params.max_tokens + NODES
         tenant = sequence.params.tenant
@@ -50,11 +51,9 @@ class KVCache:
         if not sequence.rounds:
             sequence.stats.cached = sequence.cached
         pool = self._target.backend.pool
-        return (
-            pool.hidden(sequence.id, layers)
-            if pool is not None and layers and sequence.cached
-            else None
-        )
+        if pool is None or not layers or not sequence.cached:
+            return None
+        return pool.hidden(sequence.id, layers)
 
     def keep_hidden(
         self,
@@ -69,9 +68,12 @@ class KVCache:
             pool.keep_hidden(sequence.id, sequence.cached, hidden, layers)
 
     def admits(
-        self, sequence: Sequence, running: List[Sequence], layers: List[int]
+        self,
+        sequence: Sequence,
+        running: List[Sequence],
+        layers: List[int],
     ) -> bool:
-        """Return whether a sequence fits beside those that run, each with its whole
+        """Return whether a sequence fits beside the running ones, each with its whole
         text and its next draft.
 
         `layers`: as in `begin`.
@@ -79,10 +81,10 @@ class KVCache:
         pool = self._target.backend.pool
         if pool is None or pool.limit is None or not running:
             return True
-        needed = [pool.lacking(one.id, self._rows(one)) for one in (*running, sequence)]
+        sequences = (*running, sequence)
+        needed = [pool.lacking(each.id, self._rows(each)) for each in sequences]
         needed += [
-            pool.lacking(source_id(one.id), one.encoder_rows)
-            for one in (*running, sequence)
+            pool.lacking(source_id(each.id), each.encoder_rows) for each in sequences
         ]
         shared = pool.prefixes.shared(sequence.keys, sequence.params.tenant, layers)
         return sum(needed) - shared <= pool.limit - pool.used
@@ -92,14 +94,11 @@ class KVCache:
         pool = self._target.backend.pool
         if pool is None or pool.limit is None:
             return False
-        stops = [
-            (one.sequence, one.sequence.cached + one.read + NODES * one.writes)
-            for one in scheduled
-        ]
-        return (
-            sum(pool.lacking(sequence.id, stop) for sequence, stop in stops)
-            > pool.limit - pool.used
-        )
+        needed = 0
+        for part in scheduled:
+            rows = part.sequence.cached + part.read + NODES * part.writes
+            needed += pool.lacking(part.sequence.id, rows)
+        return needed > pool.limit - pool.used
 
     def give_up(self, sequence: Sequence) -> None:
         """Free the pages of a preempted sequence; it will be read again."""
@@ -108,7 +107,7 @@ class KVCache:
         self.preemptions += 1
 
     def load(self, running: int, waiting: int) -> Load:
-        """Return the counts for metrics, with those of sequences given."""
+        """Return the counts for metrics; the caller gives the counts of sequences."""
         pool = self._target.backend.pool
         if pool is None:
             return Load(running, waiting, self.preemptions, 0, 0, 0, 0, None)

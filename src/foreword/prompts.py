@@ -27,10 +27,10 @@ P = TypeVar("P")
 
 
 class ImagePrompt(list[int]):
-    """Token ids of a prompt with images, and what the model is given of these.
+    """Token ids of a prompt with images, and the tensors of the images.
 
-    tensors: by argument of the model. placeholder: id of the tokens in whose place
-    images stand. digest: names the images.
+    tensors: by argument of the model. placeholder: id of the tokens that images
+    replace. digest: identifies the images.
     """
 
     def __init__(

@@ -43,9 +43,9 @@ class Scheduler:
     """Queue of sequences: at most `slots` run at a time, and a round reads at most
     `chunk` prompt tokens.
 
-    Of those that wait, the one with the smallest `SamplingParams.priority` starts
-    first, and of these the one that came first. A long prompt is read in chunks beside
-    the decoding of other sequences, so it does not stall them.
+    The waiting sequence with the smallest `SamplingParams.priority` starts first; among
+    equals, the earliest one. A long prompt is read in chunks beside the decoding of
+    other sequences, so it does not stall them.
     """
 
     def __init__(self, *, slots: int = 8, chunk: int = 512) -> None:

@@ -146,7 +146,7 @@ def _target_probs(
     sub_batch: SubBatch, row: int, parents: list[int], tokens: list[int]
 ) -> list[float | None]:
     """Return the probability of each token after its parent; None in an invalid column,
-    or if it is no number.
+    or for NaN.
     """
     distributions, sequence = sub_batch.distributions, sub_batch.batch.sequences[row]
     columns = [parent + 1 for parent in parents]
@@ -155,16 +155,16 @@ def _target_probs(
         scaled = scaled / (sequence.params.temperature or 1.0)
     values = (scaled[columns, tokens] - scaled.logsumexp(-1)[columns]).exp().tolist()
     invalid = distributions.invalid[row]
-    cells = zip(columns, values, strict=True)
-    return [
-        None if column in invalid or math.isnan(value) else short(value)
-        for column, value in cells
-    ]
+    probabilities: list[float | None] = []
+    for column, value in zip(columns, values, strict=True):
+        absent = column in invalid or math.isnan(value)
+        probabilities.append(None if absent else short(value))
+    return probabilities
 
 
 def _draft_probs(draft: Draft, row: int) -> list[float | None]:
-    """Return the drafter's probability of each token after its parent, as far as it is
-    given.
+    """Return the drafter's probability of each token after its parent; None where the
+    drafter gives none.
     """
     tree = draft.trees[row]
     if draft.probs is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import product
+from itertools import chain, islice, product
 
 from foreword.budget.base import DraftBudget, Measure, RoundResult
 from foreword.budget.batch_gain import BatchGain
@@ -26,29 +26,22 @@ from foreword.budget.record import (
     SHARE,
     AcceptanceRecord,
     Balance,
+    Requested,
 )
 from foreword.estimators import finite, running_mean
 from foreword.types import Clock, Draft, Sequence
 
 UNPRICED = 4
 """Tokens. Longest chain before the cost of drafting is measured."""
-OPTIMISM = 0.7
-"""Prior acceptance probability of the first draft token."""
 FLUKE = 4.0
-"""Times its expected cost.
-
-Cap on one round: another process may have used the processor.
-"""
+"""Times its expected cost. Cap on one round: another process may have run."""
 HIGHEST = 0.5
-"""Highest floor.
-
-A higher one could stop all drafting, so nothing would be learned that lowers it.
-"""
+"""Highest floor. A higher one could stop all drafting, and then never sink again."""
 PROBE_EVERY = 64
 """Rounds with draft tokens before one without measures plain decoding again."""
 MEASURE_EVERY = 8
-"""Rounds without draft tokens of which one is measured: measuring takes a hundredth of
-a round of few sequences.
+"""Of the rounds without draft tokens, one in so many is measured: measuring takes a
+hundredth of a round of few sequences.
 """
 
 
@@ -59,7 +52,7 @@ class AdaptiveBudget(DraftBudget):
     A chain of k draft tokens yields (1 + sum over j <= k of P(the first j are
     accepted)) tokens over the time of a round with k (Leviathan et al. 2023, section
     3.3, with a measured cost for every count instead of one ratio). Probabilities are
-    per sequence, shrunk toward those of all sequences sampled alike; costs are
+    per sequence, shrunk toward the mean of all sequences sampled alike; costs are
     measured. If a drafter states probabilities, the likeliest draft tokens of the whole
     batch are kept while each earns more than its scoring costs (after arXiv 2607.05147,
     section on scheduling, and SMART/CaDDTree for trees).
@@ -73,9 +66,7 @@ class AdaptiveBudget(DraftBudget):
     def __init__(self, cost: Mapping[int, float]) -> None:
         self.costs = Costs(cost)
         self._drafting_costs = {plain: DraftingCost() for plain in (True, False)}
-        """Cost of drafting, for plain requests and for those with filters, which take
-        several times longer.
-        """
+        """By whether requests are plain: filters make drafting several times slower."""
         self.drafting_cost = self._drafting_costs[True]
         """The entry for the sequence of the last `nodes` call."""
         self._overhead = self._plain_overhead = 0.0
@@ -83,51 +74,37 @@ class AdaptiveBudget(DraftBudget):
         self._overall = {
             kind: AcceptanceRecord() for kind in product((True, False), repeat=2)
         }
-        """Global statistics by (greedy, plain): greedy text is easier to predict, and
-        drafting with filters, penalties and the like takes several times longer, which
-        other requests must not pay."""
+        """By (greedy, plain): greedy text is easier to predict, filters take longer."""
         self._current = self._overall[True, True]
         """The entry for the sequence of the last `nodes` call."""
-        self._balances: defaultdict[tuple[bool, bool, int], Balance] = defaultdict(
-            Balance
-        )
-        """Gains and losses by (greedy, plain, bits of the batch size): what loses in a
-        batch may pay alone.
+        self._balances: dict[tuple[bool, bool, int], Balance] = defaultdict(Balance)
+        """Gains and losses by (greedy, plain, bits of the batch size): drafting that
+        loses in a batch may pay for one sequence.
         """
-        self._balance, self._round_balances = Balance(), list[Balance]()
-        """The entry for the sequence of the last `nodes` call, and the entries of this
-        round.
-        """
+        self._balance = Balance()
+        """The entry for the sequence of the last `nodes` call."""
+        self._round_balances: list[Balance] = []
+        """The entries of this round."""
         self._records: dict[int, AcceptanceRecord] = {}
         self._draft_probs = DraftProbabilities(largest(cost))
         self._round_probs: list[list[float]] = []
         """Stated probabilities of this round, by sequence."""
         self._plans: dict[tuple[bool, bool], tuple[float, float]] = {}
-        """Expected tokens and extra seconds of this round, by kind of sequence; see
-        `BatchGain.best`.
-        """
+        """By kind of sequence, in this round: the result of `BatchGain.best`."""
         self._never_pays: dict[DraftingCost, bool] = {}
         """Whether no draft could pay in this round; empty until checked."""
-        self._requested = self._unread = self._drafted_for = 0
-        """Draft tokens requested in this round, tokens to read before, and the
-        sequences that requested them.
-        """
-        self._probing = self._filtered = False
-        """One of these sequences only tries drafting out; one has filters or
-        the like.
-        """
+        self._requested = Requested()
+        """By the sequences of this round."""
         self._since = self._idle = 0
-        """Rounds with draft tokens since the last one without any; rounds without any
-        in a row.
-        """
+        """Rounds with draft tokens since one without; rounds without any in a row."""
         self._batch_size = 1
         """Sequences in this round."""
         self._batch: BatchGain | None = None
         """Costs of this round's sequences; None until computed."""
-        self._plain_seconds = self._extra_seconds = self._catch_up_seconds = 0.0
-        """Estimated duration of the last round without speculation, by its own timing
-        (tables may be outdated); extra seconds per drafting sequence; and how many of
-        those went into reading."""
+        self._plain_seconds = 0.0
+        """Estimated, of the last round without speculation, by its own timing."""
+        self._extra_seconds = self._catch_up_seconds = 0.0
+        """Extra seconds of it per drafting sequence; how many of them it read."""
         self._length = 0.0
         """Mean tokens of an answer; 0 before any ended."""
 
@@ -144,13 +121,9 @@ class AdaptiveBudget(DraftBudget):
         if not drafts.available:
             return 0.0
         scoring = 0.5 * self.costs.slope(self._batch_size, drafts.most)
-        return min(
-            self._batch_size
-            * self.pace
-            * (scoring + drafts.cost.each)
-            / drafts.calibration.share,
-            HIGHEST,
-        )
+        seconds = scoring + drafts.cost.each
+        share = drafts.calibration.share
+        return min(self._batch_size * self.pace * seconds / share, HIGHEST)
 
     @property
     def pace(self) -> float:
@@ -187,32 +160,28 @@ class AdaptiveBudget(DraftBudget):
         self.drafting_cost = self._drafting_costs[record.plain]
         count = self._choose(sequence, record)
         if count:
-            self._requested = self._requested + count
-            self._drafted_for = self._drafted_for + 1
-            self._filtered |= not record.plain
-            self._unread += record.unread(sequence)
+            requested = self._requested
+            requested.tokens += count
+            requested.sequences += 1
+            requested.filtered |= not record.plain
+            requested.unread += record.unread(sequence)
         return count
 
     def trim(self, draft: Draft) -> Draft:
         rows = [tree.probabilities for tree in draft.trees]
+        stated = self._draft_probs
         if not (draft.nodes and draft.weighed):
-            self._draft_probs.count = 0 if self._draft_probs.available else None
-            self._round_probs = (
-                rows if self._draft_probs.available and not draft.nodes else []
-            )
-            self._draft_probs.calibration.promise(0.0)
+            stated.count = 0 if stated.available else None
+            self._round_probs = rows if stated.available and not draft.nodes else []
+            stated.calibration.promise(0.0)
             return draft
         self._round_probs = rows
-        probabilities = sorted(
-            (probability for row in rows for probability in row), reverse=True
-        )
-        self._draft_probs.count = len(probabilities)
-        count = self._draft_probs.paying(
-            probabilities, len(rows), self.costs, self._overhead
-        )
+        probabilities = sorted(chain.from_iterable(rows), reverse=True)
+        stated.count = len(probabilities)
+        count = stated.paying(probabilities, len(rows), self.costs, self._overhead)
         least = probabilities[count - 1] if count else 1.1
         kept = [sum(probability >= least for probability in row) for row in rows]
-        self._draft_probs.settle(kept, sum(probabilities[:count]))
+        stated.settle(kept, sum(probabilities[:count]))
         if kept == [len(row) for row in rows]:
             return draft
         return Draft(
@@ -220,39 +189,49 @@ class AdaptiveBudget(DraftBudget):
             for tree, count in zip(draft.trees, kept, strict=True)
         )
 
-    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
+    def on_timing(
+        self,
+        rows: int,
+        clock: Clock,
+        reading: int = 0,
+    ) -> None:
         if not finite(clock.total):
             clock = Clock()
         # Within a round, one sequence's loss offsets another's gain; tries may lose a
         # share of the other rounds.
-        allowed = 0.0 if self._drafted_for else SHARE * clock.total / self._batch_size
+        drafted = self._requested.sequences > 0
+        allowed = 0.0 if drafted else SHARE * clock.total / self._batch_size
         for balance in self._round_balances:
             balance.settle(allowed)
         self._round_balances = []
-        self._idle = 0 if self._drafted_for else self._idle + 1
+        self._idle = 0 if drafted else self._idle + 1
         if self._idle % MEASURE_EVERY > 1:
             return
-        after, batch = clock.verify + clock.commit, self._batch_gain()
+        batch = self._batch_gain()
         if reading:
-            scoring = self.costs.seconds(rows + reading) - self.costs.seconds(
-                self._batch_size + reading
-            )
+            # The forward also read a prompt, so its time says little: use the table.
+            more = self.costs.seconds(rows + reading)
+            scoring = more - self.costs.seconds(self._batch_size + reading)
             self._plain_seconds = batch.plain_seconds
             longer = clock.propose + max(scoring, 0.0)
         else:
-            if self._drafted_for:
-                self._overhead = running_mean(self._overhead, after / self._batch_size)
-            else:
-                self._plain_overhead = running_mean(
-                    self._plain_overhead, after / self._batch_size
-                )
-            ratio = self.costs.seconds(self._batch_size) / self.costs.seconds(rows)
-            overhead = min(self._batch_size * self.overhead, after)
-            self._plain_seconds = clock.score * ratio + overhead
-            longer = clock.total - self._plain_seconds
-            self.costs.correct(rows, clock.score)
+            longer = self._extra(rows, clock)
         self._account(clock, longer, rows)
         self._forget_round()
+
+    def _extra(self, rows: int, clock: Clock) -> float:
+        """Learn the costs of a round that read no prompt; return its extra seconds."""
+        after = clock.verify + clock.commit
+        if self._requested.sequences:
+            self._overhead = running_mean(self._overhead, after / self._batch_size)
+        else:
+            overhead = running_mean(self._plain_overhead, after / self._batch_size)
+            self._plain_overhead = overhead
+        ratio = self.costs.seconds(self._batch_size) / self.costs.seconds(rows)
+        overhead = min(self._batch_size * self.overhead, after)
+        self._plain_seconds = clock.score * ratio + overhead
+        self.costs.correct(rows, clock.score)
+        return clock.total - self._plain_seconds
 
     def _forget_round(self) -> None:
         """Drop what was computed for the sequences of one round."""
@@ -264,36 +243,34 @@ class AdaptiveBudget(DraftBudget):
         """Record the cost of drafting in the last round, `longer` extra seconds; one
         slow round has little effect.
         """
-        if not self._drafted_for:
+        requested = self._requested
+        if not requested.sequences:
             self._extra_seconds = self._catch_up_seconds = 0.0
             self._since = 0
             return
-        self.drafting_cost = self._drafting_costs[not self._filtered]
-        caught_up, propose = self.drafting_cost.catch_up(self._unread), clock.propose
-        if not self.drafting_cost.measured:
+        cost = self.drafting_cost = self._drafting_costs[not requested.filtered]
+        caught_up = cost.catch_up(requested.unread)
+        propose = clock.propose
+        if not cost.measured:
             # the first draft of a process takes longer than any later one
             longer -= propose
-        elif not self._unread or self.drafting_cost.catch_up_measured:
-            propose = min(
-                propose,
-                FLUKE * (self.drafting_cost.seconds(self._requested) + caught_up),
-            )
-            scoring = self.costs.slope(
-                self._batch_size, max(rows - self._batch_size, 1)
-            ) * (rows - self._batch_size)
-            longer = min(
-                longer, propose + FLUKE * (scoring + self._batch_size * self._overhead)
-            )
-            if self._draft_probs.count is not None:
-                self._draft_probs.cost.learn(
-                    self._draft_probs.count, max(propose - caught_up, 0.0)
-                )
-        self._extra_seconds = longer / self._drafted_for
-        self._catch_up_seconds = min(caught_up, max(longer, 0.0)) / self._drafted_for
-        self.drafting_cost.learn(self._requested, self._unread, propose)
-        self._since, self._draft_probs.count = self._since + 1, None
-        self._requested = self._unread = self._drafted_for = 0
-        self._probing = self._filtered = False
+        elif not requested.unread or cost.catch_up_measured:
+            expected = cost.seconds(requested.tokens) + caught_up
+            propose = min(propose, FLUKE * expected)
+            drafted = rows - self._batch_size
+            scoring = self.costs.slope(self._batch_size, max(drafted, 1)) * drafted
+            after = self._batch_size * self._overhead
+            longer = min(longer, propose + FLUKE * (scoring + after))
+            stated = self._draft_probs
+            if stated.count is not None:
+                stated.cost.learn(stated.count, max(propose - caught_up, 0.0))
+        self._extra_seconds = longer / requested.sequences
+        reading = min(caught_up, max(longer, 0.0))
+        self._catch_up_seconds = reading / requested.sequences
+        cost.learn(requested.tokens, requested.unread, propose)
+        self._since += 1
+        self._draft_probs.count = None
+        self._requested = Requested()
 
     def learn(self, sequence: Sequence, outcome: RoundResult) -> None:
         probabilities = self._round_probs.pop(0) if self._round_probs else None
@@ -309,11 +286,10 @@ class AdaptiveBudget(DraftBudget):
             # The cap keeps one stall of the process or machine from disabling
             # speculation for hours.
             balance.lost = min(balance.lost - gained, LONGEST * self._plain_seconds)
-        spent = 1.0 + (self._extra_seconds - self._catch_up_seconds) / max(
-            token_seconds, 1e-9
-        )
-        for one in (record, overall):
-            one.add(outcome, probabilities, weighed=self._draft_probs.available)
+        drafting = self._extra_seconds - self._catch_up_seconds
+        spent = 1.0 + drafting / max(token_seconds, 1e-9)
+        for counts in (record, overall):
+            counts.add(outcome, probabilities, weighed=self._draft_probs.available)
         balance.add(outcome.accepted, spent)
         self._draft_probs.calibration.keep(outcome.accepted)
         if gained > 0:
@@ -343,27 +319,28 @@ class AdaptiveBudget(DraftBudget):
         if record.pause or self._since >= PROBE_EVERY:
             return 0
         batch = self._batch_gain()
-        if self.drafting_cost not in self._never_pays:
-            self._never_pays[self.drafting_cost] = batch.never_pays(self.drafting_cost)
-        if self._never_pays[self.drafting_cost] and self._balance.lost > 0:
+        cost = self.drafting_cost
+        lost = self._balance.lost
+        if cost not in self._never_pays:
+            self._never_pays[cost] = batch.never_pays(cost)
+        if self._never_pays[cost] and lost > 0:
             return 0
-        unread, loss_budget = record.unread(sequence), LOSS_BUDGET * batch.alone_seconds
-        if self._balance.lost > loss_budget and (unread or self._balance.is_losing):
+        unread = record.unread(sequence)
+        loss_budget = LOSS_BUDGET * batch.alone_seconds
+        if lost > loss_budget and (unread or self._balance.is_losing):
             return 0
         count, gain = self._best(sequence, record, batch)
-        reading = self.drafting_cost.catch_up(unread)
+        reading = cost.catch_up(unread)
         if count and gain * self._left(sequence) > reading:
             # One sequence at a time until the cost of drafting, and of catching up, is
             # measured.
-            alone = not self.drafting_cost.measured or (
-                unread and not self.drafting_cost.catch_up_measured
-            )
-            return 0 if alone and self._drafted_for else count
+            unknown = not cost.measured or (unread and not cost.catch_up_measured)
+            return 0 if unknown and self._requested.sequences else count
         # A loss now need not last: try once, then pause, longer each time.
-        cost = self.drafting_cost.seconds(max(count, 1)) + reading
-        if self._probing or 0 < self._balance.lost > loss_budget - cost:
+        tried = cost.seconds(max(count, 1)) + reading
+        if self._requested.probing or 0 < lost > loss_budget - tried:
             return 0
-        self._probing = True
+        self._requested.probing = True
         record.back_off()
         return max(count, 1)
 
@@ -371,11 +348,10 @@ class AdaptiveBudget(DraftBudget):
         """Return the expected remaining rounds: from the mean answer length, or as many
         as so far, within its room.
         """
-        left = (
-            max(self._length - sequence.produced, float(sequence.produced), 1.0)
-            if self._length
-            else sequence.room
-        )
+        left = sequence.room
+        if self._length:
+            written = float(sequence.produced)
+            left = max(self._length - sequence.produced, written, 1.0)
         return min(left, sequence.room) / self._balance.pace
 
     def _best(
@@ -384,46 +360,41 @@ class AdaptiveBudget(DraftBudget):
         """Return the draft tokens that maximize tokens per second, and the seconds this
         sequence gains per round.
         """
-        if not self._draft_probs.available:
+        stated = self._draft_probs
+        if not stated.available:
             return self._chain(record, batch)
-        kind, overall = (record.greedy, record.plain), self._current.predicted
+        kind = (record.greedy, record.plain)
+        overall = self._current.predicted
         if not overall.rounds:
-            return self._draft_probs.most, math.inf if not self._drafted_for else 0.0
+            return stated.most, 0.0 if self._requested.sequences else math.inf
         if kind not in self._plans:
-            share = self._draft_probs.calibration.share
-            self._plans[kind] = batch.best(
-                self.drafting_cost, overall, share, self._draft_probs.most
-            )
+            share = stated.calibration.share
+            plan = batch.best(self.drafting_cost, overall, share, stated.most)
+            self._plans[kind] = plan
         earned, longer = self._plans[kind]
-        gain = (
-            record.predicted.relative_to(overall) * earned * batch.token_seconds
-            - longer
-        )
-        return self._draft_probs.most, gain
+        ratio = record.predicted.relative_to(overall)
+        return stated.most, ratio * earned * batch.token_seconds - longer
 
-    def _chain(self, record: AcceptanceRecord, batch: BatchGain) -> tuple[int, float]:
+    def _chain(
+        self,
+        record: AcceptanceRecord,
+        batch: BatchGain,
+    ) -> tuple[int, float]:
         """Return the same as `_best` for a chain whose drafter states no
         probabilities.
         """
         best = 0
         gain = 0.0
-        plain_seconds = batch.plain_seconds
         fastest = 1.0 / batch.plain_seconds
         earned = 0.0
-        reached = 1.0
-        prior = OPTIMISM
-        for depth in range(LIMIT if self.drafting_cost.measured else UNPRICED):
-            # The sequence's own rounds weigh most, then global ones; an untried depth
-            # inherits the one before.
-            prior = (self._current.kept[depth] + 2 * prior) / (
-                self._current.scored[depth] + 2
-            )
-            reached *= (record.kept[depth] + 2 * prior) / (record.scored[depth] + 2)
-            earned += reached
-            longer = batch.added(self.drafting_cost, 1.0 + depth, 1.0 + depth)
-            rate = (1.0 + earned) / (plain_seconds + batch.sequences * longer)
+        most = LIMIT if self.drafting_cost.measured else UNPRICED
+        depths = islice(record.reached(self._current), most)
+        for count, accepted in enumerate(depths, 1):
+            earned += accepted
+            longer = batch.added(self.drafting_cost, float(count), float(count))
+            rate = (1.0 + earned) / (batch.plain_seconds + batch.sequences * longer)
             if rate > fastest:
-                best = 1 + depth
+                best = count
                 gain = earned * batch.token_seconds - longer
                 fastest = rate
         return best, gain

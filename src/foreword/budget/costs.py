@@ -35,13 +35,15 @@ class Costs:
         """Return the expected seconds, interpolated between measured row counts and
         extrapolated beyond.
         """
+        last = len(self._rows) - 1
         at = bisect_left(self._rows, rows)
-        if len(self._rows) == 1 or (at < len(self._rows) and self._rows[at] == rows):
-            return self._base[min(at, len(self._base) - 1)]
-        at = min(max(at, 1), len(self._rows) - 1)
+        if last == 0 or (at <= last and self._rows[at] == rows):
+            return self._base[min(at, last)]
+        at = min(max(at, 1), last)
         low, high = self._rows[at - 1], self._rows[at]
         cheap, dear = self._base[at - 1], self._base[at]
-        return max(cheap + (dear - cheap) * (rows - low) / (high - low), 0.1 * cheap)
+        between = cheap + (dear - cheap) * (rows - low) / (high - low)
+        return max(between, 0.1 * cheap)
 
     def slope(self, rows: int, more: int) -> float:
         """Return the mean seconds per row of `more` rows added to `rows`."""

@@ -14,7 +14,8 @@ class DraftingCost:
 
     def __init__(self) -> None:
         self._line = LinearCost()
-        self._square = self._both = 0.0
+        self._square = 0.0
+        self._both = 0.0
         """Sums of the second fit, which goes through zero: rounds weigh by the tokens
         they read.
         """
@@ -37,7 +38,9 @@ class DraftingCost:
 
     def catch_up(self, unread: int) -> float:
         """Return the seconds of reading `unread` tokens first; 0 until measured."""
-        return unread * self._both / self._square if self._square else 0.0
+        if not self._square:
+            return 0.0
+        return unread * self._both / self._square
 
     def learn(self, count: int, unread: int, seconds: float) -> None:
         """Record a round that requested `count` draft tokens, for sequences with
@@ -49,4 +52,5 @@ class DraftingCost:
             left = max(seconds - self.seconds(count), 0.0)
             self._square = DECAY * self._square + unread**2
             self._both = DECAY * self._both + left * unread
-        self._line.learn(count, max(seconds - self.catch_up(unread), 0.0))
+        drafting = seconds - self.catch_up(unread)
+        self._line.learn(count, max(drafting, 0.0))

@@ -131,8 +131,7 @@ class AcceptanceModel:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidRequest(
                 f"cannot read an acceptance model from {source}: {named(error)}. Give "
-                "a folder that "
-                "`foreword train acceptance` wrote"
+                "a folder that `foreword train acceptance` wrote"
             ) from error
 
     def write(self, folder: Path) -> None:
@@ -191,8 +190,7 @@ class AcceptanceBudget(DraftBudget):
         if not source:
             raise InvalidRequest(
                 "cannot use budget='acceptance': it takes a folder that `foreword "
-                "train acceptance` wrote. "
-                "Write acceptance:DIR"
+                "train acceptance` wrote. Write acceptance:DIR"
             )
         budget = cls(AcceptanceModel.read(source))
         return lambda _: budget

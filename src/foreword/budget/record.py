@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from foreword.budget.base import RoundResult
@@ -10,6 +11,8 @@ from foreword.types import Sequence
 
 LIMIT = 16
 """Tokens. Longest chain tried."""
+OPTIMISM = 0.7
+"""Prior acceptance probability of the first draft token."""
 DECAY = 0.95
 """Weight of the past, per round: a memory of about twenty rounds."""
 BACKOFF = 4
@@ -65,6 +68,19 @@ class AcceptanceRecord:
                 self.scored[depth] += 1
                 self.kept[depth] += depth < outcome.accepted
 
+    def reached(self, overall: AcceptanceRecord) -> Iterator[float]:
+        """Yield, by depth, the probability that a chain is accepted so far.
+
+        The sequence's own rounds weigh most, then the rounds of `overall`; an untried
+        depth inherits the one before.
+        """
+        prior = OPTIMISM
+        reached = 1.0
+        for depth in range(LIMIT):
+            prior = (overall.kept[depth] + 2 * prior) / (overall.scored[depth] + 2)
+            reached *= (self.kept[depth] + 2 * prior) / (self.scored[depth] + 2)
+            yield reached
+
     def unread(self, sequence: Sequence) -> int:
         """Return the tokens to catch up on, or 0 for the few that a round or
         two add.
@@ -79,9 +95,25 @@ class AcceptanceRecord:
 
 
 @dataclass(slots=True)
+class Requested:
+    """Requests of the sequences of one round."""
+
+    tokens: int = 0
+    """Draft tokens."""
+    sequences: int = 0
+    """Sequences that requested some."""
+    unread: int = 0
+    """Tokens of them that the drafter has to read before."""
+    filtered: bool = False
+    """Whether one of them has filters or the like."""
+    probing: bool = False
+    """Whether one of them only tries drafting out."""
+
+
+@dataclass(slots=True)
 class Balance:
-    """What drafting won and lost for one kind of sequences in batches of
-    similar size.
+    """Gains and losses of drafting for one kind of sequences in batches of similar
+    size.
     """
 
     written: float = 0.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence as List
 from typing import Any
 
 PLAIN = {"sanitize_control_tokens": True}
-"""What tells tokenizers and processors of transformers that control tokens are marked
+"""Option of transformers' tokenizers and processors: control tokens are marked
 (foreword.chats.sanitize).
 """
 

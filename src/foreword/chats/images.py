@@ -41,7 +41,7 @@ MOST_BYTES = 64 * 2**20
 MOST_IMAGES = 64
 """Images of one prompt."""
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]{64,}={0,2}")
-"""What is no path."""
+"""Text that is base64, not a path."""
 
 
 def is_image(part: object) -> bool:
@@ -69,8 +69,8 @@ def image_reader(*, files: bool = True) -> Callable[[object], Any]:
         if pixels > MOST_PROMPT_PIXELS:
             raise InvalidRequest(
                 f"cannot read the images of this prompt: the first {count} have "
-                f"{pixels} pixels, and the limit for "
-                f"all is {MOST_PROMPT_PIXELS}. Give fewer, or make them smaller"
+                f"{pixels} pixels, and the limit for all is {MOST_PROMPT_PIXELS}. Give "
+                "fewer, or make them smaller"
             )
         return picture
 
@@ -83,8 +83,8 @@ def image_of(part: object, *, files: bool = True) -> Any:
 
     `part` is a message part of one of `KINDS`, or the image itself: a path, a picture
     of PIL, bytes, base64 text or a data: URL. Without `files`, as for requests from
-    elsewhere, paths are refused. Raises InvalidRequest for anything that is no image,
-    or is too large; a damaged one raises it when it is decoded.
+    elsewhere, paths are refused. Raises InvalidRequest for anything that is not an
+    image, or is too large; a damaged image raises it when it is decoded.
     """
     source: Any = _source(part) if isinstance(part, Mapping) else part
     if hasattr(source, "convert") and hasattr(source, "size"):
@@ -94,8 +94,8 @@ def image_of(part: object, *, files: bool = True) -> Any:
 
 
 def _source(part: Mapping[str, Any]) -> object:
-    """Return what a message part says of its image: a path, a picture, bytes, or text
-    in base64.
+    """Return the image of a message part as it is given: a path, a picture, bytes, or
+    text in base64.
     """
     inner = part.get("source")  # Anthropic's
     if isinstance(inner, Mapping):
@@ -111,14 +111,8 @@ def _source(part: Mapping[str, Any]) -> object:
     url = part.get("image_url")  # OpenAI's
     if url is not None:
         return url.get("url") if isinstance(url, Mapping) else url
-    found = next(
-        (
-            part[name]
-            for name in ("image", "url", "path", "base64")
-            if part.get(name) is not None
-        ),
-        None,
-    )
+    values = (part.get(name) for name in ("image", "url", "path", "base64"))
+    found = next((value for value in values if value is not None), None)
     if found is None:
         raise InvalidRequest(
             'cannot read an image: its part holds none. Give {"type": "image", '
@@ -134,8 +128,7 @@ def _content(source: object, *, files: bool) -> bytes:
     if isinstance(source, str) and re.match(r"https?:", source, re.IGNORECASE):
         raise InvalidRequest(
             f"cannot read the image {reprlib.repr(source)}: nothing is loaded from the "
-            "network. Give the image as a "
-            "data: URL"
+            "network. Give the image as a data: URL"
         )
     if isinstance(source, str) and source[:5].lower() == "data:":
         head, comma, data = source.partition(",")
@@ -150,8 +143,7 @@ def _content(source: object, *, files: bool) -> bytes:
     if not files or not isinstance(source, str | Path):
         raise InvalidRequest(
             f"cannot read an image: it is given as {reprlib.repr(source)}. Give a "
-            "path, a picture of PIL, bytes or a "
-            "data: URL"
+            "path, a picture of PIL, bytes or a data: URL"
         )
     path = Path(source).expanduser()
     try:
@@ -191,7 +183,7 @@ def _unread(size: tuple[int, int], decode: Callable[[], Any]) -> Any:
 
 
 def _opened(content: bytes) -> Any:
-    """Return the picture that these bytes encode, of which only the header was read."""
+    """Return the picture that these bytes encode; only its header is read."""
     pictures = _pictures()
     if len(content) > MOST_BYTES:
         raise InvalidRequest(_too_large(len(content)))

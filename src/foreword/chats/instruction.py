@@ -5,7 +5,6 @@ called in JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from collections.abc import Sequence as List
 from itertools import pairwise
 
@@ -17,40 +16,41 @@ ABOUT = """You can call these functions, given as JSON with the schema of their 
 To call functions, answer with nothing but this JSON object, which holds each call:
 {{"tool_calls": [{{"name": "<function>", "arguments": {{"<parameter>": <value>}}}}]}}
 The results are in the message after it. If no function is needed, answer in plain text."""
-"""What the parser "generic" of the server reads."""
+"""The system message; the server's parser "generic" reads the answers."""
 
 
 def instruction(functions: List[Function]) -> str:
     """Return the system text that tells a model its tools and the format of calls."""
-    shown = (
-        {"name": one.name, "description": one.description, "parameters": one.parameters}
-        for one in functions
-    )
-    return ABOUT.format(
-        functions="\n".join(json.dumps(one, ensure_ascii=False) for one in shown)
-    )
+    lines: list[str] = []
+    for function in functions:
+        about = {
+            "name": function.name,
+            "description": function.description,
+            "parameters": function.parameters,
+        }
+        lines.append(json.dumps(about, ensure_ascii=False))
+    return ABOUT.format(functions="\n".join(lines))
 
 
-def instructed(turns: List[Turn], functions: List[Function]) -> list[Turn]:
+def instructed(
+    turns: List[Turn],
+    functions: List[Function],
+) -> list[Turn]:
     """Return a conversation in plain messages: the tools in the system message, calls
     and results as text.
     """
     plain: list[Turn] = []
     for last, turn in pairwise([{"role": ""}, *turns]):
         if turn["role"] != "tool":
-            plain.append(
-                {"role": turn["role"], "content": _called(turn)}
-                if turn.get("tool_calls")
-                else turn
-            )
+            if turn.get("tool_calls"):
+                turn = {"role": turn["role"], "content": _called(turn)}
+            plain.append(turn)
+            continue
+        content = _result(turn)
         # one message for results in a row: some templates want roles to alternate
-        elif last["role"] == "tool":
-            plain[-1] = {
-                "role": "user",
-                "content": f"{plain[-1]['content']}\n{_result(turn)}",
-            }
-        else:
-            plain.append({"role": "user", "content": _result(turn)})
+        if last["role"] == "tool":
+            content = f"{plain.pop()['content']}\n{content}"
+        plain.append({"role": "user", "content": content})
     return system_first(plain, [instruction(functions)]) if functions else plain
 
 
@@ -62,7 +62,8 @@ def _called(turn: Turn) -> str:
 
 
 def _result(turn: Turn) -> str:
-    about: Mapping[str, object] = (
-        {"result of": turn["name"]} if turn.get("name") else {}
-    )
-    return json.dumps({**about, "result": turn["content"]}, ensure_ascii=False)
+    about: dict[str, object] = {}
+    if turn.get("name"):
+        about["result of"] = turn["name"]
+    about["result"] = turn["content"]
+    return json.dumps(about, ensure_ascii=False)

@@ -59,8 +59,7 @@ class TextLimit:
     def _too_long(self, text: str, size: str) -> ContextExceeded:
         return ContextExceeded(
             f"cannot run this request: the prompt has {size} in {len(text)} "
-            "characters, "
-            f"and the context holds {self.context}. Shorten it"
+            f"characters, and the context holds {self.context}. Shorten it"
         )
 
 

@@ -114,16 +114,15 @@ def _content(
     if not is_list(content):
         raise InvalidRequest(
             f"cannot render message {number}: content must be a string, not "
-            f"{reprlib.repr(content)}. "
-            "A list of text parts is allowed too"
+            f"{reprlib.repr(content)}. A list of text parts is allowed too"
         )
     if image is None or not any(map(is_image, content)):
         return "\n".join(_part(number, part) for part in content)
     if message.get("role") != "user":
         raise InvalidRequest(
             f"cannot render message {number}: a message of the role "
-            f"{message.get('role')!r} holds no images here. Put "
-            "them into a user's message"
+            f"{message.get('role')!r} holds no images here. Put them into a user's "
+            "message"
         )
     return [
         {"type": "image", "image": image(part)}
@@ -135,11 +134,8 @@ def _content(
 
 def _part(number: int, part: object) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    text = (
-        part.get("refusal" if kind == "refusal" else "text")
-        if isinstance(part, Mapping)
-        else None
-    )
+    name = "refusal" if kind == "refusal" else "text"
+    text = part.get(name) if isinstance(part, Mapping) else None
     if kind not in (None, "text", "refusal"):
         raise InvalidRequest(
             f"cannot render message {number}: a part of type {kind!r} is not served. "
@@ -183,20 +179,16 @@ def _call(number: int, call: object) -> dict[str, Any]:
         raise InvalidRequest(
             f"cannot render message {number}: the id of a tool call must be a string"
         )
-    given = function.get("arguments")
-    try:
-        arguments = (
-            json.loads(given or "{}")
-            if isinstance(given, str) or given is None
-            else given
-        )
-    except (ValueError, RecursionError):
-        arguments = None
+    given = arguments = function.get("arguments")
+    if isinstance(given, str) or given is None:
+        try:
+            arguments = json.loads(given or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
     if not isinstance(arguments, Mapping):
         raise InvalidRequest(
             f"cannot render message {number}: arguments of {name!r} must be the JSON "
-            "text of an object, "
-            f"not {reprlib.repr(given)}"
+            f"text of an object, not {reprlib.repr(given)}"
         )
     return {
         **call,

@@ -31,8 +31,8 @@ class UnreadPicture(PIL.Image.Image):
         return self._decode()
 
     def load(self) -> Any:
-        """Decode the picture and keep it: for code that uses its pixels as those of any
-        other picture.
+        """Decode the picture and keep it, for code that uses its pixels like any other
+        picture's.
         """
         if self._im is None:
             picture = self._decode()

@@ -2,8 +2,8 @@
 wrote, which make them plain text.
 
 The mechanism is that of `apply_chat_template(sanitize_control_tokens=True)`, which
-marks the messages of all roles: an assistant's own tags, such as those of its
-reasoning, would then be other tokens than those that it generated.
+marks the messages of all roles: an assistant's own tags, such as its reasoning tags,
+would then become other tokens than it generated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def check_sanitizing(tokenizer: object) -> None:
     if not hasattr(tokenizer, MARK):
         raise InvalidRequest(
             "cannot make control tokens plain text: this version of transformers does "
-            "not. Run: pip install -U "
-            "transformers, or leave '--sanitize' out"
+            "not. Run: pip install -U transformers, or leave '--sanitize' out"
         )
 
 

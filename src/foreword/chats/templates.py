@@ -1,4 +1,4 @@
-"""What a chat template can take, read from its source, and the messages in the forms
+"""Capabilities of a chat template, read from its source, and the messages in the forms
 that it may ask for.
 """
 
@@ -17,7 +17,7 @@ from foreword.chats.messages import Turn, system_first
 from foreword.errors import InvalidRequest
 
 ROLES = ("system", "user", "assistant")
-"""Roles that every template supports, also those that do not name them."""
+"""Roles that every template supports, even if it does not name them."""
 MARK = "foreword-mark"
 """Message content that marks whether a template renders a message."""
 SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
@@ -48,11 +48,9 @@ def template_of(template: object, *, tools: bool) -> str:
     """
     if not isinstance(template, Mapping):
         return str(template)
-    return str(
-        template.get("tool_use")
-        if tools and "tool_use" in template
-        else template.get("default", "")
-    )
+    if tools and "tool_use" in template:
+        return str(template.get("tool_use"))
+    return str(template.get("default", ""))
 
 
 def knows_tools(template: str | None) -> bool:
@@ -86,8 +84,8 @@ def readings(turns: List[Turn], template: str) -> Iterator[list[Turn]]:
     """Yield a conversation in the forms that a template may ask for, the plainest
     first; for none is text changed.
 
-    Roles and ids are those of the template. Then come: all system messages joined at
-    the beginning; arguments of calls as JSON text; both; messages of one call each.
+    Roles and ids are as the template names them. Then come: all system messages joined
+    at the beginning; arguments of calls as JSON text; both; messages of one call each.
     """
     turns = [_known_role(turn, template) for turn in turns]
     if SHORT_IDS.search(template):
@@ -101,7 +99,7 @@ def readings(turns: List[Turn], template: str) -> Iterator[list[Turn]]:
 
 
 def named_roles(template: str) -> set[str]:
-    """Return the roles that a template's source compares with, and those that every
+    """Return the roles that a template's source compares with, and the roles that every
     template supports.
     """
     named = re.findall(
@@ -179,12 +177,12 @@ def _texts(turns: List[Turn]) -> list[Turn]:
             },
         }
 
-    return [
-        {**turn, "tool_calls": [text(call) for call in turn["tool_calls"]]}
-        if turn.get("tool_calls")
-        else turn
-        for turn in turns
-    ]
+    written: list[Turn] = []
+    for turn in turns:
+        if turn.get("tool_calls"):
+            turn = {**turn, "tool_calls": [text(call) for call in turn["tool_calls"]]}
+        written.append(turn)
+    return written
 
 
 def _singly(turns: List[Turn]) -> list[Turn]:

@@ -41,8 +41,8 @@ def functions_of(tools: object) -> tuple[Function, ...]:
     """Return the functions of a list of tools, each as OpenAI's chat API has them; none
     for None.
 
-    Raises InvalidRequest for a tool that is no function, a name that is used twice, or
-    a schema that is no object's.
+    Raises InvalidRequest for a tool that is not a function, a name that is used twice,
+    or a schema that does not describe an object.
     """
     if tools is None:
         return ()
@@ -64,11 +64,9 @@ def functions_of(tools: object) -> tuple[Function, ...]:
 
 
 def _function(number: int, tool: object) -> Function:
-    about = (
-        tool.get("function")
-        if isinstance(tool, Mapping) and tool.get("type") == "function"
-        else None
-    )
+    about = None
+    if isinstance(tool, Mapping) and tool.get("type") == "function":
+        about = tool.get("function")
     if not isinstance(tool, Mapping) or not isinstance(about, Mapping):
         wanted = '{"type": "function", "function": {"name": …, "parameters": {…}}}'
         raise InvalidRequest(
@@ -89,8 +87,7 @@ def _function(number: int, tool: object) -> Function:
     ):
         raise InvalidRequest(
             f"cannot read tool {name!r}: parameters must be the JSON schema of an "
-            "object, "
-            f"not {reprlib.repr(parameters)}"
+            f"object, not {reprlib.repr(parameters)}"
         )
     description, strict = about.get("description"), about.get("strict")
     if not isinstance(strict, bool | None):
@@ -99,8 +96,6 @@ def _function(number: int, tool: object) -> Function:
             f"{reprlib.repr(strict)}"
         )
     text = description if isinstance(description, str) else ""
-    shown = {
-        **tool,
-        "function": {key: value for key, value in about.items() if key != "strict"},
-    }
+    function = {key: value for key, value in about.items() if key != "strict"}
+    shown = {**tool, "function": function}
     return Function(name, parameters, text, strict, shown)

@@ -32,15 +32,13 @@ def accepted(draft: Draft, sequences: List[Sequence]) -> Draft:
     """
     if draft.probs is not None or not draft.nodes or not followed(sequences):
         return draft
-    rows = zip(sequences, draft.trees, strict=True)
-    return draft.pruned(
-        [
-            list(range(len(tree)))
-            if one.grammar is None
-            else one.grammar.accepted(one.tokens, tree)
-            for one, tree in rows
-        ]
-    )
+    kept: list[list[int]] = []
+    for sequence, tree in zip(sequences, draft.trees, strict=True):
+        if sequence.grammar is None:
+            kept.append(list(range(len(tree))))
+        else:
+            kept.append(sequence.grammar.accepted(sequence.tokens, tree))
+    return draft.pruned(kept)
 
 
 def extended(draft: Draft, batch: Batch) -> Draft:
@@ -69,21 +67,23 @@ def extended(draft: Draft, batch: Batch) -> Draft:
     return Draft(trees, probs, draft.device)
 
 
-def _extended(sequence: Sequence, tree: DraftTree, batch: Batch) -> DraftTree:
+def _extended(
+    sequence: Sequence,
+    tree: DraftTree,
+    batch: Batch,
+) -> DraftTree:
     if sequence.grammar is None:
         return tree
     chain = tree.first_chain()
     room = min(SPAN, NODES - len(tree), batch.reach(sequence) - len(chain))
-    span = (
-        sequence.grammar.forced(
-            sequence.tokens, [tree.tokens[node] for node in chain], room
-        )
-        if room > 0
-        else []
-    )
+    if room <= 0:
+        return tree
+    path = [tree.tokens[node] for node in chain]
+    span = sequence.grammar.forced(sequence.tokens, path, room)
     if not span:
         return tree
-    weighed, last = len(tree.probabilities) == len(tree), chain[-1] if chain else -1
+    weighed = len(tree.probabilities) == len(tree)
+    last = chain[-1] if chain else -1
     longer = DraftTree([*tree.tokens], [*tree.parents], [*tree.probabilities])
     for token in span:
         probability = longer.probabilities[last] if weighed and last >= 0 else 1.0

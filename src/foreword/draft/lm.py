@@ -38,8 +38,8 @@ ROOM = 256
 
 @dataclass(slots=True)
 class _Memory:
-    """What the draft model has read of one sequence: `length` committed tokens, then
-    draft tokens.
+    """Tokens of one sequence that the draft model has read: `length` committed tokens,
+    then draft tokens.
     """
 
     length: int = 0
@@ -52,10 +52,8 @@ class _Memory:
         """Record that these draft tokens were read after the committed text, in this
         order.
         """
-        self.draft_tokens = {
-            pair: place
-            for place, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))
-        }
+        pairs = zip(tree.parents, tree.tokens, strict=True)
+        self.draft_tokens = {pair: node for node, pair in enumerate(pairs)}
 
     def settle(self, tokens: list[int]) -> list[int]:
         """Count accepted draft tokens as read, and return their indices, counted from
@@ -64,12 +62,12 @@ class _Memory:
         The last token is always left unread: its logits predict the next one.
         """
         path: list[int] = []
-        place = -1
+        node = -1
         while self.length < len(tokens) - 1:
-            place = self.draft_tokens.get((place, tokens[self.length]), -2)
-            if place < 0:
+            node = self.draft_tokens.get((node, tokens[self.length]), -2)
+            if node < 0:
                 break
-            path.append(place)
+            path.append(node)
             self.length += 1
         self.draft_tokens = {}
         self.length = min(self.length, len(tokens) - 1)
@@ -110,9 +108,8 @@ class LanguageModelDrafter(ModelDrafter):
         if model.vocab > target.vocab:
             raise VocabularyMismatch(
                 f"cannot draft with this model: it has {model.vocab} tokens and the "
-                f"target only {target.vocab}. "
-                "Give one with the target's tokenizer, or use a method that needs no "
-                "model"
+                f"target only {target.vocab}. Give one with the target's tokenizer, or "
+                "use a method that needs no model"
             )
         return cls(model, target.vocab)
 

@@ -121,23 +121,19 @@ def head_dim(config: Any) -> int:
 
 
 def query_heads(config: Any) -> int:
-    """Return the number of query heads; of an encoder-decoder, those of its decoder."""
+    """Return the number of query heads; for an encoder-decoder, of its decoder."""
     return (
         getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
     )
 
 
 def kv_heads(config: Any) -> int:
-    """Return the number of key and value heads; without a config entry, that of query
-    heads.
-    """
+    """Return the number of key and value heads; by default, as many as queries have."""
     return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def inner_size(config: Any) -> int:
-    """Return the inner size of an MLP; without a config entry, four times the hidden
-    size.
-    """
+    """Return the inner size of an MLP; by default, four times the hidden size."""
     return next(
         filter(None, (getattr(config, name, None) for name in INNER)),
         4 * config.hidden_size,
@@ -149,11 +145,9 @@ def loader(config: PreTrainedConfig) -> Any:
     of model.
     """
     if getattr(config, "is_encoder_decoder", False):
-        return (
-            AutoModelForSpeechSeq2Seq
-            if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
-            else AutoModelForSeq2SeqLM
-        )
+        if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING:
+            return AutoModelForSpeechSeq2Seq
+        return AutoModelForSeq2SeqLM
     vision = (
         type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
@@ -182,20 +176,16 @@ def places(model: PreTrainedModel) -> Float[Tensor, "places hidden"] | None:
     """Return the learned position embeddings; None where positions are encoded
     otherwise.
     """
-    learned = next(
-        (getattr(body(model), name) for name in PLACES if has(body(model), name)), None
-    )
-    return (
-        None
-        if learned is None
-        else learned.weight.detach()[getattr(learned, "offset", 0) :]
-    )
+    inner = body(model)
+    for name in PLACES:
+        if has(inner, name):
+            learned = getattr(inner, name)
+            return learned.weight.detach()[getattr(learned, "offset", 0) :]
+    return None
 
 
 def is_recurrent(layer: Any) -> bool:
-    """Return whether a layer keeps a recurrent state instead of attention
-    (csrc/recurrent.c).
-    """
+    """Return whether a layer has a recurrent state (csrc/recurrent.c), no attention."""
     return not any(has(layer, name) for name in ATTENTION)
 
 
@@ -241,15 +231,10 @@ def linears(layer: Any) -> dict[str, tuple[Any, ...]]:
             "cross_q": (layer.encoder_attn.q_proj,),
             "cross_out": _first(layer.encoder_attn, *OUT),
         }
-    return (
-        mixing
-        if routed(layer)
-        else {
-            **mixing,
-            "gate_up": _first(mlp, *GATED, *PLAIN),
-            "down": _first(mlp, *DOWN),
-        }
-    )
+    if routed(layer):
+        return mixing
+    inner = _first(mlp, *GATED, *PLAIN)
+    return {**mixing, "gate_up": inner, "down": _first(mlp, *DOWN)}
 
 
 def norms(layer: Any) -> dict[str, Any]:
@@ -263,9 +248,7 @@ def norms(layer: Any) -> dict[str, Any]:
 
 
 def head_norms(layer: Any) -> dict[str, Any]:
-    """Return the norms over queries and keys that the layer has, by name on
-    the C side.
-    """
+    """Return the layer's norms over queries and keys, by name on the C side."""
     mixer = None if is_recurrent(layer) else attention(layer)
     found: dict[str, nn.Module] = {}
     for ours, names in HEAD_NORMS.items():
@@ -298,11 +281,9 @@ def window(layer: Any) -> int:
     mixer = attention(layer)
     if not getattr(mixer, "is_sliding", True):
         return 0
-    default = (
-        getattr(mixer.config, "sliding_window", None)
-        if _architecture(mixer) in WINDOWED
-        else None
-    )
+    default = None
+    if _architecture(mixer) in WINDOWED:
+        default = getattr(mixer.config, "sliding_window", None)
     return getattr(mixer, "sliding_window", default) or 0
 
 
@@ -353,11 +334,9 @@ def ordinary(linear: Any) -> bool:
 
 def shape(linear: Any) -> tuple[int, int]:
     """Return (outputs, depth) of a linear layer, also after its weight was dropped."""
-    return (
-        (linear.out_features, linear.in_features)
-        if isinstance(linear, nn.Linear)
-        else (linear.nf, linear.nx)
-    )
+    if isinstance(linear, nn.Linear):
+        return linear.out_features, linear.in_features
+    return linear.nf, linear.nx
 
 
 def matrix(linear: Any) -> Float[Tensor, "outputs depth"]:
@@ -366,14 +345,11 @@ def matrix(linear: Any) -> Float[Tensor, "outputs depth"]:
 
 
 def drop_weights(model: nn.Module) -> None:
-    """Free the weights of all linear layers, once a backend holds them in
-    another form.
-    """
+    """Free the weights of all linear layers, once a backend holds them otherwise."""
     for module in model.modules():
         if isinstance(module, nn.Linear | Conv1D):
-            module.weight = nn.Parameter(
-                module.weight.new_empty(0), requires_grad=False
-            )
+            nothing = module.weight.new_empty(0)
+            module.weight = nn.Parameter(nothing, requires_grad=False)
 
 
 def fill(linear: Any, weight: Float[Tensor, "outputs depth"]) -> None:
@@ -383,16 +359,12 @@ def fill(linear: Any, weight: Float[Tensor, "outputs depth"]) -> None:
 
 
 def has(owner: Any, name: str) -> bool:
-    """Return whether the owner has this part; an attribute that is None counts as
-    absent.
-    """
+    """Return whether the owner has this part; None counts as absent."""
     return getattr(owner, name, None) is not None
 
 
 def _architecture(attention: nn.Module) -> str:
-    """Return the architecture that an attention module belongs to, from its
-    class name.
-    """
+    """Return an attention module's architecture, from its class name."""
     return type(attention).__name__.removesuffix("Attention")
 
 

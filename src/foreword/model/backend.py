@@ -58,9 +58,9 @@ class Backend(Protocol):
     ) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
-        `tokens` are those of its text so far. Returns how many of the first of them
-        need not be read, because an earlier text of the same tenant began so and left
-        the hidden states of `layers`; always fewer than there are.
+        `tokens`: its text so far. Returns how many leading tokens need not be read,
+        because an earlier text of the same tenant began with them and left the hidden
+        states of `layers`. At least one token is left to read.
         """
         ...
 
@@ -107,7 +107,7 @@ class Encodes(Protocol):
     """
 
     encoder: nn.Module
-    """What reads the source; a draft model may share that of its target."""
+    """Module that reads the source; a draft model may share its target's encoder."""
 
     def encode(self, id: int, source: List[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its first read,

@@ -118,8 +118,7 @@ class CacheBackend(CapturesHiddenStates):
         if images.reach:
             raise ModelError(
                 f"cannot read images with {type(self._model).__name__} on backend "
-                "'cache': their tokens attend to "
-                "later ones. Use text alone"
+                "'cache': their tokens attend to later ones. Use text alone"
             )
         self._states[id].images = images
 
@@ -154,7 +153,11 @@ class CacheBackend(CapturesHiddenStates):
             else torch.empty(0, vocab, dtype=self._model.dtype, device=self._device)
         )
 
-    def _read(self, read: Read, layers: List[int]) -> tuple[list[Tensor], list[Tensor]]:
+    def _read(
+        self,
+        read: Read,
+        layers: List[int],
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Return logits of the last `keep` tokens and hidden states of all tokens, by
         block.
 
@@ -246,20 +249,16 @@ class CacheBackend(CapturesHiddenStates):
         del state.tokens[past:]
         if state.prompt is not None and past < state.prompt:
             state.prompt, state.marks = None, []
-        state.marks = [mark for mark in state.marks if mark[0] <= past] or [
-            state.beginning
-        ]
+        kept = [mark for mark in state.marks if mark[0] <= past]
+        state.marks = kept or [state.beginning]
 
     def _trim(self, state: _State, committed: int) -> None:
         """Drop marks that no forward will start from: those before the last one at
         least BACK tokens back.
         """
         back = 0 if self.mode is Mode.PLAIN else BACK
-        old = [
-            index
-            for index, (tokens, _) in enumerate(state.marks)
-            if tokens <= committed - back
-        ]
+        lengths = [tokens for tokens, _ in state.marks]
+        old = [i for i, length in enumerate(lengths) if length <= committed - back]
         del state.marks[: max(old, default=0)]
 
 
@@ -267,8 +266,8 @@ def _copied(cache: Cache) -> Cache:
     """Return a copy of the cache. A DynamicLayer makes new tensors when it grows, so
     its tensors are shared.
 
-    Keys and values of an encoder's states never grow, so the copy shares them, also
-    those that are not there yet.
+    Keys and values of an encoder's states never grow, so the copy shares them, even if
+    they are not computed yet.
     """
     twin = copy.copy(cache)
     if isinstance(twin, EncoderDecoderCache):

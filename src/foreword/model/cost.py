@@ -48,8 +48,7 @@ twice.
 WIDE = (64, 256)
 """Rows.
 
-Where already the second point takes too long, as with weights on a disk, these are
-measured instead, once.
+Measured once instead of the other points when a forward is slow (offloaded weights).
 """
 TURNS = 12
 """Measurements of each point, at most, after the first."""
@@ -159,16 +158,11 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
                 not times or perf_counter() - started < seconds / 3
             ):
                 times[point] = [probe(*point)]
-        if (
-            len(times) == 1
-            and len(points) > 1
-            and times[points[0]][0] > seconds / 3 > 0
-        ):
-            times |= {
-                (rows, NEAR): [probe(rows, NEAR)]
-                for rows in WIDE
-                if probe.fits(rows, NEAR)
-            }
+        alone = len(times) == 1 < len(points)
+        if alone and times[points[0]][0] > seconds / 3 > 0:
+            for rows in WIDE:
+                if probe.fits(rows, NEAR):
+                    times[rows, NEAR] = [probe(rows, NEAR)]
         for turn in range(TURNS):
             spent = perf_counter() - started
             if spent >= (0.3 if turn > 2 else 0.6) * seconds or not probe.fits_all(
@@ -179,9 +173,8 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
                 samples.append(probe(*point))
     finally:
         model.backend.close(PROBE_ID)
-    return _fitted(
-        {point: median(samples) for point, samples in times.items()}, probe.near
-    )
+    medians = {point: median(samples) for point, samples in times.items()}
+    return _fitted(medians, probe.near)
 
 
 def known(
@@ -239,15 +232,17 @@ class _Probe:
         self._backend.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
         if copies:
             filled = max(far, self.near)
-            self._backend.move(
-                PROBE_ID, list(islice(cycle(range(prompt)), filled - prompt)), prompt
-            )
+            source = list(islice(cycle(range(prompt)), filled - prompt))
+            self._backend.move(PROBE_ID, source, prompt)
 
     def fits(self, rows: int, context: int) -> bool:
         """Return whether there is room for such a forward."""
-        return (self.near if context == NEAR else context) + rows <= self._context and (
-            self._copies or (context == NEAR and self._held + rows <= self._context)
-        )
+        start = self.near if context == NEAR else context
+        if start + rows > self._context:
+            return False
+        # without copies of keys, each forward adds a token to the context
+        held = context == NEAR and self._held + rows <= self._context
+        return self._copies or held
 
     def fits_all(self, points: Iterable[tuple[int, int]]) -> bool:
         """Return whether there is room for all these forwards, (rows, context), one
@@ -265,11 +260,10 @@ class _Probe:
         # rejected
         if not self._copies:
             past, self._held = self._held, self._held + 1
+        read = Read(PROBE_ID, past, self._tokens[:rows], keep=rows)
         before = perf_counter()
-        # wait for the device
-        self._backend.read([Read(PROBE_ID, past, self._tokens[:rows], keep=rows)])[
-            0, 0
-        ].item()
+        logits = self._backend.read([read])
+        logits[0, 0].item()  # wait for the device
         return perf_counter() - before
 
 
@@ -282,18 +276,17 @@ def _fitted(times: Mapping[tuple[int, int], float], near: int) -> Cost:
         rows: min(times[wider, NEAR] for wider in near_ones if wider >= rows)
         for rows in near_ones
     }
-    one, sixteen = (
-        max(times[rows, FAR] - table[rows], 0.0) / (FAR - near)
-        if (rows, FAR) in times
-        else 0.0
-        for rows in (1, 16)
-    )
+    slopes = {1: 0.0, 16: 0.0}  # seconds per token of context, by rows
+    for rows in slopes:
+        if (rows, FAR) in times:
+            slopes[rows] = max(times[rows, FAR] - table[rows], 0.0) / (FAR - near)
+    one, sixteen = slopes.values()
     products = max(sixteen - one, 0.0) / 15
     return Cost(table, near, max(one - products, 0.0), products)
 
 
 def machine() -> dict[str, Any]:
-    """Return what the speed of a forward depends on, beside the model."""
+    """Return the properties of this machine that the speed of a forward depends on."""
     import foreword  # the package imports this file before it defines its version
 
     return {

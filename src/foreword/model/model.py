@@ -55,7 +55,7 @@ CONTEXT = (
 
 
 WHOLE = 16
-"""Bits of a weight that is not in few bits."""
+"""Bits of a weight that is not quantized."""
 
 
 class Model:
@@ -79,18 +79,12 @@ class Model:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
         self.seq2seq = Seq2Seq.of(hf, self.name)
-        """What the generation settings of an encoder-decoder force; None for a
-        decoder-only model.
-        """
+        """Tokens that an encoder-decoder's settings force; None = decoder-only."""
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
-        """Of the checkpoint, tied ones counted once; a backend may repack the weights
-        and drop these.
-        """
+        """Of the checkpoint, tied ones once; a backend may repack and drop them."""
         replaced: list[Swap] = [] if swaps is None else swaps
         self.trust_remote_code = False
-        """Whether Python code from the folder of a draft model for this
-        target may run.
-        """
+        """Whether Python code from the folder of its draft model may run."""
         if known is None:
             check_causal(hf, self.name)
             self.backend, self.capability = choose(
@@ -104,8 +98,8 @@ class Model:
         )
         self.weights: str | None = None
         self.kv: str | None = None
-        """Forms of the weights, and of keys and values: "int8", "int4" or a
-        checkpoint's bits; None = the dtype.
+        """Of weights, and of keys and values: "int8", "int4" or a checkpoint's bits;
+        None = the dtype.
         """
         self.offloaded: int | None = None
         """Layers that are read from disk in every forward; None = all are in memory."""
@@ -117,18 +111,26 @@ class Model:
         self.vocab: int = config.vocab_size
         limits = (getattr(config, name, None) for name in CONTEXT)
         self.context: int = next(filter(None, limits), NO_LIMIT)
-        if swaps is None and (invalid := eos_ids(hf)[1]):
+        if swaps is None:
+            self._warn_of_invalid_ids()
+        if known is None and backend is None:
+            self._warn_of_slow_mode()
+
+    def _warn_of_invalid_ids(self) -> None:
+        if invalid := eos_ids(self.hf)[1]:
             warnings.warn(
                 f"ignoring the end-of-text ids {invalid}: {self.name} has "
                 f"{self.vocab} tokens, none with these ids",
-                stacklevel=3,
+                stacklevel=4,
             )
+
+    def _warn_of_slow_mode(self) -> None:
         good = (Mode.TREE,) if self.seq2seq is None else (Mode.TREE, Mode.CACHE)
-        if known is None and backend is None and self.mode not in good:
+        if self.mode not in good:
             warnings.warn(
                 f"{self.name} runs in mode '{self.mode.value}'. "
                 f"{self.capability.reason}",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     @classmethod
@@ -168,12 +170,10 @@ class Model:
 
     @property
     def forms(self) -> dict[str, str | int]:
-        """Return `weights`, `kv` and `offloaded`, those that are not None."""
-        return {
-            name: form
-            for name in ("weights", "kv", "offloaded")
-            if (form := getattr(self, name)) is not None
-        }
+        """Return `weights`, `kv` and `offloaded`, except entries that are None."""
+        names = ("weights", "kv", "offloaded")
+        forms = {name: getattr(self, name) for name in names}
+        return {name: form for name, form in forms.items() if form is not None}
 
     @property
     def eos(self) -> frozenset[int]:
@@ -187,16 +187,16 @@ class Model:
         """
         if self._cost is None:
             config = self.hf.config.get_text_config().to_dict()
+            sizes = {name: size for name, size in config.items() if type(size) is int}
+            device = self.device.type
+            if device == "cuda":
+                device = torch.cuda.get_device_name(self.device)
             key = {
                 "model": type(self.hf).__name__,
-                "sizes": {
-                    name: size for name, size in config.items() if type(size) is int
-                },
+                "sizes": sizes,
                 "parameters": self.parameters,
                 "dtype": str(self.dtype),
-                "device": torch.cuda.get_device_name(self.device)
-                if self.device.type == "cuda"
-                else self.device.type,
+                "device": device,
                 "backend": self.capability.backend,
                 **self.forms,
             }
@@ -216,20 +216,19 @@ class Model:
         getattr(self.backend, "quantize", lambda: None)()
 
     def quantize(self, weights: str | None = None, kv: str | None = None) -> None:
-        """Hold the linear weights in few bits from then on: those of the checkpoint, if
-        it has them, or quantized ones.
+        """Quantize the linear weights from now on: take the checkpoint's own codes if
+        it has them, or make codes.
 
-        `kv` quantizes the keys and values of sequences opened from then on. It is
-        another model then, whose text differs. Raises ModelError on a backend that does
-        not read them.
+        `kv` quantizes the keys and values of sequences opened later. The result is
+        another model, whose text differs. Raises ModelError on a backend that does not
+        read quantized weights or keys.
         """
         check_forms(self.name, self.capability, weights=weights, kv=kv)
         backend = cast("CpuBackend", self.backend)
-        if (
-            isinstance(self.backend, CpuBackend)
-            and (bits := self.backend.take_codes()) < WHOLE
-        ):
-            self.weights = f"{bits:.1f} bits"
+        if isinstance(self.backend, CpuBackend):
+            bits = self.backend.take_codes()
+            if bits < WHOLE:
+                self.weights = f"{bits:.1f} bits"
         coded.drop(self.hf)
         if weights is not None and self.weights is not None:
             raise ModelError(
@@ -253,9 +252,9 @@ class Model:
     ) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
-        `tokens` are those of its text so far. Returns how many of the first of them
-        need not be read, because an earlier text of the same tenant began so and left
-        the hidden states of `layers`; always fewer than there are.
+        `tokens`: its text so far. Returns how many leading tokens need not be read,
+        because an earlier text of the same tenant began with them and left the hidden
+        states of `layers`. At least one token is left to read.
         """
         return self.backend.open(id, capacity, tokens, tenant, layers)
 
@@ -267,8 +266,8 @@ class Model:
 
     @property
     def cache_tokens(self) -> int | None:
-        """Most tokens of keys and values that are held, in whole pages; None where
-        there is no limit.
+        """Most tokens of keys and values that are held, in whole pages; None = no
+        limit.
 
         A quarter of the memory that was free when the model was loaded, until it is
         set.
@@ -277,10 +276,11 @@ class Model:
 
     @cache_tokens.setter
     def cache_tokens(self, tokens: int | None) -> None:
-        if self.backend.pool is not None:
-            self.backend.pool.limit = (
-                most_tokens(self.hf, self.kv) if tokens is None else tokens
-            )
+        if self.backend.pool is None:
+            return
+        if tokens is None:
+            tokens = most_tokens(self.hf, self.kv)
+        self.backend.pool.limit = tokens
 
     def close(self, id: int) -> None:
         """Free a sequence. Unknown ids are ignored."""
@@ -306,9 +306,8 @@ class Model:
         if layers not in self._checked_layers:
             self.check_hidden_states(layers)
             self._checked_layers.add(layers)
-        logits, states = cast("ReadsHiddenStates", self.backend).read_hidden(
-            reads, layers
-        )
+        backend = cast("ReadsHiddenStates", self.backend)
+        logits, states = backend.read_hidden(reads, layers)
         return logits, states.to(self.dtype)
 
     def check_hidden_states(self, layers: List[int]) -> ReadsHiddenStates:

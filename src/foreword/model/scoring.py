@@ -32,14 +32,19 @@ def score(target: Model, sequence: Sequence) -> list[TokenLogprob | None]:
         raise InvalidRequest(
             "cannot score a prompt: there are images in it. Score text alone"
         )
-    tokens, top = sequence.tokens, sequence.params.logprobs or 0
+    tokens = sequence.tokens
+    top = sequence.params.logprobs or 0
+    # the last token is scored, not read
+    last = len(tokens) - 1
     scored: list[TokenLogprob | None] = [None]
     target.open(sequence.id, len(tokens))
     try:
-        for start in range(0, len(tokens) - 1, CHUNK):
-            read = tokens[start : min(start + CHUNK, len(tokens) - 1)]
-            rows = target.read([Read(sequence.id, start, read, keep=len(read))])
-            scored += logprobs(rows, tokens[start + 1 : start + 1 + len(read)], top)
+        for start in range(0, last, CHUNK):
+            stop = min(start + CHUNK, last)
+            part = tokens[start:stop]
+            read = Read(sequence.id, start, part, keep=len(part))
+            rows = target.read([read])
+            scored += logprobs(rows, tokens[start + 1 : stop + 1], top)
     finally:
         target.close(sequence.id)
     return scored

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -57,10 +58,14 @@ class Seq2Seq:
     longest: int | None = None
     """Tokens. Longest source; None = the context of the decoder."""
     sound: bool = False
-    """Whether the source is sound; its rules are then those of speech/rules.py."""
+    """Whether the source is audio; speech/rules.py then has its rules."""
 
     @classmethod
-    def of(cls, model: PreTrainedModel, name: str) -> Seq2Seq | None:
+    def of(
+        cls,
+        model: PreTrainedModel,
+        name: str,
+    ) -> Seq2Seq | None:
         """Return the rules of an encoder-decoder; None for another model.
 
         Raises ModelError where its settings name no start token, or a list of tokens
@@ -70,22 +75,14 @@ class Seq2Seq:
             return None
         settings = model.generation_config
         vocab = model.config.get_text_config().vocab_size
-        if (
-            theirs := getattr(model.config, "decoder_vocab_size", None) or vocab
-        ) != vocab:
+        decoder_vocab = getattr(model.config, "decoder_vocab_size", None) or vocab
+        if decoder_vocab != vocab:
             raise ModelError(
                 f"cannot run {name}: its encoder has {vocab} tokens and its decoder "
-                f"{theirs}. Use a model whose "
-                "encoder and decoder share one vocabulary"
+                f"{decoder_vocab}. Use a model whose encoder and decoder share one "
+                "vocabulary"
             )
-        start = _token(settings, "decoder_start_token_id", name)
-        start = _token(settings, "bos_token_id", name) if start is None else start
-        if start is None:
-            raise ModelError(
-                f"cannot run {name}: its generation settings name no token that the "
-                "decoder starts with. Set "
-                "decoder_start_token_id in generation_config.json"
-            )
+        start = _start(settings, name)
         if reads_sound(model):
             if not is_speech(model):
                 raise ModelError(
@@ -94,31 +91,19 @@ class Seq2Seq:
                 )
             return cls((start,), sound=True)
         first = _token(settings, "forced_bos_token_id", name)
-        eos = getattr(settings, "eos_token_id", None)
-        ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]
-        words = [
-            word
-            for word in getattr(settings, "bad_words_ids", None) or []
-            if word not in ends
-        ]
-        words += [[token] for token in getattr(settings, "suppress_tokens", None) or []]
         rules = cls(
             (start,) if first is None else (start, first),
             _token(settings, "forced_eos_token_id", name),
-            tuple(map(tuple, words)),
+            _forbidden(settings),
             tuple(getattr(settings, "begin_suppress_tokens", None) or ()),
             getattr(model.config, "max_encoder_position_embeddings", None),
         )
-        named = [
-            *rules.start,
-            *rules.not_first,
-            *(token for word in rules.forbidden for token in word),
-        ]
+        forbidden = chain.from_iterable(rules.forbidden)
+        named = [*rules.start, *rules.not_first, *forbidden]
         if wrong := [token for token in named if not 0 <= token < vocab]:
             raise ModelError(
                 f"cannot run {name}: its generation settings name the ids {wrong[:5]}, "
-                f"and it has {vocab} tokens. "
-                "Correct generation_config.json"
+                f"and it has {vocab} tokens. Correct generation_config.json"
             )
         return rules
 
@@ -147,7 +132,11 @@ class Seq2SeqBackend(CacheBackend):
     """
 
     def __init__(
-        self, model: PreTrainedModel, mode: Mode, *, cache: bool = True
+        self,
+        model: PreTrainedModel,
+        mode: Mode,
+        *,
+        cache: bool = True,
     ) -> None:
         super().__init__(model, mode, cache=cache)
         self.encoder: nn.Module = model.get_encoder()
@@ -157,7 +146,11 @@ class Seq2SeqBackend(CacheBackend):
         """The source under which it is checked and timed."""
         return probe_source(self._model)
 
-    def encode(self, id: int, source: List[int] | Encoded) -> None:
+    def encode(
+        self,
+        id: int,
+        source: List[int] | Encoded,
+    ) -> None:
         """Run the encoder over the source of an open sequence, before its
         first read.
         """
@@ -165,12 +158,10 @@ class Seq2SeqBackend(CacheBackend):
         with all_threads():
             state.inputs = {"encoder_outputs": encoded(self.encoder, source)}
         # Without the config, whose number of layers is the encoder's in some kinds.
-        state.beginning = (
-            0,
-            EncoderDecoderCache(DynamicCache(), DynamicCache())
-            if self._cache
-            else None,
-        )
+        cache = None
+        if self._cache:
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        state.beginning = (0, cache)
         state.marks = [state.beginning]
 
     def _ids(self, ids: Int[Tensor, "1 rows"]) -> dict[str, Any]:
@@ -199,19 +190,12 @@ def own_logits(
     inputs: dict[str, Any] = {"input_ids": texts}
     if is_seq2seq(model.config):
         source, count = probe_source(model), len(texts)
-        inputs = (
-            {
-                "encoder_outputs": (
-                    source.encoded(model.get_encoder())[0].expand(count, -1, -1),
-                )
-            }
-            if isinstance(source, Features)
-            else {
-                "input_ids": torch.tensor([source], device=texts.device).expand(
-                    count, -1
-                )
-            }
-        )
+        if isinstance(source, Features):
+            states = source.encoded(model.get_encoder())[0]
+            inputs = {"encoder_outputs": (states.expand(count, -1, -1),)}
+        else:
+            ids = torch.tensor([source], device=texts.device)
+            inputs = {"input_ids": ids.expand(count, -1)}
         inputs["decoder_input_ids"] = texts
     return model(**inputs, use_cache=False).logits
 
@@ -225,14 +209,11 @@ def probe_source(model: PreTrainedModel) -> List[int] | Features:
         vocab = config.get_text_config().vocab_size
         return torch.randint(vocab // 8, vocab, (SOURCE,), generator=noise).tolist()
     if model not in _PROBES:
-        _PROBES[model] = Features(
-            torch.rand(
-                config.num_mel_bins,
-                2 * config.max_source_positions,
-                generator=noise,
-                dtype=torch.float32,
-            )
+        frames = 2 * config.max_source_positions
+        sound = torch.rand(
+            config.num_mel_bins, frames, generator=noise, dtype=torch.float32
         )
+        _PROBES[model] = Features(sound)
     return _PROBES[model]
 
 
@@ -265,6 +246,28 @@ def check_decoder_only(model: HasSeq2Seq, action: str) -> None:
         )
 
 
+def _start(settings: Any, model: str) -> int:
+    start = _token(settings, "decoder_start_token_id", model)
+    start = _token(settings, "bos_token_id", model) if start is None else start
+    if start is None:
+        raise ModelError(
+            f"cannot run {model}: its generation settings name no token that the "
+            "decoder starts with. Set decoder_start_token_id in generation_config.json"
+        )
+    return start
+
+
+def _forbidden(settings: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the forbidden words; end tokens are not words, as in transformers."""
+    eos = getattr(settings, "eos_token_id", None)
+    ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]
+    words = getattr(settings, "bad_words_ids", None) or []
+    kept = [word for word in words if word not in ends]
+    suppressed = getattr(settings, "suppress_tokens", None) or []
+    kept += [[token] for token in suppressed]
+    return tuple(map(tuple, kept))
+
+
 def _token(settings: Any, name: str, model: str) -> int | None:
     value = getattr(settings, name, None)
     if isinstance(value, list) and len(value) == 1:
@@ -272,7 +275,6 @@ def _token(settings: Any, name: str, model: str) -> int | None:
     if value is not None and type(value) is not int:
         raise ModelError(
             f"cannot run {model}: {name} of its generation settings is {value!r}, and "
-            "only one token is supported. "
-            "Set it to one id, or to null"
+            "only one token is supported. Set it to one id, or to null"
         )
     return value

@@ -26,9 +26,9 @@ from foreword.model.seq2seq import is_seq2seq
 from foreword.types import Encoded, Features, Source
 
 _PROBE_ID = -1
-"""Sequence id under which encoders are compared, which is no request."""
+"""Reserved sequence id for comparing encoders."""
 _ENCODER = ("num_mel_bins", "max_source_positions")
-"""Config names of what an encoder reads, beside those that begin with "encoder_"."""
+"""Config names of an encoder's inputs, beside names that begin with "encoder_"."""
 
 
 def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> Model:
@@ -43,10 +43,10 @@ def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> M
     if isinstance(source, Model):
         model = source
     elif isinstance(source, PreTrainedModel):
-        own = twin(source)
-        model = Model(
-            with_encoder(own, target.hf) if is_decoder(own, target.hf) else own
-        )
+        copied = twin(source)
+        if is_decoder(copied, target.hf):
+            copied = with_encoder(copied, target.hf)
+        model = Model(copied)
     else:
         trusted = target.trust_remote_code
         config = read_config(source, trust_remote_code=trusted, seq2seq=True)
@@ -58,7 +58,12 @@ def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> M
                 trust_remote_code=trusted,
             )
         else:
-            hf = load_weights(source, config, target.dtype, trust_remote_code=trusted)
+            hf = load_weights(
+                source,
+                config,
+                target.dtype,
+                trust_remote_code=trusted,
+            )
             nn.Module.to(hf, target.device)
             model = Model(with_encoder(hf, target.hf), str(source))
             model.quantize()
@@ -101,19 +106,13 @@ def with_encoder(decoder: PreTrainedModel, target: PreTrainedModel) -> PreTraine
     if width != needed:
         raise InvalidRequest(
             f"cannot draft with {name}: this decoder reads states of width {width}, "
-            "and the encoder of "
-            f"{type(target).__name__} gives {needed}. Give a decoder that was trained "
-            "with this encoder, or a whole "
-            "encoder-decoder"
+            f"and the encoder of {type(target).__name__} gives {needed}. Give a "
+            "decoder that was trained with this encoder, or a whole encoder-decoder"
         )
     config, theirs = copy.deepcopy(decoder.config), target.config.to_dict()
-    config.update(
-        {
-            key: value
-            for key, value in theirs.items()
-            if key.startswith("encoder_") or key in _ENCODER
-        }
-    )
+    for key, value in theirs.items():
+        if key.startswith("encoder_") or key in _ENCODER:
+            config.update({key: value})
     config.is_encoder_decoder = True
     with torch.device("meta"):
         whole = type(target)(config)

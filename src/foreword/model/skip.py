@@ -20,7 +20,7 @@ from foreword.model.pool.attention import bias_table
 from foreword.model.pool.hooks import layers_of, replaced_forwards
 
 Forwards = dict[nn.Module, Callable[..., Any]]
-"""What replaces the forwards of modules."""
+"""Replacements of the forwards of modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class LayerSkip:
 
 @dataclass(frozen=True, slots=True)
 class Sublayers:
-    """What replaces the forwards of one layer's modules where its attention, or its
-    MLP, is skipped.
+    """Replacements of the forwards of one layer's modules, where its attention or its
+    MLP is skipped.
     """
 
     attention: Forwards
@@ -56,8 +56,8 @@ def sublayers_of(model: PreTrainedModel) -> List[Sublayers]:
     except (ModelError, AttributeError) as error:
         raise InvalidRequest(
             f"cannot skip sublayers of {type(model).__name__}: it has no list of "
-            "layers with an attention and an MLP "
-            "that can be skipped. Use another method"
+            "layers with an attention and an MLP that can be skipped. Use another "
+            "method"
         ) from error
 
 
@@ -94,7 +94,7 @@ def _unchanged(hidden_states: Tensor) -> Tensor:
 
 
 def _no_attention(hidden_states: Tensor, **_: object) -> tuple[Tensor, None]:
-    """Return what self_attn returns, with zeros for the hidden states."""
+    """Return the result of self_attn, with zeros for the hidden states."""
     return torch.zeros_like(hidden_states), None
 
 
@@ -106,7 +106,7 @@ def _no_biased_attention(
     plan: Any = None,
     **_: object,
 ) -> tuple[Tensor, Tensor | None, None]:
-    """Return what T5's attention returns.
+    """Return the result of T5's attention.
 
     Later layers use the table of biases of this one, if it has one.
     """

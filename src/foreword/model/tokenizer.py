@@ -21,7 +21,11 @@ Tokenizer = PreTrainedTokenizerBase
 FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
+def load_tokenizer(
+    source: str | Path,
+    *,
+    trust_remote_code: bool = False,
+) -> Tokenizer:
     """Return the tokenizer of a checkpoint; code from its folder runs only with
     `trust_remote_code`.
 
@@ -37,17 +41,18 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
         held = file and byte_level(file)
         with nullcontext() if file is None else file.lent():
             tokenizer = held or AutoTokenizer.from_pretrained(
-                trust_remote_code=trust_remote_code, **hub.location(source)
+                trust_remote_code=trust_remote_code,
+                **hub.location(source),
             )
         return tokenizer if file is None else corrected(tokenizer, file)
     except ModelError:
         raise
     except Exception as error:
         # Raises for a file that is not a JSON object.
-        config, *_ = [read_json(source, name) for name in reversed(FILES)]
-        if refused := untrusted(
-            source, error, {**(read_json(source, CONFIG) or {}), **(config or {})}
-        ):
+        own_config, *_ = [read_json(source, name) for name in reversed(FILES)]
+        config = read_json(source, CONFIG) or {}
+        config = {**config, **(own_config or {})}
+        if refused := untrusted(source, error, config):
             raise refused from error
         raise ModelError(
             f"cannot load a tokenizer from {source}: {words(error)}"
@@ -59,8 +64,8 @@ def need_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     if tokenizer is None:
         raise InvalidRequest(
             "cannot read or write text: this model runs without a tokenizer "
-            "(tokenizer=False). Give token ids: as the "
-            "prompt, in 'stop_token_ids' and 'bad_word_ids'"
+            "(tokenizer=False). Give token ids: as the prompt, in 'stop_token_ids' and "
+            "'bad_word_ids'"
         )
     return tokenizer
 
@@ -69,13 +74,13 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
     """Raise VocabularyMismatch, with the number of tokens that differ, unless both map
     every token to the same id.
     """
-    ours, theirs = target.get_vocab(), draft.get_vocab()
+    ours = target.get_vocab()
+    theirs = draft.get_vocab()
     different = len({token for token, _ in ours.items() ^ theirs.items()})
     if different:
         raise VocabularyMismatch(
             "cannot use this draft model: it does not share the target's tokenizer: "
-            f"{different} tokens differ (of "
-            f"{len(ours)} and {len(theirs)}). Use a draft model of the same family, a "
-            "method that works across "
+            f"{different} tokens differ (of {len(ours)} and {len(theirs)}). Use a "
+            "draft model of the same family, a method that works across "
             "vocabularies, or one that needs no model"
         )

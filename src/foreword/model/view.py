@@ -66,36 +66,14 @@ def view(
     if isinstance(backend, RecurrentBackend):
         raise InvalidRequest(
             f"cannot draft with layers of {target.name}: they keep a recurrent state, "
-            "which draft tokens cannot share. "
-            "Use another method"
+            "which draft tokens cannot share. Use another method"
         )
-    if isinstance(backend, CpuBackend):
-        _check_sizes(target.name, backend, bits)
-        if isinstance(backend, DecoderBackend):
-            reader = NativeSeq2SeqView(backend, skip, bits, shares=spare > 0)
-        else:
-            reader = NativeView(backend, skip, bits, shares=spare > 0)
-    elif isinstance(backend, Seq2SeqPoolBackend) and bits == 16:
-        reader = PooledSeq2SeqView(backend, skip, shares=spare > 0)
-    elif isinstance(backend, PoolBackend) and bits == 16:
-        reader = PooledView(backend, skip, shares=spare > 0)
-    elif bits != 16:
-        raise InvalidRequest(
-            f"cannot read {target.name} with weights of {bits} bits: only backend "
-            "'native' can, and it runs on "
-            f"'{target.capability.backend}'. Use bfloat16 on a CPU with a C compiler, "
-            "or another method"
-        )
-    else:
-        raise InvalidRequest(
-            f"cannot skip sublayers of {target.name}: only backends 'native' and "
-            "'pool' can, and it runs "
-            f"on '{target.capability.backend}' ({target.capability.reason}). Use "
-            "another method"
-        )
+    reader = _reader(target, skip, bits, shares=spare > 0)
+    pool = backend.pool
+    assert pool is not None, "backends without pages have no views"
     if not spare:
-        reader.pool.limit = backend.pool.limit
-    backend.pool.spare = max(backend.pool.spare, spare)
+        reader.pool.limit = pool.limit
+    pool.spare = max(pool.spare, spare)
     twin = copy(target)
     label = (
         f"{target.capability.backend}, {bits} bits, without {sorted(skip.attention)} "
@@ -107,6 +85,33 @@ def view(
     return twin
 
 
+def _reader(
+    target: Model, skip: LayerSkip, bits: int, *, shares: bool
+) -> NativeView | PooledView:
+    """Return the backend of a view. Raises InvalidRequest where there can be none."""
+    backend = target.backend
+    if isinstance(backend, CpuBackend):
+        _check_sizes(target.name, backend, bits)
+        if isinstance(backend, DecoderBackend):
+            return NativeSeq2SeqView(backend, skip, bits, shares=shares)
+        return NativeView(backend, skip, bits, shares=shares)
+    if bits != 16:
+        raise InvalidRequest(
+            f"cannot read {target.name} with weights of {bits} bits: only backend "
+            f"'native' can, and it runs on '{target.capability.backend}'. Use bfloat16 "
+            "on a CPU with a C compiler, or another method"
+        )
+    if isinstance(backend, Seq2SeqPoolBackend):
+        return PooledSeq2SeqView(backend, skip, shares=shares)
+    if isinstance(backend, PoolBackend):
+        return PooledView(backend, skip, shares=shares)
+    raise InvalidRequest(
+        f"cannot skip sublayers of {target.name}: only backends 'native' and 'pool' "
+        f"can, and it runs on '{target.capability.backend}' "
+        f"({target.capability.reason}). Use another method"
+    )
+
+
 class NativeView(CpuBackend):
     """A native backend over the packed weights of another, or over quantized copies of
     them; also batch-invariant.
@@ -115,18 +120,15 @@ class NativeView(CpuBackend):
     def __init__(
         self, base: CpuBackend, skip: LayerSkip, bits: int, *, shares: bool
     ) -> None:
-        ImageKernel.__init__(
-            self,
-            base.pool if shares else rows_of(base._hf, base.pool.coding),
-            base._turns,
-        )
-        self._warm, self._images = base._warm, base._images if shares else {}
+        pool = base.pool if shares else rows_of(base._hf, base.pool.coding)
+        ImageKernel.__init__(self, pool, base._turns)
+        self._warm = base._warm
+        self._images = base._images if shares else {}
         self._base = base
         self.guest = shares
         self._hf = base._hf
-        self._layers = (forward.Layer * base._model.layers)(
-            *base._model.layer[: base._model.layers]
-        )
+        count = base._model.layers
+        self._layers = (forward.Layer * count)(*base._model.layer[:count])
         described = forward.Model.from_buffer_copy(base._model)
         described.layer = self._layers
         self.pool.attach(self._layers)
@@ -140,9 +142,8 @@ class NativeView(CpuBackend):
         if not self.guest:
             self.pool.prefixes.clear()
         for number, layer in enumerate(self._layers):
-            layer.skipped = forward.ATTENTION * (
-                number in skip.attention
-            ) + forward.MLP * (number in skip.mlp)
+            attention = forward.ATTENTION * (number in skip.attention)
+            layer.skipped = attention + forward.MLP * (number in skip.mlp)
 
     def open(
         self,
@@ -192,11 +193,13 @@ class PooledView(PoolBackend):
     def __init__(self, base: PoolBackend, skip: LayerSkip, *, shares: bool) -> None:
         self._layers = sublayers_of(base._model)
         self.guest = shares
-        self.mode, self.windows = base.mode, base.windows
+        self.mode = base.mode
+        self.windows = base.windows
         self._model = base._model
         self._device = base._device
         self._rope = base._rope
-        self._tiled, self._images = base._tiled, base._images if shares else {}
+        self._tiled = base._tiled
+        self._images = base._images if shares else {}
         self.pool = base.pool if shares else KVPool(adjacent=base.pool.adjacent)
         self._skip = skip
 
@@ -252,11 +255,8 @@ def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
     if bits == 16:
         return
     m = backend._model
-    depths = (
-        m.hidden,
-        m.experts.contents.inner if m.experts else m.intermediate,
-        m.heads * m.dim,
-    )
+    inner = m.experts.contents.inner if m.experts else m.intermediate
+    depths = (m.hidden, inner, m.heads * m.dim)
     if m.coding != forward.WHOLE:
         raise InvalidRequest(
             f"cannot draft with {name} in {bits} bits: its own weights are held in few "
@@ -265,6 +265,5 @@ def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
     if bits == 4 and any(depth % forward.GROUP for depth in depths):
         raise InvalidRequest(
             f"cannot read {name} with weights of 4 bits: its sizes {depths} are not "
-            f"multiples of {forward.GROUP}. Use "
-            "another method"
+            f"multiples of {forward.GROUP}. Use another method"
         )

@@ -35,7 +35,9 @@ def copied(model: Model) -> PreTrainedModel:
     # weights are initialized randomly first; keep the caller's random state
     with torch.random.fork_rng(devices=[]):
         twin: Any = type(model.hf)._from_config(
-            config, dtype=torch.float32, attn_implementation=attention
+            config,
+            dtype=torch.float32,
+            attn_implementation=attention,
         )
     nn.Module.to(twin, model.device)
     filled: set[str] = set()
@@ -49,34 +51,36 @@ def copied(model: Model) -> PreTrainedModel:
         if isinstance(layer, PackedLinear):
             own_form(twin.get_submodule(name)).copy_(layer.dense)
             filled.add(f"{name}.weight")
-    own = twin.state_dict()
+    target = twin.state_dict()
     for name, tensor in model.hf.state_dict().items():
-        if name not in filled and name in own and own[name].shape == tensor.shape:
-            own[name].copy_(tensor)
+        if name in filled or name not in target:
+            continue
+        if target[name].shape == tensor.shape:
+            target[name].copy_(tensor)
             filled.add(name)
-    missing = sorted(set(own) - filled)
+    missing = sorted(set(target) - filled)
     if missing:
         raise ModelError(
             f"cannot read back the weights of {model.name}: backend "
-            f"'{model.capability.backend}' does not hold "
-            f"{missing[0]}. Load the model again"
+            f"'{model.capability.backend}' does not hold {missing[0]}. Load the model "
+            "again"
         )
     return twin.eval().requires_grad_(True)
 
 
 @torch.no_grad()
 def replace(model: Model, by: PreTrainedModel) -> None:
-    """Overwrite a model's weights with those of another of its architecture, in its own
-    dtype.
+    """Overwrite a model's weights with the weights of another model of its
+    architecture, in its own dtype.
 
     The memory stays the same, so existing pointers remain valid. Keys and values that
     were computed already stay.
     """
     source: Any = by
-    own = model.hf.state_dict()
+    target = model.hf.state_dict()
     for name, tensor in source.state_dict().items():
-        if own[name].shape == tensor.shape:
-            own[name].copy_(tensor)
+        if target[name].shape == tensor.shape:
+            target[name].copy_(tensor)
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):
             layer.refill(own_form(source.get_submodule(name)).to(model.dtype))
@@ -86,7 +90,11 @@ def replace(model: Model, by: PreTrainedModel) -> None:
         model.backend.pool.prefixes.clear()  # computed with the weights before
 
 
-def save(model: Model, folder: Path, tokenizer: Tokenizer | None) -> None:
+def save(
+    model: Model,
+    folder: Path,
+    tokenizer: Tokenizer | None,
+) -> None:
     """Write the weights of a model as a checkpoint of transformers, in its dtype, with
     the tokenizer if there is one.
 
@@ -110,7 +118,9 @@ def _repack(backend: CpuBackend, by: PreTrainedModel) -> None:
     held = {tensor.data_ptr(): tensor for tensor in backend._held}
     pack = backend._library.foreword_pack
     for layer, pointers in zip(
-        parts_of(by), described.layer[: described.layers], strict=True
+        parts_of(by),
+        described.layer[: described.layers],
+        strict=True,
     ):
         for name, weight in products(layer).items():
             rows = weight.bfloat16().contiguous()

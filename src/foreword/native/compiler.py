@@ -29,7 +29,7 @@ NATIVE = (
 )
 """Compiler flag: use all instructions of this processor."""
 NAMED_ONLY = "-ffp-contract=off"
-"""Compiler flag: fused operations are only those that the code names."""
+"""Compiler flag: only operations that the code fuses by name are fused."""
 FLAGS = ("-O3", NATIVE, NAMED_ONLY, "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 SECONDS = 120
 """Longest compilation of a file; it takes about ten on an idle core."""
@@ -232,7 +232,7 @@ def _without(why: str) -> str:
 
 
 def _processor() -> str:
-    """Return what identifies this processor; code compiled for it must not run on
+    """Return the identity of this processor; code compiled for it must not run on
     another.
     """
     lines = [line for line in told() if line.startswith(("model name", "flags"))][:2]

@@ -1,5 +1,5 @@
-"""ctypes structures and functions of the C forward (forward.c); fields must match those
-of csrc/model.c in order.
+"""ctypes structures and functions of the C forward (forward.c); fields must match
+csrc/model.c in order.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def factor() -> torch.dtype:
 
 
 def reason() -> str | None:
-    """Return why there is no compiled library; None if there is one."""
+    """Return why the C library is missing; None if it is there."""
     lib = library()
     return lib if isinstance(lib, str) else None
 

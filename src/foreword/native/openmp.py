@@ -113,11 +113,8 @@ def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
     """Return the context to compute a module in: all threads, or one if it is small
     (see `HEAVY`).
     """
-    return (
-        all_threads
-        if sum(weight.nbytes for weight in part.parameters()) > HEAVY
-        else nullcontext
-    )
+    size = sum(weight.nbytes for weight in part.parameters())
+    return all_threads if size > HEAVY else nullcontext
 
 
 @cache
@@ -140,11 +137,7 @@ def _limit() -> ctypes._NamedFuncPointer | None:
     paths = sorted(found, key=lambda path: not path.startswith(torchs))
     # already loaded: same handles
     runtimes = (ctypes.CDLL(path) for path in paths if RUNTIMES.search(path))
-    return next(
-        (
-            runtime.omp_set_num_threads
-            for runtime in runtimes
-            if hasattr(runtime, "omp_set_num_threads")
-        ),
-        None,
-    )
+    for runtime in runtimes:
+        if hasattr(runtime, "omp_set_num_threads"):
+            return runtime.omp_set_num_threads
+    return None

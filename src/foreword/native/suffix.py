@@ -1,7 +1,7 @@
 """Suffix lookup and continuation counts in C (suffix.c). Without a compiler callers use
 their own code.
 
-Fields of the structures must match those of suffix.c in order.
+Fields of the structures must match suffix.c in order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whole draft trees in one C call (tree.c).
 
-Fields of the structure must match those of tree.c in order.
+Fields of the structure must match tree.c in order.
 """
 
 from __future__ import annotations
@@ -157,18 +157,18 @@ class NativeTreeGrower:
     ) -> GrownTree:
         """Run `forward`, then grow a tree by reading at most `reads` draft tokens.
 
-        Its logits must be those of `room`, and its scratch must hold `ask.width` rows.
-        `distributions` (float32 logits) replace the model at each depth; its head, if
-        any, adds the logits of the token before.
+        `forward` must write its logits to the tensor of `room`, and its scratch must
+        hold `ask.width` rows. `distributions` (float32 logits) replace the model at
+        each depth; its head, if any, adds the logits of the token before.
         """
         most = (reads + 1) * ask.breadth
-        if not self._nodes or len(self._nodes[0]) < most:
-            self._nodes = ((c_int64 * most)(), (c_int64 * most)(), (c_double * most)())
-        tokens = (c_int64 * ask.most)()
-        parents = (c_int64 * ask.most)()
+        self._reserve(most)
+        # What C fills in: the chosen tree, the nodes that were read, their children.
+        tokens, parents = (c_int64 * ask.most)(), (c_int64 * ask.most)()
         probabilities = (c_double * ask.most)()
         read, before = (c_int64 * (reads + 1))(), (c_int64 * (reads + 1))()
         child, value = (c_int64 * most)(), (c_float * most)()
+        filled = (tokens, parents, probabilities, read, before, child, value)
         ends = (c_int64 * len(ask.ends))(*ask.ends)
         noise = None if ask.noise is None else ask.noise.contiguous()
         growth = CoupledTree(
@@ -189,15 +189,10 @@ class NativeTreeGrower:
             0,
             *map(ctypes.addressof, self._nodes),
             0,
-            *map(
-                ctypes.addressof,
-                (tokens, parents, probabilities, read, before, child, value),
-            ),
+            *map(ctypes.addressof, filled),
         )
-        scratch = self._scratch.data_ptr()
-        self._library.foreword_grow(
-            byref(self._model), byref(forward), byref(growth), scratch, threads
-        )
+        structs = (byref(self._model), byref(forward), byref(growth))
+        self._library.foreword_grow(*structs, self._scratch.data_ptr(), threads)
         chosen, held = growth.chosen, growth.held
         children = Rows(child, value, ask.breadth, held + 1)
         return GrownTree(
@@ -208,3 +203,9 @@ class NativeTreeGrower:
             before[:held],
             children,
         )
+
+    def _reserve(self, count: int) -> None:
+        """Have arrays for the token, parent and probability of so many nodes."""
+        if not self._nodes or len(self._nodes[0]) < count:
+            integers = c_int64 * count
+            self._nodes = (integers(), integers(), (c_double * count)())

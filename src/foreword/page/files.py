@@ -99,7 +99,7 @@ def _entry(one: Shown) -> dict[str, Any]:
 
 
 def _bundle() -> str:
-    """Return all modules as one script: each after those that it imports, without
+    """Return all modules as one script: each after the modules that it imports, without
     imports and exports.
     """
     done: dict[str, str] = {}

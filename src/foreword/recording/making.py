@@ -26,7 +26,7 @@ LEFT_OUT = ("seed", "n", "method", "rule", "budget", "nodes", "trace")
 
 @runtime_checkable
 class Answered(Protocol):
-    """What a recording is made of: a `Completion` has it."""
+    """The fields that a recording needs: a `Completion` has them."""
 
     @property
     def prompt_tokens(self) -> list[int]: ...
@@ -48,6 +48,9 @@ def recorded(llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
             "SamplingParams(trace=True)"
         )
     used = llm.speculator(params)
+    prompt = llm.tokenizer.decode(
+        answer.prompt_tokens, clean_up_tokenization_spaces=False
+    )
     return Recording(
         library=foreword.__version__,
         # a hub id, or a folder without its home
@@ -58,11 +61,7 @@ def recorded(llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
         params=_plain_params(params),
         seed=answer.seed,
         prompt_tokens=tuple(answer.prompt_tokens),
-        prompt=str(
-            llm.tokenizer.decode(
-                answer.prompt_tokens, clean_up_tokenization_spaces=False
-            )
-        ),
+        prompt=str(prompt),
         answer=answer.text,
         finish_reason=answer.finish_reason,
         machine=Machine(processor(), threads()),

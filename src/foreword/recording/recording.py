@@ -69,6 +69,7 @@ class Totals:
         tokens = sum(len(one.pieces) for one in rounds)
         drafted = sum(len(one.draft) for one in rounds)
         accepted = sum(len(one.accepted) for one in rounds)
+        reasons = [one.undrafted.reason for one in rounds if one.undrafted]
         return cls(
             rounds=len(rounds),
             tokens=tokens,
@@ -78,9 +79,7 @@ class Totals:
             acceptance=short(accepted / drafted) if drafted else 0.0,
             seconds=short(sum(one.milliseconds for one in rounds) / 1000),
             plain_tokens_per_second=plain_tokens_per_second,
-            undrafted=dict(
-                Counter(one.undrafted.reason for one in rounds if one.undrafted)
-            ),
+            undrafted=dict(Counter(reasons)),
         )
 
 
@@ -154,7 +153,7 @@ class Recording:
     def read(cls, file: str | Path) -> Recording:
         """Read a file.
 
-        Raises InvalidRequest if there is none, or if it is no recording of this
+        Raises InvalidRequest if the file is missing, or is not a recording of this
         version.
         """
         try:

@@ -32,9 +32,8 @@ def nucleus(scores: Logits, top_p: float) -> Logits:
     reference.
     """
     ordered = scores.sort(descending=True)
-    masses = fixed(
-        scores.softmax(-1, dtype=torch.float32).gather(1, ordered.indices)
-    ).cumsum(-1)
+    probabilities = scores.softmax(-1, dtype=torch.float32)
+    masses = fixed(probabilities.gather(1, ordered.indices)).cumsum(-1)
     return kept(scores, ordered.values, masses, top_p)
 
 
@@ -50,12 +49,12 @@ def kept(
     Of tokens that tie at the cut the last ids stay, as many as needed (as with
     transformers' ascending sort).
     """
-    count = ((masses < goal(top_p)).sum(-1, keepdim=True) + 1).clamp_(
-        max=best.shape[-1]
-    )
+    before = (masses < goal(top_p)).sum(-1, keepdim=True)
+    count = (before + 1).clamp_(max=best.shape[-1])
     cut = best.gather(1, count - 1)
     tied = scores == cut
-    spare = tied.sum(-1, keepdim=True) + (scores > cut).sum(-1, keepdim=True) - count
+    above = (scores > cut).sum(-1, keepdim=True)
+    spare = tied.sum(-1, keepdim=True) + above - count
     dropped = scores < cut
     if bool((spare > 0).any()):
         dropped |= tied & (tied.cumsum(-1) <= spare)
@@ -107,12 +106,10 @@ def among_best(
     if params.top_p < 1:
         values = nucleus(values, params.top_p)
     if params.min_p > 0:
-        values = values.masked_fill(
-            values < values[:, :1] + math.log(params.min_p), -math.inf
-        )
-    return torch.full_like(scores, -math.inf).scatter_(
-        1, ids, values
-    ), undecided_rows.squeeze(1)
+        floor = values[:, :1] + math.log(params.min_p)
+        values = values.masked_fill(values < floor, -math.inf)
+    result = torch.full_like(scores, -math.inf).scatter_(1, ids, values)
+    return result, undecided_rows.squeeze(1)
 
 
 def top_p(scores: Logits, share: float, among: int = MOST) -> Logits:
@@ -122,7 +119,8 @@ def top_p(scores: Logits, share: float, among: int = MOST) -> Logits:
     if among * 8 > scores.shape[-1]:
         return nucleus(scores, share)
     values, ids = _best(scores, among)
-    masses = fixed(scores.softmax(-1, dtype=torch.float32).gather(1, ids)).cumsum(-1)
+    probabilities = scores.softmax(-1, dtype=torch.float32)
+    masses = fixed(probabilities.gather(1, ids)).cumsum(-1)
     result = kept(scores, values, masses, share)
     undecided = (masses[:, -1] < goal(share)).nonzero().squeeze(1)
     if len(undecided):
@@ -140,7 +138,11 @@ def _best(
     if from_c is not None:
         return from_c
     ids, _ = scores.topk(most).indices.sort(dim=-1)
-    values, order = scores.gather(1, ids).sort(dim=-1, descending=True, stable=True)
+    values, order = scores.gather(1, ids).sort(
+        dim=-1,
+        descending=True,
+        stable=True,
+    )
     return values, ids.gather(1, order)
 
 
@@ -161,9 +163,8 @@ def _filtered_all(scores: Logits, params: SamplingParams) -> Logits:
     if params.temperature != 1:
         scores = scores / params.temperature
     if 0 < params.top_k < scores.shape[-1]:
-        scores = scores.masked_fill(
-            scores < scores.topk(params.top_k).values[:, -1:], FORBIDDEN
-        )
+        least = scores.topk(params.top_k).values[:, -1:]
+        scores = scores.masked_fill(scores < least, FORBIDDEN)
     if params.top_p < 1:
         scores = top_p(scores, params.top_p)
     if params.min_p > 0:
@@ -182,8 +183,7 @@ def _typical(scores: Logits, mass: float) -> Logits:
     entropy = (fixed(surprise).sum(-1, keepdim=True).double() / ONE).float()
     distance = (-distributions - entropy).abs()
     ordered, order = distance.sort(stable=True)
-    count = (fixed(masses.gather(1, order)).cumsum(-1) < goal(mass)).sum(
-        -1, keepdim=True
-    )
+    reached = fixed(masses.gather(1, order)).cumsum(-1)
+    count = (reached < goal(mass)).sum(-1, keepdim=True)
     cut = ordered.gather(1, count.clamp_(max=scores.shape[-1] - 1))
     return scores.masked_fill(distance > cut, FORBIDDEN)

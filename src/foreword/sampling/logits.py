@@ -21,7 +21,11 @@ Paths = list[list[int]]
 Columns = frozenset[int]
 
 
-def weights(logits: Logits, sequence: Sequence, paths: Paths | None = None) -> Logits:
+def weights(
+    logits: Logits,
+    sequence: Sequence,
+    paths: Paths | None = None,
+) -> Logits:
     """Return the log-weights of the next token after each row, Float32, unnormalised;
     -inf = forbidden.
 
@@ -94,7 +98,11 @@ def _biased(scores: Logits, params: SamplingParams) -> Logits:
     return scores + bias
 
 
-def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
+def _after_paths(
+    scores: Logits,
+    sequence: Sequence,
+    paths: Paths,
+) -> Logits:
     """Apply everything that depends on the tokens before a row."""
     params = sequence.params
     if len(paths) != scores.shape[0]:
@@ -104,10 +112,10 @@ def _after_paths(scores: Logits, sequence: Sequence, paths: Paths) -> Logits:
         )
     if params.repetition_penalty != 1:
         ids, counts = _counts(scores, sequence.tokens, paths)
-        raw, penalty = scores[:, ids], params.repetition_penalty
-        penalised = torch.where(
-            counts > 0, torch.where(raw < 0, raw * penalty, raw / penalty), raw
-        )
+        raw = scores[:, ids]
+        penalty = params.repetition_penalty
+        lowered = torch.where(raw < 0, raw * penalty, raw / penalty)
+        penalised = torch.where(counts > 0, lowered, raw)
         scores = scores.index_copy(1, ids, penalised)
     if params.presence_penalty or params.frequency_penalty:
         ids, counts = _counts(scores, sequence.tokens[sequence.prompt :], paths)
@@ -133,22 +141,16 @@ def _counts(
     """Return the ids in `tokens` or any path, and their counts in `tokens` plus the
     row's path (exact < 2**24).
     """
+    known = [token for token in tokens if token < scores.shape[-1]]
+    generated = torch.tensor(known, dtype=torch.int64)
     cells = [(row, token) for row, path in enumerate(paths) for token in path]
-    generated = torch.tensor(
-        [token for token in tokens if token < scores.shape[-1]], dtype=torch.int64
-    )
     rows, drafted = torch.tensor(cells, dtype=torch.int64).view(-1, 2).T.contiguous()
     ids = torch.cat([generated, drafted]).unique()
-    counts = (
-        torch.bincount(torch.searchsorted(ids, generated), minlength=len(ids))
-        .float()
-        .repeat(len(paths), 1)
-    )
-    counts.index_put_(
-        (rows, torch.searchsorted(ids, drafted)),
-        counts.new_ones(len(rows)),
-        accumulate=True,
-    )
+    # column of each token among `ids`
+    columns = torch.searchsorted(ids, generated)
+    counts = torch.bincount(columns, minlength=len(ids)).float().repeat(len(paths), 1)
+    where = (rows, torch.searchsorted(ids, drafted))
+    counts.index_put_(where, counts.new_ones(len(rows)), accumulate=True)
     return ids.to(scores.device), counts.to(scores.device)
 
 
@@ -165,12 +167,11 @@ def _forbidden(
     cells = []
     for row, path in enumerate(paths):
         text = [*tail, *path]
-        words = (
-            word
-            for word in params.bad_word_ids
-            if list(word[:-1]) == text[max(0, len(text) - len(word) + 1) :]
-        )
-        banned = {word[-1] for word in words}
+        banned: set[int] = set()
+        for word in params.bad_word_ids:
+            start = max(0, len(text) - len(word) + 1)
+            if list(word[:-1]) == text[start:]:
+                banned.add(word[-1])
         if sequence.produced + len(path) < params.min_tokens:
             banned |= ends
         cells += [(row, token) for token in banned if token < vocab]
@@ -182,7 +183,10 @@ def _forbidden(
 
 
 def _processed(
-    scores: Logits, processor: LogitsProcessor, tokens: list[int], paths: Paths
+    scores: Logits,
+    processor: LogitsProcessor,
+    tokens: list[int],
+    paths: Paths,
 ) -> Logits:
     """Call the processor once per row, on copies, because it may modify its input."""
     rows = []
@@ -193,10 +197,15 @@ def _processed(
     return torch.cat(rows)
 
 
-def checked(processor: LogitsProcessor, result: object, before: Logits) -> Logits:
+def checked(
+    processor: LogitsProcessor,
+    result: object,
+    before: Logits,
+) -> Logits:
     """Return a processor's result as Float32.
 
-    Raises InvalidRequest, with its name, if the result is no logits.
+    Raises InvalidRequest, with its name, if the result does not have the form of
+    logits.
     """
     wrong = None
     if not isinstance(result, Tensor):

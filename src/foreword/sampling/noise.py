@@ -197,11 +197,9 @@ class GumbelBuffer:
 
 def _streams(stream: Stream, lanes: Many[int] | None, rows: int) -> list[int]:
     """Return the counter word of stream and lane."""
-    return (
-        [int(stream)] * rows
-        if lanes is None
-        else [stream + _STREAMS * lane for lane in lanes]
-    )
+    if lanes is None:
+        return [int(stream)] * rows
+    return [stream + _STREAMS * lane for lane in lanes]
 
 
 def _words(

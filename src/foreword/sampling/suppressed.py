@@ -15,8 +15,8 @@ class Suppressed:
     """Forbids tokens at every position, or at one: the same as transformers'
     SuppressTokens processors.
 
-    Those search the whole vocabulary at every call: 3.7 ms for a row of Whisper, on one
-    core.
+    The originals search the whole vocabulary at every call: 3.7 ms for a row of
+    Whisper, on one core.
     """
 
     def __init__(self, tokens: Iterable[int], position: int | None = None) -> None:

@@ -63,18 +63,18 @@ def samples(audio: Audio, rate: int, longest: float = LONGEST) -> Samples:
     a file's header tells that.
     """
     if isinstance(audio, str | Path):
-        found, own = _from_path(Path(audio).expanduser(), longest)
+        found, given_rate = _from_path(Path(audio).expanduser(), longest)
     elif isinstance(audio, bytes):
-        found, own = _from_file(_Bytes(audio), "these bytes", longest)
+        found, given_rate = _from_file(_Bytes(audio), "these bytes", longest)
     else:
-        found, own = _from_memory(audio)
-        _check_length(len(found), own, longest)
+        found, given_rate = _from_memory(audio)
+        _check_length(len(found), given_rate, longest)
     if not len(found):
         raise InvalidRequest(
             "cannot transcribe this sound: it is empty. Give at least one sample"
         )
     check_wanted()
-    return found if own == rate else _resampled(found, own, rate)
+    return found if given_rate == rate else _resampled(found, given_rate, rate)
 
 
 def _from_path(path: Path, longest: float) -> tuple[Samples, int]:
@@ -174,14 +174,12 @@ def _check_length(frames: int, rate: int, longest: float) -> None:
     if frames > longest * rate:
         raise InvalidRequest(
             f"cannot transcribe this sound: it lasts {frames / rate:.0f} seconds, and "
-            f"the limit is {longest:g}. Cut it "
-            "into pieces"
+            f"the limit is {longest:g}. Cut it into pieces"
         )
     if frames > longest * DENSEST:
         raise InvalidRequest(
             f"cannot transcribe this sound: it has {frames} samples, and the limit is "
-            f"{longest * DENSEST:.0f}. Save "
-            f"it at {DENSEST} Hz"
+            f"{longest * DENSEST:.0f}. Save it at {DENSEST} Hz"
         )
 
 
@@ -228,8 +226,7 @@ def _checked(found: Any) -> Samples:
     if len(found) and np.abs(found).max() > LOUDEST:
         raise InvalidRequest(
             f"cannot transcribe these samples: the largest is {np.abs(found).max():g}. "
-            "Divide them by their range, so "
-            "that they are within -1 and 1"
+            "Divide them by their range, so that they are within -1 and 1"
         )
     return found.astype(np.float32)
 
@@ -254,8 +251,7 @@ def _resampled(found: Samples, own: int, rate: int) -> Samples:
     except ImportError as error:
         raise InvalidRequest(
             f"cannot transcribe sound at {own} Hz: this model reads {rate} Hz, and "
-            "soxr, which converts it, is "
-            f"missing. {INSTALL}"
+            f"soxr, which converts it, is missing. {INSTALL}"
         ) from error
     resampled = soxr.resample(found, own, rate)
     return resampled if len(resampled) else np.zeros(1, np.float32)

@@ -58,8 +58,8 @@ class FeatureReader:
         if not source:
             raise ModelError(
                 "cannot transcribe: the model was not loaded from a folder, so its "
-                "feature extractor is unknown. Save "
-                "the model and its processor in a folder, and give that"
+                "feature extractor is unknown. Save the model and its processor in a "
+                "folder, and give that"
             )
         self._extractor = _load(source)
         self.window: int = 2 * config.max_source_positions
@@ -71,9 +71,9 @@ class FeatureReader:
         if sizes != (config.num_mel_bins, self.window):
             raise ModelError(
                 f"cannot transcribe: the feature extractor of {source} gives "
-                f"{sizes[0]} bins and windows of {sizes[1]} "
-                f"frames, and the model reads {config.num_mel_bins} and {self.window}. "
-                f"Copy {FILE} of the model again"
+                f"{sizes[0]} bins and windows of {sizes[1]} frames, and the model "
+                f"reads {config.num_mel_bins} and {self.window}. Copy {FILE} of the "
+                "model again"
             )
 
     @property

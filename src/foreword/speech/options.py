@@ -115,7 +115,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was said in one sound."""
+    """Text of one sound."""
 
     text: str
     tokens: list[int]
@@ -155,10 +155,6 @@ def _sum(ours: Any, theirs: Any) -> Any:
         }
     if isinstance(ours, list):
         size = max(len(ours), len(theirs))
-        return [
-            sum(counts)
-            for counts in zip(
-                *(one + [0] * (size - len(one)) for one in (ours, theirs)), strict=True
-            )
-        ]
+        padded = [counts + [0] * (size - len(counts)) for counts in (ours, theirs)]
+        return [sum(counts) for counts in zip(*padded, strict=True)]
     return ours + theirs

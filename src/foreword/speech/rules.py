@@ -1,8 +1,8 @@
-"""Rules of a speech model's text: the tokens it begins with, and those that may not
-follow.
+"""Rules of a speech model's text: the tokens it begins with, and the tokens that may
+not follow.
 
-They are those of `WhisperForConditionalGeneration.generate`; its processor of
-timestamps is used as it is.
+They follow `WhisperForConditionalGeneration.generate`; its processor of timestamps is
+used as it is.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SpeechRules:
         if wrong := [token for token in named if not 0 <= token < model.vocab]:
             raise ModelError(
                 f"cannot transcribe with {model.name}: its generation settings name "
-                f"the ids {wrong[:5]}, and it has "
-                f"{model.vocab} tokens. Correct generation_config.json"
+                f"the ids {wrong[:5]}, and it has {model.vocab} tokens. Correct "
+                "generation_config.json"
             )
 
     @property
@@ -58,7 +58,11 @@ class SpeechRules:
             )
         return self._no_timestamps - 1
 
-    def start(self, options: SpeechOptions, timestamps: bool) -> list[int | None]:
+    def start(
+        self,
+        options: SpeechOptions,
+        timestamps: bool,
+    ) -> list[int | None]:
         """Return the tokens before the text; None stands for the language, where it
         must be detected.
         """
@@ -101,7 +105,11 @@ class SpeechRules:
             start.append(self._no_timestamps)
         return start
 
-    def processors(self, begin: int, timestamps: bool) -> tuple[LogitsProcessor, ...]:
+    def processors(
+        self,
+        begin: int,
+        timestamps: bool,
+    ) -> tuple[LogitsProcessor, ...]:
         """Return the processors of a text whose first token is the `begin`-th that the
         decoder reads.
         """
@@ -122,9 +130,8 @@ class SpeechRules:
             return []
         ids = list(tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"])
         special = {*tokenizer.all_special_ids}
-        if wrong := [
-            token for token in ids if token in special or token >= self.timestamp_begin
-        ]:
+        wrong = [one for one in ids if one in special or one >= self.timestamp_begin]
+        if wrong:
             raise InvalidRequest(
                 f"prompt must be text, and holds {tokenizer.decode(wrong[:1])!r}. "
                 "Leave it out"
@@ -160,8 +167,8 @@ class SpeechRules:
         if [place for place, _ in forced] != list(range(1, len(forced) + 1)):
             raise ModelError(
                 f"cannot transcribe with {self._name}: forced_decoder_ids of its "
-                "generation settings leave out a "
-                "position. Remove them, and give 'language' and 'task'"
+                "generation settings leave out a position. Remove them, and give "
+                "'language' and 'task'"
             )
         return [token for _, token in forced]
 

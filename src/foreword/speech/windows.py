@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import cast
 
 from jaxtyping import Float
@@ -85,7 +86,11 @@ class Transcriber:
             sound.duration,
         )
 
-    def _start(self, first: Features, timestamps: bool) -> list[int]:
+    def _start(
+        self,
+        first: Features,
+        timestamps: bool,
+    ) -> list[int]:
         """Return the tokens before the text, with the language that the first window is
         in.
         """
@@ -93,17 +98,17 @@ class Transcriber:
         if None not in start:
             return [token for token in start if token is not None]
         ids = sorted(self.rules.languages.values())
-        found = ids[
-            int(
-                self.logits(
-                    first, [token for token in start[:1] if token is not None], 1
-                )[0, ids].argmax()
-            )
-        ]
+        prompt = [token for token in start[:1] if token is not None]
+        scores = self.logits(first, prompt, 1)[0, ids]
+        found = ids[int(scores.argmax())]
         return [found if token is None else token for token in start]
 
     def _window(
-        self, window: Features, start: list[int], timestamps: bool, progress: _Progress
+        self,
+        window: Features,
+        start: list[int],
+        timestamps: bool,
+        progress: _Progress,
     ) -> Generator[tuple[SpeechPrompt, SamplingParams], Completion, list[int] | None]:
         """Write the text of one window; None where it is silent."""
         ids = [*self._before(progress), *start]
@@ -118,14 +123,15 @@ class Transcriber:
         )
         tokens: list[int] = []
         for temperature in (params.temperature, *self.options.fallback):
-            own = replace(params, temperature=temperature, seed=progress.next_seed())
-            completion = yield SpeechPrompt(window, tuple(ids)), own
+            seed = progress.next_seed()
+            attempt = replace(params, temperature=temperature, seed=seed)
+            completion = yield SpeechPrompt(window, tuple(ids)), attempt
             progress.add(completion)
             progress.condition = (
                 self.options.condition_on_prev_tokens and temperature < WARM
             )
             tokens = list(completion.tokens)
-            fails, silent = self._failure(window, ids, len(start), tokens, own)
+            fails, silent = self._failure(window, ids, len(start), tokens, attempt)
             if silent:
                 return None
             if tokens[-1] in self.rules.eos:
@@ -202,7 +208,7 @@ class Transcriber:
 
 @dataclass(slots=True)
 class _Progress:
-    """What was transcribed of one sound."""
+    """The transcript of one sound so far."""
 
     seed: int
     condition: bool
@@ -221,24 +227,25 @@ class _Progress:
         add_stats(self.stats, completion.stats)
 
     def transcript(
-        self, decode: Callable[[list[int]], str], language: str | None, duration: float
+        self,
+        decode: Callable[[list[int]], str],
+        language: str | None,
+        duration: float,
     ) -> Transcript:
         tokens = [token for segment in self.segments for token in segment.tokens]
+        reasons = [one.finish_reason for one in self.completions]
+        undrafted = (one.undrafted for one in self.completions if one.undrafted)
         return Transcript(
             text=decode(tokens),
             tokens=tokens,
             segments=self.segments,
             language=language,
             duration=duration,
-            finish_reason="length"
-            if any(one.finish_reason == "length" for one in self.completions)
-            else "stop",
+            finish_reason="length" if "length" in reasons else "stop",
             seed=self.seed,
             stats=self.stats,
             method=self.completions[-1].method,
-            undrafted=next(
-                (one.undrafted for one in self.completions if one.undrafted), None
-            ),
+            undrafted=next(undrafted, None),
         )
 
 
@@ -255,26 +262,16 @@ def split(
     cover.
 
     Two timestamps in a row end a segment. Text after the last such pair is dropped, as
-    the next window begins with it, unless it ends with a single timestamp: then there
-    is no speech after it.
+    the next window begins with it, unless it ends with a single timestamp: then no
+    speech follows.
     """
     stamps = [token >= timestamp_begin for token in tokens]
-    ends = [
-        place + 1
-        for place in range(len(stamps) - 1)
-        if stamps[place] and stamps[place + 1]
-    ]
+    pairs = enumerate(pairwise(stamps), 1)
+    ends = [index for index, (left, right) in pairs if left and right]
     if not ends:
-        last = next(
-            (
-                token - timestamp_begin
-                for token in reversed(tokens)
-                if token > timestamp_begin
-            ),
-            None,
-        )
         whole = int(frames * FRAME_SECONDS / TOKEN_SECONDS)
-        return [(0, whole if last is None else last, tokens)], frames
+        later = [token - timestamp_begin for token in tokens if token > timestamp_begin]
+        return [(0, later[-1] if later else whole, tokens)], frames
     final = stamps[-2:] == [False, True]
     if final:
         ends.append(len(tokens))

@@ -56,7 +56,7 @@ class Grammars:
         self._queue = CompileQueue()
 
     def compiled(self, params: SamplingParams) -> CompiledGrammar | None:
-        """Return what the answer to a request must follow, compiled; None if it is
+        """Return the compiled grammar of a request's answer; None if the answer is
         free.
 
         May take long, and cannot be interrupted. Raises InvalidRequest if it is

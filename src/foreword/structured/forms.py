@@ -70,7 +70,10 @@ class Vocabulary:
         return grammar
 
     def answer(
-        self, grammar: CompiledGrammar, ends: frozenset[int], prompt: int
+        self,
+        grammar: CompiledGrammar,
+        ends: frozenset[int],
+        prompt: int,
     ) -> AnswerGrammar:
         """Return the state of one answer after a prompt of `prompt` tokens, which
         tokens in `ends` may end.

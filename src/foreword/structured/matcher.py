@@ -31,8 +31,8 @@ RESERVE, EARNED = 1.0, 0.1
 """Seconds of processor time. Most that one answer's masks may take at once, and what
 each round adds to it.
 
-A usual mask takes less than 1 ms, but those of an ambiguous grammar grow with the cube
-of the text, and all requests wait for them.
+A mask takes less than 1 ms for most grammars. For an ambiguous grammar the time grows
+with the cube of the text, and all requests wait for it.
 """
 
 
@@ -124,9 +124,9 @@ class AnswerGrammar:
         """Return at most `most` tokens that spell the only text that may follow a path;
         empty if there is a choice.
 
-        A text is forced as far as all tokens that may come next are beginnings of one
-        of them. xgrammar's own search, `find_jump_forward_string`, never returns from a
-        grammar that forces an endless text.
+        A token is forced while every other token that may come next is a prefix of it.
+        xgrammar's own search, `find_jump_forward_string`, never returns from a grammar
+        that forces an endless text.
         """
         span: list[int] = []
         with self._drafting():
@@ -204,8 +204,8 @@ class AnswerGrammar:
         if self._reserve < 0:
             raise InvalidRequest(
                 "cannot go on with this answer: what it must follow takes too long to "
-                "compute at every token. Give a "
-                "grammar with fewer ways to read one text"
+                "compute at every token. Give a grammar with fewer ways to read one "
+                "text"
             )
 
     def _move(self, tokens: list[int], path: List[int]) -> bool:
@@ -249,7 +249,7 @@ class AnswerGrammar:
 def _packed(
     ids: Iterable[int], like: Int[Tensor, "rows words"]
 ) -> Int[Tensor, "rows words"]:
-    """Return one row of bits with those of `ids` set."""
+    """Return one row of bits, with the bits of `ids` set."""
     bits = torch.zeros_like(like[:1]).view(torch.uint8)
     for token in ids:
         bits[0, token // 8] |= 1 << token % 8

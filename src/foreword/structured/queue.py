@@ -33,7 +33,7 @@ Vocabularies = tuple[Vocabulary, Vocabulary]
 
 
 class Form(NamedTuple):
-    """What an answer must follow."""
+    """A constraint of answers."""
 
     tagged: bool
     name: str

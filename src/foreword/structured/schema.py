@@ -16,22 +16,20 @@ WIDEST = 512
 """Properties. Most of one object: the time to compile them grows with their square."""
 IGNORED = frozenset(
     "not if then else contains minContains maxContains dependentRequired "
-    "dependentSchemas dependencies "
-    "$dynamicRef $recursiveRef".split()
+    "dependentSchemas dependencies $dynamicRef $recursiveRef".split()
 )
 """Keywords that xgrammar ignores."""
 ALONE = ("$ref", "anyOf", "oneOf", "allOf", "const", "enum")
 """Keywords beside which xgrammar ignores every other constraint."""
 ANNOTATIONS = frozenset(
     "$schema $id $anchor $comment $defs definitions title description default examples "
-    "deprecated readOnly writeOnly "
-    "nullable discriminator".split()
+    "deprecated readOnly writeOnly nullable discriminator".split()
 )
 """Keywords that constrain nothing by themselves."""
 TYPED = frozenset(
     "minLength maxLength pattern format minimum maximum exclusiveMinimum "
-    "exclusiveMaximum multipleOf minItems maxItems "
-    "prefixItems minProperties maxProperties patternProperties propertyNames".split()
+    "exclusiveMaximum multipleOf minItems maxItems prefixItems minProperties "
+    "maxProperties patternProperties propertyNames".split()
 )
 """Keywords that are enforced only beside a type."""
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

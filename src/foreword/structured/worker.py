@@ -18,7 +18,7 @@ from foreword.structured.forms import Vocabulary
 LARGEST = 2**26
 """Characters. Largest grammar as JSON; reading it takes five times as many bytes."""
 MEMORY = 2 * 2**30
-"""Bytes. Most memory of the process, of which libraries take 0.3 GB."""
+"""Bytes. Most memory of the process; libraries take 0.3 GB of it."""
 SECONDS = 120
 """Seconds of processor time for one form, should the other process be gone."""
 NICE = 5
@@ -28,7 +28,7 @@ NICE = 5
 def main() -> None:
     """Answer until standard input ends."""
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # libraries must not print into the answers
     with suppress(AttributeError):  # Windows
         os.nice(NICE)
     _limit("RLIMIT_DATA", MEMORY)
@@ -62,8 +62,7 @@ def _answer(vocabulary: Vocabulary, name: str, text: str) -> tuple[bool, str]:
             False,
             (
                 f"cannot follow this {name}: compiling it takes too much memory. Use "
-                "one "
-                "with fewer parts"
+                "one with fewer parts"
             ),
         )
     if len(compiled) > LARGEST:
@@ -71,8 +70,7 @@ def _answer(vocabulary: Vocabulary, name: str, text: str) -> tuple[bool, str]:
             False,
             (
                 f"cannot follow this {name}: compiled it is too large. Use one with "
-                "fewer "
-                "parts"
+                "fewer parts"
             ),
         )
     return True, compiled

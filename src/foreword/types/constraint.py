@@ -1,5 +1,5 @@
-"""What an answer must follow: the parameters that name it, and the checks of their
-form. Imports no grammar library.
+"""Constraints of an answer: the parameters that set them, and the checks of their form.
+Imports no grammar library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from foreword.errors import InvalidRequest, check_unicode
 
 CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "structural_tag")
-"""Parameters of which a request may set one."""
+"""Constraint parameters; a request may set one of them."""
 LONGEST = 2**18
 """Characters.
 
@@ -69,8 +69,7 @@ def constraint(params: Any) -> tuple[str, str] | None:
     if params.min_tokens:
         raise InvalidRequest(
             f"cannot use min_tokens with {given[0]}: it decides where the answer may "
-            "end. Ask for a longest or "
-            "shortest form there"
+            "end. Ask for a longest or shortest form there"
         )
     value = getattr(params, given[0])
     return given[0], value if isinstance(value, str) else ""

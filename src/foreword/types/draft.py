@@ -106,12 +106,13 @@ class DraftTree:
 
     def pruned(self, nodes: List[int]) -> DraftTree:
         """Return the tree of these nodes, in that order."""
-        position = {-1: -1} | {node: at for at, node in enumerate(nodes)}
-        return DraftTree(
-            [self.tokens[node] for node in nodes],
-            [position[self.parents[node]] for node in nodes],
-            [self.probabilities[node] for node in nodes] if self.probabilities else [],
-        )
+        position = {-1: -1} | {node: index for index, node in enumerate(nodes)}
+        tokens = [self.tokens[node] for node in nodes]
+        parents = [position[self.parents[node]] for node in nodes]
+        probabilities: list[float] = []
+        if self.probabilities:
+            probabilities = [self.probabilities[node] for node in nodes]
+        return DraftTree(tokens, parents, probabilities)
 
 
 class Draft:
@@ -178,11 +179,9 @@ class Draft:
                 f"cannot read this draft: its width {shape[1]} cannot hold {count} "
                 "tokens"
             )
-        probabilities = (
-            [[] for _ in count]
-            if self.probabilities is None
-            else self.probabilities.tolist()
-        )
+        probabilities = [[] for _ in count]
+        if self.probabilities is not None:
+            probabilities = self.probabilities.tolist()
         rows = zip(
             self.tokens.tolist(),
             self.parents.tolist(),
@@ -352,11 +351,10 @@ class Verdict:
         """Return the emitted tokens of each sequence: the accepted draft tokens, then
         the target's token.
         """
-        rows = zip(draft.trees, self.kept, self.added, strict=True)
-        return [
-            [*(tree.tokens[node] for node in nodes), token]
-            for tree, nodes, token in rows
-        ]
+        emitted: list[list[int]] = []
+        for tree, nodes, token in zip(draft.trees, self.kept, self.added, strict=True):
+            emitted.append([*(tree.tokens[node] for node in nodes), token])
+        return emitted
 
 
 def _table(

@@ -82,8 +82,8 @@ class TokenGrammar(Protocol):
 
 @runtime_checkable
 class PromptImages(Protocol):
-    """What a model sees of the images in a prompt; model/vision/rows.py
-    implements it.
+    """The images of a prompt, as a model takes them; model/vision/rows.py implements
+    it.
     """
 
     @property
@@ -132,7 +132,7 @@ class Sequence:
     images: PromptImages | None = None
     """Set if there are images in the prompt."""
     features: Features | None = None
-    """What an encoder that reads sound reads instead."""
+    """Audio features, for an encoder that reads audio."""
     forced_end: int | None = None
     """The token that takes the last place of an answer of max_tokens."""
     cached: int = 0
@@ -149,7 +149,7 @@ class Sequence:
     undrafted: str | None = None
     """Why drafting was turned off for this sequence; None while it is on."""
     speculator: object = None
-    """What drafts for it: in memory as long as the sequence is."""
+    """Its speculator, kept in memory as long as the sequence."""
     unread: deque[Delta] = field(default_factory=deque)
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)
@@ -171,8 +171,8 @@ class Sequence:
 
     @property
     def encoder_input(self) -> Source | Features:
-        """What the encoder of an encoder-decoder reads; empty for a
-        decoder-only model.
+        """The input of the encoder of an encoder-decoder; empty for a decoder-only
+        model.
         """
         return self.source if self.features is None else self.features
 

@@ -113,7 +113,7 @@ class Round:
     tokens.
     """
     prompt_rows: int
-    """Those of prompts among them."""
+    """Rows of prompts among them."""
     sequences: int
     """Sequences in the forward."""
     prefill_tokens: int = 0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Encoded:
-    """What encoders read, and the output of each encoder that has read it.
+    """An input of encoders, and the output of each encoder that has read it.
 
     So an encoder runs once, although a draft model shares it, or several answers are
     written to one source.
@@ -24,7 +24,9 @@ class Encoded:
 
     @torch.inference_mode()
     def encoded(self, encoder: nn.Module) -> Any:
-        """Return what an encoder of transformers gives for this, alone and unpadded."""
+        """Return the output of an encoder of transformers for this input, alone and
+        unpadded.
+        """
         if encoder not in self.outputs:
             self.outputs[encoder] = encoder(
                 **self.inputs(next(encoder.parameters())), return_dict=True

@@ -32,9 +32,7 @@ class Features(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class SpeechPrompt:
-    """What a model of speech reads before it writes: a window of sound, and the first
-    tokens of its decoder.
-    """
+    """Prompt of a speech model: a window of sound, and its decoder's first tokens."""
 
     features: Features
     tokens: tuple[int, ...]

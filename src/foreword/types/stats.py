@@ -101,12 +101,10 @@ class Stats:
         """Entry i: drafting rounds in which exactly i draft tokens were accepted; empty
         without any.
         """
+        if not self.drafting_rounds:
+            return []
         at_least = [self.drafting_rounds, *self.accepted_at, 0]
-        return (
-            [more - fewer for more, fewer in pairwise(at_least)]
-            if self.drafting_rounds
-            else []
-        )
+        return [more - fewer for more, fewer in pairwise(at_least)]
 
     @property
     def tokens_per_pass(self) -> float:
@@ -123,7 +121,7 @@ class Stats:
 class Load:
     """State of an engine, for metrics.
 
-    Counts are since its start, and those of prefixes since the target's.
+    Counts begin with the engine; counts of prefixes begin with the target.
     """
 
     running: int
@@ -143,4 +141,4 @@ class Load:
     kv_held: int
     """Tokens. The same, and those kept for texts that begin alike."""
     kv_capacity: int | None
-    """Tokens. Most that may be held; None where there is no limit."""
+    """Tokens. Most that may be held; None = no limit."""

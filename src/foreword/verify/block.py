@@ -16,7 +16,9 @@ from foreword.verify.rejection import chain_distributions, chain_verdict, ratios
 
 
 def block(
-    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+    weights: Float[Tensor, "batch column vocab"],
+    draft: Draft,
+    noise: Noise,
 ) -> Verdict:
     """Verify a chain as one block (Sun et al., ICLR 2025, arXiv 2403.10444, Alg. 2).
 

@@ -21,7 +21,9 @@ HALVINGS = 30
 
 
 def kseq(
-    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+    weights: Float[Tensor, "batch column vocab"],
+    draft: Draft,
+    noise: Noise,
 ) -> Verdict:
     """Verify a tree whose siblings may be equal (Sun et al., SpecTr, NeurIPS 2023,
     arXiv 2310.15141).
@@ -36,37 +38,49 @@ def kseq(
     """
     if draft.probs is None:
         return without_replacement(weights, draft, noise)
-    p, used = target_distributions(weights), in_use(draft)
+    p = target_distributions(weights)
+    used = in_use(draft)
     row = torch.arange(len(p), device=p.device)
-    end, left = torch.zeros_like(draft.count), p[:, 0]
-    here = F.pad(torch.zeros_like(used), (1, 0), value=True)  # columns reached so far
+    end = torch.zeros_like(draft.count)
+    left = p[:, 0]
+    # columns where the walk is: several if siblings have the same token
+    here = F.pad(torch.zeros_like(used), (1, 0), value=True)
     while True:
         siblings = used & here.gather(1, draft.parents.where(used, 0) + 1)
         active = siblings.any(dim=1)
         if not active.any():
             return stop_at(end, left, draft, noise)
-        distribution, tokens = p[row, end], draft.tokens.where(siblings, 0)
+        distribution = p[row, end]
+        tokens = draft.tokens.where(siblings, 0)
+        # all siblings share one distribution: take it from the first
         q = draft.probs[row, siblings.byte().argmax(dim=1)].to(p.dtype)
         probability, rest = selection(distribution, q, siblings.sum(dim=1))
         passes = siblings & (noise.accept[:, :-1] < probability.gather(1, tokens))
-        accepted, first = passes.any(dim=1), passes.byte().argmax(dim=1)
+        accepted = passes.any(dim=1)
+        first = passes.byte().argmax(dim=1)
         end = torch.where(accepted, first + 1, end)
-        left = p[row, end].where(accepted[:, None], rest.where(active[:, None], left))
-        twins = (
-            siblings & accepted[:, None] & (tokens == tokens.gather(1, first[:, None]))
-        )
+        rejected = rest.where(active[:, None], left)
+        left = p[row, end].where(accepted[:, None], rejected)
+        alike = tokens == tokens.gather(1, first[:, None])
+        twins = siblings & accepted[:, None] & alike
         here = F.pad(twins, (1, 0))
 
 
-def selection(p: Probs, q: Probs, count: Int[Tensor, "batch"]) -> tuple[Probs, Probs]:
+def selection(
+    p: Probs,
+    q: Probs,
+    count: Int[Tensor, "batch"],
+) -> tuple[Probs, Probs]:
     """Return each token's acceptance probability once drawn, and the bonus distribution
     if none of `count` passes.
     """
     rho = smallest_rho(p, q, count)[:, None]
-    kept, tiny = torch.minimum(q, p / rho), torch.finfo(p.dtype).tiny
+    kept = torch.minimum(q, p / rho)
+    tiny = torch.finfo(p.dtype).tiny
     beta = kept.sum(dim=-1, keepdim=True)
     taken = kept * (any_of(beta, count[:, None]) / beta.clamp(min=tiny))
-    return p / (rho * q.clamp(min=tiny)), normalised((p - taken).clamp(min=0), p)
+    probability = p / (rho * q.clamp(min=tiny))
+    return probability, normalised((p - taken).clamp(min=0), p)
 
 
 def smallest_rho(
@@ -78,12 +92,14 @@ def smallest_rho(
     The left side falls and the right side grows with rho. The rule is exact above the
     root and biased below it.
     """
-    low, high = torch.ones_like(p[:, 0]), count.clamp(min=1).to(p.dtype)
+    low = torch.ones_like(p[:, 0])
+    high = count.clamp(min=1).to(p.dtype)
     for _ in range(HALVINGS):
         rho = (low + high) / 2
         beta = torch.minimum(q, p / rho[:, None]).sum(dim=-1)
         enough = any_of(beta, count) <= rho * beta
-        low, high = torch.where(enough, low, rho), torch.where(enough, rho, high)
+        low = torch.where(enough, low, rho)
+        high = torch.where(enough, rho, high)
     return high
 
 

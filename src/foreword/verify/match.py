@@ -20,7 +20,9 @@ FEW = 256
 
 
 def match(
-    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
+    weights: Float[Tensor, "batch column vocab"],
+    draft: Draft,
+    noise: Noise,
 ) -> Verdict:
     """Follow the target's draws through the draft; the first draw without a matching
     node is the bonus.
@@ -49,7 +51,8 @@ def follow(drawn: List[int], tree: DraftTree) -> tuple[list[int], int]:
     nodes: dict[tuple[int, int], int] = {}
     for node, draft_token in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         nodes.setdefault(draft_token, node)
-    path, here = [], -1
+    path: list[int] = []
+    here = -1
     while (here := nodes.get((here, drawn[here + 1]), -1)) >= 0:
         path.append(here)
     return path, drawn[path[-1] + 1 if path else 0]
@@ -59,7 +62,9 @@ def _one_by_one(drawn: List[List[int]], draft: Draft) -> Verdict:
     """Follow each sequence's draws, in lists."""
     results = [follow(own, tree) for own, tree in zip(drawn, draft.trees, strict=True)]
     return Verdict(
-        [path for path, _ in results], [added for _, added in results], draft.nodes
+        [path for path, _ in results],
+        [added for _, added in results],
+        draft.nodes,
     )
 
 
@@ -71,7 +76,9 @@ def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     accepted = kept.sum(dim=1)
     bonus = drawn.gather(1, accepted[:, None])[:, 0]
     return Verdict.padded(
-        path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus
+        path=node.where(kept.bool(), -1),
+        accepted=accepted,
+        bonus=bonus,
     )
 
 
@@ -83,9 +90,8 @@ def _follow_tree(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     here = torch.full_like(draft.count, -1)
     token = drawn[:, 0]
     for depth in range(draft.nodes):
-        child = (
-            used & (draft.parents == here[:, None]) & (draft.tokens == token[:, None])
-        )
+        below = draft.parents == here[:, None]
+        child = used & below & (draft.tokens == token[:, None])
         has_child, first = child.byte().max(dim=1)
         if not has_child.any():
             break

@@ -26,7 +26,7 @@ _UNCHANGED = SamplingParams(temperature=1)
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """What each sequence of a round samples from, at every column."""
+    """Distributions that each sequence of a round samples from, one per column."""
 
     weights: Logits
     """Log-weights, or raw logits where `unscaled`.
@@ -48,7 +48,8 @@ class Verifier:
     """
 
     def __init__(self, rule: Rule, draws: NoiseStreams) -> None:
-        self._rule, self._draws = rule, draws
+        self._rule = rule
+        self._draws = draws
 
     def verify(
         self, batch: Batch, draft: Draft, distributions: Distributions
@@ -56,27 +57,30 @@ class Verifier:
         """Return the accepted nodes and the target's next token of each sequence."""
         if not batch.sequences:
             return Verdict([], [], 0)
-        invalid, rows = distributions.invalid, distributions.weights
+        invalid = distributions.invalid
+        rows = distributions.weights
         if self._rule.follow is not None:
             verdict = self._follow_draws(self._rule.follow, batch, draft, rows)
         else:
             if not self._rule.shares_noise:
-                several = zip(batch.sequences, rows, strict=True)
-                rows = [
-                    one_hot(row) if sequence.params.greedy else row
-                    for sequence, row in several
-                ]
-            noise = self._draws.verifying(
-                batch.sequences, draft, [tree.depths for tree in draft.trees]
-            )
-            verdict = self._rule.verify(_padded(rows, draft.nodes + 1), draft, noise)
+                greedy = [sequence.params.greedy for sequence in batch.sequences]
+                pairs = zip(rows, greedy, strict=True)
+                rows = [one_hot(row) if chosen else row for row, chosen in pairs]
+            depths = [tree.depths for tree in draft.trees]
+            noise = self._draws.verifying(batch.sequences, draft, depths)
+            columns = _padded(rows, draft.nodes + 1)
+            verdict = self._rule.verify(columns, draft, noise)
         return _truncate(verdict, draft, invalid) if any(invalid) else verdict
 
     def _follow_draws(
-        self, follow: Follow, batch: Batch, draft: Draft, distributions: Logits
+        self,
+        follow: Follow,
+        batch: Batch,
+        draft: Draft,
+        distributions: Logits,
     ) -> Verdict:
-        """Return the rule's verdict faster: draw the target's tokens only as far as
-        draft tokens match them.
+        """Return the rule's verdict faster: stop drawing target tokens at the first one
+        that no draft token matches.
         """
         kept, added = [], []
         for sequence, tree, distribution in zip(
@@ -85,15 +89,20 @@ class Verifier:
             params = sequence.params if sequence.params.plain else _UNCHANGED
             depths = tree.depths
             noise = self._draws.predicting(sequence, max(depths) + 1)
-            path, token = walk(distribution, params, noise, tree) or follow(
-                choose(distribution, params, noise, depths), tree
-            )
+            walked = walk(distribution, params, noise, tree)
+            if walked is None:
+                drawn = choose(distribution, params, noise, depths)
+                walked = follow(drawn, tree)
+            path, token = walked
             kept.append(path)
             added.append(token)
         return Verdict(kept, added, draft.nodes)
 
     def distributions(
-        self, batch: Batch, draft: Draft, logits: Logits
+        self,
+        batch: Batch,
+        draft: Draft,
+        logits: Logits,
     ) -> Distributions:
         """Return each sequence's distribution at every column."""
         rows = []
@@ -117,7 +126,11 @@ class Verifier:
         return Distributions(rows, unscaled, invalid)
 
 
-def _truncate(verdict: Verdict, draft: Draft, invalid: list[Columns]) -> Verdict:
+def _truncate(
+    verdict: Verdict,
+    draft: Draft,
+    invalid: list[Columns],
+) -> Verdict:
     """End each path at its first invalid column; the next round verifies there, as
     plain decoding does.
     """

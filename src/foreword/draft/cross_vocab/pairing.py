@@ -27,7 +27,7 @@ still better at 0.75.
 PROBE = 256
 """Tokens of the first text on which the share is measured."""
 _PROBE_ID = -1
-"""Sequence id of the probe, which is no request."""
+"""Reserved sequence id of the probe."""
 
 
 @runtime_checkable
@@ -54,9 +54,8 @@ class VocabularyPair:
         mapped = self.translation.to_draft >= 0
         return (
             "the draft model has another tokenizer, so its draft tokens are "
-            f"translated: it has {int(mapped.sum())} of "
-            f"the target's {len(mapped)} tokens, and fewer are accepted than from one "
-            "with the target's tokenizer"
+            f"translated: it has {int(mapped.sum())} of the target's {len(mapped)} "
+            "tokens, and fewer are accepted than from one with the target's tokenizer"
         )
 
 

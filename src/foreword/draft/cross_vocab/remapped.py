@@ -36,7 +36,12 @@ def translated(model: Model, translation: TokenMap) -> Model:
     view = copy.copy(model)
     fast = isinstance(model.backend, GrowsTrees)
     kind = RemappedTreeBackend if fast else RemappedBackend
-    view.backend = kind(model.backend, translation, model.context, model.device)
+    view.backend = kind(
+        model.backend,
+        translation,
+        model.context,
+        model.device,
+    )
     view.vocab, view.context = len(translation.spellings), ENDLESS
     return view
 
@@ -97,17 +102,11 @@ class RemappedBackend:
     ) -> int:
         text = self._texts[id] = _Text(min(self._context, capacity + MARGIN))
         spelt = [self._spellings[token] for token in tokens]
-        held = self._backend.open(
-            id, text.room, list(chain.from_iterable(spelt)), tenant, layers
-        )
-        self._append(
-            text,
-            [
-                ids
-                for ids, end in zip(spelt, accumulate(map(len, spelt)), strict=True)
-                if end <= held
-            ],
-        )
+        draft_ids = list(chain.from_iterable(spelt))
+        held = self._backend.open(id, text.room, draft_ids, tenant, layers)
+        ends = accumulate(map(len, spelt))
+        known = [ids for ids, end in zip(spelt, ends, strict=True) if end <= held]
+        self._append(text, known)
         return len(text.ends) - 1
 
     def close(self, id: int) -> None:
@@ -116,33 +115,33 @@ class RemappedBackend:
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
         logits = self._backend.read([self._in_draft_ids(read) for read in reads])
-        kept = (
-            token
-            for read in reads
-            for token in read.tokens[len(read.tokens) - read.keep :]
-        )
-        rows = [
-            end - 1 for end in accumulate(len(self._spellings[token]) for token in kept)
-        ]
+        lengths: list[int] = []
+        for read in reads:
+            kept = read.tokens[len(read.tokens) - read.keep :]
+            lengths += [len(self._spellings[token]) for token in kept]
+        # a token's logits follow the last of its draft ids
+        rows = [end - 1 for end in accumulate(lengths)]
         if len(rows) < logits.shape[0]:
             logits = logits[rows]
         remapped = logits.new_full((len(rows), len(self._spellings)), -math.inf)
         remapped[:, self._targets] = logits[:, self._drafts]
         return remapped
 
-    def move(self, id: int, source: list[int], start: int) -> None:
+    def move(
+        self,
+        id: int,
+        source: list[int],
+        start: int,
+    ) -> None:
         text = self._texts[id]
         length = len(text.ends) - 1
         if start < length:
             return  # draft tokens of a chain are in place already
-        stops = list(
-            accumulate(
-                (len(node) for node in text.nodes), initial=len(text.ids) - text.begin
-            )
-        )
-        kept = [place - length for place in source]
+        end = len(text.ids) - text.begin
+        stops = list(accumulate(map(len, text.nodes), initial=end))
+        kept = [position - length for position in source]
         rows = [row for node in kept for row in range(stops[node], stops[node + 1])]
-        self._backend.move(id, rows, len(text.ids) - text.begin)
+        self._backend.move(id, rows, end)
         self._append(text, [text.nodes[node] for node in kept])
         text.nodes = []
 
@@ -191,8 +190,7 @@ class RemappedBackend:
         if read.held:
             raise ModelError(
                 f"cannot read the draft tree of sequence {read.id}: it outgrew its "
-                f"room of {text.room} draft ids. "
-                "Lower the budget"
+                f"room of {text.room} draft ids. Lower the budget"
             )
         text.begin = size - (self._context - spare) // 2 if whole > self._context else 0
         text.room = min(self._context, 2 * (whole - text.begin))
@@ -210,17 +208,21 @@ class RemappedTreeBackend(RemappedBackend):
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         """Read the end of a text, then grow a tree of shared tokens after it."""
         ends = tuple(self._spellings[token][-1] for token in ask.ends)
-        ask = replace(ask, noise=self._draft_noise(ask.noise, ask.deep), ends=ends)
+        ask = replace(
+            ask,
+            noise=self._draft_noise(ask.noise, ask.deep),
+            ends=ends,
+        )
         grown = cast("GrowsTrees", self._backend).grow(self._end(read), ask)
         self._texts[read.id].nodes = [(token,) for token in grown.read]
+        children = [
+            self._shared_children(tokens, values) for tokens, values in grown.children
+        ]
         return replace(
             grown,
             tokens=[self._to_target[token] for token in grown.tokens],
             read=[self._to_target[token] for token in grown.read],
-            children=[
-                self._shared_children(tokens, values)
-                for tokens, values in grown.children
-            ],
+            children=children,
         )
 
     def _end(self, read: Read) -> Read:
@@ -230,7 +232,9 @@ class RemappedTreeBackend(RemappedBackend):
         return replace(self._in_draft_ids(read), keep=1)
 
     def _draft_noise(
-        self, noise: Float[Tensor, "count target_vocab"] | None, count: int
+        self,
+        noise: Float[Tensor, "count target_vocab"] | None,
+        count: int,
     ) -> Float[Tensor, "count vocab"]:
         mask = self._mask.expand(count, -1)
         return mask if noise is None else noise.index_select(1, self._source).add_(mask)

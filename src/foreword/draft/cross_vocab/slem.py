@@ -95,12 +95,11 @@ class StringMatchDrafter(Drafter):
             for (row, path), scores in zip(running.items(), logits, strict=True):
                 self._write(batch, row, path, scores)
             running = {row: path for row, path in running.items() if path.read.tokens}
-        return chosen(
-            [
-                self._propose(sequence, paths[row]) if row in paths else []
-                for row, sequence in enumerate(batch.sequences)
-            ]
-        )
+        tokens = [
+            self._propose(sequence, paths[row]) if row in paths else []
+            for row, sequence in enumerate(batch.sequences)
+        ]
+        return chosen(tokens)
 
     def release(self, sequence: Sequence) -> None:
         self.model.close(sequence.id)
@@ -176,7 +175,11 @@ class StringMatchDrafter(Drafter):
         self._copies[read.id].read += tokens
 
     def _choose(
-        self, batch: Batch, row: int, path: _Path, logits: Float[Tensor, "vocab"]
+        self,
+        batch: Batch,
+        row: int,
+        path: _Path,
+        logits: Float[Tensor, "vocab"],
     ) -> int | None:
         """Return the next draft id: choose the target token it begins with, then the
         likeliest id that does.

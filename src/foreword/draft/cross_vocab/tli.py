@@ -28,6 +28,9 @@ class IntersectionDrafter(LanguageModelDrafter):
 
     @classmethod
     def load(
-        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+        cls,
+        source: Source,
+        target: Model,
+        tokenizer: Tokenizer | None,
     ) -> IntersectionDrafter:
         return cls(load_pair(source, target, tokenizer))

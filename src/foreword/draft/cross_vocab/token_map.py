@@ -30,7 +30,11 @@ class TokenMap:
     """
 
     @classmethod
-    def between(cls, target: Vocabulary, draft: Vocabulary) -> TokenMap:
+    def between(
+        cls,
+        target: Vocabulary,
+        draft: Vocabulary,
+    ) -> TokenMap:
         """Compare two vocabularies.
 
         Raises VocabularyMismatch if they share no token.
@@ -51,11 +55,13 @@ class TokenMap:
                 "Use a method that needs no model"
             )
         filler = draft.roles.get("unk", draft.roles.get("eos", max(to_draft)))
-        spellings = tuple(
-            (image,) if image >= 0 else _spelt(piece, draft) or (filler,)
-            for piece, image in zip(target.pieces, to_draft, strict=True)
-        )
-        return cls(torch.tensor(to_draft), torch.tensor(to_target), spellings)
+        spellings: list[tuple[int, ...]] = []
+        for piece, image in zip(target.pieces, to_draft, strict=True):
+            if image >= 0:
+                spellings.append((image,))
+            else:
+                spellings.append(_spelt(piece, draft) or (filler,))
+        return cls(torch.tensor(to_draft), torch.tensor(to_target), tuple(spellings))
 
     @property
     def shared(self) -> tuple[Int[Tensor, "shared"], Int[Tensor, "shared"]]:

@@ -17,22 +17,25 @@ Piece = bytes | str
 ROLES = ("pad", "unk", "bos", "eos")
 """Roles of special tokens. If one token has several, the last one counts."""
 _VISIBLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-_ALPHABET = {chr(byte): byte for byte in _VISIBLE} | {
-    chr(256 + place): byte
-    for place, byte in enumerate(sorted(set(range(256)) - set(_VISIBLE)))
-}
+_HIDDEN = sorted(set(range(256)) - set(_VISIBLE))
+_ALPHABET = {chr(byte): byte for byte in _VISIBLE}
+_ALPHABET |= {chr(256 + index): byte for index, byte in enumerate(_HIDDEN)}
 """Characters for bytes in byte-level vocabularies (Radford et al.
 
 2019); visible ones stand for themselves.
 """
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
-"""SentencePiece's spelling of a byte that is no character."""
+"""SentencePiece's spelling of a byte that is not a character by itself."""
 
 
 class Vocabulary:
     """Pieces of one tokenizer by token id, ids by piece, and the encoding of text."""
 
-    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        size: int,
+    ) -> None:
         """Take the model's `size`; ids without a token (padding of the embedding) have
         no piece.
         """
@@ -54,9 +57,8 @@ class Vocabulary:
 
     def text(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of these tokens; special tokens have none."""
-        return b"".join(
-            piece for token in ids if isinstance(piece := self.pieces[token], bytes)
-        )
+        pieces = (self.pieces[token] for token in ids)
+        return b"".join(piece for piece in pieces if isinstance(piece, bytes))
 
     def special(self, token: int) -> bool:
         """Return whether the token has no text."""
@@ -71,15 +73,18 @@ class Vocabulary:
         while text:
             sizes = range(min(self._longest, len(text)), 0, -1)
             size = next((size for size in sizes if text[:size] in self.ids), 0)
-            spelt += (
-                [self.ids[text[:size]]]
-                if size
-                else [self.roles[role] for role in ("unk",) if role in self.roles]
-            )
+            if size:
+                spelt.append(self.ids[text[:size]])
+            elif "unk" in self.roles:
+                spelt.append(self.roles["unk"])
             text = text[size or 1 :]
         return spelt
 
-    def follow(self, before: bytes, text: bytes) -> list[int]:
+    def follow(
+        self,
+        before: bytes,
+        text: bytes,
+    ) -> list[int]:
         """Return the tokenizer's own tokens of `text` after `before`.
 
         They are counted from the end, so tokens that a tokenizer puts before a text do
@@ -121,11 +126,9 @@ def _writes_bytes(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> bool:
 
 
 def _byte_level(token: str) -> bytes:
-    return (
-        bytes(_ALPHABET[letter] for letter in token)
-        if set(token) <= _ALPHABET.keys()
-        else token.encode()
-    )
+    if set(token) <= _ALPHABET.keys():
+        return bytes(_ALPHABET[letter] for letter in token)
+    return token.encode()
 
 
 def _sentencepiece(token: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 
 import torch
@@ -67,7 +68,7 @@ class DecayedMean:
 
 
 class EnsembleDrafter(Drafter):
-    """Base of drafters with several members, each of which learns from every round.
+    """Base of drafters with several members. Every member learns from every round.
 
     A member that states no probabilities gets its measured acceptance rates, by depth.
     Subclasses decide which members draft and how their trees are combined.
@@ -84,11 +85,8 @@ class EnsembleDrafter(Drafter):
                 "two. Name more"
             )
         self.members = tuple(drafters)
-        self.hidden_layers = tuple(
-            sorted(
-                {layer for drafter in self.members for layer in drafter.hidden_layers}
-            )
-        )
+        layers = chain.from_iterable(drafter.hidden_layers for drafter in self.members)
+        self.hidden_layers = tuple(sorted(set(layers)))
         self._acceptance = AcceptanceEstimate()
         self._unweighed = [False] * len(self.members)
         """Members that state no probabilities."""

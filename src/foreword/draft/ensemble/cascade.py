@@ -31,22 +31,27 @@ class CascadeDrafter(EnsembleDrafter):
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_nonempty(batch, nodes)
+        sequences = batch.sequences
         best = self._propose_member(0, batch, nodes)
         best_gains = [
-            self._expected_gain(0, s, tree, batch)
-            for s, tree in zip(batch.sequences, best, strict=True)
+            self._expected_gain(0, sequence, tree, batch)
+            for sequence, tree in zip(sequences, best, strict=True)
         ]
         for member in range(1, len(self.members)):
-            estimates = [
-                self._gain_estimates[member][s.params.greedy] for s in batch.sequences
+            by_kind = self._gain_estimates[member]
+            estimates = [by_kind[sequence.params.greedy] for sequence in sequences]
+            gains = [
+                max(estimate.tokens() - gain, 0.0)
+                for estimate, gain in zip(estimates, best_gains, strict=True)
             ]
-            rows = zip(estimates, best_gains, strict=True)
-            gains = [max(estimate.tokens() - gain, 0.0) for estimate, gain in rows]
             budgets = self._budgets(member, batch, nodes, gains)
-            for row, tree in enumerate(self._propose_member(member, batch, budgets)):
-                gain = self._expected_gain(member, batch.sequences[row], tree, batch)
+            trees = self._propose_member(member, batch, budgets)
+            for row, tree in enumerate(trees):
+                sequence = sequences[row]
+                gain = self._expected_gain(member, sequence, tree, batch)
                 if budgets[row]:
                     estimates[row].learn(gain)
                 if gain > best_gains[row]:
-                    best[row], best_gains[row] = tree, gain
+                    best[row] = tree
+                    best_gains[row] = gain
         return Draft(best if batch.trees else [tree.as_chain() for tree in best])

@@ -61,66 +61,76 @@ class FusedDrafter(EnsembleDrafter):
         if batch.draws.wants_probs:
             return self._first_nonempty(batch, nodes)
         kinds = [sequence.params.greedy for sequence in batch.sequences]
-        budgets = [
-            self._budgets(
-                0, batch, nodes, [self._first[kind].tokens() for kind in kinds]
-            )
-        ]
+        gains = [self._first[kind].tokens() for kind in kinds]
+        budgets = [self._budgets(0, batch, nodes, gains)]
         drafts = [self._propose_member(0, batch, budgets[0])]
         for member in range(1, len(self.members)):
-            rows = zip(batch.sequences, *drafts, strict=True)
-            before = [
-                max(
-                    self._expected_gain(at, s, tree, batch)
-                    for at, tree in enumerate(trees)
-                )
-                for s, *trees in rows
-            ]
-            drafted = [
-                any(budget[row] for budget in budgets) for row in range(len(batch))
-            ]
-            estimates = [
-                self._gains[member][kind][: _level(gain) + 1]
-                if others
-                else [self._others[kind]]
-                for kind, gain, others in zip(kinds, before, drafted, strict=True)
-            ]
-            budgets.append(
-                self._budgets(
-                    member, batch, nodes, list(map(_gain_estimate, estimates))
-                )
-            )
+            before = self._gains_so_far(batch, drafts)
+            estimates = self._estimates(member, kinds, before, budgets)
+            gains = list(map(_gain_estimate, estimates))
+            budgets.append(self._budgets(member, batch, nodes, gains))
             drafts.append(self._propose_member(member, batch, budgets[-1]))
             rows = zip(
                 batch.sequences, drafts[-1], estimates, before, budgets[-1], strict=True
             )
             for sequence, tree, levels, gain, budget in rows:
                 if budget:
-                    levels[-1].learn(
-                        max(
-                            self._expected_gain(member, sequence, tree, batch) - gain,
-                            0.0,
-                        )
-                    )
+                    alone = self._expected_gain(member, sequence, tree, batch)
+                    levels[-1].learn(max(alone - gain, 0.0))
         rows = zip(*drafts, strict=True)
         trees = [
             self._joined(row).cut(most, self._floor(batch))
             for row, most in zip(rows, nodes, strict=True)
         ]
-        for row, (sequence, tree) in enumerate(
-            zip(batch.sequences, trees, strict=True)
-        ):
+        for row, sequence in enumerate(batch.sequences):
             if budgets[0][row]:
                 others = {
                     member: drafts[member][row]
                     for member, budget in enumerate(budgets)
                     if member and budget[row]
                 }
-                self._weigh_first(batch, sequence, others, tree)
+                self._weigh_first(batch, sequence, others, trees[row])
         return Draft(trees if batch.trees else [tree.as_chain() for tree in trees])
 
+    def _gains_so_far(
+        self,
+        batch: Batch,
+        drafts: List[List[DraftTree]],
+    ) -> list[float]:
+        """Return, by sequence, the largest expected gain of the members that drafted
+        already.
+        """
+        return [
+            max(
+                self._expected_gain(member, sequence, trees[row], batch)
+                for member, trees in enumerate(drafts)
+            )
+            for row, sequence in enumerate(batch.sequences)
+        ]
+
+    def _estimates(
+        self,
+        member: int,
+        kinds: List[bool],
+        before: List[float],
+        budgets: List[List[int]],
+    ) -> list[List[DecayedMean]]:
+        """Return, by sequence, the estimates of a member's further gain, the most
+        specific one last.
+        """
+        estimates: list[List[DecayedMean]] = []
+        for row, (kind, gain) in enumerate(zip(kinds, before, strict=True)):
+            if any(budget[row] for budget in budgets):
+                estimates.append(self._gains[member][kind][: _level(gain) + 1])
+            else:
+                estimates.append([self._others[kind]])
+        return estimates
+
     def update(
-        self, sequence: Sequence, trees: Mapping[int, DraftTree], emitted: List[int]
+        self,
+        sequence: Sequence,
+        trees: Mapping[int, DraftTree],
+        emitted: List[int],
     ) -> None:
         """Add log(member's probability / mixture's probability) to the log weights, for
         each emitted token.
@@ -150,9 +160,8 @@ class FusedDrafter(EnsembleDrafter):
                 )
                 for member in active
             }
-            mean = sum(weights[member] * shares[member] for member in active) / sum(
-                weights[member] for member in active
-            )
+            mean = sum(weights[member] * shares[member] for member in active)
+            mean /= sum(weights[member] for member in active)
             for member, share in shares.items():
                 gained[member] += math.log(share / mean)
             nodes_of = {
@@ -184,30 +193,23 @@ class FusedDrafter(EnsembleDrafter):
             without = gains[surest]
             self._others[kind].learn(without)
         else:
-            without = max(
-                self._others[kind].tokens() - batch.pace * sum(self._took[1:]), 0.0
-            )
-        self._first[kind].learn(
-            max(self._expected_gain(surest, sequence, joined, batch) - without, 0.0)
-        )
+            saved = batch.pace * sum(self._took[1:])
+            without = max(self._others[kind].tokens() - saved, 0.0)
+        together = self._expected_gain(surest, sequence, joined, batch)
+        self._first[kind].learn(max(together - without, 0.0))
 
     @property
     def _weights(self) -> list[float]:
         """Mixture weight of each member, 1 for the best."""
         best = max(self._log_weights)
-        return [
-            math.exp(max(log_weight - best, LEAST)) for log_weight in self._log_weights
-        ]
+        relative = [log_weight - best for log_weight in self._log_weights]
+        return [math.exp(max(log_weight, LEAST)) for log_weight in relative]
 
     def _joined(self, trees: List[DraftTree]) -> DraftTree:
         active = [tree for tree in trees if tree.tokens]
-        return (
-            self._merged(trees)
-            if len(active) > 1
-            else active[0]
-            if active
-            else DraftTree()
-        )
+        if len(active) > 1:
+            return self._merged(trees)
+        return active[0] if active else DraftTree()
 
     def _merged(self, trees: List[DraftTree]) -> DraftTree:
         weights, merged = self._weights, DraftTree()
@@ -254,10 +256,13 @@ def _level(gain: float) -> int:
     return min(math.frexp(1.0 + gain)[1], LEVELS) - 1
 
 
-def _share(tree: DraftTree, parent: int, child: int | None) -> float:
+def _share(
+    tree: DraftTree,
+    parent: int,
+    child: int | None,
+) -> float:
     """Return the probability that a tree gives to a child of one of its nodes."""
+    if child is None:
+        return UNNAMED
     reached = tree.probabilities[parent] if parent >= 0 else 1.0
-    return max(
-        tree.probabilities[child] / max(reached, 1e-9) if child is not None else 0.0,
-        UNNAMED,
-    )
+    return max(tree.probabilities[child] / max(reached, 1e-9), UNNAMED)

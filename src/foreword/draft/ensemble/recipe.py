@@ -83,9 +83,9 @@ class MethodSpec:
         """Load every member. One source goes to the member that needs it; several are
         given by name.
 
-        `loader` loads members as well; they are loaded for this ensemble alone without
-        one. Raises InvalidRequest if a name is no member's, or no member takes the
-        source; and what the members raise.
+        `loader` loads the members; without one, they are loaded for this ensemble
+        alone. Raises InvalidRequest if a name belongs to no member, or no member takes
+        the source; also raises what the members raise.
         """
         sources, loader = self._shared(source), loader or Loader("", self, Shared())
         loaders = [

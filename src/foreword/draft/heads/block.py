@@ -73,7 +73,7 @@ class BlockPredictor(ABC):
         swap_in(head)
 
     def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
-        """Return what grows whole trees in C; None where C does not implement how
+        """Return a grower of whole trees in C; None where C does not implement how
         tokens depend on each other.
         """
         del head
@@ -110,11 +110,9 @@ class BlockPredictor(ABC):
         rows: list[Tensor] = []
         tokens: list[int] = []
         for read in reads:
-            depths = (
-                [0]
-                if read.parents is None
-                else [depth + 1 for depth in read.depths[-read.keep :]]
-            )
+            depths = [0]
+            if read.parents is not None:
+                depths = [depth + 1 for depth in read.depths[-read.keep :]]
             rows.append(self.block(read.id)[depths])
             tokens += read.tokens[-read.keep :]
         return self.after(torch.cat(rows), tokens)
@@ -213,8 +211,7 @@ def fitting(source: str, target: HFConfig, *, hidden: int, vocab: int) -> None:
     if hidden != config.hidden_size or vocab != config.vocab_size:
         raise ModelError(
             f"cannot use {source}: it is for a target with hidden size {hidden} and "
-            f"{vocab} tokens; "
-            f"{target.name_or_path or 'the target'} has {config.hidden_size} and "
-            f"{config.vocab_size}. "
-            "Choose a head trained for this target"
+            f"{vocab} tokens; {target.name_or_path or 'the target'} has "
+            f"{config.hidden_size} and {config.vocab_size}. Choose a head trained for "
+            "this target"
         )

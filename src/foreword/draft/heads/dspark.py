@@ -119,15 +119,13 @@ class DSparkHead(MaskedHead):
         if not {*ARCHITECTURES, METHOD} & set(kinds):
             raise ModelError(
                 f"cannot load {checkpoint.source} as a {ARCHITECTURES[0]}: its config "
-                f"names {kinds}. "
-                "Choose another head"
+                f"names {kinds}. Choose another head"
             )
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
             raise ModelError(
                 f"cannot load {checkpoint.source}: its Markov head is {kind} of rank "
-                f"{rank}. "
-                f"Choose a head with a {VANILLA} Markov head of rank 1 or more"
+                f"{rank}. Choose a head with a {VANILLA} Markov head of rank 1 or more"
             )
         layout = Layout.of(checkpoint, sample_from_anchor=True)
         checkpoint.check_sides(
@@ -209,13 +207,9 @@ class DSparkBlocks(MaskedBlocks):
             return None
         table = head.markov_head
         last = table.markov_w2
-        grower = NativeBlockTrees(
-            self.target.vocab,
-            (
-                table.markov_w1.weight,
-                last.dense if isinstance(last, PackedLinear) else last.weight,
-            ),
-        )
+        weight = last.dense if isinstance(last, PackedLinear) else last.weight
+        tables = (table.markov_w1.weight, weight)
+        grower = NativeBlockTrees(self.target.vocab, tables)
         del table.markov_w2  # the grower holds the only, packed copy
         return grower
 

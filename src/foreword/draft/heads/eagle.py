@@ -145,7 +145,10 @@ class EagleDrafter(ModelDrafter):
         return drafter
 
     def on_hidden_states(
-        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+        self,
+        sequence: Sequence,
+        start: int,
+        hidden: Float[Tensor, "tokens features"],
     ) -> None:
         self._target_states.add(sequence, start, hidden)
 

@@ -54,12 +54,16 @@ TENSORS = (
     "lm_head.weight",
     "d2t",
     "t2d",
-    *(
-        "{layer}." + norm + ".weight"
-        for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-    ),
-    *("{layer}.self_attn." + part + "_proj.weight" for part in "qkvo"),
-    *("{layer}.mlp." + part + "_proj.weight" for part in ("gate", "up", "down")),
+    "{layer}.input_layernorm.weight",
+    "{layer}.hidden_norm.weight",
+    "{layer}.post_attention_layernorm.weight",
+    "{layer}.self_attn.q_proj.weight",
+    "{layer}.self_attn.k_proj.weight",
+    "{layer}.self_attn.v_proj.weight",
+    "{layer}.self_attn.o_proj.weight",
+    "{layer}.mlp.gate_proj.weight",
+    "{layer}.mlp.up_proj.weight",
+    "{layer}.mlp.down_proj.weight",
 )
 """Tensors that every engine requires."""
 
@@ -106,22 +110,21 @@ def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
     if fused != len(states) * about.hidden_size:
         raise ModelError(
             f"cannot use {source} with {name}: it reads {fused} features, and the "
-            f"target has {len(states)} times "
-            f"{about.hidden_size}. Choose a head trained for this target"
+            f"target has {len(states)} times {about.hidden_size}. Choose a head "
+            "trained for this target"
         )
     if llama.vocab_size != about.vocab_size:
         raise ModelError(
             f"cannot use {source} with {name}: it has a vocabulary of "
-            f"{llama.vocab_size} tokens, and the target has "
-            f"{about.vocab_size}. Choose a head trained for this target"
+            f"{llama.vocab_size} tokens, and the target has {about.vocab_size}. Choose "
+            "a head trained for this target"
         )
     embeds = "embed_tokens.weight" in tensors
     if not embeds and llama.hidden_size != about.hidden_size:
         raise ModelError(
             f"cannot use {source} with {name}: it has no embeddings of its own, and "
-            "its hidden size "
-            f"{llama.hidden_size} differs from the target's {about.hidden_size}. "
-            "Choose a head trained for this target"
+            f"its hidden size {llama.hidden_size} differs from the target's "
+            f"{about.hidden_size}. Choose a head trained for this target"
         )
     draft_vocab = _tensor(checkpoint, tensors, "lm_head.weight").shape[0]
     config = EagleConfig(
@@ -259,8 +262,7 @@ def _llama(checkpoint: Checkpoint) -> LlamaConfig:
         )
         raise ModelError(
             f"cannot load {checkpoint.source} as an EAGLE-3 head: its config names "
-            f"{kind!r}, not {ARCHITECTURE!r}. "
-            "Choose an EAGLE-3 head"
+            f"{kind!r}, not {ARCHITECTURE!r}. Choose an EAGLE-3 head"
         )
     inner: Mapping[str, Any] = (
         config.get("transformer_layer_config", {}) if speculators else config
@@ -268,15 +270,14 @@ def _llama(checkpoint: Checkpoint) -> LlamaConfig:
     if inner.get("model_type", "llama") != "llama":
         raise ModelError(
             f"cannot load {checkpoint.source}: its layer type {inner['model_type']!r} "
-            "is not supported. "
-            "Choose a head with a llama layer"
+            "is not supported. Choose a head with a llama layer"
         )
     unsupported = [name for name in UNSUPPORTED if config.get(name)]
     if unsupported or inner.get("num_hidden_layers", 1) != 1:
         raise ModelError(
             f"cannot load {checkpoint.source}: it uses "
-            f"{', '.join(unsupported) or 'several layers'}, which is not "
-            "supported. Choose another head"
+            f"{', '.join(unsupported) or 'several layers'}, which is not supported. "
+            "Choose another head"
         )
     sizes = {
         name: value
@@ -289,8 +290,7 @@ def _llama(checkpoint: Checkpoint) -> LlamaConfig:
     except Exception as error:
         raise ModelError(
             f"cannot load {checkpoint.source}: its config.json describes no layer: "
-            f"{words(error)}. "
-            "Correct config.json, or download both again"
+            f"{words(error)}. Correct config.json, or download both again"
         ) from error
 
 
@@ -306,7 +306,6 @@ def _tensor(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], name: str) ->
     if name not in tensors or tensors[name].dim() != 2:
         raise ModelError(
             f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}, or "
-            "it is no matrix. "
-            "Download it again, or choose another"
+            "it is not a matrix. Download it again, or choose another"
         )
     return tensors[name]

@@ -99,7 +99,7 @@ class EagleHead(nn.Module):
     continues on its own states.
 
     Row t reads the embedding of token t + 1 and the state of token t, and predicts
-    token t + 2. Tensor names are those of other engines (`LlamaForCausalLMEagle3`).
+    token t + 2. Tensor names are as in other engines (`LlamaForCausalLMEagle3`).
     """
 
     d2t: Int[Tensor, "draft_vocab"]

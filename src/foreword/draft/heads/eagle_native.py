@@ -109,7 +109,12 @@ class NativeHead(Kernel):
         return over_target_vocab(logits, self._tokens, self._vocab)
 
     def _prepare(
-        self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN
+        self,
+        reads: List[Read],
+        logits: Tensor,
+        *,
+        rows: int = 0,
+        beyond: int = MARGIN,
     ) -> forward.Forward:
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
         states = [self._before(read) for read in reads]
@@ -140,8 +145,7 @@ class NativeHead(Kernel):
             if max(parents) >= len(held):
                 raise ModelError(
                     "cannot read draft tokens before their parents: got parents "
-                    f"{read.parents}, {read.held} read. "
-                    "Order the tokens parents first"
+                    f"{read.parents}, {read.held} read. Order the tokens parents first"
                 )
             return held, parents
         fused = multiplied(

@@ -48,22 +48,22 @@ VOCABULARY = ("d2t", "t2d")
 target's tokens it has.
 """
 TENSORS = (
-    *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
-    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
-    *(
-        f"{norm}.weight"
-        for norm in (
-            "input_layernorm",
-            "post_attention_layernorm",
-            "self_attn.q_norm",
-            "self_attn.k_norm",
-        )
-    ),
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+    "self_attn.q_norm.weight",
+    "self_attn.k_norm.weight",
 )
 """Tensors of a layer that other engines require."""
 MOST_ROWS = 256
-"""Rows of a block, of which logits over the vocabulary are held; published heads have
-16 at most.
+"""Most rows of a block: logits over the vocabulary are held for each row. Published
+heads have 16 at most.
 """
 Memory = tuple[Float[Tensor, "rows kv dim"], Float[Tensor, "rows kv dim"]]
 """Keys and values."""
@@ -106,11 +106,8 @@ class Layout:
         _check_sizes(checkpoint, about)
         layer_config = sizes(about, source)
         ids = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
-        if missing := [
-            name
-            for name in (ids, "mask_token_id", "block_size")
-            if merged.get(name) is None
-        ]:
+        needed = (ids, "mask_token_id", "block_size")
+        if missing := [name for name in needed if merged.get(name) is None]:
             raise ModelError(
                 f"cannot load {source}: config.json has no {', '.join(missing)}. Add it"
             )
@@ -123,9 +120,8 @@ class Layout:
         ):
             raise ModelError(
                 f"cannot load {source}: in its config.json, mask_token_id is {mask} "
-                f"and block_size {block}. "
-                f"mask_token_id must be one of {layer_config.vocab_size} tokens and "
-                f"block_size 2 to {MOST_ROWS}"
+                f"and block_size {block}. mask_token_id must be one of "
+                f"{layer_config.vocab_size} tokens and block_size 2 to {MOST_ROWS}"
             )
         # Flat configs number the outputs of layers, transformers their inputs.
         states = tuple(layer if speculators else layer + 1 for layer in merged[ids])
@@ -161,7 +157,7 @@ class MaskedHead(nn.Module):
     """Layers whose block rows attend to each other and to keys and values from the
     target's hidden states.
 
-    Tensor names are those of published checkpoints.
+    Tensor names are as in published checkpoints.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -263,12 +259,10 @@ def filled(checkpoint: Checkpoint, layout: Layout, make: Callable[[], Head]) -> 
             f"cannot load {checkpoint.source}: a reduced vocabulary is not supported. "
             "Choose a head without d2t"
         )
-    own = {
-        name: tensor
-        for name, tensor in checkpoint.tensors.items()
-        if name not in (*SHARED, *VOCABULARY)
-    }
-    return Checkpoint(checkpoint.source, checkpoint.config, own).filled(make)
+    tensors = dict(checkpoint.tensors)
+    for name in (*SHARED, *VOCABULARY):
+        tensors.pop(name, None)
+    return Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(make)
 
 
 def _check_sizes(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:

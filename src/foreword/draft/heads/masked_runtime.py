@@ -67,15 +67,13 @@ class MaskedBlocks(BlockPredictor):
     def compute(
         self, requests: List[BlockRequest]
     ) -> Float[Tensor, "requests draft_tokens vocab"]:
-        with_states = [one for one in requests if len(one.states)]
+        with_states = [request for request in requests if len(request.states)]
         if with_states:
             self._stack.read_target_states(with_states)
-        hidden = self._stack.hidden_states(requests)[
-            :, self.layout.block - self.draft_tokens :
-        ]
-        return self.target.lm_head(hidden.flatten(0, 1)).unflatten(
-            0, (len(requests), -1)
-        )
+        first = self.layout.block - self.draft_tokens
+        hidden = self._stack.hidden_states(requests)[:, first:]
+        logits = self.target.lm_head(hidden.flatten(0, 1))
+        return logits.unflatten(0, (len(requests), -1))
 
 
 class TorchLayers(Paged[KVPool]):
@@ -107,42 +105,46 @@ class TorchLayers(Paged[KVPool]):
         """Store keys and values of the target states that are new since the
         last block.
         """
-        rows, positions = self._rows({one.id: len(one.states) for one in requests})
-        states = torch.cat([one.states for one in requests]).to(self.target.dtype)
+        counts = {request.id: len(request.states) for request in requests}
+        rows, positions = self._rows(counts)
+        states = torch.cat([request.states for request in requests])
+        states = states.to(self.target.dtype)
         short = max(0, MIN_ROWS - len(states))
         remembered = self.head.remembered(
             F.pad(states, (0, 0, 0, short)), F.pad(positions, (0, short))
         )
         for number, (key, value) in enumerate(remembered):
             self.pool.write(number, key, value, rows)
-        for one in requests:
-            self._lengths[one.id] += len(one.states)
+        for request in requests:
+            self._lengths[request.id] += len(request.states)
 
     def hidden_states(
         self, requests: List[BlockRequest]
     ) -> Float[Tensor, "requests block hidden"]:
         """Return the normed hidden states of every row of these blocks."""
-        block, masks = self.layout.block, [self.layout.mask] * (self.layout.block - 1)
-        tokens = torch.tensor(
-            [token for one in requests for token in (one.anchor, *masks)],
-            device=self.target.device,
-        )
-        written, positions = self._rows({one.id: block for one in requests})
-        lengths = [self._lengths[one.id] + block for one in requests]
+        block = self.layout.block
+        masks = [self.layout.mask] * (block - 1)
+        ids = [token for request in requests for token in (request.anchor, *masks)]
+        tokens = torch.tensor(ids, device=self.target.device)
+        written, positions = self._rows({request.id: block for request in requests})
+        lengths = [self._lengths[request.id] + block for request in requests]
         held = [
-            self.pool.where(self.pool[one.id], n, n)
-            for one, n in zip(requests, lengths, strict=True)
+            self.pool.where(self.pool[request.id], length, length)
+            for request, length in zip(requests, lengths, strict=True)
         ]
 
-        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            pool = self.pool.write(number, key, value, written)
-            several = zip(query.split(block), held, lengths, strict=True)
-            return torch.cat(
-                [
-                    _attention(rows, *(taken(part, at)[:n] for part in pool))
-                    for rows, at, n in several
-                ]
-            )
+        def attend(
+            number: int,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+        ) -> Tensor:
+            keys, values = self.pool.write(number, key, value, written)
+            attended: list[Tensor] = []
+            for rows, at, n in zip(query.split(block), held, lengths, strict=True):
+                own_keys, own_values = taken(keys, at)[:n], taken(values, at)[:n]
+                attended.append(_attention(rows, own_keys, own_values))
+            return torch.cat(attended)
 
         x = self.target.embed(tokens).to(self.target.dtype)
         return self.head(x, positions, attend).unflatten(0, (len(requests), block))
@@ -153,23 +155,15 @@ class TorchLayers(Paged[KVPool]):
         """Return pool rows and positions of the next `counts` tokens of each
         sequence.
         """
-        positions = [
-            range(self._lengths[one], self._lengths[one] + count)
-            for one, count in counts.items()
-        ]
-        tables = [
-            self.pool.extend(one, at.start, at.stop)
-            for one, at in zip(counts, positions, strict=True)
-        ]
-        rows = [
-            row
-            for table, at in zip(tables, positions, strict=True)
-            for row in table.rows(at.start, at.stop)
-        ]
-        both = torch.tensor(
-            [rows, [position for span in positions for position in span]],
-            device=self.target.device,
-        )
+        rows: list[int] = []
+        positions: list[int] = []
+        for sequence_id, count in counts.items():
+            start = self._lengths[sequence_id]
+            stop = start + count
+            rows += self.pool.extend(sequence_id, start, stop).rows(start, stop)
+            positions += range(start, stop)
+        # one copy to the device
+        both = torch.tensor([rows, positions], device=self.target.device)
         return both[0], both[1]
 
 
@@ -261,7 +255,11 @@ class NativeLayers(Kernel):
         for name in self.TAKES:
             drop_weights(head.get_submodule(name))
 
-    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+    def quantize(
+        self,
+        *others: forward.Model,
+        coding: int = forward.BYTES,
+    ) -> None:
         super().quantize(self._fc, *others, coding=coding)
 
     def open(
@@ -283,21 +281,22 @@ class NativeLayers(Kernel):
         """Store keys and values of the target states that are new since the
         last block.
         """
-        states = torch.cat([one.states for one in requests])
+        states = torch.cat([request.states for request in requests])
         fused = multiplied(
             self._library, self._fc, self._fc_scratch, states, self._threads
         )
-        reads = [
-            Read(one.id, self._lengths[one.id], [0] * len(one.states), keep=0)
-            for one in requests
-        ]
+        reads: list[Read] = []
+        for request in requests:
+            placeholders = [0] * len(request.states)
+            start = self._lengths[request.id]
+            reads.append(Read(request.id, start, placeholders, keep=0))
         call = self._prepare(reads, fused[:0])
         call.residual, call.kv_only = fused.data_ptr(), 1
         reader = forward.Model.from_buffer_copy(self._model)
         reader.norm = self._hidden_norm
         self._library.foreword_forward(byref(reader), byref(call), self._threads)
-        for one in requests:
-            self._lengths[one.id] += len(one.states)
+        for request in requests:
+            self._lengths[request.id] += len(request.states)
 
     def hidden_states(
         self, requests: List[BlockRequest]
@@ -306,10 +305,11 @@ class NativeLayers(Kernel):
         hidden = torch.empty(
             len(requests), self._block, self._model.hidden, dtype=torch.float32
         )
-        reads = [
-            Read(one.id, self._lengths[one.id], [one.anchor, *self._masks], keep=0)
-            for one in requests
-        ]
+        reads: list[Read] = []
+        for request in requests:
+            block = [request.anchor, *self._masks]
+            start = self._lengths[request.id]
+            reads.append(Read(request.id, start, block, keep=0))
         call = self._prepare(reads, hidden[:0])
         for span in call.span[: call.spans]:
             span.mutual = 1

@@ -46,10 +46,10 @@ class Residual(nn.Module):
 
 
 class MedusaHeads(nn.ModuleList):
-    """Heads of which head k predicts the token k + 2 positions after its input; the
-    target predicts the next.
+    """Heads on the target's last hidden state: head k predicts the token k + 2
+    positions after its input; the target predicts the next one.
 
-    Tensor names are those of the original: `k.0.linear.weight`, and `k.1.weight` where
+    Tensor names are as in the original: `k.0.linear.weight`, and `k.1.weight` where
     heads have their own LM heads. Otherwise all heads share the target's LM head.
     """
 
@@ -113,8 +113,8 @@ class MedusaHeads(nn.ModuleList):
         ):
             raise ModelError(
                 f"cannot load {checkpoint.source} as {ARCHITECTURE}: medusa_num_heads "
-                "in config.json or the tensor "
-                "0.0.linear.weight is missing, or it is no matrix. Choose Medusa heads"
+                "in config.json or the tensor 0.0.linear.weight is missing, or not a "
+                "matrix. Choose Medusa heads"
             )
         several = "medusa_num_heads * medusa_num_layers"  # each is a matrix and a bias
         checkpoint.check_most(
@@ -173,17 +173,16 @@ class MedusaBlocks(BlockPredictor):
     def compute(
         self, requests: List[BlockRequest]
     ) -> Float[Tensor, "requests draft_tokens vocab"]:
-        self._last |= {one.id: one.states[-1] for one in requests if len(one.states)}
-        states = torch.stack([self._last[one.id] for one in requests]).to(self._dtype)
+        for request in requests:
+            if len(request.states):
+                self._last[request.id] = request.states[-1]
+        last = [self._last[request.id] for request in requests]
+        states = torch.stack(last).to(self._dtype)
         padded = F.pad(states, (0, 0, 0, max(0, MIN_ROWS - len(states))))
         hidden = self._heads(padded).flatten(0, 1)
         if self._heads.own:
-            logits = self._heads.logits(
-                hidden,
-                torch.arange(self.draft_tokens, device=hidden.device).repeat(
-                    len(padded)
-                ),
-            )
+            heads = torch.arange(self.draft_tokens, device=hidden.device)
+            logits = self._heads.logits(hidden, heads.repeat(len(padded)))
         else:
             logits = self.target.lm_head(hidden)
         return logits.unflatten(0, (len(padded), -1))[: len(requests)].float()

@@ -82,17 +82,17 @@ class Datastore:
     def __init__(self, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
         """Open a folder written by `build`. Instant: no data is read.
 
-        Raises InvalidRequest where there is no folder, ModelError where its datastore
-        is missing, incomplete or of another version, VocabularyMismatch where it was
-        built with another tokenizer.
+        Raises InvalidRequest where the folder is missing, ModelError where its
+        datastore is missing, incomplete or of another version, VocabularyMismatch where
+        it was built with another tokenizer.
         """
         folder = Path(folder)
         self.meta = _meta(folder)
         if tokenizer is not None and fingerprint(tokenizer) != self.meta.tokenizer:
             raise VocabularyMismatch(
                 f"cannot use the datastore {folder}: it was built with another "
-                "tokenizer. "
-                "Build one for this model: foreword index FILES --model MODEL --out DIR"
+                "tokenizer. Build one for this model: foreword index FILES --model "
+                "MODEL --out DIR"
             )
         raw = _mapped(
             folder / TOKENS,
@@ -228,8 +228,8 @@ def _mapped(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
     if size != length * dtype.itemsize or not size:
         raise ModelError(
             f"cannot open the datastore {path.parent}: it is incomplete, {path.name} "
-            f"has {size:,} bytes of "
-            f"{length * dtype.itemsize:,}. Copy it again, or build it again"
+            f"has {size:,} bytes of {length * dtype.itemsize:,}. Copy it again, or "
+            "build it again"
         )
     # a plain view: slices of a memmap itself are slow
     return np.asarray(np.memmap(path, dtype, "r"))

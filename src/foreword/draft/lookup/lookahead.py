@@ -53,12 +53,11 @@ class Pool:
         tokens = list(text[-2:])
         start = len(tokens)
         while len(tokens) < start + count:
-            pairs = (
-                (rest[1] for rest in self.after(tokens[-2]) if rest[0] == tokens[-1])
-                if len(tokens) > 1
-                else iter(())
-            )
-            token = next(pairs, None)
+            token = None
+            if len(tokens) > 1:
+                grams = self.after(tokens[-2])
+                pairs = (rest[1] for rest in grams if rest[0] == tokens[-1])
+                token = next(pairs, None)
             if token is None:
                 token = next((rest[0] for rest in self.after(tokens[-1])), None)
             if token is None:
@@ -120,17 +119,16 @@ class _Text:
         """Return the window over the last committed token and the `width` - 1 positions
         after it.
 
-        A position keeps its draft tokens between rounds. A new one takes those of the
-        position before it, continued from the pool, or else by random tokens of the
-        sequence.
+        A position keeps its draft tokens between rounds. A new one takes the draft
+        tokens of the position before it, continued from the pool, or else by random
+        tokens of the sequence.
         """
         start, random = len(tokens) - 1, Random(len(tokens))
-        skipped = start - self.window.start if self.window else 0
-        columns = (
-            [list(column) for column in self.window.columns[skipped : skipped + width]]
-            if self.window
-            else []
-        )
+        columns: list[list[int]] = []
+        if self.window:
+            skipped = start - self.window.start
+            known = self.window.columns[skipped : skipped + width]
+            columns = [list(column) for column in known]
         while len(columns) < width:
             column = columns[-1][1:] if columns else tokens[-1:]
             column = [*column, *self.pool.continued(column, GRAM - 1 - len(column))]
@@ -141,7 +139,7 @@ class _Text:
 
 
 class _Branches:
-    """A draft tree without equal siblings, of which only one would be verified."""
+    """A draft tree without equal siblings: a verifier would follow only one of them."""
 
     def __init__(self, most: int) -> None:
         self.tree = DraftTree()
@@ -149,7 +147,7 @@ class _Branches:
         self._nodes: dict[tuple[int, int], int] = {}
 
     def add(self, tokens: List[int], parent: int = -1, *, spare: int = 0) -> int:
-        """Add a branch as far as `most` - `spare` nodes allow; return its last node."""
+        """Add a branch, to at most `most` - `spare` nodes; return its last node."""
         for token in tokens:
             if (parent, token) not in self._nodes:
                 if len(self.tree.tokens) >= self.most - spare:
@@ -249,9 +247,7 @@ class LookaheadDrafter(Drafter):
     @staticmethod
     def _until_end(draft_tokens: List[int], sequence: Sequence) -> list[int]:
         """Return the draft tokens up to an end-of-text token."""
-        ends = [
-            length
-            for length, token in enumerate(draft_tokens, 1)
-            if token in sequence.eos
-        ]
-        return list(draft_tokens[: ends[0]] if ends else draft_tokens)
+        for length, token in enumerate(draft_tokens, 1):
+            if token in sequence.eos:
+                return list(draft_tokens[:length])
+        return list(draft_tokens)

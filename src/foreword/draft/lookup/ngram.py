@@ -63,12 +63,10 @@ class NgramDrafter(Drafter):
         if start is None:
             return []
         draft_tokens = copied(tokens, start, budget)
-        ends = [
-            length
-            for length, token in enumerate(draft_tokens, 1)
-            if token in sequence.eos
-        ]
-        return draft_tokens[: ends[0]] if ends else draft_tokens
+        for length, token in enumerate(draft_tokens, 1):
+            if token in sequence.eos:
+                return draft_tokens[:length]
+        return draft_tokens
 
 
 class NgramIndex:
@@ -121,8 +119,6 @@ def copied(tokens: list[int], start: int, count: int) -> list[int]:
     """
     draft_tokens = tokens[start : start + count]
     period = len(draft_tokens)
-    return (
-        draft_tokens
-        if period == count
-        else [draft_tokens[index % period] for index in range(count)]
-    )
+    if period == count:
+        return draft_tokens
+    return [draft_tokens[index % period] for index in range(count)]

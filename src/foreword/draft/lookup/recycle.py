@@ -116,13 +116,9 @@ class Calibration:
 
     def __init__(self) -> None:
         self._trials = array("d", [TRIALS]) * (2 * RANKS * BINS)
-        self._accepted = array(
-            "d",
-            [
-                TRIALS * PRIOR * (cell % BINS + 0.5) / BINS
-                for cell in range(2 * RANKS * BINS)
-            ],
-        )
+        cells = range(2 * RANKS * BINS)
+        accepted = [TRIALS * PRIOR * (cell % BINS + 0.5) / BINS for cell in cells]
+        self._accepted = array("d", accepted)
 
     def probability(self, share: float, rank: int, fresh: bool) -> float:
         """Return the probability that the target emits this successor."""
@@ -331,7 +327,7 @@ class RecyclingDrafter(Drafter):
 
 @dataclass(frozen=True, slots=True)
 class _Siblings:
-    """The children of one node, of which those before `rank` are in the tree."""
+    """The children of one node; the first `rank` of them are in the tree."""
 
     parent: int
     depth: int

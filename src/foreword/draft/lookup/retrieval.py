@@ -56,22 +56,21 @@ class RetrievalDrafter(Drafter):
     ) -> RetrievalDrafter:
         """Open the datastore in the folder `source`.
 
-        Raises what `Datastore` raises, InvalidRequest where `source` is no path, and
+        Raises what `Datastore` raises, InvalidRequest where `source` is not a path, and
         VocabularyMismatch where the datastore has token ids that the target lacks.
         """
         if not isinstance(source, str | Path):
             raise InvalidRequest(
                 "cannot look up draft tokens: this method needs a datastore. Build one "
-                "with "
-                "`foreword index FILES --model MODEL --out DIR` and pass draft='DIR'"
+                "with `foreword index FILES --model MODEL --out DIR` and pass "
+                "draft='DIR'"
             )
         datastore = Datastore(source, tokenizer)
         if datastore.meta.vocab > target.vocab:
             raise VocabularyMismatch(
                 f"cannot use the datastore {source}: it has {datastore.meta.vocab} "
-                "token ids, and the model "
-                f"{target.vocab}. Build one for this model: foreword index FILES "
-                "--model MODEL --out DIR"
+                f"token ids, and the model {target.vocab}. Build one for this model: "
+                "foreword index FILES --model MODEL --out DIR"
             )
         return cls(datastore)
 

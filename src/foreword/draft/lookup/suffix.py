@@ -108,7 +108,7 @@ class SuffixDrafter(Drafter):
     def save(self, path: Path | None = None) -> None:
         """Write the past answers to a file that `load` reads.
 
-        Raises InvalidRequest where there is no path.
+        Raises InvalidRequest without a path.
         """
         path = path or self._path
         if path is None:

@@ -96,7 +96,12 @@ class AnswerStore:
             temporary.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: Path, vocab: int, capacity: int = CAPACITY) -> AnswerStore:
+    def load(
+        cls,
+        path: Path,
+        vocab: int,
+        capacity: int = CAPACITY,
+    ) -> AnswerStore:
         """Read a file written by `save`.
 
         Raises InvalidRequest for a file of another kind, VocabularyMismatch unless it
@@ -122,8 +127,8 @@ class AnswerStore:
         if metadata.get("vocab") != str(vocab):
             raise VocabularyMismatch(
                 f"cannot load past answers from {path}: it is for "
-                f"{metadata.get('vocab')} tokens, and the target has "
-                f"{vocab}. Keep one file per tokenizer"
+                f"{metadata.get('vocab')} tokens, and the target has {vocab}. Keep one "
+                "file per tokenizer"
             )
         for tenant, tokens in texts.items():
             archive.add(tenant, tokens[:-1].tolist())  # `add` appends the final gap

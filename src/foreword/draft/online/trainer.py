@@ -162,7 +162,7 @@ class OnlineTrainer:
         yield 0
 
     def _publish(self, weights: Weights) -> None:
-        """Serve these weights, which are those of the module."""
+        """Serve the module's weights; `weights` is a copy of them."""
         replace(self._model, self.module)
         self.served = weights
 
@@ -180,14 +180,9 @@ class OnlineTrainer:
         self, sample: Sample, weights: Weights | None = None
     ) -> Float[Tensor, "learnt vocab"]:
         tokens = self._here(sample.tokens).long()[None]
-        own = (
-            {}
-            if weights is None
-            else {name: weight.float() for name, weight in weights.items()}
-        )
-        output = functional_call(
-            self.module, own, (), {"input_ids": tokens, "use_cache": False}
-        )
+        replaced = {name: weight.float() for name, weight in (weights or {}).items()}
+        inputs = {"input_ids": tokens, "use_cache": False}
+        output = functional_call(self.module, replaced, (), inputs)
         return output.logits[0, -len(sample.logs) :].float()
 
     def _restart(self, weights: Weights) -> None:

@@ -82,10 +82,9 @@ def load(path: str | Path) -> Mask:
     """Read a mask that `save` wrote. Raises InvalidRequest if there is none."""
     try:
         skip = json.loads(Path(path).read_text())
-        return frozenset(
-            [2 * int(n) for n in skip["attention"]]
-            + [2 * int(n) + 1 for n in skip["mlp"]]
-        )
+        attention = [2 * int(layer) for layer in skip["attention"]]
+        mlp = [2 * int(layer) + 1 for layer in skip["mlp"]]
+        return frozenset(attention + mlp)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(
             f"cannot read a mask from {path}: {named(error)}. Give a JSON file with "

@@ -35,7 +35,8 @@ class QuantizedDrafter(SelfDrafter):
         Raises InvalidRequest for others and for other backends.
         """
         del tokenizer  # it is the target's own
-        bits = BITS.get("int4" if source is None else str(source))
+        name = "int4" if source is None else str(source)
+        bits = BITS.get(name)
         if bits is None:
             raise InvalidRequest(
                 f"cannot use draft={source!r}: this method takes no draft model. Give "

@@ -89,7 +89,7 @@ class CoupledTree:
         self._take(self._ranked(values))
 
     def _ranked(self, values: Float[Tensor, "rows vocab"]) -> list[_Ranked]:
-        """Return the best children by log q + G for each row, without those that a
+        """Return the best children by log q + G for each row, without tokens that a
         filter or processor forbids.
         """
         scale = self.calibration.scale(self.sequence.params.temperature)
@@ -111,17 +111,14 @@ class CoupledTree:
         fresh = []
         for parent, (tokens, _, probabilities) in zip(self.open, rows, strict=True):
             reached = 1.0 if parent < 0 else self.tree.probabilities[parent]
-            fresh += [
-                self.tree.add(token, parent, reached * probability)
-                for token, probability in zip(tokens, probabilities, strict=True)
-                if reached * probability > self.floor
-            ]
+            for token, probability in zip(tokens, probabilities, strict=True):
+                if reached * probability > self.floor:
+                    node = self.tree.add(token, parent, reached * probability)
+                    fresh.append(node)
         self.read += [node for node in self.open if node >= 0]
-        self.depth = self.depth + 1
-        self.children = [
-            *self.children,
-            *((tokens, values) for tokens, values, _ in rows),
-        ]
+        self.depth += 1
+        children = [(tokens, values) for tokens, values, _ in rows]
+        self.children = [*self.children, *children]
         self.open = self._promising(fresh)
         if not self.open:
             self.expanded = self.tree.pruned(self.read)
@@ -191,19 +188,16 @@ class CoupledTree:
         if self.depth >= min(self.most, self.deep):
             return []
         probabilities, ends = self.tree.probabilities, self.sequence.eos
-        last = (
-            sorted(probabilities, reverse=True)[self.most - 1]
-            if len(probabilities) >= self.most
-            else 0.0
-        )
+        last = 0.0
+        if len(probabilities) >= self.most:
+            last = sorted(probabilities, reverse=True)[self.most - 1]
         alive = [
             node
             for node in fresh
             if probabilities[node] >= last and self.tree.tokens[node] not in ends
         ]
-        return sorted(alive, key=lambda node: -probabilities[node])[
-            : min(ROWS, READS - len(self.read))
-        ]
+        alive.sort(key=lambda node: -probabilities[node])
+        return alive[: min(ROWS, READS - len(self.read))]
 
     def path(self, node: int) -> list[int]:
         """Return the tokens from the last committed token to this node."""

@@ -157,12 +157,8 @@ class ModelDrafter(Drafter):
         for row, tree in trees.items():
             self._coupled[reads[row].id] = tree
             self.remember(batch.sequences[row], tree.expanded)
-        return Draft(
-            [
-                trees[row].tree if row in trees else DraftTree()
-                for row in range(len(batch))
-            ]
-        )
+        rows = range(len(batch))
+        return Draft([trees[row].tree if row in trees else DraftTree() for row in rows])
 
     def _at_once(self, batch: Batch, tree: CoupledTree, read: Read) -> bool:
         """Grow the whole tree in one call, if the draft model can; return whether it
@@ -186,12 +182,11 @@ class ModelDrafter(Drafter):
         held = self.draft_model.mode is Mode.TREE
         trees = held and batch.trees and batch.draws.wants_probs
         depths = [self.reach(batch, sequence) for sequence in batch.sequences]
-        shapes = [
-            self._shapes.shape(most, deep)
-            if trees
-            else full_tree([1] * min(most, deep))
-            for most, deep in zip(budget, depths, strict=True)
-        ]
+        sizes = zip(budget, depths, strict=True)
+        if trees:
+            shapes = [self._shapes.shape(most, deep) for most, deep in sizes]
+        else:
+            shapes = [full_tree([1] * min(most, deep)) for most, deep in sizes]
         sampled = SampledTree(batch, shapes)
         ends = {row: read.past + len(read.tokens) for row, read in reads.items()}
         level: dict[int, list[int]] = {row: [-1] for row in reads}

@@ -106,27 +106,19 @@ class AdaptiveShape:
         """Return the tree of `count` nodes and at most `deep` levels with the most
         expected accepted draft tokens.
         """
-        probabilities = (
-            self._acceptance.probability(rank, prior)
-            for rank, prior in enumerate(FIRST)
-        )
-        return _shape(
-            tuple(
-                max(round(GRAIN * probability), 1) / GRAIN / 1.001
-                for probability in probabilities
-            ),
-            count,
-            min(deep, DEEP),
-        )
+        # rounded, so that few different shapes are computed
+        acceptance: list[float] = []
+        for rank, prior in enumerate(FIRST):
+            probability = self._acceptance.probability(rank, prior)
+            acceptance.append(max(round(GRAIN * probability), 1) / GRAIN / 1.001)
+        return _shape(tuple(acceptance), count, min(deep, DEEP))
 
     def learn(self, draft: Draft, verdict: Verdict) -> None:
         """Record acceptance for every list of children that was verified."""
         for tree, path in zip(draft.trees, verdict.kept, strict=True):
-            for place, node in enumerate([-1, *path]):
-                children = [
-                    child for child, parent in enumerate(tree.parents) if parent == node
-                ]
-                kept = path[place] if place < len(path) else -1
+            for node, kept in zip([-1, *path], [*path, -1], strict=True):
+                parents = enumerate(tree.parents)
+                children = [child for child, parent in parents if parent == node]
                 for rank, child in enumerate(children[: len(FIRST)]):
                     self._acceptance.learn(rank, child == kept)
 

@@ -1,7 +1,7 @@
 """The CPU backend of Llama-like models: one C call per forward (native/csrc/forward.c),
 from the same weights.
 
-The probe compares its logits with those of the Hugging Face model.
+The probe compares its logits with the Hugging Face model's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foreword.model.cpu.images import ImageKernel
 from foreword.model.cpu.kernel import Rotary
 from foreword.model.cpu.layout import around, matrices_of
 from foreword.model.cpu.rows import first_attention, head_size, kv_head_count, rows_of
-from foreword.model.cpu.supported import CAPPED, activation, inside, ropes
+from foreword.model.cpu.supported import inside, ropes, settings
 from foreword.model.cpu.unpack import lent, looked_up, restore
 from foreword.model.pool.plan import Read
 from foreword.native import forward
@@ -43,7 +43,12 @@ class CpuBackend(ImageKernel):
     shares_embeddings = False
     """Whether something else reads the embeddings, which then stay in their module."""
 
-    def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        owned: bool = False,
+    ) -> None:
         """Pack the weights. An `owned` model loses each weight once it is packed, so
         none is held twice; see `restore`.
 
@@ -74,15 +79,10 @@ class CpuBackend(ImageKernel):
         if self._model.coding != forward.WHOLE:
             raise ModelError(
                 "cannot restore weights: they are held in few bits. Load a target "
-                "without weights=, or a draft model "
-                "with learn=True"
+                "without weights=, or a draft model with learn=True"
             )
-        restore(
-            self._hf if model is None else model,
-            self._model,
-            self._held,
-            tied=self._tied,
-        )
+        target = self._hf if model is None else model
+        restore(target, self._model, self._held, tied=self._tied)
 
     def write(self, folder: Path) -> None:
         """Write the packed matrices to a folder, from which `offload` reads them."""
@@ -92,15 +92,14 @@ class CpuBackend(ImageKernel):
         """Hold the matrices of a folder instead, as many as fit in `free` bytes; return
         how many layers do not.
 
-        Those are read from the folder in every forward.
+        The other layers are read from the folder in every forward.
         """
         self._drop_matrices(self._model)
         matrices, self._stream = offload.attach(self._model, folder, free)
         self._held += matrices
-        self._table = next(
-            (one for one in matrices if one.data_ptr() == self._model.table),
-            self._table,
-        )
+        for matrix in matrices:
+            if matrix.data_ptr() == self._model.table:
+                self._table = matrix
         self._model.stream = None if self._stream is None else self._stream.handle
         self.describe(self._model, self._words, offload.size(folder))
         return 0 if self._stream is None else self._stream.layers
@@ -109,13 +108,15 @@ class CpuBackend(ImageKernel):
         """Let the model's own code run while inside, each part with its weights for as
         long as it runs.
         """
-        return (
-            lent(self._hf, self._model, self._held, self.embed)
-            if self._owned
-            else nullcontext()
-        )
+        if not self._owned:
+            return nullcontext()
+        return lent(self._hf, self._model, self._held, self.embed)
 
-    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+    def quantize(
+        self,
+        *others: forward.Model,
+        coding: int = forward.BYTES,
+    ) -> None:
         if self._model.coding == forward.WHOLE:
             self._keep_table()
         super().quantize(*others, coding=coding)
@@ -124,44 +125,42 @@ class CpuBackend(ImageKernel):
         """Multiply by the codes that linear layers hold (`coded`) instead of weights;
         return the bits of a weight.
         """
-        layers = parts_of(self._hf)
         whole = {held.data_ptr(): held for held in self._held}
-        head = architectures.lm_head(self._hf)
         if not any(hasattr(part, "coded") for part in self._hf.modules()):
             return 16
         self._keep_table()
         self._drop_matrices(self._model)
-
-        def matrices() -> Iterator[tuple[Any, str, int, Callable[[], Tensor]]]:
-            for described, layer in zip(
-                self._model.layer[: self._model.layers], layers, strict=True
-            ):
-                codes = grouped.matrices(layer)
-                for name in matrices_of(described):
-                    packed = whole.pop(getattr(described, name))
-                    yield (
-                        described,
-                        name,
-                        packed.numel(),
-                        codes.get(name) or partial(grouped.whole, packed),
-                    )
-            packed = whole.pop(self._model.head)
-            codes = (
-                grouped.coded(head)
-                if hasattr(head, "coded")
-                else partial(grouped.whole, packed)
-            )
-            yield self._model, "head", packed.numel(), codes
-
-        weights = placed = 0
+        weights = 0
+        placed = 0
         for described, name, count, codes in in_parallel(
-            lambda one: (*one[:3], one[3]()), matrices()
+            lambda matrix: (*matrix[:3], matrix[3]()), self._codes(whole)
         ):
-            weights, placed = weights + count, placed + 1
+            weights += count
+            placed += 1
             setattr(described, name, self._hold(codes))
         self._model.coding = forward.GROUPS
         self.describe(self._model, self._words)
         return sum(8 * codes.numel() for codes in self._held[-placed:]) / weights
+
+    def _codes(
+        self, whole: dict[int, Tensor]
+    ) -> Iterator[tuple[Any, str, int, Callable[[], Tensor]]]:
+        """Yield struct, field, count of weights and packer of the codes of each matrix;
+        take its packed weights out of `whole` (by address), so that they are freed.
+        """
+        described_layers = self._model.layer[: self._model.layers]
+        for described, layer in zip(described_layers, parts_of(self._hf), strict=True):
+            codes = grouped.matrices(layer)
+            for name in matrices_of(described):
+                packed = whole.pop(getattr(described, name))
+                code = codes.get(name) or partial(grouped.whole, packed)
+                yield described, name, packed.numel(), code
+        head = architectures.lm_head(self._hf)
+        packed = whole.pop(self._model.head)
+        code = partial(grouped.whole, packed)
+        if hasattr(head, "coded"):
+            code = grouped.coded(head)
+        yield self._model, "head", packed.numel(), code
 
     def _keep_table(self) -> None:
         """Keep the embeddings apart, if they are tied and looked up in the packed head;
@@ -189,13 +188,11 @@ class CpuBackend(ImageKernel):
     def read_hidden(
         self, reads: List[Read], layers: List[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        logits = torch.empty(
-            sum(read.keep for read in reads), self._model.vocab, dtype=torch.float32
-        )
+        kept = sum(read.keep for read in reads)
+        logits = torch.empty(kept, self._model.vocab, dtype=torch.float32)
         forward = self._prepare(reads, logits)
-        states = torch.empty(
-            forward.rows, len(layers) * self._model.hidden, dtype=torch.float32
-        )
+        size = len(layers) * self._model.hidden
+        states = torch.empty(forward.rows, size, dtype=torch.float32)
         numbers = (c_int64 * len(layers))(*layers)
         forward.hidden_layer_count = len(layers)
         forward.hidden_layers = ctypes.addressof(numbers)
@@ -220,87 +217,65 @@ class CpuBackend(ImageKernel):
         """Return the embeddings of tokens, as the model computes them."""
         if self._model.embedding:
             return self._hf.get_input_embeddings()(tokens)
-        return looked_up(self._table, tokens) * _embed_scale(
-            self._hf.get_input_embeddings()
-        )
+        scale = _embed_scale(self._hf.get_input_embeddings())
+        return looked_up(self._table, tokens) * scale
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
-        config, layers = model.config.get_text_config(), parts_of(model)
-        first, queries = first_attention(model), architectures.query_heads(config)
-        attention = architectures.attention(first)
+        config = model.config.get_text_config()
+        layers = parts_of(model)
         routed = next(filter(architectures.routed, layers), None)
         self._experts = None if routed is None else experts.sizes(routed)
-        dim, parts = head_size(model), architectures.linears(first)["qkv"]
-        query_width = architectures.shape(parts[0])[0]
-        bare = architectures.plain(first)
-        centred = architectures.centred(architectures.last_norm(model))
-        broad = any(
-            norm.weight.numel() > dim
-            for norm in architectures.head_norms(first).values()
-        )
+        # an owned model loses its weights below: read what depends on them before
+        flags = settings(model)
         array = (forward.Layer * len(layers))()
         for described, layer in zip(array, layers, strict=True):
             self._describe_layer(described, layer)
         self.pool.attach(array)
         embeddings: Any = model.get_input_embeddings()
-        lm_head, learned = architectures.lm_head(model), architectures.places(model)
+        lm_head = architectures.lm_head(model)
+        learned = architectures.places(model)
         vocab, hidden = lm_head.weight.shape
-        scaling = getattr(config, "logit_scale", None) or 1 / getattr(
-            config, "logits_scaling", 1
-        )
         head = self._pack(lm_head.weight)
-        self._tied = embeddings.weight is lm_head.weight
-        dropped = self._owned and self._tied and not self.shares_embeddings
         self._table = self._held[-1]
+        self._tied = embeddings.weight is lm_head.weight
+        # tied embeddings are then read from the packed head (`_table`)
+        dropped = self._owned and self._tied and not self.shares_embeddings
         if self._owned and (dropped or not self._tied):
             drop_weights(lm_head)
         vectors = {name: self._keep(vector) for name, vector in around(model).items()}
         if dropped:
-            embeddings.weight = nn.Parameter(
-                embeddings.weight.new_empty(0), requires_grad=False
-            )
+            nothing = embeddings.weight.new_empty(0)
+            embeddings.weight = nn.Parameter(nothing, requires_grad=False)
+        scale = getattr(body(model), "embedding_multiplier", _embed_scale(embeddings))
         return forward.Model(
             len(layers),
             hidden,
-            queries,
+            architectures.query_heads(config),
             kv_head_count(model),
-            dim,
+            head_size(model),
             max(map(inside, layers)),
             vocab,
             _eps(architectures.last_norm(model)),
-            attention.scaling,
+            architectures.attention(first_attention(model)).scaling,
             None if dropped else self._keep(embeddings.weight.detach()),
             vectors.pop("norm"),
             head,
             array,
             table=head,
             table_rows=len(self._table),
-            activation=activation(config, plain=bare),
-            broad=broad,
-            embedding_scale=getattr(
-                body(model), "embedding_multiplier", _embed_scale(embeddings)
-            ),
-            score_cap=(
-                type(body(model)).__name__ == CAPPED and config.attn_logit_softcapping
-            )
-            or 0,
-            logit_cap=getattr(config, "final_logit_softcapping", None) or 0,
-            residual_scale=getattr(config, "residual_multiplier", 1),
-            logit_scale=0 if scaling == 1 else scaling,
-            query_stride=2 * dim
-            if len(parts) == 3 and query_width == 2 * queries * dim
-            else 0,
+            embedding_scale=scale,
             experts=None if self._experts is None else ctypes.pointer(self._experts),
             position_embedding=None if learned is None else self._keep(learned),
             position_count=0 if learned is None else len(learned),
-            centred=centred,
-            plain=bare,
-            parallel=architectures.parallel(first),
-            norm_after_rotary=architectures.has(attention, "query_layernorm"),
+            **flags,
             **vectors,
         )
 
-    def _describe_layer(self, described: forward.Layer, layer: Any) -> None:
+    def _describe_layer(
+        self,
+        described: forward.Layer,
+        layer: Any,
+    ) -> None:
         super()._describe_layer(described, layer)
         if self._owned:
             drop_weights(layer)
@@ -314,11 +289,9 @@ def _embed_scale(embeddings: Any) -> float:
     """Return the factor that the model multiplies embeddings by, rounded as the model
     rounds it.
     """
-    return float(
-        getattr(embeddings, "embed_scale", torch.ones((), dtype=torch.float32)).to(
-            embeddings.weight.dtype
-        )
-    )
+    one = torch.ones((), dtype=torch.float32)
+    scale = getattr(embeddings, "embed_scale", one)
+    return float(scale.to(embeddings.weight.dtype))
 
 
 def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
@@ -326,30 +299,20 @@ def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
     inner = body(model)
     config = model.config.get_text_config()
     layers = parts_of(model)
-    rotary = next(
-        (
-            getattr(inner, name)
-            for name in ("rotary_emb", "pos_emb")
-            if hasattr(inner, name)
-        ),
-        None,
-    )
-    if rotary is None:
-        return [None] * len(layers)
+    names = [name for name in ("rotary_emb", "pos_emb") if hasattr(inner, name)]
+    kinds = [None] * len(layers)
+    if not names:
+        return kinds
+    rotary = getattr(inner, names[0])
     if type(inner).__name__.startswith("Cohere"):
         rotary = partial(_half_split, rotary)
     if type(inner).__name__.startswith("GptOss"):
         rotary = partial(_doubled, rotary)
-    if section := next(
-        (rope["mrope_section"] for rope in ropes(config) if "mrope_section" in rope),
-        None,
-    ):
+    sections = [rope.get("mrope_section") for rope in ropes(config)]
+    if section := next(filter(None, sections), None):
         rotary = partial(_multimodal, rotary, section)
-    kinds = (
-        config.layer_types
-        if ropes(config) != [config.rope_parameters]
-        else [None] * len(layers)
-    )
+    if ropes(config) != [config.rope_parameters]:
+        kinds = config.layer_types
     by_kind = {
         kind: rotary if kind is None else partial(rotary, layer_type=kind)
         for kind in set(kinds)
@@ -373,41 +336,43 @@ def _half_split(
     return cos, sin
 
 
-def _doubled(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+def _doubled(
+    rotary: Rotary,
+    like: Tensor,
+    positions: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Return angles that a model has once for both halves of a head."""
     cos, sin = (torch.cat([table, table], dim=-1) for table in rotary(like, positions))
     return cos, sin
 
 
 def _multimodal(
-    rotary: Rotary, section: list[int], like: Tensor, positions: Tensor
+    rotary: Rotary,
+    section: list[int],
+    like: Tensor,
+    positions: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return multimodal angles (M-RoPE); a position of text is the same in all three
     directions.
     """
-    cos, sin = (
-        joined(table, section) for table in rotary(like, positions.expand(3, -1, -1))
-    )
+    tables = rotary(like, positions.expand(3, -1, -1))
+    cos, sin = (joined(table, section) for table in tables)
     return cos, sin
 
 
 def joined(
     table: Float[Tensor, "*grid 1 position dim"], section: list[int]
 ) -> Float[Tensor, "1 position dim"]:
-    """Return angles of which each part of a head's dimensions has those of its
-    direction.
+    """Return M-RoPE angles: each section of a head's dimensions uses one axis (time,
+    height or width).
 
-    Some versions of transformers do so in the rotary embedding, others in attention.
+    Some versions of transformers join them in the rotary embedding, others in
+    attention.
     """
     if table.dim() == 3:
         return table
-    return torch.cat(
-        [
-            part[number % 3]
-            for number, part in enumerate(table.split(section * 2, dim=-1))
-        ],
-        dim=-1,
-    )
+    parts = table.split(section * 2, dim=-1)
+    return torch.cat([part[number % 3] for number, part in enumerate(parts)], dim=-1)
 
 
 def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:
@@ -426,11 +391,4 @@ def query_scale(config: Any) -> Callable[[Tensor], Tensor] | None:
 
 def _eps(norm: Any) -> float:
     """Return the epsilon of a norm; 1e-5 for the one kind that does not name it."""
-    return next(
-        (
-            getattr(norm, name)
-            for name in ("eps", "variance_epsilon")
-            if hasattr(norm, name)
-        ),
-        1e-5,
-    )
+    return getattr(norm, "eps", getattr(norm, "variance_epsilon", 1e-5))

@@ -23,11 +23,9 @@ def parts_of(model: PreTrainedModel) -> List[Any]:
     encoder-decoder.
     """
     layers = layers_of(model)
-    return (
-        [DecoderLayer(layer) for layer in layers]
-        if is_seq2seq(model.config)
-        else layers
-    )
+    if not is_seq2seq(model.config):
+        return layers
+    return [DecoderLayer(layer) for layer in layers]
 
 
 class DecoderLayer(nn.Module):
@@ -57,16 +55,16 @@ class DecoderLayer(nn.Module):
         ) = norms
         self.mlp = _mlp(mlp)
         self.source = tuple(_projection(cross, letter) for letter in "kv")
-        """What computes the keys and the values of a source; a tuple, so that they are
-        no parts of this module.
+        """Layers that compute the keys and the values of a source; in a tuple, so that
+        torch does not register them as parts of this module.
         """
         self.compute_bias = (
             attention.compute_bias
             if has(attention, "relative_attention_bias")
             else None
         )
-        """Computes the position biases of its own attention; None = it has those of the
-        layer before, or none.
+        """Computes the position biases of its own attention; None = it shares the
+        biases of the layer before, or has none.
         """
 
 

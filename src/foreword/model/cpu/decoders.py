@@ -73,7 +73,12 @@ class DecoderBackend(CpuBackend):
 
     shares_embeddings = True
 
-    def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        owned: bool = False,
+    ) -> None:
         self.encoder: nn.Module = model.get_encoder()
         self._sources: dict[int, SourceKeys] = {}
         self._parts, self._biases = parts_of(model), list[Tensor]()
@@ -92,8 +97,8 @@ class DecoderBackend(CpuBackend):
         tenant: str = "",
         layers: List[int] = (),
     ) -> int:
-        """Begin a sequence, without the pages of earlier ones: what a decoder makes of
-        a text depends on its source.
+        """Begin a sequence, without the pages of earlier ones: keys and values of a
+        decoder depend on its source.
         """
         self.close(id)
         return super().open(id, capacity)
@@ -110,10 +115,10 @@ class DecoderBackend(CpuBackend):
         """
         with all_threads():
             states = encoded(self.encoder, source)[0]
-            made = [
-                torch.cat([part(states) for part in layer.source], -1)[0].float()
-                for layer in self._parts
-            ]
+            made: list[Tensor] = []
+            for layer in self._parts:
+                keys_and_values = [part(states) for part in layer.source]
+                made.append(torch.cat(keys_and_values, -1)[0].float())
         length = states.shape[1]
         self.pool.open(source_id(id), length)
         table = self.pool.extend(source_id(id), 0, length)
@@ -135,11 +140,12 @@ class DecoderBackend(CpuBackend):
         return logits * self._model.logit_scale if self._model.logit_scale else logits
 
     def _spans(self, reads: List[Read], beyond: int = 0) -> tuple[Span, ...]:
-        if missing := [read.id for read in reads if read.id not in self._sources]:
-            raise ModelError(
-                f"cannot read sequence {missing[0]}: it has no source. Encode one "
-                "after opening it"
-            )
+        for read in reads:
+            if read.id not in self._sources:
+                raise ModelError(
+                    f"cannot read sequence {read.id}: it has no source. Encode one "
+                    "after opening it"
+                )
         spans = super()._spans(reads, beyond)
         return tuple(
             replace(span, source=self._sources[span.read.id]) for span in spans

@@ -101,17 +101,16 @@ def parts(layer: Any) -> list[nn.Module]:
     the router.
     """
     mlp = block(layer)
-    shared = (
-        [mlp.shared_expert.get_submodule(name) for name in SHARED]
-        if _shared(mlp) is not None
-        else []
-    )
+    if _shared(mlp) is None:
+        return [mlp.experts]
+    shared = [mlp.shared_expert.get_submodule(name) for name in SHARED]
     return [mlp.experts, *shared]
 
 
 def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
-    """Return what makes the same matrices in few bits, but for the router and those
-    that are not held so.
+    """Return functions that read the same matrices in quantized form, without the
+    router. Empty unless the checkpoint holds all of them quantized, in groups that
+    divide an expert.
     """
     mlp = block(layer)
     inner = _inner(block(layer))
@@ -120,37 +119,30 @@ def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
     shared = [
         cast(Matrix, part.coded) for part in shared_parts if hasattr(part, "coded")
     ]
-    if (
-        len(own) < len(MATRICES)
-        or len(shared) < len(shared_parts)
-        or any(inner % one.read().group for one in shared)
-    ):
+    if len(own) < len(MATRICES) or len(shared) < len(shared_parts):
+        return {}
+    if any(inner % matrix.read().group for matrix in shared):
         return {}
 
     def gate_up() -> Coded:
         pieces = [own[MATRICES[0]].read()]
         if shared:
-            both = joined([one.read() for one in shared[:2]])
-            pieces.append(
-                both.rows(
-                    torch.arange(len(both.codes))
-                    .view(2, -1, inner)
-                    .transpose(0, 1)
-                    .flatten()
-                )
-            )
+            # each piece of a shared expert: its gates, then its ups
+            both = joined([matrix.read() for matrix in shared[:2]])
+            order = torch.arange(len(both.codes)).view(2, -1, inner).transpose(0, 1)
+            pieces.append(both.rows(order.flatten()))
         whole = joined(pieces)
-        return whole.rows(
-            _panels(torch.arange(len(whole.codes)), inner, alternates=_alternates(mlp))
-        )
+        rows = torch.arange(len(whole.codes))
+        return whole.rows(_panels(rows, inner, alternates=_alternates(mlp)))
 
     def down() -> Coded:
-        last = shared[2].read() if shared else None
-        columns = torch.arange(inner * sizes(layer).shared).split(inner)
-        pieces = [last.columns(each) for each in columns] if last is not None else []
-        return joined(
-            [own[MATRICES[1]].read(), *(piece for piece in pieces if piece is not None)]
-        )
+        pieces = [own[MATRICES[1]].read()]
+        if shared:
+            last = shared[2].read()
+            columns = torch.arange(inner * sizes(layer).shared).split(inner)
+            parts = [last.columns(each) for each in columns]
+            pieces += [part for part in parts if part is not None]
+        return joined(pieces)
 
     return {"gate_up": gate_up, "down": down}
 
@@ -237,7 +229,9 @@ def _inner(mlp: Any) -> int:
 
 
 def _alternates(mlp: Any) -> bool:
-    """Return whether experts are those of gpt-oss."""
+    """Return whether the experts have the layout of gpt-oss: gate and up weights
+    alternate.
+    """
     return hasattr(mlp.experts, "gate_up_proj_bias")
 
 

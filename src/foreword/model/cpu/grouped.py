@@ -1,6 +1,4 @@
-"""Packing of matrices in few bits for csrc/groups.c: a header, then strips of 16
-outputs.
-"""
+"""Packs quantized matrices for csrc/groups.c: a header, then strips of 16 outputs."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ HALF = 16
 
 
 def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
-    """Return what packs the matrices of a layer whose parts are all codes, under the
-    names of the C struct.
+    """Return functions that pack the matrices of a layer whose parts are all quantized,
+    under the names of the C struct.
     """
     found = {}
     for name, parts in architectures.linears(layer).items():
@@ -45,14 +43,14 @@ def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
 
 
 def coded(head: Any) -> Callable[[], UInt8[Tensor, "bytes"]]:
-    """Return what packs the LM head."""
+    """Return a function that packs the LM head."""
     return partial(_made, head.coded.read)
 
 
 @torch.no_grad()
 def fill(model: PreTrainedModel, layers: List[Any]) -> None:
-    """Read the weights without storage that are not multiplied in few bits: of routers,
-    and beside whole matrices.
+    """Read the weights without storage that are not multiplied in quantized form:
+    routers, and matrices with an unquantized part.
     """
     taken = {architectures.lm_head(model)}
     for layer in layers:
@@ -164,8 +162,8 @@ def _split(matrix: Coded) -> Coded:
 
 
 def _field(scales: Scales, groups: int) -> tuple[int, list[Tensor], Tensor]:
-    """Return how numbers are stored, those of each span, and those of each group: the
-    smallest form that is exact.
+    """Return how numbers are stored, the numbers of each span, and the numbers of each
+    group, in the smallest form that is exact.
     """
     if scales.factors is not None and bool(
         (scales.factors >= -128).all() and (scales.factors <= 127).all()
@@ -203,7 +201,7 @@ def _offset(matrix: Coded, groups: int) -> tuple[int, list[Tensor], Tensor]:
 
 
 def _strips(numbers: Tensor, strips: int) -> UInt8[Tensor, "strips groups bytes"]:
-    """Return numbers [outputs, groups] as bytes, those of 16 outputs together."""
+    """Return numbers [outputs, groups] as bytes, in strips of 16 outputs."""
     apart = numbers.view(strips, LANES, -1).transpose(1, 2).contiguous()
     return apart.view(torch.uint8)
 

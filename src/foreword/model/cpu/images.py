@@ -31,22 +31,20 @@ class Seen:
 
     images: ImageRows
     layers: List[Float[Tensor, "rows hidden"]]
-    """What is put in the place of the embeddings of its rows, then what is added before
-    each later layer.
+    """States that replace the embeddings of image tokens, then the residual added
+    before each later layer (DeepStack).
     """
     angles: Mapping[Rotary, tuple[Tensor, ...]]
     """Angles of the same rows; empty where positions count tokens."""
     positions: List[int]
     """Positions of the prompt's text, where they do not count tokens."""
     reach: Mapping[bool, Int[Tensor, "tokens 2"]]
-    """By whether a layer has a window: first key and the one after the last of each
-    token of the prompt.
+    """Key range [start, end) of each prompt token, for layers without and with a
+    sliding window.
     """
 
     shift: int
-    """Difference between the positions of what follows the prompt, and those that count
-    tokens.
-    """
+    """Position of a token after the prompt, minus its index in the text."""
 
     def within(self, read: Read) -> range:
         """Return the tokens of a read that are between the first placeholder and the
@@ -61,7 +59,10 @@ class ImageKernel(Kernel):
     """A C forward over sequences with images."""
 
     def __init__(
-        self, rows: Rows, turns: List[Rotary | None], multiplier: float = 1
+        self,
+        rows: Rows,
+        turns: List[Rotary | None],
+        multiplier: float = 1,
     ) -> None:
         """`multiplier`: factor of the embeddings that the model's own code gives to its
         layers.
@@ -74,14 +75,13 @@ class ImageKernel(Kernel):
     def see(self, id: int, images: ImageRows) -> None:
         """Set the images of an open sequence, before its first read.
 
-        Raises InvalidRequest where its layers are given something of them that the C
-        code does not have.
+        Raises InvalidRequest where the layers need an input that the C code does not
+        have.
         """
         if set(images.inputs) != {EMBEDDINGS} or len(images.deep) >= self._model.layers:
             raise InvalidRequest(
                 "cannot read images on backend 'native': the layers of this model are "
-                "given more of them than it "
-                "reads. Load the model with backend='pool'"
+                "given more of them than it reads. Load the model with backend='pool'"
             )
         embeddings = images.inputs[EMBEDDINGS][0].float() * self._multiplier
         layers = [embeddings.contiguous()]
@@ -94,16 +94,15 @@ class ImageKernel(Kernel):
         if images.positions is not None:
             positions = images.positions[-1].tolist()
             shift = int(images.positions.max()) + 1 - images.tokens
-            places = images.positions[-3:, images.start : images.stop]
-            places = places[:, None] if len(places) > 1 else places
+            axes = images.positions[-3:, images.start : images.stop]
+            axes = axes[:, None] if len(axes) > 1 else axes
+            like = torch.zeros(1, dtype=torch.float32)
             for rotary in filter(None, dict.fromkeys(self._turns)):
-                angles[rotary] = tuple(
-                    table.float().flatten(0, -2)
-                    for table in rotary(torch.zeros(1, dtype=torch.float32), places)
-                )
-        reach = {
-            kind: ends + torch.tensor([0, 1]) for kind, ends in images.reach.items()
-        }
+                tables = rotary(like, axes)
+                angles[rotary] = tuple(table.float().flatten(0, -2) for table in tables)
+        # the last key is included there, and excluded here
+        after = torch.tensor([0, 1])
+        reach = {windowed: ends + after for windowed, ends in images.reach.items()}
         self._images[id] = Seen(images, layers, angles, positions, reach, shift)
 
     def close(self, id: int) -> None:
@@ -111,7 +110,12 @@ class ImageKernel(Kernel):
         self._images.pop(id, None)
 
     def _prepare(
-        self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN
+        self,
+        reads: List[Read],
+        logits: Tensor,
+        *,
+        rows: int = 0,
+        beyond: int = MARGIN,
     ) -> forward.Forward:
         forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
         if self._images:
@@ -120,51 +124,48 @@ class ImageKernel(Kernel):
         return forward
 
     @torch.inference_mode()
-    def _place(self, forward: forward.Forward, reads: List[Read], beyond: int) -> None:
-        """Give rows their positions where those do not count tokens.
+    def _place(
+        self,
+        forward: forward.Forward,
+        reads: List[Read],
+        beyond: int,
+    ) -> None:
+        """Assign positions to rows where positions do not count tokens (M-RoPE).
 
-        Rows of images have several, so each has angles of its own, after those of all
-        positions.
+        An image token has several positions, so its angles are appended to the table,
+        after the angles of all positions.
         """
-        placed = [
-            seen
-            for read in reads
-            if (seen := self._images.get(read.id)) is not None and seen.positions
-        ]
+        images = [self._images.get(read.id) for read in reads]
+        placed = [seen for seen in images if seen is not None and seen.positions]
         if not placed:
             return
         spare = sum(
             len(seen.within(read))
-            for read in reads
-            if (seen := self._images.get(read.id)) in placed
+            for seen, read in zip(images, reads, strict=True)
+            if seen in placed
         )
-        self._reach(
-            forward.longest + max(0, *(seen.shift for seen in placed)), spare + beyond
-        )
-        positions, at = array("q"), self._reached
-        for read in reads:
-            seen = self._images.get(read.id)
-            places = (read.past + depth for depth in read.depths)
-            if seen not in placed:
-                positions.extend(places)
+        longest = forward.longest + max(0, *(seen.shift for seen in placed))
+        self._reach(longest, spare + beyond)
+        positions = array("q")
+        at = self._reached  # where the angles of the next image token go
+        for seen, read in zip(images, reads, strict=True):
+            indices = (read.past + depth for depth in read.depths)
+            if seen is None or not seen.positions:
+                positions.extend(indices)
                 continue
             rows = seen.within(read)
-            first = seen.images.start
-            shift = seen.shift
-            for place in places:
-                if place in rows:
-                    positions.append(at + place - rows.start)
+            for index in indices:
+                if index in rows:
+                    positions.append(at + index - rows.start)
+                elif index < len(seen.positions):
+                    positions.append(seen.positions[index])
                 else:
-                    positions.append(
-                        seen.positions[place]
-                        if place < len(seen.positions)
-                        else place + shift
-                    )
+                    positions.append(index + seen.shift)
+            first = seen.images.start
             for rotary, tables in seen.angles.items():
-                for table, own in zip(self._angles[rotary], tables, strict=True):
-                    table[at : at + len(rows)] = own[
-                        rows.start - first : rows.stop - first
-                    ]
+                for table, angles in zip(self._angles[rotary], tables, strict=True):
+                    mine = angles[rows.start - first : rows.stop - first]
+                    table[at : at + len(rows)] = mine
             at += len(rows)
         self._alive.append(positions)
         forward.positions, _ = positions.buffer_info()
@@ -193,7 +194,11 @@ class ImageKernel(Kernel):
         self._alive.append(addresses)
         (forward.image, _), forward.image_layers = addresses.buffer_info(), layers
 
-    def _describe_span(self, described: forward.Span, span: Span) -> None:
+    def _describe_span(
+        self,
+        described: forward.Span,
+        span: Span,
+    ) -> None:
         super()._describe_span(described, span)
         read = span.read
         seen = self._images.get(read.id)
@@ -204,8 +209,6 @@ class ImageKernel(Kernel):
 
     def _keys(self, read: Read) -> list[int]:
         seen = self._images.get(read.id)
-        return (
-            read.tokens
-            if seen is None
-            else seen.images.keys_of(read.start, read.tokens)
-        )
+        if seen is None:
+            return read.tokens
+        return seen.images.keys_of(read.start, read.tokens)

@@ -44,7 +44,11 @@ step.
 """
 
 
-def lay_words(described: forward.Model, embedding: Any, backend: Any) -> None:
+def lay_words(
+    described: forward.Model,
+    embedding: Any,
+    backend: Any,
+) -> None:
     """Point to the embeddings: in the module or, if those were dropped, in the packed
     LM head of the backend.
     """
@@ -71,16 +75,22 @@ class Kernel(Paged[Rows]):
         super().__init__(rows)
         self._library, self._turns = forward.needed(), turns
         self._pages = Pages()
-        self._held: list[Tensor] = []  # tensors that the C structs always point to
-        self._alive: list[object] = []  # and those they point to during one forward
+        # The C structs point to the first always, to the others during one forward.
+        self._held: list[Tensor] = []
+        self._alive: list[object] = []
         self._angles: dict[Rotary, tuple[Tensor, ...]] = {}
         self._warm: Callable[[Tensor], Tensor] | None = None
         """Positions -> factors of the queries there."""
         self._reached = self._spare = 0
         self._stream: Stream | None = None
-        """What reads layers from a file; None = all are in memory."""
+        """Thread that reads layers from a file; None = all are in memory."""
 
-    def describe(self, model: forward.Model, words: int, weight_bytes: int = 0) -> None:
+    def describe(
+        self,
+        model: forward.Model,
+        words: int,
+        weight_bytes: int = 0,
+    ) -> None:
         """Use this model from now on; `words` = number of valid token ids.
 
         `weight_bytes`: those held, if 0.
@@ -99,9 +109,8 @@ class Kernel(Paged[Rows]):
             )
 
     def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
-        logits = torch.empty(
-            sum(read.keep for read in reads), self._model.vocab, dtype=torch.float32
-        )
+        kept = sum(read.keep for read in reads)
+        logits = torch.empty(kept, self._model.vocab, dtype=torch.float32)
         forward = self._prepare(reads, logits)
         self._library.foreword_forward(
             byref(self._model), byref(forward), self._threads
@@ -128,17 +137,9 @@ class Kernel(Paged[Rows]):
             [read], self._tree_grower.room(ask.width), rows=ask.width, beyond=reads
         )
         grown = self._tree_grower.grow(forward, ask, reads, self._threads)
-        self._note(
-            [
-                read,
-                Read(
-                    read.id,
-                    read.start + len(read.tokens),
-                    grown.read,
-                    grown.read_parents,
-                ),
-            ]
-        )
+        end = read.start + len(read.tokens)
+        drafted = Read(read.id, end, grown.read, grown.read_parents)
+        self._note([read, drafted])
         return grown
 
     @property
@@ -171,9 +172,9 @@ class Kernel(Paged[Rows]):
             tokens += read.tokens
             positions += [read.past + depth for depth in read.depths]
             kept += range(span.stop - read.keep, span.stop)
-            longest = max(
-                longest, span.length, 0 if span.source is None else span.source.length
-            )
+            longest = max(longest, span.length)
+            if span.source is not None:
+                longest = max(longest, span.source.length)
         if not 0 <= min(tokens) <= max(tokens) < self._words:
             raise ModelError(
                 f"cannot read tokens: ids must be in [0, {self._words}), got "
@@ -231,15 +232,13 @@ class Kernel(Paged[Rows]):
         self._spare = max(spare, self._spare)
         like = torch.zeros(1, dtype=torch.float32)
         positions = torch.arange(self._reached + self._spare)[None]
+        self._angles = {}
         with torch.inference_mode():
-            self._angles = {
-                rotary: tuple(
-                    table.float().flatten(0, -2).contiguous()
-                    for table in rotary(like, positions)
-                )
-                for rotary in dict.fromkeys(self._turns)
-                if rotary is not None
-            }
+            for rotary in filter(None, dict.fromkeys(self._turns)):
+                tables = [
+                    table.float().flatten(0, -2) for table in rotary(like, positions)
+                ]
+                self._angles[rotary] = tuple(table.contiguous() for table in tables)
         if self._warm is not None:
             self._query_scale = self._warm(positions[0]).float().contiguous()
             self._model.query_scale = self._query_scale.data_ptr()
@@ -257,7 +256,11 @@ class Kernel(Paged[Rows]):
             self._stream.check()
         super()._note(reads)
 
-    def _describe_layer(self, described: forward.Layer, layer: Any) -> None:
+    def _describe_layer(
+        self,
+        described: forward.Layer,
+        layer: Any,
+    ) -> None:
         for name, weight in products(layer).items():
             setattr(described, name, self._pack(weight))
         for name, vector in vectors(layer).items():
@@ -272,9 +275,12 @@ class Kernel(Paged[Rows]):
             )
         return self._keep(packed)
 
-    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
-        """Quantize every matrix to 8 bits, or to 4 bits in groups, those of `others`
-        too.
+    def quantize(
+        self,
+        *others: forward.Model,
+        coding: int = forward.BYTES,
+    ) -> None:
+        """Quantize every matrix, also of `others`, to 8 bits, or to 4 bits in groups.
 
         This halves memory and read time, or does better. Logits change, and the
         bfloat16 weights cannot be recovered.
@@ -289,23 +295,27 @@ class Kernel(Paged[Rows]):
     def _drop_matrices(self, *models: forward.Model) -> None:
         """Hold the matrices of these models no longer."""
         layers = [layer for model in models for layer in model.layer[: model.layers]]
-        packed = {
-            getattr(layer, name) for layer in layers for name in matrices_of(layer)
-        } | {model.head for model in models}
+        packed = {model.head for model in models}
+        for layer in layers:
+            packed |= {getattr(layer, name) for name in matrices_of(layer)}
         routers = {layer.router for layer in layers if layer.router}
         apart = {
             held.data_ptr(): held for held in self._held if held.data_ptr() in routers
         }
-        self._held = [
-            held for held in self._held if held.data_ptr() not in packed | routers
-        ]
+        gone = packed | routers
+        self._held = [held for held in self._held if held.data_ptr() not in gone]
         self._pages = Pages()
-        # or they keep the others' pages
+        # routers move to new pages, or they would keep the pages of the others
         moved = {address: self._hold(router) for address, router in apart.items()}
         for layer in layers:
             layer.router = moved.get(layer.router, layer.router)
 
-    def _code(self, described: forward.Model, coding: int, whole: List[Tensor]) -> None:
+    def _code(
+        self,
+        described: forward.Model,
+        coding: int,
+        whole: List[Tensor],
+    ) -> None:
         """Quantize every matrix in `whole` that the model points to, and point it to
         the codes.
         """
@@ -320,9 +330,8 @@ class Kernel(Paged[Rows]):
     def _coded(self, packed: Tensor, coding: int) -> int:
         if coding == forward.GROUPS and packed.shape[1] % forward.GROUP:
             return self._hold(grouped.whole(packed))
-        codes = self._pages.empty(
-            (self._library.foreword_coded_bytes(*packed.shape, coding),), torch.uint8
-        ).zero_()
+        size = self._library.foreword_coded_bytes(*packed.shape, coding)
+        codes = self._pages.empty((size,), torch.uint8).zero_()
         self._library.foreword_quantize(
             packed.data_ptr(), codes.data_ptr(), *packed.shape, coding
         )

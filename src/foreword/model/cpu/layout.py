@@ -66,7 +66,7 @@ def matrices_of(described: forward.Layer) -> list[str]:
 
 
 def room(outputs: int) -> int:
-    """Return the outputs that fit in the panels, the last of which may not be full."""
+    """Return the outputs that fit in the panels; the last panel may not be full."""
     return -(-outputs // LANES) * LANES
 
 

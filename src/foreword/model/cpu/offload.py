@@ -32,7 +32,9 @@ folders are ignored.
 BLOCK = 4096
 """Bytes. Parts begin and end at multiples of it, as reads past the page cache need."""
 SLOTS = 2
-"""Layers in memory of those that are read in every forward; as in csrc/threads.c."""
+"""Buffers in memory for the layers that every forward reads from disk; as in
+csrc/threads.c.
+"""
 SHARE = 0.75
 """Of the free memory, for weights.
 
@@ -54,12 +56,12 @@ class Stream:
         and the end of the last.
         """
         self._library, self._file = forward.needed(), file
-        places = np.array(starts, dtype=np.int64)
+        offsets = np.array(starts, dtype=np.int64)
         handle = self._library.foreword_stream(
             os.fsencode(file),
             first,
             len(starts) - 1,
-            places.ctypes.data,
+            offsets.ctypes.data,
             slots.data_ptr(),
             slots.shape[1],
         )
@@ -90,28 +92,23 @@ def write(
 
     `table`: the packed embeddings, if they are looked up in a packed matrix.
     """
-    tensors = {one.data_ptr(): one for one in (*held, table)}
+    tensors = {tensor.data_ptr(): tensor for tensor in (*held, table)}
     layers = model.layer[: model.layers]
+    fixed: list[dict[str, Any]] = []
     with (folder / FILE).open("wb") as file:
         parts = [_part(file, layer, matrices_of(layer), tensors) for layer in layers]
-        fixed = [
-            _part(
-                file, layer, [name for name in FIXED if getattr(layer, name)], tensors
-            )
-            for layer in layers
-        ]
-        around = _part(
-            file,
-            model,
-            [name for name in ("head", "table") if getattr(model, name)],
-            tensors,
-        )
-    (folder / TABLE).write_text(
-        json.dumps(
-            {"coding": model.coding, "layers": parts, "fixed": fixed, "around": around}
-        ),
-        encoding="utf-8",
-    )
+        for layer in layers:
+            names = [name for name in FIXED if getattr(layer, name)]
+            fixed.append(_part(file, layer, names, tensors))
+        names = [name for name in ("head", "table") if getattr(model, name)]
+        around = _part(file, model, names, tensors)
+    about = {
+        "coding": model.coding,
+        "layers": parts,
+        "fixed": fixed,
+        "around": around,
+    }
+    (folder / TABLE).write_text(json.dumps(about), encoding="utf-8")
 
 
 def _part(
@@ -147,12 +144,11 @@ def attach(
     model.coding = table["coding"]
     layers = model.layer[: model.layers]
     with path.open("rb", buffering=0) as file:
-        fixed = [(part, owner) for owner, part in _fixed(model, layers, table)]
-        held = [
-            one for part, owner in fixed for one in _placed(file, pages, part, owner)
-        ]
+        held: list[Tensor] = []
+        for owner, part in _fixed(model, layers, table):
+            held += _placed(file, pages, part, owner)
         sizes = [part["stop"] - part["start"] for part in parts]
-        first = kept(sizes, free - sum(one.nbytes for one in held))
+        first = kept(sizes, free - sum(tensor.nbytes for tensor in held))
         for part, layer in zip(parts[:first], layers[:first], strict=True):
             held += _placed(file, pages, part, layer)
     if first == len(layers):
@@ -172,22 +168,17 @@ def size(folder: Path) -> int:
 
 
 def kept(sizes: List[int], free: int) -> int:
-    """Return how many of the first layers to keep in memory: all, or those that leave a
-    multiple of SLOTS.
+    """Return how many of the first layers to keep in memory: all, or so many that the
+    others are a multiple of SLOTS.
 
     A model has at least SLOTS layers.
     """
     if sum(sizes) <= free:
         return len(sizes)
     ends = list(accumulate(sizes, initial=SLOTS * max(sizes)))[: len(sizes)]
-    return max(
-        (
-            first
-            for first in range(len(sizes) % SLOTS, len(sizes), SLOTS)
-            if ends[first] <= free
-        ),
-        default=len(sizes) % SLOTS,
-    )
+    least = len(sizes) % SLOTS
+    counts = range(least, len(sizes), SLOTS)
+    return max((count for count in counts if ends[count] <= free), default=least)
 
 
 def _fixed(

@@ -108,10 +108,10 @@ class RecurrentBackend(CpuBackend):
 
     A sequence truncated to before its state is reread from its beginning.
 
-    States are kept with the page that they come after: at the last border of a prompt,
-    at the last one of the text so far, and where a text leaves one that is known. There
-    a forward takes the state no further than to the border, and the next one does the
-    rest, with the same sums.
+    States are saved with the page that they follow: at the last page border of the
+    prompt, at the last one of the text so far, and where a text diverges from a known
+    one. A forward stops at such a border and the next one reads the rest, with the same
+    sums.
     """
 
     copies = False
@@ -145,7 +145,7 @@ class RecurrentBackend(CpuBackend):
     def see(self, id: int, images: ImageRows) -> None:
         super().see(id, images)
         memory = self._memories[id]
-        # those of images are numbers below 0, not read
+        # placeholders of images have numbers below 0, which the C code cannot read
         memory.tokens = [max(0, token) for token in memory.tokens]
 
     def close(self, id: int) -> None:
@@ -169,7 +169,8 @@ class RecurrentBackend(CpuBackend):
     def read_hidden(
         self, reads: List[Read], layers: List[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        read_part, before = super().read_hidden, dict[int, Tensor]()
+        read_part = super().read_hidden
+        before: dict[int, Tensor] = {}
 
         def keep(part: List[Read]) -> None:
             before[part[0].id] = read_part(part, layers)[1]
@@ -177,15 +178,11 @@ class RecurrentBackend(CpuBackend):
         rest = [self._after(read, keep) for read in reads]
         logits, states = read_part(rest, layers)
         if before:
-            parts = zip(
-                rest, states.split([len(read.tokens) for read in rest]), strict=True
-            )
-            states = torch.cat(
-                [
-                    torch.cat([before.pop(read.id, part[:0]), part])
-                    for read, part in parts
-                ]
-            )
+            parts = states.split([len(read.tokens) for read in rest])
+            joined: list[Tensor] = []
+            for read, part in zip(rest, parts, strict=True):
+                joined += [before.pop(read.id, part[:0]), part]
+            states = torch.cat(joined)
         return logits, states
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
@@ -194,7 +191,12 @@ class RecurrentBackend(CpuBackend):
         return grown
 
     def _prepare(
-        self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN
+        self,
+        reads: List[Read],
+        logits: Tensor,
+        *,
+        rows: int = 0,
+        beyond: int = MARGIN,
     ) -> forward.Forward:
         more = beyond if rows else 0  # a tree that grows in C
         nodes = 0
@@ -230,20 +232,16 @@ class RecurrentBackend(CpuBackend):
         """Keep the state with the page it comes after, if it is to be kept there; one
         after the prompt replaces it.
         """
-        number, over = divmod(memory.state.folded, PAGE)
         at = memory.state.folded
-        if (
-            over
-            or not 0 < number < len(path)
-            or not (at == memory.branch or at >= memory.prompt)
-        ):
+        number, over = divmod(at, PAGE)
+        if over or not 0 < number < len(path):
             return
-        prefixes, limit = self.pool.prefixes, self.pool.limit
-        most = (
-            sys.maxsize
-            if limit is None
-            else limit * self.pool.row_bytes // memory.bytes
-        )
+        if at != memory.branch and at < memory.prompt:
+            return
+        prefixes = self.pool.prefixes
+        most = sys.maxsize
+        if self.pool.limit is not None:
+            most = self.pool.limit * self.pool.row_bytes // memory.bytes
         if path[number].state is not None or not most:
             return
         prefixes.keep_state(path[number], memory.copied(), most)

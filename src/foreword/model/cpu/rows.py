@@ -23,11 +23,16 @@ from foreword.native import forward
 
 
 class Rows(PagePool):
-    """Keys and values in the layout of kv.c: each page is a tensor of its own, with
-    those of every layer.
+    """Keys and values in the layout of kv.c: each page is a tensor of its own, with the
+    keys and values of every layer.
     """
 
-    def __init__(self, heads: List[int], dim: int, coding: int = forward.WHOLE) -> None:
+    def __init__(
+        self,
+        heads: List[int],
+        dim: int,
+        coding: int = forward.WHOLE,
+    ) -> None:
         """`heads`: KV heads of each layer; 0 = it has no keys and values. `coding`:
         WHOLE or BYTES.
         """

@@ -129,7 +129,7 @@ class Memory:
         return read.held + len(read.tokens) - committed + beyond
 
     def _widen(self, slots: int, end: int) -> None:
-        """Reallocate `slots` slots, copying those of the tokens before `end`."""
+        """Reallocate `slots` slots and copy the slots of the tokens before `end`."""
         sizes, state = self._sizes, self.state
         size = sizes.key_dim + sizes.dim + LANES
         taken = torch.zeros(self._layers, slots, sizes.heads, size, dtype=torch.float32)

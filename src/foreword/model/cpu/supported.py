@@ -5,6 +5,7 @@ embeddings.
 from __future__ import annotations
 
 from collections.abc import Sequence as List
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,18 +15,17 @@ from foreword.model import architectures
 from foreword.model.architectures import body, is_recurrent, linears, plain, shape
 from foreword.model.cpu import experts
 from foreword.model.cpu.layout import LANES
+from foreword.model.cpu.rows import first_attention, head_size
 from foreword.model.pool.hooks import layers_of
 from foreword.native import forward
 from foreword.native.cpu import fast_bfloat16
 
 KINDS = (
     "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Gemma3 Phi3 Olmo2 Olmo3 SmolLM3 Granite "
-    "Qwen3_5 Lfm2 "
-    "Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe "
-    "Arcee Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron "
-    "Olmo SeedOss StableLm Starcoder2 "
-    "GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid Ministral3 GptOss Qwen2VL "
-    "Qwen2_5_VL Qwen3VL Qwen3VLMoe"
+    "Qwen3_5 Lfm2 Mixtral Qwen2Moe Qwen3Moe Qwen3_5Moe Olmoe GraniteMoe Lfm2Moe Arcee "
+    "Cohere Cohere2 Ernie4_5 Exaone4 Glm Glm4 Helium Jais2 Ministral Nemotron Olmo "
+    "SeedOss StableLm Starcoder2 GPT2 GPTNeoX OPT Phi HunYuanDenseV1 GraniteMoeHybrid "
+    "Ministral3 GptOss Qwen2VL Qwen2_5_VL Qwen3VL Qwen3VLMoe"
 ).split()
 VISION = (
     "Gemma3 Mistral3 Llava SmolVLM Idefics3 InternVL Lfm2Vl Qwen2VL Qwen2_5_VL Qwen3VL "
@@ -93,71 +93,77 @@ def usual(architectures: List[str] | None) -> list[torch.dtype]:
 
 def refused(model: PreTrainedModel) -> str | None:
     """Return why this backend cannot run the model; None if it can."""
-    kind = (
-        type(body(model))
-        .__name__.removesuffix("Model")
-        .removesuffix("Text")
-        .removesuffix("Decoder")
-    )
+    reason = _unsupported(model) or _unfit_layers(model)
+    if reason is not None:
+        return reason
+    # Last: then a model that no dtype helps is refused in each with the same words.
+    if (model.device.type, model.dtype) != ("cpu", torch.bfloat16):
+        return "it is made for bfloat16 on CPU"
+    return None
+
+
+def _unsupported(model: PreTrainedModel) -> str | None:
+    """Return which part of the model's structure the C code does not have."""
+    inner = body(model)
+    kind = type(inner).__name__.removesuffix("Model")
+    kind = kind.removesuffix("Text").removesuffix("Decoder")
     if kind not in KINDS:
         return f"{kind} is not a supported architecture"
-    layers, config = layers_of(model), model.config.get_text_config()
+    layers = layers_of(model)
+    config = model.config.get_text_config()
     if all(map(is_recurrent, layers)):
         return "none of its layers has attention"
-    if (
-        odd := next((name for name in UNSUPPORTED if getattr(config, name, None)), None)
-    ) is not None:
-        return f"its config sets {odd}, which is not supported"
-    if any(
-        architectures.has(layer, "mamba")
-        or (architectures.has(layer, "shared_mlp") and architectures.routed(layer))
-        for layer in layers
-    ):
+    for name in UNSUPPORTED:
+        if getattr(config, name, None):
+            return f"its config sets {name}, which is not supported"
+    if any(map(_has_other_parts, layers)):
         return (
             "some of its layers have another kind of recurrent state, or an MLP beside "
             "their experts"
         )
-    if architectures.has(body(model), "project_in") or not any(
-        architectures.has(body(model), name) for name in architectures.LAST
-    ):
+    has_norm = any(architectures.has(inner, name) for name in architectures.LAST)
+    if architectures.has(inner, "project_in") or not has_norm:
         return (
             "its embeddings differ in size from its layers, or there is no final norm"
         )
-    parts = [
-        part
-        for layer in layers
-        for parts in architectures.linears(layer).values()
-        for part in parts
-    ]
-    if not all(map(architectures.ordinary, [*parts, architectures.lm_head(model)])):
+    return None
+
+
+def _has_other_parts(layer: Any) -> bool:
+    beside = architectures.has(layer, "shared_mlp") and architectures.routed(layer)
+    return architectures.has(layer, "mamba") or beside
+
+
+def _unfit_layers(model: PreTrainedModel) -> str | None:
+    """Return why the C code does not compute the layers of a supported architecture."""
+    layers = layers_of(model)
+    config = model.config.get_text_config()
+    head = architectures.lm_head(model)
+    groups = [group for layer in layers for group in linears(layer).values()]
+    parts = chain.from_iterable(groups)
+    if not all(map(architectures.ordinary, [*parts, head])):
         return "its linear layers are not plain nn.Linear layers"
-    # One layer of each kind.
-    kinds = {
+    by_kind = {
         (is_recurrent(layer), architectures.routed(layer)): layer for layer in layers
-    }.values()
-    if any(
-        architectures.centred(norm)
-        for layer in kinds
-        for norm in architectures.head_norms(layer).values()
-    ):
+    }
+    kinds = by_kind.values()
+    norms = [
+        norm for layer in kinds for norm in architectures.head_norms(layer).values()
+    ]
+    if any(map(architectures.centred, norms)):
         return "its query and key norms subtract the mean"
     reasons = [experts.unfit(layer) for layer in kinds if architectures.routed(layer)]
     reasons += [
-        unfit(config, layer, architectures.lm_head(model))
-        for layer in kinds
-        if not is_recurrent(layer)
+        unfit(config, layer, head) for layer in kinds if not is_recurrent(layer)
     ]
-    if reason := next(filter(None, reasons), None):
-        return reason
-    # Last: then a model that no dtype helps is refused in each with the same words.
-    return (
-        None
-        if (model.device.type, model.dtype) == ("cpu", torch.bfloat16)
-        else "it is made for bfloat16 on CPU"
-    )
+    return next(filter(None, reasons), None)
 
 
-def unfit(config: Any, layer: Any, head: Any) -> str | None:
+def unfit(
+    config: Any,
+    layer: Any,
+    head: Any,
+) -> str | None:
     """Return why the C code does not compute such layers with this LM head; None if it
     does.
     """
@@ -186,21 +192,52 @@ def inside(layer: Any) -> int:
     return shape(linears(layer)["down"][0])[1] if "down" in linears(layer) else 0
 
 
-def activation(config: Any, *, plain: bool = False) -> int | None:
+def activation(
+    config: Any,
+    *,
+    plain: bool = False,
+) -> int | None:
     """Return the activation of the MLPs as the C constant; None if the C code
     lacks it.
     """
     if config.model_type == "gpt_oss":
-        return (
-            forward.CLAMPED
-            if all(
-                getattr(config, key, value) == value for key, value in CLAMPED.items()
-            )
-            else None
-        )
+        given = {name: getattr(config, name, CLAMPED[name]) for name in CLAMPED}
+        return forward.CLAMPED if given == CLAMPED else None
     names = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn")
     name = next(filter(None, (getattr(config, key, None) for key in names)), "silu")
     return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(name)
+
+
+def settings(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the flags and factors of the C model that the config and the layers of a
+    model determine.
+    """
+    config = model.config.get_text_config()
+    first = first_attention(model)
+    attention = architectures.attention(first)
+    bare = plain(first)
+    dim = head_size(model)
+    head_norms = architectures.head_norms(first).values()
+    divisor = getattr(config, "logits_scaling", 1)
+    logit_scale = getattr(config, "logit_scale", None) or 1 / divisor
+    is_capped = type(body(model)).__name__ == CAPPED
+    # some queries come with a gate of the same size (csrc/forward.c)
+    parts = linears(first)["qkv"]
+    gated = 2 * architectures.query_heads(config) * dim
+    has_gate = len(parts) == 3 and shape(parts[0])[0] == gated
+    return {
+        "activation": activation(config, plain=bare),
+        "broad": any(norm.weight.numel() > dim for norm in head_norms),
+        "score_cap": (is_capped and config.attn_logit_softcapping) or 0,
+        "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
+        "residual_scale": getattr(config, "residual_multiplier", 1),
+        "logit_scale": 0 if logit_scale == 1 else logit_scale,
+        "query_stride": 2 * dim if has_gate else 0,
+        "centred": architectures.centred(architectures.last_norm(model)),
+        "plain": bare,
+        "parallel": architectures.parallel(first),
+        "norm_after_rotary": architectures.has(attention, "query_layernorm"),
+    }
 
 
 def ropes(config: Any) -> List[dict[str, Any]]:

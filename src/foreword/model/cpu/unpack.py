@@ -25,9 +25,7 @@ from foreword.native import forward
 def unpacked(
     packed: BFloat16[Tensor, "outputs depth"],
 ) -> BFloat16[Tensor, "outputs depth"]:
-    """Return the rows of panels [depth / 2][32][2], the last of which may have 16
-    outputs.
-    """
+    """Return the rows of panels [depth / 2][32][2]; the last may have 16 outputs."""
     depth, panels = packed.shape[1], packed.split(PANEL)
     return torch.cat(
         [

@@ -367,6 +367,5 @@ def _memory_for(what: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise ModelError(
             f"cannot allocate {what}: {words(error)}. Lower 'max_tokens', the batch "
-            "size or the context, or use a "
-            "smaller dtype"
+            "size or the context, or use a smaller dtype"
         ) from error

@@ -1,8 +1,7 @@
 """Provides the row table of a forward: integers that tell the kernels, in one copy,
 which keys each row attends to.
 
-Its columns are those of model/cuda/launch.py. `Span.visible` is the reference
-definition.
+model/cuda/launch.py names its columns. `Span.visible` is the reference definition.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def row_table(
 ) -> np.ndarray:
     """Return the row table of a forward over these spans, int32 [rows, width].
 
-    Rows beyond those of the spans are padding, and write to row `padding_row` of the
-    pool. Tiles hold at most `tile` rows. `words` is the result of `columns`.
+    Rows after the spans are padding, and write to row `padding_row` of the pool. Tiles
+    hold at most `tile` rows. `words` is the result of `columns`.
     """
     table = np.zeros((rows, words[-1]), np.int32)
     table[:, PLACE] = padding_row

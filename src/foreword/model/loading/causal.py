@@ -40,6 +40,6 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
         )
         raise ModelError(
             f"cannot generate text with {name}: {type(model).__name__} is "
-            "bidirectional, so the scores of a token "
-            f"depend on later ones{hint}. Use a causal model, a decoder"
+            f"bidirectional, so the scores of a token depend on later ones{hint}. Use "
+            "a causal model, a decoder"
         )

@@ -53,8 +53,7 @@ class Checkpoint:
         except Exception as error:
             raise ModelError(
                 f"cannot load a drafter from {str(source)!r}: {words(error)}. Give a "
-                f"folder that holds {CONFIG} and "
-                f"{WEIGHTS}"
+                f"folder that holds {CONFIG} and {WEIGHTS}"
             ) from error
         check_finite(str(source), tensors)
         return cls(str(source), config, tensors)
@@ -101,8 +100,7 @@ class Checkpoint:
         if isinstance(value, int) and value > most:
             raise ModelError(
                 f"cannot load {self.source}: {name} in its {CONFIG} is {value}, and "
-                f"{what} is {most}. "
-                f"Correct {CONFIG}, or download both again"
+                f"{what} is {most}. Correct {CONFIG}, or download both again"
             )
 
     def _empty(self, make: Callable[[], Module]) -> Module:
@@ -113,8 +111,7 @@ class Checkpoint:
         except Exception as error:
             raise ModelError(
                 f"cannot load {self.source}: its {CONFIG} describes no drafter: "
-                f"{words(error)}. "
-                f"Correct {CONFIG}, or download both again"
+                f"{words(error)}. Correct {CONFIG}, or download both again"
             ) from error
         return module
 

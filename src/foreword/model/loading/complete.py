@@ -34,8 +34,8 @@ def check_names(
     unexpected: Iterable[str],
     mismatched: Iterable[tuple[str, Any, Any]] = (),
 ) -> None:
-    """Raise ModelError that names missing tensors, unexpected ones, and those of
-    another shape, if there are any.
+    """Raise ModelError if tensors are missing, unexpected or of another shape; name
+    them.
     """
     faults = [f"it lacks {listed(missing)}"] if (missing := sorted(missing)) else []
     if unexpected := sorted(unexpected):
@@ -51,8 +51,7 @@ def check_names(
     if faults:
         raise ModelError(
             f"cannot load the weights of {source!r}: {'; '.join(faults)}. The file is "
-            "incomplete, or config.json "
-            "belongs to another model. Download both again"
+            "incomplete, or config.json belongs to another model. Download both again"
         )
 
 
@@ -86,17 +85,15 @@ def check_finite(
         if name in matrices and not total and not tensor.float().any():
             raise ModelError(
                 f"cannot use the weights of {source!r}: all numbers of {name} are "
-                "zero, so the file is incomplete. "
-                "Download it again; or, if it is meant so, load the model with "
-                "transformers and give that"
+                "zero, so the file is incomplete. Download it again; or, if it is "
+                "meant so, load the model with transformers and give that"
             )
         if not torch.isfinite(total) and not torch.isfinite(tensor.float()).all():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
                 f"cannot use the weights of {source!r}: {name} holds NaN or infinite "
-                f"numbers in {kind}. The file is "
-                "damaged, or its values need another dtype. Download it again, or use "
-                "dtype='float32'"
+                f"numbers in {kind}. The file is damaged, or its values need another "
+                "dtype. Download it again, or use dtype='float32'"
             )
 
 
@@ -135,17 +132,12 @@ def check_index(source: str | Path, index: Mapping[str, Any] | None) -> None:
             "the file again"
         )
     folder = Path(source).expanduser()
-    if folder.is_dir() and (
-        missing := [
-            name
-            for name in sorted(set(files.values()))
-            if not (folder / name).is_file()
-        ]
-    ):
+    names = sorted(set(files.values()))
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing and folder.is_dir():
         raise ModelError(
             f"cannot load the weights of {str(source)!r}: {INDEX} names "
-            f"{listed(missing)}, which does not exist. Copy "
-            "all files of the model"
+            f"{listed(missing)}, which does not exist. Copy all files of the model"
         )
 
 

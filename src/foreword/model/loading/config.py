@@ -57,9 +57,9 @@ def _counts(value: Any) -> bool:
     """Return whether a value is a count, or a list of one for each layer, zeros
     allowed.
     """
-    return _count(value) or (
-        isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
-    )
+    if not isinstance(value, list):
+        return _count(value)
+    return all(type(one) is int and one >= 0 for one in value)
 
 
 def _few(value: Any) -> bool:
@@ -113,19 +113,15 @@ ROPE: tuple[Check, ...] = (
     (("rope_type", "type"), lambda value: isinstance(value, str), "a name"),
     (
         (
-            *(
-                "factor",
-                "rope_theta",
-                "original_max_position_embeddings",
-                "attention_factor",
-            ),
-            *(
-                "low_freq_factor",
-                "high_freq_factor",
-                "beta_fast",
-                "beta_slow",
-                "partial_rotary_factor",
-            ),
+            "factor",
+            "rope_theta",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "beta_fast",
+            "beta_slow",
+            "partial_rotary_factor",
         ),
         _positive,
         "a finite number above 0",
@@ -177,9 +173,8 @@ def read_config(
         ):
             raise ModelError(
                 f"cannot run {source}: it is an encoder-decoder of the kind "
-                f"{config.model_type}, which transformers "
-                "loads with no AutoModelForSeq2SeqLM. Use one that reads text, or "
-                f"{SPEECH}"
+                f"{config.model_type}, which transformers loads with no "
+                f"AutoModelForSeq2SeqLM. Use one that reads text, or {SPEECH}"
             )
     return config
 
@@ -205,8 +200,7 @@ def unloadable(
     )
     return ModelError(
         f"cannot load a model from {str(source)!r}: {why.strip()}. Give a folder that "
-        f"holds {CONFIG} and "
-        "safetensors weights, or the id of a model on the hub"
+        f"holds {CONFIG} and safetensors weights, or the id of a model on the hub"
     )
 
 
@@ -224,13 +218,13 @@ def untrusted(
         return None
     return ModelError(
         f"cannot load {str(source)!r}: it needs Python code from its own folder "
-        f"({REMOTE}), which is not "
-        "trusted. Read that code, then give trust_remote_code=True"
+        f"({REMOTE}), which is not trusted. Read that code, then give "
+        "trust_remote_code=True"
     )
 
 
 def read_json(source: str | Path, name: str) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no such file.
+    """Read a JSON object; None if the file does not exist.
 
     Raises ModelError for a file that holds no JSON object.
     """

@@ -1,11 +1,11 @@
-"""Provides the steps from the files of a checkpoint to a model: read, probed, packed,
-and held in few bits.
+"""Provides the steps from the files of a checkpoint to a model: read, probe, pack and
+quantize.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,17 +45,15 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
         place = offloaded.place(options.offload_folder, source, config, weights)
     if place is not None and place.is_dir():
         return offloaded.opened(make, place, source, config, kv=kv, trusted=trusted)
-    first, *others = dtypes(
-        dtype, where, config.architectures if only in (None, NATIVE) else None
-    )
-    probed = only in (None, NATIVE) and where.type == "cpu"
+    native = only in (None, NATIVE)
+    first, *others = dtypes(dtype, where, config.architectures if native else None)
+    probed = native and where.type == "cpu"
     verdict = verdicts.verdict_file(source, config, first) if probed else None
     known = None if verdict is None else verdicts.read(verdict)
     home = None if place is None else place.parent
     with _reported(source, where):
-        with pages_in(
-            home or _scratch(source, config, weights, known, trusted=trusted)
-        ):
+        temporary = home or _scratch(source, config, weights, known, trusted=trusted)
+        with pages_in(temporary):
             hf = load_weights(
                 source,
                 config,
@@ -63,38 +61,56 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
                 trust_remote_code=trusted,
                 filled=known is None,
             )
-            if known is None:
-                nn.Module.to(hf, where)
-            with nullcontext() if known is None else _packing(hf):
-                model = make(hf, str(source), backend=only, known=known)
-        with pages_in(home):
-            model.quantize(weights, kv)
-        offloaded.clear(hf)
-        if place is not None:
-            offloaded.write(model, place)
-            offloaded.attach(model, place)
+            model = _packed(make, hf, str(source), where, only, known)
+        del hf  # `model.hf` is the same one
+        _quantize(model, weights, kv, place)
     model.trust_remote_code = trusted
     if others and model.capability.backend != NATIVE:
-        del hf, model  # or both would be in memory
+        del model  # or both would be in memory
         return load(make, source, replace(options, dtype=others[0]))
     if probed and known is None and model.capability.backend == NATIVE:
         # its files may only be here now
         verdict = verdict or verdicts.verdict_file(source, config, first)
         if verdict is not None:
             verdicts.write(verdict, model.capability)
-    if (path := hub.gguf(source)) is not None:
-        GgufFile.forget(path)
-    return_freed()
+    _free(source)
     return model
 
 
-@contextmanager
-def _packing(hf: PreTrainedModel) -> Iterator[None]:
-    """Limit torch to one thread while a small model is packed: others would spin
-    between its short operations.
-    """
+def _quantize(
+    model: Model, weights: str | None, kv: str | None, place: Path | None
+) -> None:
+    """Quantize a packed model, then move its weights to the folder `place`, if any."""
+    with pages_in(None if place is None else place.parent):
+        model.quantize(weights, kv)
+    offloaded.clear(model.hf)
+    if place is not None:
+        offloaded.write(model, place)
+        offloaded.attach(model, place)
+
+
+def _free(source: str | Path) -> None:
+    """Free what loading held."""
+    if (path := hub.gguf(source)) is not None:
+        GgufFile.forget(path)
+    return_freed()
+
+
+def _packed(
+    make: type[Model],
+    hf: PreTrainedModel,
+    name: str,
+    where: torch.device,
+    only: str | None,
+    known: Capability | None,
+) -> Model:
+    """Return the model, packed for its backend; it is probed unless `known`."""
+    if known is None:
+        nn.Module.to(hf, where)
+        return make(hf, name, backend=only)
+    # Other torch threads would spin between the short operations on a small model.
     with one_thread(), threads_for(hf)():
-        yield
+        return make(hf, name, backend=only, known=known)
 
 
 @contextmanager
@@ -121,8 +137,8 @@ def _scratch(
     *,
     trusted: bool,
 ) -> Path | None:
-    """Return the folder for weights in 16 bits that only exist until they are held in
-    few bits; None = the memory.
+    """Return the folder for weights in 16 bits that only exist until they are
+    quantized; None = the memory.
     """
     coded = in_few_bits(source, config)
     if (weights is None and not coded) or (coded and known is not None):
@@ -138,8 +154,7 @@ def _scratch(
     except OSError as error:
         raise ModelError(
             f"cannot load {source}: its weights in 16 bits ({needed / 2**30:.1f} GiB) "
-            "do not fit in the free memory, "
-            f"and no file can be made for them: {words(error)}. Set XDG_CACHE_HOME to "
-            "a folder with room"
+            "do not fit in the free memory, and no file can be made for them: "
+            f"{words(error)}. Set XDG_CACHE_HOME to a folder with room"
         ) from error
     return folder

@@ -50,8 +50,7 @@ def check_given(
     ):
         raise InvalidRequest(
             "'tokenizer' must be a tokenizer of transformers, or its folder, or False "
-            "for token ids alone, "
-            f"got {_kind(tokenizer)}"
+            f"for token ids alone, got {_kind(tokenizer)}"
         )
     if isinstance(target, str | Path):
         return
@@ -73,8 +72,7 @@ def check_given(
     if tokenizer is None and not _home(target):
         raise InvalidRequest(
             "cannot find the tokenizer of this model: it was not loaded from a folder. "
-            "Give tokenizer=..., or "
-            "tokenizer=False if prompts are token ids"
+            "Give tokenizer=..., or tokenizer=False if prompts are token ids"
         )
 
 
@@ -87,8 +85,7 @@ def check_model(option: str, model: object) -> None:
     if isinstance(model, PreTrainedModel) and not model.can_generate():
         raise InvalidRequest(
             f"cannot generate text with {type(model).__name__} as '{option}': it has "
-            "no LM head. Load it "
-            "with AutoModelForCausalLM"
+            "no LM head. Load it with AutoModelForCausalLM"
         )
     if not isinstance(model, PreTrainedModel | Model):
         raise InvalidRequest(
@@ -104,8 +101,8 @@ def opened(
     id, and None for False.
 
     A model in memory stays unchanged and usable: a twin runs, which shares its weights
-    until a backend packs them. The twin does not follow later training. Held in few
-    bits, it is rounded to bfloat16 first, as a checkpoint is.
+    until a backend packs them. The twin does not follow later training. Before it is
+    quantized, it is rounded to bfloat16, as a checkpoint is.
     """
     if isinstance(target, str | Path):
         read_config(target, trust_remote_code=options.trust_remote_code, seq2seq=True)
@@ -184,7 +181,7 @@ def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
 
 def in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
     """Return a twin with its float32 weights in bfloat16, as checkpoints are loaded
-    that are held in few bits.
+    before they are quantized.
     """
     rounded: dict[int, nn.Parameter] = {}
     for module in model.modules():

@@ -55,7 +55,7 @@ def location(source: str | Path) -> dict[str, Any]:
 def gguf(source: str | Path) -> Path | None:
     """Return the path of a GGUF file, downloaded if need be; None for any other source.
 
-    Raises ModelError where there is no such file.
+    Raises ModelError if the file is not found.
     """
     path, (repo, _, name) = Path(source).expanduser(), str(source).rpartition(":")
     if not str(source).lower().endswith(GGUF) or path.is_dir():
@@ -93,9 +93,8 @@ def local_only(source: str | Path, name: str = CONFIG) -> bool:
     if cached_file(str(source), name, local_files_only=True, **_SILENT) is None:
         raise ModelError(
             f"cannot load {str(source)!r}: there is no such folder, it is not in the "
-            "cache of this machine, and "
-            f"{constants.ENDPOINT} does not answer. Give a folder that holds {name}, "
-            "or try again with a network"
+            f"cache of this machine, and {constants.ENDPOINT} does not answer. Give a "
+            f"folder that holds {name}, or try again with a network"
         )
     return True
 

@@ -55,7 +55,7 @@ def load_weights(
     """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of
     another shape or not finite.
 
-    Unless `filled`, weights in few bits are not read, and those of the model have no
+    Unless `filled`, quantized weights are not read, and their parameters have no
     storage.
     """
     try:
@@ -118,8 +118,8 @@ def pickled(source: str | Path, error: BaseException) -> ModelError:
     del error  # its text tells how to run the code all the same
     return ModelError(
         f"cannot load the weights of {str(source)!r}: its pickled file (.bin) is "
-        "damaged or holds more than tensors, "
-        "which could run code, so it was not read. Give the same weights as safetensors"
+        "damaged or holds more than tensors, which could run code, so it was not read. "
+        "Give the same weights as safetensors"
     )
 
 
@@ -149,13 +149,9 @@ def eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
     ids that are no tokens.
     """
     eos = (hf.generation_config or hf.config).eos_token_id
-    ids = (
-        list(eos)
-        if isinstance(eos, list | tuple | set | frozenset)
-        else []
-        if eos is None
-        else [eos]
-    )
+    ids = [] if eos is None else [eos]
+    if isinstance(eos, list | tuple | set | frozenset):
+        ids = list(eos)
     vocab = hf.config.get_text_config().vocab_size
     valid = [token for token in ids if type(token) is int and 0 <= token < vocab]
     return frozenset(valid), [token for token in ids if token not in valid]

@@ -82,9 +82,8 @@ def write(model: Model, folder: Path) -> None:
     if not isinstance(model.backend, CpuBackend):
         raise ModelError(
             f"cannot offload {model.name}: only backend 'native' reads weights from a "
-            "file, and it runs on "
-            f"'{model.capability.backend}' ({model.capability.reason}). Leave "
-            "'offload_folder' out"
+            f"file, and it runs on '{model.capability.backend}' "
+            f"({model.capability.reason}). Leave 'offload_folder' out"
         )
     try:
         _write(model, model.backend, folder)

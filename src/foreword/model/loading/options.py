@@ -51,8 +51,8 @@ def check_forms(
         if form is not None and capability.backend != NATIVE:
             raise ModelError(
                 f"cannot hold the {what} of {model} in {form}: only backend 'native' "
-                "reads them, and it runs on "
-                f"'{capability.backend}' ({capability.reason}). Leave '{name}' out"
+                f"reads them, and it runs on '{capability.backend}' "
+                f"({capability.reason}). Leave '{name}' out"
             )
 
 

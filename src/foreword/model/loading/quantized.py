@@ -2,8 +2,8 @@
 model itself is a plain one.
 
 Every quantized matrix is dequantized into the model's dtype, or left without storage.
-What reads its few bits stays beside it, as `coded` of the linear layer
-(`foreword.model.quantized.coded.Matrix`), for backends that multiply by them.
+The quantized form stays next to the layer, as its attribute `coded`
+(`foreword.model.quantized.coded.Matrix`), for backends that multiply by it.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def _filled(
     model.config.name_or_path = source
     found = _found(model, places)
     if not filled and len({address for _, _, address in found}) < len(places):
+        # transformers computed a parameter from one that has no numbers yet
         return _filled(
             source,
             empty,
@@ -159,29 +160,37 @@ def _filled(
             trust_remote_code=trust_remote_code,
             **how,
         )
-    words = {
+    _attach(found, places, dtype, filled=filled)
+    return model, info
+
+
+def _attach(
+    found: list[tuple[nn.Module, str, int]],
+    places: Mapping[int, Matrix],
+    dtype: torch.dtype,
+    *,
+    filled: bool,
+) -> None:
+    """Put the matrices beside the parameters `found` at their addresses, as `coded`;
+    unless `filled`, drop the storage of these parameters.
+    """
+    embedded = {
         address for module, _, address in found if isinstance(module, nn.Embedding)
     }
     for module, name, address in found:
+        matrix = places[address]
         if isinstance(module, nn.Embedding):
-            own = (
-                module.weight.data.clone() if filled else places[address].weights(dtype)
-            )
             # it stays when the others are packed, and so must not share their pages
-            module.weight.data = own
+            weight = module.weight.data.clone() if filled else matrix.weights(dtype)
+            module.weight.data = weight
             continue
         if name == "weight":
-            vars(module)["coded"] = places[address]
+            vars(module)["coded"] = matrix
         else:
-            vars(module).setdefault("coded", {})[name] = places[address]
-        if not filled and address not in words:
-            weight = module.get_parameter(name)
-            setattr(
-                module,
-                name,
-                nn.Parameter(weight.detach().to("meta"), requires_grad=False),
-            )
-    return model, info
+            vars(module).setdefault("coded", {})[name] = matrix
+        if not filled and address not in embedded:
+            weight = module.get_parameter(name).detach().to("meta")
+            setattr(module, name, nn.Parameter(weight, requires_grad=False))
 
 
 def _found(
@@ -201,8 +210,7 @@ def _found(
 def _unsupported(source: str, setting: str) -> ModelError:
     return ModelError(
         f"cannot load the weights of {source!r}: {setting} of its {SETTINGS} is not "
-        "supported. Use a checkpoint in a "
-        "form of docs/targets/quantized.md"
+        "supported. Use a checkpoint in a form of docs/targets/quantized.md"
     )
 
 
@@ -225,8 +233,7 @@ def files(source: str | Path, *, fetch: bool = True) -> list[Path]:
     if not all(file.is_file() for file in files):
         raise ModelError(
             f"cannot load the weights of {str(source)!r}: its weights are read from "
-            f"{WEIGHTS}, which does not "
-            "exist. Use a checkpoint in safetensors"
+            f"{WEIGHTS}, which does not exist. Use a checkpoint in safetensors"
         )
     return files
 
@@ -245,7 +252,7 @@ def stamps(source: str | Path, *, fetch: bool = True) -> list[tuple[str, int, in
 
 
 def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
-    """Return whether a checkpoint holds matrices in few bits that are read here."""
+    """Return whether a checkpoint holds quantized matrices that this module reads."""
     if (path := hub.gguf(source)) is None:
         return quantization(config) is not None
     file = GgufFile.open(source, path)
@@ -255,15 +262,15 @@ def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
 def _read(
     source: str, files: list[Path], settings: Mapping[str, Any], dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Matrix], set[str]]:
-    """Return the tensors of the plain model, the quantized ones of them in few bits,
-    and names that may be left out.
+    """Return the tensors of the plain model, its quantized matrices, and names that may
+    be left out.
     """
     method = WEIGHT_FORMATS[settings["quant_method"]]
     if setting := method.refused(settings):
         raise _unsupported(source, setting)
     matrices: dict[str, Matrix] = {}
     opened = [safe_open(file, framework="pt") for file in files]
-    places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle is no mapping
+    places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle cannot be iterated
     layers = _layers(places, method)
     parts = {name for layer in layers.values() for name in layer.values()}
     tensors = {
@@ -314,7 +321,7 @@ def _layer(
 
 
 def _matrix(method: Format, layer: Callable[[], Layer], shape: torch.Size) -> Matrix:
-    """Return a matrix in few bits, whose tensors are read again whenever it is."""
+    """Return a quantized matrix, which reads its tensors again at each use."""
 
     def shaped(weights: Tensor) -> Tensor:
         return method.shaped(layer(), weights)
@@ -344,7 +351,7 @@ def _parts(
     names: Mapping[str, object], endings: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
     for name in names:
-        if ending := next(
-            (ending for ending in endings if name.endswith(ending)), None
-        ):
-            yield name, ending
+        for ending in endings:
+            if name.endswith(ending):
+                yield name, ending
+                break

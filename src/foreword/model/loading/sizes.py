@@ -36,13 +36,15 @@ NUMBERS_PER_BYTE = 16
 
 
 def check_sizes(
-    source: str | Path, config: PreTrainedConfig, build: Callable[[], nn.Module]
+    source: str | Path,
+    config: PreTrainedConfig,
+    build: Callable[[], nn.Module],
 ) -> None:
-    """Raise ModelError where the sizes in a config are not those of the checkpoint's
-    files; allocates nothing.
+    """Raise ModelError where a config and the checkpoint's files differ in sizes;
+    allocate nothing.
 
-    `build` returns the model without storage. What it cannot build is left to loading,
-    which says why.
+    `build` returns the model without storage. A model that it cannot build is left to
+    loading, which says why.
     """
     files = _files(source)
     header = check_layers(source, config)
@@ -67,14 +69,14 @@ def check_layers(source: str | Path, config: PreTrainedConfig) -> Header:
         if layers > max(FEW_LAYERS, len(header)):
             raise ModelError(
                 f"cannot load the weights of {str(source)!r}: {name} in its config is "
-                f"{layers}, and its files hold "
-                f"{len(header)} tensors. Correct config.json, or download both again"
+                f"{layers}, and its files hold {len(header)} tensors. Correct "
+                "config.json, or download both again"
             )
     return header
 
 
 def headers(files: Iterable[Path]) -> Header:
-    """Return the tensors in safetensors files; those of a damaged file are left out."""
+    """Return the tensors in safetensors files; damaged files are left out."""
     found: dict[str, tuple[list[int], str]] = {}
     for file in files:
         with (
@@ -89,9 +91,13 @@ def headers(files: Iterable[Path]) -> Header:
     return found
 
 
-def check_shapes(source: str | Path, model: nn.Module, header: Header) -> None:
-    """Raise ModelError where tensors have other sizes than those of the same name in a
-    model without storage.
+def check_shapes(
+    source: str | Path,
+    model: nn.Module,
+    header: Header,
+) -> None:
+    """Raise ModelError where a tensor's size differs from the parameter of the same
+    name in a model without storage.
 
     A tensor may be stored in another shape, so numbers are counted.
     """
@@ -101,17 +107,11 @@ def check_shapes(source: str | Path, model: nn.Module, header: Header) -> None:
         for name, (shape, kind) in header.items()
         if kind in NUMBERS and not APART.search(name)
     }
-    both = [
-        (name, shape, list(shapes[name]))
-        for name, shape in held.items()
-        if name in shapes
-    ]
-    check_names(
-        str(source),
-        (),
-        (),
-        [one for one in both if math.prod(one[1]) != math.prod(one[2])],
-    )
+    different: list[tuple[str, list[int], list[int]]] = []
+    for name, shape in held.items():
+        if name in shapes and math.prod(shape) != shapes[name].numel():
+            different.append((name, shape, list(shapes[name])))
+    check_names(str(source), (), (), different)
 
 
 def check_total(source: str | Path, model: nn.Module, size: int) -> None:
@@ -124,8 +124,8 @@ def check_total(source: str | Path, model: nn.Module, size: int) -> None:
     if numbers > max(FEW_NUMBERS, NUMBERS_PER_BYTE * size):
         raise ModelError(
             f"cannot load the weights of {str(source)!r}: its config asks for "
-            f"{numbers} numbers, and its files have "
-            f"{size} bytes. Correct config.json, or download both again"
+            f"{numbers} numbers, and its files have {size} bytes. Correct config.json, "
+            "or download both again"
         )
 
 

@@ -61,8 +61,8 @@ def attend(
     if plan is None:
         raise ModelError(
             "cannot run this model directly: Foreword loaded it, and it reads through "
-            "a pool. Use foreword.LLM, or "
-            "call model.set_attn_implementation('sdpa') first"
+            "a pool. Use foreword.LLM, or call model.set_attn_implementation('sdpa') "
+            "first"
         )
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     heads, kv_heads = query.shape[1], key.shape[1]
@@ -71,9 +71,9 @@ def attend(
         seen = _Seen(heads // kv_heads, source=True)
     else:
         plan.windows[layer] = sliding_window
-        keys, values = plan.pool.write(
-            layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan.rows
-        )
+        new_keys = key[0].transpose(0, 1)
+        new_values = value[0].transpose(0, 1)
+        keys, values = plan.pool.write(layer, new_keys, new_values, plan.rows)
         table = None if position_bias is None else bias_table(plan, module, layer)
         seen = _Seen(heads // kv_heads, sliding_window, table)
     out = value.new_zeros(1, query.shape[2], heads, value.shape[-1])
@@ -89,19 +89,9 @@ def attend(
             stop = min(start + BLOCK, span.stop)
             q = _fold(query[0, :, start:stop], kv_heads)
             mask = _mask(plan, span, (start, stop), seen)
-            if fused:
-                result = F.scaled_dot_product_attention(
-                    q, k, v, attn_mask=mask, scale=scale
-                )
-            else:
-                result = _eager(
-                    q,
-                    k,
-                    v,
-                    mask,
-                    scale,
-                    _Extras(softcap, _fold_sinks(sinks, q, stop - start)),
-                )
+            folded = _fold_sinks(sinks, q, stop - start)
+            extras = None if fused else _Extras(softcap, folded)
+            result = _attended(q, k, v, mask, scale, extras)
             out[0, start:stop] = _unfold(result, heads, stop - start)
     return out, None
 
@@ -138,7 +128,7 @@ def _fold_sinks(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What decides, beside the rows, on the mask of a layer."""
+    """Properties of a layer that decide its mask: part of the key of cached masks."""
 
     groups: int
     """Query heads per key head."""
@@ -146,7 +136,7 @@ class _Seen:
     table: int | None = None
     """Layer whose table of position biases is added; None = there is none."""
     source: bool = False
-    """Whether the keys are those of the source."""
+    """Whether the keys belong to the source."""
 
 
 def _mask(
@@ -213,6 +203,22 @@ class _Extras:
     sinks: Float[Tensor, "kv_heads padded"] | None
 
 
+def _attended(
+    query: Float[Tensor, "1 kv_heads padded dim"],
+    key: Float[Tensor, "1 kv_heads keys dim"],
+    value: Float[Tensor, "1 kv_heads keys value_dim"],
+    mask: Shaped[Tensor, "1 groups padded keys"],
+    scale: float,
+    extras: _Extras | None,
+) -> Float[Tensor, "1 kv_heads padded value_dim"]:
+    """Compute attention by torch's fused kernel, unless there are `extras`."""
+    if extras is not None:
+        return _eager(query, key, value, mask, scale, extras)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scale
+    )
+
+
 def _eager(
     query: Float[Tensor, "1 kv_heads padded dim"],
     key: Float[Tensor, "1 kv_heads keys dim"],
@@ -227,20 +233,15 @@ def _eager(
     scores = (query @ key.transpose(-1, -2)).float() * scale
     if extras.softcap is not None:
         scores = extras.softcap * torch.tanh(scores / extras.softcap)
-    scores = (
-        scores.masked_fill(~mask, float("-inf"))
-        if mask.dtype is torch.bool
-        else scores + mask
-    )
+    if mask.dtype is torch.bool:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    else:
+        scores = scores + mask
     if extras.sinks is not None:
         scores = torch.cat([scores, extras.sinks.float()[None, :, :, None]], dim=-1)
     weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
-    parts = (
-        w @ v
-        for w, v in zip(
-            weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True
-        )
-    )
-    return sum(
-        (part.float() for part in parts), torch.zeros((), dtype=torch.float32)
-    ).to(value.dtype)
+    parts = zip(weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True)
+    result = torch.zeros((), dtype=torch.float32)
+    for part_weights, part_value in parts:
+        result = result + (part_weights @ part_value).float()
+    return result.to(value.dtype)

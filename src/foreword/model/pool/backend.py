@@ -36,8 +36,8 @@ class PoolBackend(Packing, CapturesHiddenStates):
     def __init__(
         self, model: PreTrainedModel, mode: Mode = Mode.TREE, *, adjacent: bool = False
     ) -> None:
-        """`adjacent`: sequences reserve their pages when they are opened; so do those
-        of length-dependent models.
+        """`adjacent`: sequences reserve their pages when they are opened.
+        Length-dependent models always do.
 
         Their rows depend on the forwards that read them, so a text that is read again
         may differ.
@@ -68,11 +68,9 @@ class PoolBackend(Packing, CapturesHiddenStates):
             return torch.cat([self._forward(part) for part in self._forwards(reads)])
 
     def _forwards(self, reads: List[Read]) -> List[List[Read]]:
-        return (
-            [reads]
-            if self._rope is None
-            else [[part] for read in reads for part in self._rope.parts(read)]
-        )
+        if self._rope is None:
+            return [reads]
+        return [[part] for read in reads for part in self._rope.parts(read)]
 
     def _own_rows(
         self, rows: Float[Tensor, "captured features"], count: int
@@ -131,21 +129,18 @@ class PoolBackend(Packing, CapturesHiddenStates):
             for span in spans
             if span.start in images
         ]
-        axes = next(
-            (
-                len(one.positions)
-                for one in images.values()
-                if one.positions is not None
-            ),
-            0,
-        )
-        if not axes:
+        given = [one.positions for one in images.values() if one.positions is not None]
+        if not given:
             return shown(self._model, parts, None)
-        placed = [
-            images[span.start].placed(place) if span.start in images else [place] * axes
-            for span in spans
-            for place in (span.read.past + depth for depth in span.read.depths)
-        ]
+        axes = len(given[0])
+        placed: list[list[int]] = []
+        for span in spans:
+            for depth in span.read.depths:
+                index = span.read.past + depth
+                if span.start in images:
+                    placed.append(images[span.start].placed(index))
+                else:
+                    placed.append([index] * axes)
         placed += placed[-1:] * (rows - len(placed))
         return shown(
             self._model, parts, torch.tensor(placed, device=self._device).T[:, None]

@@ -32,7 +32,7 @@ class DynamicRope:
     """
 
     def parts(self, read: Read) -> List[Read]:
-        """Split a read into those of plain decoding, where its draft tokens would
+        """Split a read into the reads of plain decoding, where its draft tokens would
         change the angles.
         """
         draft_tokens = (

@@ -27,9 +27,8 @@ LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
 def layer_count(config: PreTrainedConfig) -> int:
     """Return the number of layers of the model's decoder."""
     text = config.get_text_config()
-    return next(
-        count for name in LAYERS if (count := getattr(text, name, None)) is not None
-    )
+    counts = (getattr(text, name, None) for name in LAYERS)
+    return next(count for count in counts if count is not None)
 
 
 def layers_of(model: PreTrainedModel) -> List[nn.Module]:

@@ -81,17 +81,18 @@ class KVPool(PagePool):
         return self._layers[layer]
 
     def where(self, table: PageTable, length: int, padded: int) -> slice | list[int]:
-        """Return where the first `padded` rows of a sequence lie, of which it has
-        `length`: for `taken`.
+        """Return the pool rows of a sequence's `length` rows, padded to `padded`, as
+        `taken` takes them.
 
         Adjacent pages are a slice of the pool, and so are the rows beyond them, which
-        may be anything. Other pages are listed, and the last one stands for those
-        beyond them.
+        may be anything. Other pages are listed, and the last page is repeated beyond
+        them.
         """
-        own = pages_for(length)
-        if table.run >= own and table.start + padded <= self.rows:
+        count = pages_for(length)
+        if table.run >= count and table.start + padded <= self.rows:
             return slice(table.start, table.start + padded)
-        return [*table.pages[:own], *[table.pages[own - 1]] * (pages_for(padded) - own)]
+        repeated = [table.pages[count - 1]] * (pages_for(padded) - count)
+        return [*table.pages[:count], *repeated]
 
     @torch.inference_mode()
     def move(self, source: Int[Tensor, "rows"], target: Int[Tensor, "rows"]) -> None:
@@ -105,8 +106,9 @@ class KVPool(PagePool):
     @torch.inference_mode()
     def copy(self, source: int, target: int) -> None:
         old, new = (slice(page * PAGE, (page + 1) * PAGE) for page in (source, target))
-        for part in (part for pair in self._layers.values() for part in pair):
-            part[new] = part[old]
+        for keys, values in self._layers.values():
+            keys[new] = keys[old]
+            values[new] = values[old]
 
     @property
     def bytes(self) -> int:

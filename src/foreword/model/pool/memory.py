@@ -24,9 +24,7 @@ SCALE = 4
 UNKNOWN = 4 * 2**30
 """Bytes taken as free where the system does not tell."""
 CGROUP, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""Where Linux tells the memory limit of a container, and in which one this
-process is.
-"""
+"""cgroup files: the memory limit of a container, and the cgroup of this process."""
 LIMITS = {"memory.max": "anon", "memory.limit_in_bytes": "rss"}
 """File of the limit -> entry of memory.stat beside it: bytes that are no copies of
 files (cgroup 2, cgroup 1).
@@ -46,48 +44,48 @@ def key_bytes(hf: Any, kv: str | None = None) -> int:
     """
     config = hf.config.get_text_config()
     # some models have heads of several sizes
-    own = getattr(config, "per_layer_config", None)
+    configs = getattr(config, "per_layer_config", None)
     if getattr(config, "is_encoder_decoder", False):
-        own = None  # it is of the encoder's layers
-    layers = [own[number] if own else config for number in range(layer_count(config))]
-    number, scale = (hf.dtype.itemsize, 0) if kv is None else (1, SCALE)
+        configs = None  # they describe the encoder's layers
+    layers = [config] * layer_count(config)
+    if configs:
+        layers = [configs[number] for number in range(len(layers))]
+    size = hf.dtype.itemsize
+    scale = 0
+    if kv is not None:
+        size = 1
+        scale = SCALE
     return 2 * sum(
-        kv_heads(layer) * (head_dim(layer) * number + scale) for layer in layers
+        kv_heads(layer) * (head_dim(layer) * size + scale) for layer in layers
     )
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a device; of main memory, those of the
-    container if it has fewer.
+    """Return the bytes that are free on a device; in main memory, at most what the
+    container has left.
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = UNKNOWN
     with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = 1024 * next(
-            int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
-        )
+        free = 1024 * _entry(Path("/proc/meminfo"), "MemAvailable:")
     with suppress(AttributeError, OSError, ValueError):
-        free = min(free, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        pages = os.sysconf("SC_PHYS_PAGES")
+        free = min(free, pages * os.sysconf("SC_PAGE_SIZE"))
     for folder, (limit, taken) in product(_containers(), LIMITS.items()):
-        # "max" where there is no limit
+        # the file of the limit says "max" if there is none
         with suppress(OSError, ValueError, StopIteration):
             most = int((folder / limit).read_text(encoding="ascii"))
-            lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-            free = min(
-                free,
-                max(
-                    0,
-                    most
-                    - next(
-                        int(line.split()[1])
-                        for line in lines
-                        if line.split()[0] == taken
-                    ),
-                ),
-            )
+            used = _entry(folder / "memory.stat", taken)
+            free = min(free, max(0, most - used))
     return free
+
+
+def _entry(file: Path, name: str) -> int:
+    """Return the number after a name that begins a line. Raises StopIteration."""
+    lines = file.read_text(encoding="ascii").splitlines()
+    entries = (line.split() for line in lines)
+    return next(int(entry[1]) for entry in entries if entry[:1] == [name])
 
 
 def return_freed() -> None:
@@ -99,8 +97,8 @@ def return_freed() -> None:
 
 
 def _containers() -> Iterator[Path]:
-    """Yield the folders that may hold the limit of this process: those of a container,
-    from inside and outside.
+    """Yield the folders that may hold the limit of this process: of a container, from
+    inside and outside.
     """
     yield from (CGROUP, CGROUP / "memory")
     with suppress(OSError):

@@ -96,27 +96,21 @@ def packable(module: nn.Module) -> bool:
     """Return whether a module is an nn.Linear on CPU, without hooks, in a dtype that
     oneDNN multiplies.
     """
-    return (
-        type(module) is nn.Linear
-        and module.weight.device.type == "cpu"
-        and (
-            module.weight.dtype == torch.float32
-            or (module.weight.dtype == torch.bfloat16 and fast_bfloat16())
-        )
-        and torch.backends.mkldnn.is_available()
-        and not (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or "forward" in vars(module)
-        )
-    )
+    if type(module) is not nn.Linear or module.weight.device.type != "cpu":
+        return False
+    dtype = module.weight.dtype
+    fast = dtype == torch.float32 or (dtype == torch.bfloat16 and fast_bfloat16())
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    patched = "forward" in vars(module)
+    available = torch.backends.mkldnn.is_available()
+    return fast and available and not (hooked or patched)
 
 
 class TiledExperts(nn.Module):
     """The experts of a layer, run one by one on TILE rows at a time, so that a row does
     not depend on the others.
 
-    Every selected expert costs at least TILE rows. Other attributes are those of the
+    Every selected expert costs at least TILE rows. Other attributes come from the
     wrapped experts.
     """
 
@@ -171,7 +165,11 @@ class Tiles(TorchFunctionMode):
     """A mode in which products with unpacked weights take TILE rows at a time."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.linear and isinstance(args[0], Tensor) and len(args) > 1:

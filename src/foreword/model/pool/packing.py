@@ -84,23 +84,15 @@ class Paged(Generic[Pool]):
             self.pool.check(read.id, stop)
         spans: list[Span] = []
         for read, stop in zip(reads, stops, strict=True):
-            start = spans[-1].stop if spans else 0
+            first = spans[-1].stop if spans else 0
+            last = first + len(read.tokens)
             table = self.pool.extend(read.id, read.start, stop)
-            spans.append(
-                Span(
-                    start,
-                    start + len(read.tokens),
-                    table,
-                    read,
-                    reach=self._visible(read.id),
-                )
-            )
+            reach = self._visible(read.id)
+            spans.append(Span(first, last, table, read, reach=reach))
         return tuple(spans)
 
     def _visible(self, id: int) -> Reach:
-        """Return where the first rows of a sequence attend otherwise than to those
-        before them.
-        """
+        """Return the attention ranges of leading rows whose mask is not causal."""
         return {}
 
     def _note(self, reads: List[Read]) -> None:
@@ -139,21 +131,12 @@ class Packing(Paged[KVPool]):
     def _pack(self, reads: List[Read]) -> Packed:
         """Pack the reads. Raises ModelError where a sequence exceeds its capacity."""
         spans = self._spans(reads)
-        rows = [
-            row
-            for span in spans
-            for row in span.table.rows(span.read.start, span.length)
-        ]
-        kept = [
-            row
-            for span in spans
-            for row in range(span.stop - span.read.keep, span.stop)
-        ]
+        rows: list[int] = []
+        kept: list[int] = []
+        for span in spans:
+            rows += span.table.rows(span.read.start, span.length)
+            kept += range(span.stop - span.read.keep, span.stop)
         tokens = [token for read in reads for token in read.tokens]
         positions = [read.past + depth for read in reads for depth in read.depths]
-        return Packed(
-            tokens,
-            positions,
-            kept,
-            Plan(self.pool, spans, torch.tensor(rows, device=self._device)),
-        )
+        plan = Plan(self.pool, spans, torch.tensor(rows, device=self._device))
+        return Packed(tokens, positions, kept, plan)

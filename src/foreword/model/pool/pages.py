@@ -49,17 +49,13 @@ class PageTable:
     run: int = 0
     """Leading pages that are adjacent in the pool."""
     tokens: list[int] | None = None
-    """Token of each row, draft tokens too; None where the pages are not to be used
-    again.
-    """
+    """Token id of each row, draft tokens too; None if the pages must not be shared."""
     chain: int = 0
-    """Leading rows of which each was read after the one before: the text of `tokens` up
-    to there.
-    """
+    """Number of leading rows that form a chain, without tree branches."""
     path: list[Prefix] = field(default_factory=list)
     """The root of the tenant, then the leading pages that are in the tree."""
     hidden: list[Tensor] = field(default_factory=list)
-    """Hidden states of the rows after those that have theirs with their pages."""
+    """Hidden states of rows whose page is not in the tree yet."""
     hidden_rows: tuple[int, int] = (0, 0)
     """The first of these rows, and the one after the last."""
 
@@ -165,9 +161,9 @@ class PagePool:
         """Begin a sequence of at most `capacity` rows; return how many of its first
         tokens are held already.
 
-        With `tokens`, those of its text so far, its pages may be used again by later
-        texts that begin alike. With `layers`, pages are used only where the hidden
-        states after these layers are kept.
+        With `tokens`, its text so far, later texts that begin alike may share its
+        pages. With `layers`, pages are used only where the hidden states after these
+        layers are kept.
         """
         self.close(id)
         table = self._tables[id] = PageTable(whole(capacity + self.spare))
@@ -229,11 +225,10 @@ class PagePool:
             table.put(number, pages)
             del table.path[number + 1 :]
             self.prefixes.let_go(shared)
-        if (more := pages_for(stop) - len(table.pages)) > 0:
-            table.put(
-                len(table.pages),
-                self._take(more, table.pages[-1] + 1 if table.pages else 0),
-            )
+        more = pages_for(stop) - len(table.pages)
+        if more > 0:
+            following = table.pages[-1] + 1 if table.pages else 0
+            table.put(len(table.pages), self._take(more, following))
         return table
 
     def note(
@@ -274,7 +269,7 @@ class PagePool:
         """Keep hidden states of committed tokens, from row `start` on, with the pages
         of these tokens.
 
-        They wait here until the page is in the tree. Those of a closed sequence, or
+        They wait here until the page is in the tree. States of a closed sequence, or
         after a gap, are ignored.
         """
         table = self._tables.get(id)
@@ -286,12 +281,9 @@ class PagePool:
         if ready:
             rows = torch.cat(table.hidden)
             for prefix, page in zip(ready, rows.split(PAGE), strict=False):
-                prefix.hidden |= {
-                    layer: part.clone()
-                    for layer, part in zip(
-                        layers, page.chunk(len(layers), 1), strict=True
-                    )
-                }
+                by_layer = zip(layers, page.chunk(len(layers), 1), strict=True)
+                for layer, states in by_layer:
+                    prefix.hidden[layer] = states.clone()
             table.hidden = [rows[PAGE * len(ready) :].clone()]
             first = first + PAGE * len(ready)
         table.hidden_rows = first, stop
@@ -300,10 +292,11 @@ class PagePool:
         """Return the hidden states after `layers` of the tokens that a sequence opened
         with them need not read.
         """
-        pages = self._tables[id].path[1:]
-        return torch.cat(
-            [torch.cat([page.hidden[layer] for layer in layers], 1) for page in pages]
-        )
+        pages: list[Tensor] = []
+        for prefix in self._tables[id].path[1:]:
+            states = [prefix.hidden[layer] for layer in layers]
+            pages.append(torch.cat(states, 1))
+        return torch.cat(pages)
 
     # ---- pages
 
@@ -321,9 +314,8 @@ class PagePool:
             return
         for number in range(len(table.path) - 1, rows // PAGE):
             page = table.pages[number]
-            prefix = self.prefixes.add(
-                table.path[-1], table.tokens[number * PAGE : (number + 1) * PAGE], page
-            )
+            tokens = table.tokens[number * PAGE : (number + 1) * PAGE]
+            prefix = self.prefixes.add(table.path[-1], tokens, page)
             table.path.append(prefix)
             if prefix.page != page:  # another sequence has read the same text
                 table.put(number, [prefix.page])
@@ -337,15 +329,13 @@ class PagePool:
         free = self._free
         at = bisect_left(free, first)
         if free[at : at + count] != list(range(first, first + count)):
-            runs = (
-                i
-                for i in range(len(free) - count + 1)
-                if free[i + count - 1] - free[i] == count - 1
-            )
+            # `free` is sorted: numbers whose ends are this far apart are adjacent
+            starts = range(len(free) - count + 1)
+            runs = (i for i in starts if free[i + count - 1] - free[i] == count - 1)
             at = next(runs, -1)
         if at < 0:
-            last = self._last_run() if self.adjacent else len(free)
-            more = count - last
+            usable = self._last_run() if self.adjacent else len(free)
+            more = count - usable
             if more > 0:
                 self.resize(self.count + more)
                 free += range(self.count, self.count + more)

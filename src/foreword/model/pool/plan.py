@@ -117,9 +117,7 @@ class Span:
     read: Read
     source: SourceKeys | None = None
     reach: Reach = field(default_factory=dict)
-    """Where the first rows of the sequence attend otherwise than to those
-    before them.
-    """
+    """Attention ranges of the leading rows whose mask is not causal."""
 
     @property
     def length(self) -> int:
@@ -202,8 +200,8 @@ class Plan:
     places: dict[tuple[int, bool], slice | list[int]] = field(default_factory=dict)
     """Cached `place` of each span and of its source, by its first row."""
     cross: tuple[Tensor, ...] = ()
-    """By layer, the keys that its cross-attention passes: they stand for those of each
-    span's source.
+    """By layer, the keys that its cross-attention passes: placeholders for the keys of
+    each span's source.
     """
     biases: dict[int, Float[Tensor, "heads distances"]] = field(default_factory=dict)
     """Bias of a score by the distance of its key, by the layer that has the table."""

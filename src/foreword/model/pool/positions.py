@@ -83,9 +83,9 @@ class _Embedding:
         kwargs: dict[str, Any],
         output: Float[Tensor, "1 rows size"],
     ) -> Float[Tensor, "1 rows size"]:
-        """Take the rows of a text as long as needed.
+        """Look up the positions in a table that is long enough for the text.
 
-        Padding tokens keep theirs: they have no position.
+        Padding tokens have no position, and keep their row.
         """
         bound = self._signature.bind_partial(*args, **kwargs)
         tokens = bound.arguments["input_ids"]

@@ -8,7 +8,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
-from itertools import count, takewhile
+from itertools import count
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ A multiple of the blocks of keys (16) and of values (32) in native/csrc/kv.c.
 
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """One full page of a text: its tokens follow those of `parent`.
+    """One full page of a text: its tokens follow the tokens of `parent`.
 
     The root of a tenant has no parent.
     """
@@ -36,8 +36,8 @@ class Prefix:
     state: tuple[Tensor, ...] | None = None
     """Recurrent state after the page; None where it is not kept."""
     hidden: dict[int, Tensor] = field(default_factory=dict)
-    """Hidden states of its tokens, [PAGE, size], by the layer after which they are
-    read, as far as drafters did.
+    """Hidden states of its tokens, [PAGE, size], by layer; only layers that a drafter
+    read.
     """
 
 
@@ -80,7 +80,8 @@ class PrefixTree:
         """Return the root of the tenant and the longest known beginning of a text;
         `leave` them after use.
 
-        With `layers`, only as far as the hidden states after these are kept.
+        With `layers`, stop at the first page without the hidden states after these
+        layers.
         """
         root = self._roots.setdefault(tenant.encode(), Prefix(None, tenant.encode()))
         found = self._find(root, tokens, layers)
@@ -114,12 +115,10 @@ class PrefixTree:
         sequences use.
         """
         root = self._roots.get(tenant.encode())
-        return (
-            0
-            if root is None
-            else PAGE
-            * sum(prefix.users > 0 for prefix in self._find(root, tokens, layers))
-        )
+        if root is None:
+            return 0
+        found = self._find(root, tokens, layers)
+        return PAGE * sum(prefix.users > 0 for prefix in found)
 
     def known(self, tokens: List[int], tenant: str) -> int:
         """Return the tokens at the beginning of a text whose pages are held, whatever
@@ -131,11 +130,11 @@ class PrefixTree:
     def _find(self, root: Prefix, tokens: List[int], layers: List[int]) -> list[Prefix]:
         """Return the longest beginning that a sequence can go on from."""
         needed = set(layers)
-        found = list(
-            takewhile(
-                lambda prefix: needed <= prefix.hidden.keys(), self._held(root, tokens)
-            )
-        )
+        found: list[Prefix] = []
+        for prefix in self._held(root, tokens):
+            if not needed <= prefix.hidden.keys():
+                break
+            found.append(prefix)
         while self.recurrent and found and found[-1].state is None:
             found.pop()
         return found
@@ -146,10 +145,11 @@ class PrefixTree:
         """
         found = [root]
         for start in range(0, len(tokens) - PAGE, PAGE):
-            place = found[-1].children.get(key_of(tokens[start : start + PAGE]))
-            if place is None:
+            key = key_of(tokens[start : start + PAGE])
+            prefix = found[-1].children.get(key)
+            if prefix is None:
                 break
-            found.append(place)
+            found.append(prefix)
         return found[1:]
 
     def _use(self, prefix: Prefix) -> None:
@@ -187,11 +187,9 @@ class PrefixTree:
 
     def _drop_root(self, prefix: Prefix) -> None:
         """Drop the root of a tenant who has no pages and no sequences."""
-        if (
-            prefix.parent is None
-            and not (prefix.children or prefix.users)
-            and self._roots.get(prefix.tokens) is prefix
-        ):
+        if prefix.parent is not None or prefix.children or prefix.users:
+            return
+        if self._roots.get(prefix.tokens) is prefix:
             del self._roots[prefix.tokens]
 
     def keep_state(self, prefix: Prefix, state: tuple[Tensor, ...], most: int) -> None:

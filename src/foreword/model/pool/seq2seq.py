@@ -39,7 +39,7 @@ class Sources:
     rows: dict[int, SourceKeys] = field(default_factory=dict)
     """By sequence."""
     cross: tuple[Tensor, ...] = ()
-    """One key a layer, which stands for those of all sources."""
+    """One key per layer, a placeholder for the keys of all sources."""
     options: dict[str, Any] = field(default_factory=dict)
     """An encoder's output, and a cache that stores nothing and holds `cross`."""
 
@@ -76,8 +76,8 @@ class Seq2SeqPoolBackend(PoolBackend):
         tenant: str = "",
         layers: List[int] = (),
     ) -> int:
-        """Begin a sequence, without the pages of earlier ones: what a decoder makes of
-        a text depends on its source.
+        """Begin a sequence, without the pages of earlier ones: keys and values of a
+        decoder depend on its source.
         """
         self.close(id)
         return super().open(id, capacity)
@@ -137,11 +137,12 @@ class Seq2SeqPoolBackend(PoolBackend):
         }
 
     def _pack(self, reads: List[Read]) -> Packed:
-        if missing := [read.id for read in reads if read.id not in self._sources.rows]:
-            raise ModelError(
-                f"cannot read sequence {missing[0]}: it has no source. Encode one "
-                "after opening it"
-            )
+        for read in reads:
+            if read.id not in self._sources.rows:
+                raise ModelError(
+                    f"cannot read sequence {read.id}: it has no source. Encode one "
+                    "after opening it"
+                )
         rows = super()._pack(reads)
         spans = tuple(
             replace(span, source=self._sources.rows[span.read.id])

@@ -24,7 +24,7 @@ from foreword.model.seq2seq import own_logits
 Make = Callable[[PreTrainedModel, str, Mode], Backend]
 """(model, name, mode) -> backend."""
 PARENTS = [-1, 0, 1, -1, 3, 3]
-"""The tested tree: two branches from the root, the second of which forks again."""
+"""The tested tree: two branches from the root; the second one forks again."""
 BRANCH = [3, 5]
 """The accepted branch, whose keys are moved; two more tokens are read after it."""
 EXACT, ROUNDED = 1e-3, 0.3
@@ -189,11 +189,10 @@ def _batch_invariant(backend: Backend, tokens: list[int], mode: Mode) -> bool:
             if mode is Mode.PLAIN:
                 good = 0
             pending = prompt[4:] if index == 0 else right[index - 1 : index]
-            wrong = (
-                []
-                if mode is Mode.PLAIN
-                else [token ^ 1 for token in right[index + good : index + good + 2]]
-            )
+            wrong: list[int] = []
+            if mode is not Mode.PLAIN:
+                missed = right[index + good : index + good + 2]
+                wrong = [token ^ 1 for token in missed]
             reads = [
                 Read(2, len(right) + index, right[: 1 + good], keep=1),
                 Read(
@@ -237,15 +236,8 @@ def _missing_window(model: PreTrainedModel, backend: PoolBackend) -> str | None:
     """
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
-    sliding = (
-        [
-            i
-            for i, kind in enumerate(kinds)
-            if kind in ("sliding_attention", "chunked_attention")
-        ]
-        if kinds
-        else []
-    )
+    windowed = ("sliding_attention", "chunked_attention")
+    sliding = [i for i, kind in enumerate(kinds or ()) if kind in windowed]
     if (
         not kinds
         and getattr(config, "sliding_window", None)

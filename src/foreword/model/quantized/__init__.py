@@ -1,3 +1,3 @@
-"""Provides weights in few bits: how checkpoints store them, and the one form in which
-the backends take them.
+"""Provides quantized weights: how checkpoints store them, and the one form that the
+backends take.
 """

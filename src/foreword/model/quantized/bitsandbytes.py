@@ -135,13 +135,14 @@ def _read_8bit(layer: Layer) -> Coded | Tensor:
 
 FORMAT = Format(
     (
-        *(
-            ".weight.absmax",
-            ".weight.quant_map",
-            ".weight.nested_absmax",
-            ".weight.nested_quant_map",
-        ),
-        *(STATE + "nf4", STATE + "fp4", ".SCB", ".weight_format"),
+        ".weight.absmax",
+        ".weight.quant_map",
+        ".weight.nested_absmax",
+        ".weight.nested_quant_map",
+        STATE + "nf4",
+        STATE + "fp4",
+        ".SCB",
+        ".weight_format",
     ),
     read,
     codes=".weight",

@@ -1,5 +1,5 @@
-"""Provides a matrix in few bits: the one form into which the readers of all formats
-bring their weights.
+"""Provides a quantized matrix: the readers of all formats convert their weights to this
+form.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ class Scales:
         return values if self.factors is None else values * self.factors
 
     def rows(self, index: Int[Tensor, "rows"]) -> Scales:
-        """Return those of some outputs."""
+        """Return the numbers of some outputs."""
         factors = None if self.factors is None else self.factors.index_select(0, index)
         return Scales(self.values.index_select(0, index), factors)
 
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A matrix in few bits: weight[o, i] = scale[o, g] * levels[codes[o, i]] +
-    offset[o, g], where g = i // group.
+    """A quantized matrix.
+
+    weight[o, i] = scale[o, g] * levels[codes[o, i]] + offset[o, g], g = i // group.
     """
 
     codes: UInt8[Tensor, "outputs depth"]
@@ -55,7 +56,7 @@ class Coded:
     """Whole number of each code: 16 of 4 bits, up to 256."""
     scale: Scales
     offset: Scales | None
-    """Added to each weight, for formats whose zero is no level; None = nothing."""
+    """Added to each weight, for formats without a level for zero; None = nothing."""
     group: int
     """Consecutive inputs that share a scale; a multiple of 16."""
 
@@ -121,9 +122,7 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight of a model that a checkpoint holds in few bits, and which stays in its
-    file until it is read.
-    """
+    """A quantized weight of a checkpoint, which stays in its file until it is read."""
 
     read: Callable[[], Coded]
     shape: torch.Size
@@ -131,9 +130,7 @@ class Matrix:
     shaped: Callable[[Tensor], Tensor]
     """Returns the weights of the matrix as the model holds them."""
     exact: Callable[[], Tensor] | None = None
-    """Reads the weights in float32, where those of the codes are rounded; None = they
-    are not.
-    """
+    """Reads the weights in float32 where `read` rounds them; None = it does not."""
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
@@ -154,32 +151,26 @@ def drop(model: nn.Module) -> None:
 
 
 def joined(parts: List[Coded]) -> Coded:
-    """Return the outputs of several matrices one after another; what they do not share
-    is widened, without rounding.
+    """Return the outputs of several matrices one after another; levels and groups that
+    they do not share are widened, without rounding.
     """
     first = parts[0]
     if len(parts) == 1:
         return first
-    if any(
-        not torch.equal(one.levels, first.levels) or one.group != first.group
-        for one in parts
+    groups = {part.group for part in parts}
+    if len(groups) > 1 or not all(
+        torch.equal(part.levels, first.levels) for part in parts
     ):
-        return joined(
-            [_widened(one, min(each.group for each in parts)) for one in parts]
-        )
-    offsets = [one.offset for one in parts]
-    if any(one is None for one in offsets):
-        none = all(one is None for one in offsets)
-        zeros = [
-            _zeros(part) if one is None else one
-            for one, part in zip(offsets, parts, strict=True)
+        return joined([_widened(part, min(groups)) for part in parts])
+    offset = None
+    if any(part.offset is not None for part in parts):
+        offsets = [
+            _zeros(part) if part.offset is None else part.offset for part in parts
         ]
-        offset = None if none else _joined(zeros, first.groups)
-    else:
-        offset = _joined([one for one in offsets if one is not None], first.groups)
-    scale = _joined([one.scale for one in parts], first.groups)
+        offset = _joined(offsets, first.groups)
+    scale = _joined([part.scale for part in parts], first.groups)
     return Coded(
-        torch.cat([one.codes for one in parts]),
+        torch.cat([part.codes for part in parts]),
         first.levels,
         scale,
         offset,
@@ -188,22 +179,22 @@ def joined(parts: List[Coded]) -> Coded:
 
 
 def _joined(parts: List[Scales], groups: int) -> Scales:
-    alike = len({(one.values.shape[1], one.factors is None) for one in parts}) == 1
-    if not alike:
-        return Scales(torch.cat([one.dense(groups) for one in parts]))
-    factors = [one.factors for one in parts if one.factors is not None]
-    return Scales(
-        torch.cat([one.values for one in parts]),
-        torch.cat(factors) if factors else None,
-    )
+    forms = {(part.values.shape[1], part.factors is None) for part in parts}
+    if len(forms) > 1:
+        return Scales(torch.cat([part.dense(groups) for part in parts]))
+    values = torch.cat([part.values for part in parts])
+    factors = [part.factors for part in parts if part.factors is not None]
+    return Scales(values, torch.cat(factors) if factors else None)
 
 
-def _widened(one: Coded, group: int) -> Coded:
+def _widened(part: Coded, group: int) -> Coded:
     """Return the same matrix with a byte a code, and a scale for each of smaller
     groups.
     """
-    times, groups = one.group // group, one.groups
-    codes = (one.levels.to(torch.int16)[one.codes.long()] + 128).to(torch.uint8)
+    times = part.group // group
+    groups = part.groups
+    levels = part.levels.to(torch.int16)
+    codes = (levels[part.codes.long()] + 128).to(torch.uint8)
     levels = torch.arange(-128, 128).to(torch.int8)
 
     def finer(scales: Scales) -> Scales:
@@ -212,11 +203,11 @@ def _widened(one: Coded, group: int) -> Coded:
     return Coded(
         codes,
         levels,
-        finer(one.scale),
-        None if one.offset is None else finer(one.offset),
+        finer(part.scale),
+        None if part.offset is None else finer(part.offset),
         group,
     )
 
 
-def _zeros(one: Coded) -> Scales:
-    return Scales(torch.zeros(len(one.codes), one.groups, dtype=torch.float32))
+def _zeros(part: Coded) -> Scales:
+    return Scales(torch.zeros(len(part.codes), part.groups, dtype=torch.float32))

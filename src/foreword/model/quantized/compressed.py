@@ -31,8 +31,7 @@ def read(layer: Layer) -> Coded | Tensor:
             raise layer.error(
                 ".weight_packed",
                 f"has {bits} bits a weight and {len(words)} outputs, and only 4 and 8 "
-                f"bits of {outputs} outputs are "
-                "read",
+                f"bits of {outputs} outputs are read",
             )
         codes = unpack(words, bits)[:, :depth]
         if zeros is not None and zeros.dtype == torch.int32:  # packed along the outputs
@@ -74,19 +73,15 @@ def _by_output(layer: Layer, ending: str, outputs: int, numbers: Tensor) -> Tens
 
 FORMAT = Format(
     (
-        *(
-            ".weight_packed",
-            ".weight_scale",
-            ".weight_zero_point",
-            ".weight_shape",
-            ".weight_g_idx",
-        ),
-        *(
-            ".weight_global_scale",
-            ".input_scale",
-            ".input_zero_point",
-            ".input_global_scale",
-        ),
+        ".weight_packed",
+        ".weight_scale",
+        ".weight_zero_point",
+        ".weight_shape",
+        ".weight_g_idx",
+        ".weight_global_scale",
+        ".input_scale",
+        ".input_zero_point",
+        ".input_global_scale",
     ),
     read,
     codes=".weight",

@@ -22,7 +22,7 @@ FLOATS = ("F32", "F16", "BF16", "F64")
 SMALL, LARGE = 32, 16
 """Inputs.
 
-Those that share a scale in most types; in some of those with 256 inputs a block.
+Group size of most types, and of some types with 256 inputs a block.
 """
 NONLINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
@@ -30,8 +30,8 @@ E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def coded(name: str, kind: str, data: UInt8[Tensor, "outputs bytes"]) -> Coded | None:
-    """Return a tensor of a GGUF file as a matrix in few bits; None for a type that
-    holds numbers.
+    """Return a tensor of a GGUF file as a quantized matrix; None for a type that is not
+    quantized.
 
     `kind`: the name of its type. `data`: the bytes of its rows. Raises ModelError for a
     type that is not supported.
@@ -48,8 +48,8 @@ def check_kind(name: str, kind: str) -> None:
     if kind not in KINDS and kind not in FLOATS:
         raise ModelError(
             f"cannot read the tensor {name}: its type {kind} is not supported. Use a "
-            "file of another type, such as "
-            f"Q4_K_M; supported are {', '.join((*FLOATS, *KINDS))}"
+            "file of another type, such as Q4_K_M; supported are "
+            f"{', '.join((*FLOATS, *KINDS))}"
         )
 
 

@@ -1,5 +1,5 @@
-"""Provides the config of a GGUF file: what transformers reads of it, and what it leaves
-out or takes for granted.
+"""Provides the config of a GGUF file: the entries that transformers reads, and the
+entries that it leaves out or assumes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from foreword.errors import ModelError
+from foreword.model.architectures import head_dim
 from foreword.model.quantized.gguf_file import GgufFile
 
 FIELDS = {
@@ -35,10 +36,13 @@ ORIGINAL = 8192
 same in all its versions.
 """
 TOLERANCE = 1e-4
-"""Relative. Largest difference of a file's frequencies from those of a config."""
+"""Relative. Largest difference between the frequencies of a file and of a config."""
 
 
-def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
+def complete(
+    config: PreTrainedConfig,
+    file: GgufFile,
+) -> PreTrainedConfig:
     """Return the config that transformers read from a file, with what it left out.
     Changes it in place.
 
@@ -49,9 +53,8 @@ def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
     config.dtype = torch.bfloat16
     config.vocab_size = int(file.tensors["token_embd.weight"].shape[1])
     ends = [file.field(f"tokenizer.ggml.{name}") for name in ENDS]
-    config.eos_token_id = (
-        list(dict.fromkeys(end for end in ends if end is not None)) or None
-    )
+    known = dict.fromkeys(end for end in ends if end is not None)
+    config.eos_token_id = list(known) or None
     config.bos_token_id = file.field("tokenizer.ggml.bos_token_id")
     config.pad_token_id = file.field("tokenizer.ggml.padding_token_id")
     for theirs, ours in FIELDS.items():
@@ -59,30 +62,28 @@ def complete(config: PreTrainedConfig, file: GgufFile) -> PreTrainedConfig:
         if value is not None and hasattr(config, ours):
             setattr(config, ours, value or None)
     if hasattr(config, "query_pre_attn_scalar"):
-        by_heads = config.num_hidden_layers == BY_HEADS.get(file.architecture)
-        config.query_pre_attn_scalar = (
-            config.hidden_size // config.num_attention_heads
-            if by_heads
-            else config.head_dim
-        )
+        scalar = config.head_dim
+        if config.num_hidden_layers == BY_HEADS.get(file.architecture):
+            scalar = config.hidden_size // config.num_attention_heads
+        config.query_pre_attn_scalar = scalar
     rope: dict[str, Any] = config.rope_parameters
     rope.get("full_attention", rope).update(_rope(file, config))
     return config
 
 
-def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
-    """Return what a file says of rotary positions, in the names of transformers."""
+def _rope(
+    file: GgufFile,
+    config: PreTrainedConfig,
+) -> dict[str, Any]:
+    """Return a file's settings of rotary positions, under the names of transformers."""
     kind = file.field("{}.rope.scaling.type") or "none"
     factor = file.field("{}.rope.scaling.factor")
     base = file.field("{}.rope.freq_base")
     read: dict[str, Any] = {} if base is None else {"rope_theta": base}
-    size = (
-        getattr(config, "head_dim", None)
-        or config.hidden_size // config.num_attention_heads
-    )
-    turned = file.field("{}.rope.dimension_count") or size
-    if turned < size or "partial_rotary_factor" in config.rope_parameters:
-        read["partial_rotary_factor"] = turned / size
+    size = head_dim(config)
+    rotated = file.field("{}.rope.dimension_count") or size
+    if rotated < size or "partial_rotary_factor" in config.rope_parameters:
+        read["partial_rotary_factor"] = rotated / size
     if "rope_freqs.weight" in file.tensors:
         return read | _llama3(file, base or 10000.0)
     original = file.field("{}.rope.scaling.original_context_length")
@@ -97,11 +98,10 @@ def _rope(file: GgufFile, config: PreTrainedConfig) -> dict[str, Any]:
     if kind == "linear":
         return read | {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
-        found = {
-            name: file.field(f"{{}}.rope.scaling.yarn_{name}")
-            for name in ("beta_fast", "beta_slow")
-        }
-        read |= {name: value for name, value in found.items() if value is not None}
+        for name in ("beta_fast", "beta_slow"):
+            value = file.field(f"{{}}.rope.scaling.yarn_{name}")
+            if value is not None:
+                read[name] = value
         return read | {
             "rope_type": "yarn",
             "factor": factor,
@@ -120,7 +120,8 @@ def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
     lengths = 2 * torch.pi * base ** (torch.arange(len(given)) / len(given))
     factor = float(given.max())
     smooth = ((ORIGINAL / lengths - LOW) / (HIGH - LOW)).clamp(0, 1)
-    if not torch.allclose(1 / ((1 - smooth) / factor + smooth), given, rtol=TOLERANCE):
+    expected = 1 / ((1 - smooth) / factor + smooth)
+    if not torch.allclose(expected, given, rtol=TOLERANCE):
         raise _unsupported(file, "whose frequencies are not those of Llama 3")
     about = {
         "low_freq_factor": LOW,
@@ -133,6 +134,5 @@ def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
 def _unsupported(file: GgufFile, what: str) -> ModelError:
     return ModelError(
         f"cannot read {file.source}: its rotary positions are {what}, which is not "
-        "supported. Use the same model in "
-        "safetensors"
+        "supported. Use the same model in safetensors"
     )

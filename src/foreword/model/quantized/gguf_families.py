@@ -66,12 +66,14 @@ def family_config(file: GgufFile) -> PreTrainedConfig | None:
         if file.field("{}.attention.sliding_window"):
             raise ModelError(
                 f"cannot read {file.source}: its sliding window is not supported with "
-                "this architecture. Use the same "
-                "model in safetensors"
+                "this architecture. Use the same model in safetensors"
             )
         kinds = ["full_attention" if count else "conv" for count in heads]
         return AutoConfig.for_model(
-            "lfm2", **entries, layer_types=kinds, block_auto_adjust_ff_dim=False
+            "lfm2",
+            **entries,
+            layer_types=kinds,
+            block_auto_adjust_ff_dim=False,
         )
     if file.architecture in ("qwen35", "qwen35moe"):
         entries["linear_value_head_dim"] = (
@@ -84,8 +86,8 @@ def family_config(file: GgufFile) -> PreTrainedConfig | None:
 
 
 def layers(file: GgufFile) -> int:
-    """Return the layers of the language model: those that predict further tokens come
-    after them.
+    """Return the number of layers of the language model; layers for multi-token
+    prediction follow and are not counted.
     """
     return file.field("{}.block_count") - (file.field("{}.nextn_predict_layers") or 0)
 
@@ -93,8 +95,6 @@ def layers(file: GgufFile) -> int:
 def _recurrent(file: GgufFile) -> list[bool]:
     count, given = layers(file), file.field("{}.attention.recurrent_layers")
     every = file.field("{}.full_attention_interval") or EVERY
-    return (
-        given[:count]
-        if isinstance(given, list)
-        else [(place + 1) % every != 0 for place in range(count)]
-    )
+    if isinstance(given, list):
+        return given[:count]
+    return [number % every != 0 for number in range(1, 1 + count)]

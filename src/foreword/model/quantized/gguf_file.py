@@ -1,5 +1,5 @@
-"""Provides a GGUF file, checked before anything is built from it, and the matrices in
-few bits that it holds.
+"""Provides a GGUF file, checked before anything is built from it, and its quantized
+matrices.
 
 Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file.
 """
@@ -44,7 +44,7 @@ class GgufFile:
     """
 
     source: str
-    """What the caller named, for messages."""
+    """The source as the caller named it, for messages."""
     path: Path
     architecture: str
     reader: Any
@@ -107,13 +107,13 @@ class GgufFile:
         return self.tensors[name].data.tolist()
 
     def in_few_bits(self, name: str) -> bool:
-        """Return whether a tensor is a matrix in few bits."""
+        """Return whether a tensor is a quantized matrix."""
         tensor = self.tensors[name]
         return len(tensor.shape) >= MATRIX and tensor.tensor_type.name not in FLOATS
 
     def coded(self, name: str) -> Coded | None:
-        """Return a matrix in few bits, or those of all experts, one after another; None
-        where it holds numbers.
+        """Return a quantized matrix, or the matrices of all experts joined; None where
+        the tensor is not quantized.
         """
         if not self.in_few_bits(name):
             return None
@@ -122,8 +122,8 @@ class GgufFile:
         return coded(name, tensor.tensor_type.name, data.flatten(0, -2))
 
     def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
-        """Return the numbers of a tensor, or the weights of a matrix in few bits, in
-        its own shape.
+        """Return the numbers of a tensor in its own shape; a quantized matrix is
+        dequantized.
         """
         tensor = self.tensors[name]
         shape = [int(size) for size in self.tensors[name].shape][::-1]
@@ -185,8 +185,8 @@ def _opened(source: str, path: Path) -> GgufFile:
     if architecture not in ARCHITECTURES:
         raise ModelError(
             f"cannot read {source}: its architecture {architecture!r} is not "
-            "supported. Use a file of one of "
-            f"{', '.join(ARCHITECTURES)}, or the same model in safetensors"
+            f"supported. Use a file of one of {', '.join(ARCHITECTURES)}, or the same "
+            "model in safetensors"
         )
     if (file.field("split.count") or 1) > 1:
         raise ModelError(
@@ -197,8 +197,7 @@ def _opened(source: str, path: Path) -> GgufFile:
     if isinstance(layers, int) and layers > len(file.tensors):
         raise ModelError(
             f"cannot read {source}: its header says {layers} layers, and it holds "
-            f"{len(file.tensors)} tensors. "
-            "Download it again"
+            f"{len(file.tensors)} tensors. Download it again"
         )
     if "token_embd.weight" not in file.tensors:
         raise ModelError(

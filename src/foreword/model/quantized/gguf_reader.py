@@ -40,16 +40,20 @@ def _reader(gguf: Any) -> Any:
     says.
     """
     kinds = gguf.GGUFValueType
+    lengths = {kinds.STRING: STRING, kinds.ARRAY: ARRAY}
 
     class BoundedReader(gguf.GGUFReader):
         pieces = 0
 
         def _get(
-            self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None
+            self,
+            offset: Any,
+            dtype: Any,
+            count: Any = 1,
+            override_order: Any = None,
         ) -> Any:
-            self._check(
-                "its header", int(offset) + np.dtype(dtype).itemsize * int(count)
-            )
+            size = np.dtype(dtype).itemsize * int(count)
+            self._check("its header", int(offset) + size)
             self.pieces += 1
             if self.pieces > PIECES:
                 raise ValueError(f"its header holds more than {PIECES} values")
@@ -59,10 +63,8 @@ def _reader(gguf: Any) -> Any:
             if raw_type == kinds.ARRAY:
                 kind = self._get(orig_offs, np.uint32)[0]
                 count = self._get(orig_offs + 4, np.uint64)[0]
-                self._check(
-                    "an array",
-                    int(orig_offs) + ARRAY + int(count) * self._shortest(kind),
-                )
+                size = int(count) * self._shortest(kind)
+                self._check("an array", int(orig_offs) + ARRAY + size)
             return super()._get_field_parts(orig_offs, raw_type)
 
         def _build_tensors(self, start_offs: Any, fields: Any) -> None:
@@ -75,11 +77,8 @@ def _reader(gguf: Any) -> Any:
             super()._build_tensors(start_offs, fields)
 
         def _shortest(self, kind: Any) -> int:
-            """Return the bytes of the shortest value of a type; one for a type that is
-            refused later.
-            """
+            """Return the bytes of a type's shortest value; 1 for an unknown type."""
             number = self.gguf_scalar_to_np.get(kind)
-            lengths = {kinds.STRING: STRING, kinds.ARRAY: ARRAY}
             return lengths.get(kind, 1) if number is None else np.dtype(number).itemsize
 
         def _check(self, whose: str, end: int) -> None:

@@ -79,8 +79,8 @@ def byte_level(file: GgufFile) -> PreTrainedTokenizerBase | None:
     if (kind := file.field("tokenizer.ggml.model")) != "gpt2":
         raise ModelError(
             f"cannot load a tokenizer from {file.source}: its kind {kind!r} is not "
-            "supported with this architecture. "
-            "Give tokenizer=..., the folder or hub id of the original model"
+            "supported with this architecture. Give tokenizer=..., the folder or hub "
+            "id of the original model"
         )
     tokens = file.field("tokenizer.ggml.tokens")
     split = SPLITS.get(file.field("tokenizer.ggml.pre"))
@@ -115,8 +115,8 @@ def check_tokens(file: GgufFile) -> GgufFile:
     if "tokenizer.ggml.tokens" not in file.fields:
         raise ModelError(
             f"cannot load a tokenizer from {file.source}: the file holds none. Give "
-            "tokenizer=..., the folder or hub "
-            "id of the original model, or tokenizer=False for token ids alone"
+            "tokenizer=..., the folder or hub id of the original model, or "
+            "tokenizer=False for token ids alone"
         )
     return file
 
@@ -165,17 +165,16 @@ def corrected(
     if split not in ((*GPT2, *SPLITS) if file.architecture in KINDS else KNOWN):
         warnings.warn(
             f"{file.source} splits text by {split!r}, which is read as GPT-2's split: "
-            "prompts may have other tokens "
-            "than the model was trained on. Give tokenizer=..., the folder or hub id "
-            "of the original model",
+            "prompts may have other tokens than the model was trained on. Give "
+            "tokenizer=..., the folder or hub id of the original model",
             stacklevel=4,
         )
     return tokenizer
 
 
 def _restore(content: dict[str, Any], tokens: list[str], kinds: list[int]) -> None:
-    """Give the special tokens of a byte-level vocabulary the ids of the file, and drop
-    those that are not the file's.
+    """Give the special tokens of a byte-level vocabulary the ids of the file; drop
+    tokens that the file does not have.
 
     Transformers spells special tokens in bytes like all others, so those beyond ASCII
     are not found in text, and it adds them again, as well as GPT-2's own, behind the

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -37,13 +38,15 @@ class Place:
     """Where a file holds a weight, and what undoes the changes of the converter."""
 
     names: tuple[str, ...]
-    """Tensors of which the weight has all outputs, one tensor after another."""
+    """Tensors that make up the weight: their outputs are joined in this order."""
     rows: Int[Tensor, "outputs"] | None = None
     """Index in the file of each output; None = the same order."""
     columns: Int[Tensor, "depth"] | None = None
     """Index in the file of each input; None = the same order."""
     number: Callable[[Tensor], Tensor] | None = None
-    """What undoes a change of the numbers, which then are no codes."""
+    """Undoes llama.cpp's change of the numbers; they can then no longer be used in
+    quantized form.
+    """
     transposed: bool = False
     """Whether the model holds a matrix of each expert as [inputs, outputs]."""
 
@@ -51,8 +54,8 @@ class Place:
 def weights(
     file: GgufFile, model: PreTrainedModel, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Matrix]]:
-    """Return the weights of a model, which may be without storage, by name: numbers,
-    and those in few bits.
+    """Return the weights of a model, which may be without storage, by name: tensors,
+    and quantized matrices.
 
     A weight that the file lacks is left out. Raises ModelError for a tensor that the
     model has no place for.
@@ -64,13 +67,12 @@ def weights(
         if name not in tied
     }
     places = {name: _place(file, model.config, name) for name in shapes}
-    _check_used(
-        file, model, {name for place in places.values() for name in place.names}
-    )
+    used = chain.from_iterable(place.names for place in places.values())
+    _check_used(file, model, set(used))
     held = {
         name: place.names
         for name, place in places.items()
-        if all(one in file.tensors for one in place.names)
+        if file.tensors.keys() >= set(place.names)
     }
     _check_sizes(file, shapes, held)
     tensors: dict[str, Tensor] = {}
@@ -83,20 +85,20 @@ def weights(
     return tensors, matrices
 
 
-def _matrix(file: GgufFile, place: Place, shape: torch.Size) -> Matrix | None:
-    """Return a weight in few bits; None where it is held in numbers, or its codes
-    cannot be put in order.
+def _matrix(
+    file: GgufFile,
+    place: Place,
+    shape: torch.Size,
+) -> Matrix | None:
+    """Return a weight in quantized form; None where the file does not quantize it, or
+    its codes cannot be put in order.
     """
     if place.number is not None or not all(map(file.in_few_bits, place.names)):
         return None
 
     def read() -> Coded | None:
-        return _ordered(
-            joined(
-                [part for name in place.names if (part := file.coded(name)) is not None]
-            ),
-            place,
-        )
+        parts = [file.coded(name) for name in place.names]
+        return _ordered(joined([part for part in parts if part is not None]), place)
 
     if place.columns is not None and read() is None:
         return None
@@ -136,7 +138,12 @@ def _place(file: GgufFile, config: Any, name: str) -> Place:
     return Place((full,))
 
 
-def _experts(file: GgufFile, layer: str, matrix: str, bias: str | None) -> Place:
+def _experts(
+    file: GgufFile,
+    layer: str,
+    matrix: str,
+    bias: str | None,
+) -> Place:
     """Return the place of the matrices of all experts, or of their biases.
 
     Gpt-oss alternates gate and up.
@@ -233,12 +240,16 @@ def _check_sizes(
         if numbers != shapes[name].numel():
             raise ModelError(
                 f"cannot read {file.source}: {', '.join(names)} holds {numbers} "
-                "weights, and its fields ask for "
-                f"{shapes[name].numel()}. Download it again"
+                f"weights, and its fields ask for {shapes[name].numel()}. Download it "
+                "again"
             )
 
 
-def _check_used(file: GgufFile, model: nn.Module, used: set[str]) -> None:
+def _check_used(
+    file: GgufFile,
+    model: nn.Module,
+    used: set[str],
+) -> None:
     """Raise ModelError for a tensor that the model of transformers has no place for: it
     would be left out.
     """
@@ -253,6 +264,5 @@ def _check_used(file: GgufFile, model: nn.Module, used: set[str]) -> None:
         ):
             raise ModelError(
                 f"cannot read {file.source}: {type(model).__name__} has no place for "
-                f"its tensor {name}. Use the same "
-                "model in safetensors"
+                f"its tensor {name}. Use the same model in safetensors"
             )

@@ -49,4 +49,8 @@ def refused(settings: Mapping[str, Any]) -> str:
     return "" if layout in ("gptq", SECOND) else f"checkpoint_format={layout!r}"
 
 
-FORMAT = Format((".qweight", ".qzeros", ".scales", ".g_idx"), read, refused=refused)
+FORMAT = Format(
+    (".qweight", ".qzeros", ".scales", ".g_idx"),
+    read,
+    refused=refused,
+)

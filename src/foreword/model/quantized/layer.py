@@ -26,7 +26,7 @@ class Layer:
     source: str
     """Folder or hub id of the checkpoint, for errors."""
     name: str
-    """Name of the matrix: what stands before every ending."""
+    """Name of the matrix: the common beginning of its tensors' names."""
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any]
     """Entries of the checkpoint's quantization_config."""
@@ -48,10 +48,8 @@ class Layer:
                 f"holds {named(tensor.dtype)}, and only {named(dtype)} is read here",
             )
         sizes = zip(shape, tensor.shape, strict=False)
-        if shape and (
-            len(shape) != tensor.dim()
-            or any(one not in (None, two) for one, two in sizes)
-        ):
+        differ = any(wanted not in (None, size) for wanted, size in sizes)
+        if shape and (len(shape) != tensor.dim() or differ):
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
             raise self.error(
                 ending, f"has the shape {list(tensor.shape)}, not [{sizes}]"
@@ -62,14 +60,13 @@ class Layer:
         """Return the error for one of the tensors."""
         return ModelError(
             f"cannot load the weights of {self.source!r}: {self.name}{ending} "
-            f"{reason}. Download the files again, or "
-            "use a checkpoint in a form of docs/targets/quantized.md"
+            f"{reason}. Download the files again, or use a checkpoint in a form of "
+            "docs/targets/quantized.md"
         )
 
 
 Reader = Callable[[Layer], Coded | Tensor]
-"""Returns a matrix in few bits, or its weights in float32 where `Coded`
-cannot hold it.
+"""Returns a quantized matrix, or its weights in float32 where `Coded` cannot hold it.
 """
 
 
@@ -78,9 +75,7 @@ class Format:
     """How one quantization method stores a matrix."""
 
     endings: tuple[str, ...]
-    """Of the names of its tensors, of which one is enough to know a quantized
-    matrix.
-    """
+    """Suffixes of tensor names; any one of them marks a quantized matrix."""
     read: Reader
     codes: str = ""
     """Ending of a tensor that plain matrices have too, and which holds the codes of a
@@ -89,7 +84,7 @@ class Format:
     weight: str = ".weight"
     """Ending of the name of the weight in the model that is not quantized."""
     shaped: Callable[[Layer, Tensor], Tensor] = lambda _, weight: weight
-    """Returns the weights of a matrix in few bits as the model holds them."""
+    """Returns the dequantized weights in the shape that the model holds."""
     exact: Callable[[Layer], Tensor] | None = None
     """Returns the weights in float32, where `read` rounds them; None = it does not."""
     refused: Callable[[Mapping[str, Any]], str] = lambda _: ""
@@ -121,8 +116,8 @@ def affine(
     where level = code - 2**(bits-1).
 
     g = index[i], or i // group without an index. Scales of 16 bits give exact products,
-    and so exact sums; those of float32 round `scale * zeros` and `scale * level` once
-    each. Returns float32 where groups are no runs of inputs.
+    and so exact sums; scales of float32 round `scale * zeros` and `scale * level` once
+    each. Returns float32 weights where groups are not runs of inputs.
     """
     (depth, groups), half = (codes.shape[1], scale.shape[1]), 1 << (bits - 1)
     even = depth % groups == 0

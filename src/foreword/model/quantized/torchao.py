@@ -29,12 +29,15 @@ def read(layer: Layer) -> Coded | Tensor:
 
 
 FORMAT = Format(
-    tuple(
-        f"._weight_{name}"
-        for name in (
-            *("qdata", "scale", "zero_point", "scale_and_zero", "per_tensor_scale"),
-            *("act_pre_scale", "act_quant_scale", "act_quant_zero_point"),
-        )
+    (
+        "._weight_qdata",
+        "._weight_scale",
+        "._weight_zero_point",
+        "._weight_scale_and_zero",
+        "._weight_per_tensor_scale",
+        "._weight_act_pre_scale",
+        "._weight_act_quant_scale",
+        "._weight_act_quant_zero_point",
     ),
     read,
 )

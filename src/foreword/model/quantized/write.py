@@ -28,8 +28,8 @@ BITS = {"int4": 4, "int8": 8}
 GROUP = 64
 """Inputs that share a scale in 4 bits; in 8 bits all inputs of an output do."""
 CLIPS, CLIP = 6, 1 / 24
-"""Scales tried for a group, and by how much each cuts the largest weight of the group
-further than the one before.
+"""Scales tried for each group, and the step by which each clips the largest weight
+more.
 """
 WORD = 32
 """Bits of an integer that codes are packed into."""
@@ -37,7 +37,7 @@ WORD = 32
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written."""
+    """A written checkpoint."""
 
     folder: Path
     matrices: int
@@ -73,8 +73,7 @@ def write(
     if not names:
         raise ModelError(
             f"cannot quantize {source}: it has no nn.Linear layer with a multiple of "
-            f"{size or 8} inputs. Use "
-            f"LLM(weights={form!r}), or another model"
+            f"{size or 8} inputs. Use LLM(weights={form!r}), or another model"
         )
     note(f"quantizing {len(names)} matrices")
     for name in names:

@@ -38,15 +38,13 @@ from foreword.native.openmp import all_threads
 from foreword.prompts import ImagePrompt
 
 PROBE = -1
-"""Id of the sequence with which a backend is checked; those of requests begin at 1."""
+"""Reserved id of the sequence that checks a backend; ids of requests begin at 1."""
 TEXT = ("input_ids", "attention_mask")
 """Entries of a processor's output that say nothing of an image."""
 
 
 class Absent(dict[str, object]):
-    """A stand-in for a processor of videos or sounds; those of videos need
-    torchvision.
-    """
+    """Placeholder for video and audio processors; video would need torchvision."""
 
     model_input_names: List[str] = ()
 
@@ -164,7 +162,7 @@ class Vision:
 
     @classmethod
     def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
-        """Return what reads images for a model.
+        """Return the reader of images for a model.
 
         Raises InvalidRequest where it reads text only, or its backend does.
         """
@@ -176,8 +174,8 @@ class Vision:
         ):
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend "
-                f"'{target.capability.backend}': it reads text only. "
-                "Load the model with backend='pool'"
+                f"'{target.capability.backend}': it reads text only. Load the model "
+                "with backend='pool'"
             )
         config = target.hf.config
         source = config.name_or_path or tokenizer.name_or_path
@@ -200,9 +198,9 @@ class Vision:
         if deviation > (EXACT if target.dtype == torch.float32 else ROUNDED):
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend "
-                f"'{target.capability.backend}': scores after an "
-                f"image deviate from the model's own by {deviation:.1e} standard "
-                "deviations. Use text alone"
+                f"'{target.capability.backend}': scores after an image deviate from "
+                f"the model's own by {deviation:.1e} standard deviations. Use text "
+                "alone"
             )
         self._checked = True
 
@@ -211,9 +209,9 @@ class Vision:
         """Return how far scores after the images of a prompt are from the model's own,
         in their standard deviations.
 
-        The prompt is a chat with an image unless one is given. Of the middling row:
-        where there are experts, single rows may ask another one. 0 without a chat
-        template, or where nothing follows the images.
+        The prompt is a chat with an image unless one is given. The median over rows:
+        with mixture-of-experts models, single rows may be routed differently. 0 without
+        a chat template, or where nothing follows the images.
         """
         prompt = self._probe() if prompt is None else prompt
         if prompt is None or prompt[-1] == self.placeholder:
@@ -232,7 +230,7 @@ class Vision:
         finally:
             backend.close(PROBE)
         decoder: Any = body(hf)
-        ours = decoder.config._attn_implementation
+        implementation = decoder.config._attn_implementation
         try:
             decoder.set_attn_implementation("eager")
             ids = torch.tensor([prompt], device=hf.device)
@@ -240,24 +238,19 @@ class Vision:
                 name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()
             }
             with self._lent():
-                own = (
-                    hf(input_ids=ids, **given, use_cache=False)
-                    .logits[0, -len(rest) :]
-                    .float()
-                )
+                output = hf(input_ids=ids, **given, use_cache=False)
+                expected = output.logits[0, -len(rest) :].float()
         finally:
-            decoder.set_attn_implementation(ours)
-        return float(((scores - own).abs().amax(-1) / own.std()).median())
+            decoder.set_attn_implementation(implementation)
+        largest = (scores - expected).abs().amax(-1)
+        return float((largest / expected.std()).median())
 
     def _probe(self) -> ImagePrompt | None:
         """Return a chat with an image; None without a chat template."""
         if not self.template:
             return None
-        picture = (
-            torch.randint(256, (48, 80, 3), generator=torch.Generator().manual_seed(0))
-            .byte()
-            .numpy()
-        )
+        noise = torch.Generator().manual_seed(0)
+        picture = torch.randint(256, (48, 80, 3), generator=noise).byte().numpy()
         parts = [
             {"type": "image", "image": picture},
             {"type": "text", "text": "What is this?"},
@@ -328,8 +321,7 @@ class Vision:
         except Exception as error:
             raise InvalidRequest(
                 "cannot process the images of this chat: the processor of "
-                f"{self._name} refuses them: {words(error)}. "
-                "Give other images"
+                f"{self._name} refuses them: {words(error)}. Give other images"
             ) from error
         return self._prompt(out, images)
 
@@ -346,8 +338,8 @@ class Vision:
         except Exception as error:
             raise InvalidRequest(
                 f"cannot process this prompt: the processor of {self._name} refuses "
-                f"it: {words(error)}. "
-                f"Write {self._processor.image_token!r} once for each image"
+                f"it: {words(error)}. Write {self._processor.image_token!r} once for "
+                "each image"
             ) from error
         return self._prompt(out, len(images))
 
@@ -358,8 +350,7 @@ class Vision:
         if self.placeholder not in ids:
             raise InvalidRequest(
                 f"cannot render this chat: the chat template of {self._name} leaves "
-                "out its images. Put them into a "
-                "message of another role"
+                "out its images. Put them into a message of another role"
             )
         tensors = {
             name: value

@@ -2,8 +2,8 @@
 its language model.
 
 The model's own code runs up to the language model, once a prompt: the vision tower, the
-embeddings, the positions and the masks are its own. A forward over tokens then puts the
-rows of images in the place of the placeholders' embeddings.
+embeddings, the positions and the masks are its own. A forward over tokens then replaces
+the placeholders' embeddings by the rows of images.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ImageRows:
     tokens: int
     """Length of the prompt."""
     keys: list[int]
-    """Tokens of the prompt, for the tree of prefixes: those of a placeholder name its
-    image.
+    """Tokens of the prompt, for the tree of prefixes; a placeholder's number identifies
+    its image.
     """
     inputs: Mapping[str, Float[Tensor, "1 rows ..."]]
     """By argument of the language model: the rows from `start` to `stop`."""
@@ -151,21 +151,17 @@ def _deep(cuts: List[tuple[Placed, int, int]], embeddings: Tensor) -> dict[str, 
     )
     deep: list[list[Tensor]] = []
     for part, low, high in cuts:
-        images, at = part.images, part.first + low - part.start
+        images = part.images
+        at = part.first + low - part.start
         assert images.marks is not None
-        own = images.marks[low - images.start : high - images.start]
-        marks[0, at : at + high - low] = own
-        before = int(images.marks[: low - images.start].sum())
-        deep.append(
-            [states[before : before + int(own.sum())] for states in images.deep]
-        )
-    return dict(
-        zip(
-            MASKS,
-            (marks, [torch.cat(layer) for layer in zip(*deep, strict=True)]),
-            strict=True,
-        )
-    )
+        marked = images.marks[low - images.start : high - images.start]
+        marks[0, at : at + high - low] = marked
+        # states are only held for marked rows
+        start = int(images.marks[: low - images.start].sum())
+        stop = start + int(marked.sum())
+        deep.append([states[start:stop] for states in images.deep])
+    layers = [torch.cat(layer) for layer in zip(*deep, strict=True)]
+    return dict(zip(MASKS, (marks, layers), strict=True))
 
 
 class _Reached(Exception):
@@ -191,7 +187,7 @@ def image_rows(
     """
     device, decoder = next(model.parameters()).device, body(model)
     config, count = decoder.config, len(tokens)
-    own = config._attn_implementation
+    implementation = config._attn_implementation
 
     def leave(_: object, __: object, kwargs: dict[str, Any]) -> None:
         raise _Reached(kwargs)
@@ -209,7 +205,7 @@ def image_rows(
     except _Reached as reached:
         inputs = reached.inputs
     finally:
-        config._attn_implementation = own
+        config._attn_implementation = implementation
         hook.remove()
     held = [row for row, token in enumerate(tokens) if token == placeholder]
     start, stop = held[0], held[-1] + 1
@@ -245,8 +241,8 @@ def _rows(model: PreTrainedModel, name: str, value: Tensor, count: int) -> Tenso
     if value.dim() < 2 or value.shape[:2] != (1, count):
         raise ModelError(
             f"cannot read images with {type(model).__name__}: its language model is "
-            f"given {name} of shape "
-            f"{tuple(value.shape)} for {count} tokens. Use text alone, or another model"
+            f"given {name} of shape {tuple(value.shape)} for {count} tokens. Use text "
+            "alone, or another model"
         )
     return value
 
@@ -281,20 +277,17 @@ def _reach(model: PreTrainedModel, masks: Any, count: int) -> Reach:
         if not torch.equal(visible.sum(1), last - first + 1):
             raise ModelError(
                 f"cannot read images with {type(model).__name__}: its attention over "
-                "them has an unusual form. Use "
-                "text alone, or another model"
+                "them has an unusual form. Use text alone, or another model"
             )
         found[kind == "sliding_attention"] = torch.stack([first, last], 1).cpu()
     return found
 
 
 def _whole(reach: Reach) -> Spans:
+    if not reach:
+        return ()
     spans: list[tuple[int, int]] = []
-    last = (
-        torch.stack([ends[:, 1] for ends in reach.values()]).amax(0).tolist()
-        if reach
-        else []
-    )
+    last = torch.stack([ends[:, 1] for ends in reach.values()]).amax(0).tolist()
     for row, end in enumerate(last):
         if end > row and (not spans or row >= spans[-1][1]):
             spans.append((row, end + 1))
