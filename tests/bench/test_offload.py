@@ -1,4 +1,4 @@
-"""A benchmark of weights on disk: our rows alone, with the bytes that a token costs."""
+"""The benchmark of weights on disk: only our rows, with the bytes read per token."""
 
 import os
 

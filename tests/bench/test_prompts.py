@@ -34,7 +34,7 @@ def test_out_of_domain_mixes_three_public_benchmarks():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_prompt_is_short_unique_and_the_users_turn(kind):
+def test_prompts_are_short_unique_user_turns(kind):
     tokenizer = AutoTokenizer.from_pretrained(starter.target(), local_files_only=True)
     prompts = load(kind)
     assert len({prompt.id for prompt in prompts}) == len(prompts)
@@ -59,6 +59,6 @@ def test_the_licence_of_every_source_is_named():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_an_unknown_kind_says_which_there_are():
+def test_unknown_kind_names_the_known_ones():
     with pytest.raises(InvalidRequest, match="in-domain, out-of-domain"):
         load("indomain")

@@ -1,5 +1,5 @@
-"""One contender that fails is left out, with its reason; the others are measured as if
-it had never been there.
+"""An entry that fails is left out, with its reason; the others are measured as if it
+had never been there.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from foreword.bench.engine_entry import EngineEntry
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import Oracle
-from foreword.bench.race import Race
+from foreword.bench.race import Race, rotated
 from foreword.bench.records import Request, Trial
 from foreword.bench.run import Options, run
 from foreword.budget import FixedBudget
@@ -20,13 +20,14 @@ from foreword.model import Model, load_tokenizer
 from foreword.scheduler import Scheduler
 from foreword.verify import rule
 
-ASKED = [
+TOKENIZER = load_tokenizer(starter.target())
+REQUESTS = [
     Request(name, (1, 5, 9, 2), 0.0, 0, 4) for name in ("first", "second", "third")
 ]
 
 
-class Stranger:
-    """Somebody else's engine: it answers, until it does not."""
+class OtherEntry:
+    """Another engine's entry: it answers, except for one request."""
 
     def __init__(
         self, name: str, error: Exception | None = None, at: str = "second"
@@ -39,84 +40,91 @@ class Stranger:
         return Trial([1, 2], 0.01, None)
 
 
-def race(*contenders: Stranger, progress: list[str]) -> tuple[Race, Exclusions]:
+def race(*entries: OtherEntry, progress: list[str]) -> tuple[Race, Exclusions]:
     out = Exclusions(progress.append, needed=PLAIN_ROW)
-    tokenizer = load_tokenizer(starter.target())
-    return Race(Lineup(contenders, Oracle(8), tokenizer, 64), out), out
+    return Race(Lineup(entries, Oracle(8), TOKENIZER, 64), out), out
 
 
-def test_one_that_fails_is_told_of_and_the_others_go_on():
-    told: list[str] = []
-    failing = Stranger("theirs", RuntimeError("no such kernel\nsecond line"))
-    contest, out = race(Stranger(PLAIN_ROW), failing, Stranger("third"), progress=told)
-    for turn, request in enumerate(ASKED):
+def test_failing_entry_is_left_out_and_others_go_on():
+    lines: list[str] = []
+    failing = OtherEntry("theirs", RuntimeError("no such kernel\nsecond line"))
+    contest, out = race(
+        OtherEntry(PLAIN_ROW), failing, OtherEntry("third"), progress=lines
+    )
+    for turn, request in enumerate(REQUESTS):
         contest.run(request, turn)
     assert {name for name, _ in contest.results} == {PLAIN_ROW, "third"}
     assert all(
         set(kept) == {"first", "second", "third"} for kept in contest.results.values()
     )
     assert out.reasons == {"theirs": "RuntimeError: no such kernel"}
-    assert told == ["theirs is left out: RuntimeError: no such kernel"]
+    assert lines == ["theirs is left out: RuntimeError: no such kernel"]
 
 
-def test_our_own_errors_need_no_name():
+def test_our_own_errors_are_shown_without_their_class():
     contest, out = race(
-        Stranger(PLAIN_ROW), Stranger("ours", DraftError("it is too long")), progress=[]
+        OtherEntry(PLAIN_ROW),
+        OtherEntry("ours", DraftError("it is too long")),
+        progress=[],
     )
-    contest.run(ASKED[1], 0)
+    contest.run(REQUESTS[1], 0)
     assert out.reasons == {"ours": "it is too long"}
 
 
-def test_a_warm_up_leaves_out_too_and_keeps_nothing():
+def test_warm_up_excludes_but_keeps_no_trial():
     contest, out = race(
-        Stranger(PLAIN_ROW), Stranger("theirs", ValueError(), at="first"), progress=[]
+        OtherEntry(PLAIN_ROW),
+        OtherEntry("theirs", ValueError(), at="first"),
+        progress=[],
     )
-    contest.run(ASKED[0], 0, counts=False)
+    contest.run(REQUESTS[0], 0, counts=False)
     assert contest.results == {}
     assert out.reasons == {"theirs": "ValueError"}
 
 
-def test_nothing_is_measured_without_plain_decoding():
+def test_failure_of_plain_decoding_ends_the_run():
     contest, _ = race(
-        Stranger(PLAIN_ROW, ModelError("too big")), Stranger("theirs"), progress=[]
+        OtherEntry(PLAIN_ROW, ModelError("too big")), OtherEntry("theirs"), progress=[]
     )
     with pytest.raises(ModelError, match="too big"):
-        contest.run(ASKED[1], 0)
+        contest.run(REQUESTS[1], 0)
 
 
-def test_a_run_reports_who_could_not_be_loaded_or_made():
-    told: list[str] = []
+def test_each_turn_begins_with_another_entry():
+    orders = ["".join(rotated("abc", turn)) for turn in range(4)]
+    assert orders == ["abc", "bca", "cab", "abc"]
+
+
+def test_entries_that_cannot_be_loaded_are_reported():
+    lines: list[str] = []
     options = Options(
+        target=str(starter.target()),
         draft="./no-such-draft",
         methods=("lm", "transformers.assisted"),
         temperatures=(0.0,),
         limit_prompts=1,
         max_tokens=4,
-        dtype="float32",
     )
-    report = run(options, told.append)
+    report = run(options, lines.append)
     assert set(report.exclusions) == {"lm", "transformers.assisted"}
     assert all("no-such-draft" in why for why in report.exclusions.values())
     assert [row.name for row in report.rows] == [PLAIN_ROW, "transformers.generate"]
     assert report.as_json()["exclusions"] == report.exclusions
-    assert sum("is left out: " in line for line in told) == 2
+    assert sum("is left out: " in line for line in lines) == 2
     assert "left out: lm (" in str(report.table().caption)
 
 
-def test_a_target_that_failed_once_answers_the_next_contender():
-    target, tokenizer = (
-        Model.load(starter.target(), dtype="float32"),
-        load_tokenizer(starter.target()),
-    )
+def test_target_answers_the_next_entry_after_a_failure():
+    target = Model.load(starter.target())
     engines = [
         Engine(target, NoDrafter(), rule("match"), FixedBudget(0), Scheduler(slots=1))
         for _ in range(2)
     ]
     broken, sound = (
-        EngineEntry(name, engine, tokenizer)
+        EngineEntry(name, engine, TOKENIZER)
         for name, engine in zip("ab", engines, strict=True)
     )
-    before = sound.run(ASKED[0]).tokens
+    before = sound.run(REQUESTS[0]).tokens
 
     def verify(*_: object) -> None:
         raise RuntimeError("out of memory")
@@ -124,6 +132,6 @@ def test_a_target_that_failed_once_answers_the_next_contender():
     engines[0].usual._verifier.verify = verify  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(RuntimeError, match="out of memory"):
-            broken.run(ASKED[0])
+            broken.run(REQUESTS[0])
         assert engines[0].idle
-    assert sound.run(ASKED[0]).tokens == before
+    assert sound.run(REQUESTS[0]).tokens == before

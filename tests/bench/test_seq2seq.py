@@ -1,15 +1,16 @@
-"""The benchmark of an encoder-decoder: prompts of a file, texts that are those of plain
-decoding, and drafts.
+"""The benchmark of an encoder-decoder: prompts from a file, texts equal to plain
+decoding's, and accepted drafts.
 """
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tiny_seq2seq
-from foreword.bench.batch_sizes import together
+from foreword.bench import batch_sizes
 from foreword.bench.prompts import load
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
@@ -46,7 +47,7 @@ def options(tmp_path_factory) -> Options:
         draft=str(model),
         dtype="float32",
         prompts=str(folder / "asked.jsonl.gz"),
-        max_tokens=16,
+        max_tokens=6,
         methods=METHODS,
         budget="heuristic",
     )
@@ -72,7 +73,7 @@ def test_prompts_come_from_a_file_of_records(options, tmp_path):
         load("some")
 
 
-def test_texts_are_those_of_plain_decoding_and_drafts_are_accepted(options):
+def test_drafts_are_accepted_and_change_no_text(options):
     report = run(options)
     assert list(report.exclusions) == ["quantized"]
     assert "encoder-decoder" in report.exclusions["quantized"]
@@ -92,8 +93,10 @@ def test_texts_are_those_of_plain_decoding_and_drafts_are_accepted(options):
     assert rows["plain", 0.0].tokens_per_pass == 1
 
 
-def test_batches_have_the_same_texts(options):
-    report = together(options, [1, 2])
+def test_batches_have_the_same_texts(options, monkeypatch):
+    # the interval over several turns is tested in test_batch_sizes.py
+    monkeypatch.setattr(batch_sizes, "TURNS", 1)
+    report = batch_sizes.together(replace(options, temperatures=(1.0,)), [2])
     rows = [row for row in report.rows if row.name != "plain"]
     assert {row.name for row in rows} == {
         "ngram",

@@ -14,7 +14,7 @@ def costs(tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 def pair(
     generator: np.random.Generator, prompts: int = 40
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two contenders on prompts of very different difficulty; the first is 2 times as
+    """Costs of two entries on prompts of very different difficulty; the first is 2 times as
     fast, give or take 20 %.
     """
     tokens = generator.integers(20, 200, prompts)
@@ -23,7 +23,7 @@ def pair(
     return costs(tokens, seconds / 2 * noise), costs(tokens, seconds)
 
 
-def test_speed_is_total_over_total_and_not_a_mean_of_ratios():
+def test_speed_is_total_tokens_over_total_seconds():
     assert speed(costs(np.array([10, 90]), np.array([1, 1]))) == 50
     assert speed(costs(np.array([10, 90]), np.array([1, 4]))) == 20
 
@@ -36,20 +36,20 @@ def test_the_middle_is_the_ratio_of_speeds():
     assert speedup(fast, slow).mid == pytest.approx(20 / 5)
 
 
-def test_a_contender_is_exactly_as_fast_as_itself():
+def test_entry_is_as_fast_as_itself():
     mine, _ = pair(np.random.default_rng(1))
     interval = speedup(mine, mine)
     assert interval.low == interval.mid == interval.high == 1
 
 
-def test_the_interval_covers_the_truth_about_95_times_in_100():
+def test_interval_covers_the_truth_in_95_percent():
     generator = np.random.default_rng(2)
     runs = [speedup(*pair(generator), resamples=400, seed=run) for run in range(300)]
     covered = np.mean([interval.low <= 2 <= interval.high for interval in runs])
     assert 0.90 <= covered <= 0.98
 
 
-def test_pairing_takes_the_difficulty_of_prompts_out():
+def test_pairing_removes_the_difficulty_of_prompts():
     mine, other = pair(np.random.default_rng(3))
     paired, shuffled = speedup(mine, other), speedup(mine, np.roll(other, 7, axis=0))
     assert paired.high - paired.low < 0.5 * (shuffled.high - shuffled.low)

@@ -68,7 +68,7 @@ def texts() -> list[tuple[int, ...]]:
 
 def drafter_of(name: str) -> Drafter:
     kind = method(name)
-    if not kind.needs:
+    if not kind.about.needs:
         return drafter(name, str(target().dtype).removeprefix("torch."))
     return kind.load(shipped(kind, name), target(), load_tokenizer(bundled.target()))
 

@@ -1,4 +1,4 @@
-"""A checkpoint is there whole or not at all, whatever interrupts its writing."""
+"""A checkpoint is complete or absent, also when its writing is interrupted."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_the_last_two_are_kept(tmp_path):
     assert names(tmp_path / "deep" / "folder") == ["step-000000010", "step-000000100"]
 
 
-def test_a_save_that_fails_leaves_what_was_there(tmp_path):
+def test_failed_save_leaves_the_last_one(tmp_path):
     checkpoint.save(tmp_path, 5, write)
 
     def fail(folder) -> None:
@@ -34,9 +34,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_whole(
-    tmp_path, monkeypatch
-):
+def test_interrupted_removal_leaves_no_checkpoint(tmp_path, monkeypatch):
     for step in (1, 2):
         checkpoint.save(tmp_path, step, write)
     monkeypatch.setattr(

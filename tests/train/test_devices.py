@@ -1,6 +1,4 @@
-"""Two processes that train together, through accelerate, learn what one
-learns alone.
-"""
+"""Two processes that train together, through accelerate, learn what one learns."""
 
 import json
 import os
@@ -41,7 +39,7 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_learns_alone(tmp_path):
+def test_two_processes_learn_as_one(tmp_path):
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
     shared = {
         "PYTHONPATH": os.pathsep.join(

@@ -1,11 +1,13 @@
-"""Drafters for other engines: what each looks for is there and nothing else, and it is
-read as what it was.
+"""Drafters for other engines: each gets the tensors that it looks for and no other, and
+they are read back unchanged.
 """
 
 import json
 import shlex
 import shutil
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,13 +22,17 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint, kinds
 from foreword.train.export import _check, export
+from foreword.train.losses import forward_kl
+from foreword.train.methods.lm import load as load_target
 from foreword.train.registry import (
     DFlashOptions,
     DSparkOptions,
     EagleOptions,
     MedusaOptions,
+    TrainOptions,
 )
-from running import shelf, target
+from foreword.train.task import TrainContext
+from running import kept, target, tokenizer
 
 EAGLE = EagleOptions(unroll=2, draft_vocab=400)
 DFLASH = DFlashOptions(layers=1, block=5, anchors=24)
@@ -50,12 +56,31 @@ MARKOV = {"markov_head.markov_w1.weight", "markov_head.markov_w2.weight"}
 SURE = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
 
 
+@cache
+def head(options: TrainOptions) -> Path:
+    """Return the folder of an untrained head: an export only renames its tensors."""
+    context = TrainContext(
+        source=starter.target(),
+        target=load_target(starter.target(), torch.float32),
+        tokenizer=tokenizer(),
+        eos=frozenset(),
+        loss=forward_kl,
+        temperature=1.0,
+        length=64,
+        seed=0,
+        counts=lambda: torch.arange(8192),
+    )
+    folder = kept()
+    options.begin(context).save(folder)
+    return folder
+
+
 def fused(layer: str) -> set[str]:
     own = {f"{layer}.{name}" for name in (*LAYER, "hidden_norm.weight")}
     return {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"} | own
 
 
-def test_the_command_line_offers_these_engines():
+def test_command_line_offers_these_engines():
     assert [engine.value for engine in Engine] == list(ENGINES)
 
 
@@ -72,10 +97,9 @@ def test_the_command_line_offers_these_engines():
         getattr(value, "method", None) or (value if isinstance(value, str) else "")
     ),
 )
-def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_here_too(
-    options, engine, names, tmp_path
-):
-    done = export(shelf(options), starter.target(), engine, tmp_path / "a head")
+def test_exported_head_has_the_names_of_the_engine(options, engine, names, tmp_path):
+    """It serves here too."""
+    done = export(head(options), starter.target(), engine, tmp_path / "a head")
     found = Checkpoint.read(tmp_path / "a head")
     assert set(found.tensors) == names
     assert (done.method, done.tensors) == (options.method, len(names))
@@ -84,7 +108,7 @@ def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_h
         "a space must not cut it in two"
     )
     assert (str(starter.target()) in start) != (engine == "speculators")
-    original = Checkpoint.read(shelf(options))
+    original = Checkpoint.read(head(options))
     for name, tensor in found.tensors.items():
         before = original.tensors.get(name)
         assert torch.equal(
@@ -102,10 +126,8 @@ def test_a_head_is_written_with_the_names_that_the_engine_looks_for_and_serves_h
     )
 
 
-def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly(
-    tmp_path,
-):
-    export(shelf(EAGLE), starter.target(), "speculators", tmp_path / "out")
+def test_speculators_config_has_no_ambiguous_defaults(tmp_path):
+    export(head(EAGLE), starter.target(), "speculators", tmp_path / "out")
     config = Checkpoint.read(tmp_path / "out").config
     assert kinds(tmp_path / "out")[0] == "eagle3"
     assert "model_type" not in config, (
@@ -121,13 +143,13 @@ def test_the_layout_of_speculators_says_all_that_its_readers_would_guess_wrongly
         "LlamaForCausalLM"
     ]
     again = load(tmp_path / "out", target().hf.config)
-    before = load(shelf(EAGLE), target().hf.config)
+    before = load(head(EAGLE), target().hf.config)
     assert again.config.states == before.config.states
 
 
-def test_block_heads_say_their_states_as_each_layout_counts_them(tmp_path):
-    flat = Checkpoint.read(shelf(DFLASH)).config["dflash_config"]["target_layer_ids"]
-    export(shelf(DFLASH), starter.target(), "speculators", tmp_path / "out")
+def test_block_head_numbers_its_layers_as_the_layout_does(tmp_path):
+    flat = Checkpoint.read(head(DFLASH)).config["dflash_config"]["target_layer_ids"]
+    export(head(DFLASH), starter.target(), "speculators", tmp_path / "out")
     config = Checkpoint.read(tmp_path / "out").config
     assert config["aux_hidden_state_layer_ids"] == [layer + 1 for layer in flat]
     assert config["sample_from_anchor"] is False
@@ -136,7 +158,7 @@ def test_block_heads_say_their_states_as_each_layout_counts_them(tmp_path):
     assert proposal["speculative_tokens"] == 4
 
 
-def test_a_draft_model_is_copied_with_its_tokenizer(tmp_path):
+def test_draft_model_is_copied_with_its_tokenizer(tmp_path):
     done = export(starter.draft(), starter.target(), "sglang", tmp_path / "out")
     assert "--speculative-algorithm STANDALONE" in done.command
     assert Model.load(tmp_path / "out").vocab == target().vocab
@@ -148,17 +170,17 @@ def test_a_draft_model_is_copied_with_its_tokenizer(tmp_path):
         export(starter.draft(), starter.target(), "speculators", tmp_path / "other")
 
 
-def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path):
+def test_unsupported_exports_are_refused_and_leave_nothing(tmp_path):
     with pytest.raises(
         InvalidRequest, match=r"it has no method medusa\. Serve it with foreword"
     ):
-        export(shelf(MedusaOptions()), starter.target(), "vllm", tmp_path / "out")
+        export(head(MedusaOptions()), starter.target(), "vllm", tmp_path / "out")
     with pytest.raises(InvalidRequest, match="cannot export for engine 'tgi'"):
-        export(shelf(EAGLE), starter.target(), "tgi", tmp_path / "out")
+        export(head(EAGLE), starter.target(), "tgi", tmp_path / "out")
     with pytest.raises(ModelError, match="cannot read the config"):
-        export(shelf(EAGLE), tmp_path / "nowhere", "vllm", tmp_path / "out")
+        export(head(EAGLE), tmp_path / "nowhere", "vllm", tmp_path / "out")
     sample_from_anchor = copied(
-        shelf(DFLASH), tmp_path / "anchored", sample_from_anchor=True
+        head(DFLASH), tmp_path / "anchored", sample_from_anchor=True
     )
     with pytest.raises(
         InvalidRequest,
@@ -168,7 +190,7 @@ def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path
         ),
     ):
         export(sample_from_anchor, starter.target(), "vllm", tmp_path / "out")
-    normed = copied(shelf(EAGLE), tmp_path / "normed", norm_before_residual=True)
+    normed = copied(head(EAGLE), tmp_path / "normed", norm_before_residual=True)
     with pytest.raises(
         InvalidRequest,
         match=(
@@ -177,16 +199,16 @@ def test_what_cannot_be_served_elsewhere_is_refused_and_nothing_is_left(tmp_path
         ),
     ):
         export(normed, starter.target(), "sglang", tmp_path / "out")
-    other = copied(shelf(DSPARK), tmp_path / "other", vocab_size=64)
+    other = copied(head(DSPARK), tmp_path / "other", vocab_size=64)
     with pytest.raises(ModelError):
         export(other, starter.target(), "vllm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_what_the_engine_would_not_find_or_not_look_for_is_not_kept(tmp_path):
+def test_missing_and_unexpected_tensors_are_refused(tmp_path):
     config = AutoConfig.from_pretrained(starter.target())
-    layout = pack(Checkpoint.read(shelf(EAGLE)), config, "vllm")
+    layout = pack(Checkpoint.read(head(EAGLE)), config, "vllm")
     layout.write(tmp_path / "begun")
     _check(tmp_path / "begun", layout, pack, config, "vllm")
     for names in (layout.names | {"midlayer.gate.weight"}, layout.names - {"d2t"}):

@@ -1,5 +1,5 @@
-"""From files to a folder with a draft: it loads beside its target, guesses for it, and
-its report says how well.
+"""A job turns files into a folder with a draft that loads beside its target, and a
+report of its acceptance.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import starter
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.train.job import Job, eos, evaluated, run
@@ -62,8 +63,9 @@ def job(data: Path, out: Path, **changes) -> Job:
     recipe = TrainingConfig(
         steps=16, batch=2, warmup=2, learning_rate=0.01, evaluate=8, save=5
     )
-    asked = Job(
+    usual = Job(
         options=LmOptions(hidden=64),
+        target=str(starter.target()),
         data=(data,),
         out=out,
         length=64,
@@ -73,7 +75,7 @@ def job(data: Path, out: Path, **changes) -> Job:
         recipe=recipe,
         questions=Questions(prompts=2, tokens=8, depth=2),
     )
-    return replace(asked, **changes)
+    return replace(usual, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -117,17 +119,17 @@ def test_the_report_lies_beside_the_draft(trained):
     assert notes[0] == "44 records to train on, 4 held out"
 
 
-def test_measurement_is_announced_and_shows_progress(trained):
+def test_measurement_announces_its_length_and_progress(trained):
     notes = trained[3]
     assert (
         notes[1]
         == "after the training, answers to at most 2 held-out prompts are measured"
     )
-    said = (
+    announced = (
         r"measuring the draft: 2 held-out prompts, answers of up to 8 tokens, at "
         r"temperatures 0 and 1: about \d+ s at"
     )
-    assert re.match(said, notes[2])
+    assert re.match(announced, notes[2])
     assert re.fullmatch(r"2 of 4 answers, about \d+ s left", notes[3])
     assert len(notes) == 4
 
@@ -135,14 +137,15 @@ def test_measurement_is_announced_and_shows_progress(trained):
 def test_at_most_a_tenth_is_held_out(data, tmp_path):
     notes = []
     recipe = TrainingConfig(steps=1, batch=1)
-    asked = job(
+    default = job(
         data,
         tmp_path / "draft",
+        target=None,
         held_out=256,
         recipe=recipe,
         questions=Questions(prompts=0),
     )
-    run(asked, note=notes.append)
+    run(default, note=notes.append)
     assert notes == ["44 records to train on, 4 held out"]
 
 
@@ -177,17 +180,18 @@ def test_measurement_is_no_longer_than_the_training():
     assert chosen.after(0) is chosen
 
 
-def test_the_draft_guesses_for_its_target_and_changes_no_word(trained):
+def test_trained_draft_changes_no_token(trained):
     out = trained[0]
     params = SamplingParams(temperature=1.0, seed=5, max_tokens=24)
     prompt = "Define the word river."
-    drafted = LLM(draft=out, nodes=3).generate(prompt, params)[0]
-    plain = LLM(method="none").generate(prompt, params)[0]
+    with LLM(starter.target(), draft=out, nodes=3) as llm:
+        drafted = llm.generate(prompt, params)[0]
+        plain = llm.generate(prompt, replace(params, method="none"))[0]
     assert drafted.tokens == plain.tokens
     assert drafted.stats.drafted > 0
 
 
-def test_a_finished_job_may_be_asked_for_again(trained, data):
+def test_finished_job_returns_its_report_again(trained, data):
     out, report, _, _ = trained
     again = run(job(data, out), resume=True)
     assert again == report
@@ -197,7 +201,7 @@ def test_a_finished_job_may_be_asked_for_again(trained, data):
         run(job(data, out, loss="tv"), resume=True)
 
 
-def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
+def test_training_starts_from_a_given_draft(trained, data, tmp_path):
     rows = []
     recipe = TrainingConfig(steps=1, batch=1)
     options = LmOptions(draft=str(trained[0]))
@@ -216,7 +220,7 @@ def test_training_goes_on_from_a_draft_there_is(trained, data, tmp_path):
     assert rows[0].held_out["acceptance"] == pytest.approx(learnt[-1], abs=0.01)
 
 
-def test_what_does_not_fit_is_refused_before_any_work(data, tmp_path):
+def test_bad_settings_are_refused_before_any_work(data, tmp_path):
     with pytest.raises(InvalidRequest, match="exceed the target's context of 1024"):
         run(job(data, tmp_path, length=2000))
     with pytest.raises(UnknownMethod, match="cannot use loss"):
@@ -226,8 +230,8 @@ def test_what_does_not_fit_is_refused_before_any_work(data, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_ends_a_text_is_what_the_checkpoint_says():
-    assert eos(target().hf, tokenizer()) == frozenset([0])
+def test_end_of_text_is_that_of_the_checkpoint():
+    assert eos(target("bfloat16").hf, tokenizer()) == frozenset([0])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

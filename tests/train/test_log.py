@@ -20,7 +20,7 @@ def test_rows_come_back_as_they_were(tmp_path):
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 5
 
 
-def test_a_line_that_was_being_written_is_forgotten(tmp_path):
+def test_incomplete_line_is_dropped(tmp_path):
     rows = filled(tmp_path / "log.jsonl", 3).rows
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')
@@ -29,7 +29,7 @@ def test_a_line_that_was_being_written_is_forgotten(tmp_path):
     assert log.rows == rows
 
 
-def test_only_the_process_that_writes_touches_the_file(tmp_path):
+def test_only_the_writing_process_changes_the_file(tmp_path):
     filled(tmp_path / "log.jsonl", 3)
     before = (tmp_path / "log.jsonl").read_bytes()
     other = Log(tmp_path / "log.jsonl", writes=False)

@@ -25,9 +25,9 @@ ROWS, VOCAB = 5, 7
 
 def pair(seed: int = 0, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of target and draft, float64."""
-    drawn = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     p, q = (
-        spread * torch.randn(ROWS, VOCAB, dtype=torch.float64, generator=drawn)
+        spread * torch.randn(ROWS, VOCAB, dtype=torch.float64, generator=generator)
         for _ in range(2)
     )
     return p, q
@@ -70,7 +70,7 @@ def test_every_loss_has_a_plain_definition_here():
 
 @pytest.mark.parametrize("name", LOSSES)
 @given(seed=st.integers(0, 1000), spread=st.floats(0.01, 6))
-def test_a_loss_is_what_its_definition_says(name, seed, spread):
+def test_loss_equals_its_definition(name, seed, spread):
     target, draft = pair(seed, spread)
     plainly = [
         PLAINLY[name](distribution(p), distribution(q))
@@ -82,7 +82,7 @@ def test_a_loss_is_what_its_definition_says(name, seed, spread):
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "hybrid"])
-def test_gradients_are_those_of_the_numbers(name):
+def test_gradients_equal_finite_differences(name):
     target, draft = pair()
     assert torch.autograd.gradcheck(
         lambda q: loss(name)(target, q), draft.requires_grad_()
@@ -91,7 +91,7 @@ def test_gradients_are_those_of_the_numbers(name):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("piece", [1, 3 * VOCAB, 10**6])
-def test_a_loss_in_pieces_is_the_whole_one_with_its_gradient(name, piece, monkeypatch):
+def test_loss_in_pieces_equals_the_whole(name, piece, monkeypatch):
     monkeypatch.setitem(PIECE, "cpu", piece)
     target, draft = (tensor.view(1, ROWS, VOCAB) for tensor in pair())
     draft = draft.clone().requires_grad_()
@@ -105,7 +105,7 @@ def test_a_loss_in_pieces_is_the_whole_one_with_its_gradient(name, piece, monkey
     torch.testing.assert_close(*grads)
 
 
-def test_logits_of_two_bytes_are_compared_in_four():
+def test_bfloat16_logits_are_compared_in_float32():
     target, draft = (tensor.bfloat16() for tensor in pair())
     draft.requires_grad_()
     found = compare(overlap, target, draft)
@@ -134,9 +134,9 @@ def test_the_weight_of_the_hybrid_is_held_fixed():
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "cross-entropy"])
-def test_a_draft_that_is_the_target_has_nothing_to_learn(name):
+def test_loss_is_zero_at_the_target(name):
     target, _ = pair()
-    draft = (target + 3.5).requires_grad_()  # the same law
+    draft = (target + 3.5).requires_grad_()  # the same distribution
     found = loss(name)(target, draft)
     torch.testing.assert_close(found, torch.zeros_like(found))
     # those have a corner there
@@ -146,7 +146,7 @@ def test_a_draft_that_is_the_target_has_nothing_to_learn(name):
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "reverse-kl"])
-def test_what_the_target_forbids_costs_nothing(name):
+def test_forbidden_tokens_keep_the_loss_finite(name):
     target, draft = pair()
     target[:, 3] = -math.inf
     draft.requires_grad_()
@@ -156,7 +156,7 @@ def test_what_the_target_forbids_costs_nothing(name):
     assert gradient.isfinite().all()
 
 
-def test_laws_that_hardly_meet_still_pull():
+def test_disjoint_distributions_have_a_gradient():
     target, draft = (
         torch.tensor([[200.0, 0.0]]),
         torch.tensor([[0.0, 200.0]], requires_grad=True),
@@ -186,6 +186,6 @@ def test_prefix_weights_by_hand():
     assert not weights.requires_grad
 
 
-def test_an_unknown_loss_is_refused_with_the_nearest():
+def test_unknown_loss_names_the_nearest():
     with pytest.raises(InvalidRequest, match="forward-kl"):
         loss("forward_kl")

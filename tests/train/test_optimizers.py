@@ -1,4 +1,4 @@
-"""Which weights learn by what, against torch's own optimisers step by step."""
+"""The optimizer of each weight, compared with torch's own step by step."""
 
 import copy
 
@@ -27,8 +27,8 @@ class Net(nn.Module):
 
     def loss(self, seed: int) -> torch.Tensor:
         tokens = torch.randint(32, (40,), generator=torch.Generator().manual_seed(seed))
-        thought = self.norm(self.still(self.inside(self.embedding(tokens[:-1]))))
-        return nn.functional.cross_entropy(self.lm_head(thought), tokens[1:])
+        hidden = self.norm(self.still(self.inside(self.embedding(tokens[:-1]))))
+        return nn.functional.cross_entropy(self.lm_head(hidden), tokens[1:])
 
 
 def learnt(net: Net, optimizer: Optimizer) -> dict[str, torch.Tensor]:
@@ -57,7 +57,7 @@ def same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> Non
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_adamw_lets_all_matrices_decay_and_no_vector(tied):
+def test_adamw_decays_matrices_only(tied):
     net = Net(tied)
     plain = copy.deepcopy(net)
     matrices = [
@@ -75,7 +75,7 @@ def test_adamw_lets_all_matrices_decay_and_no_vector(tied):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_muon_moves_the_maps_and_leaves_tables_and_vectors_to_adamw(tied):
+def test_muon_trains_linear_maps_and_adamw_the_rest(tied):
     net = Net(tied)
     plain = copy.deepcopy(net)
     others = [
@@ -94,7 +94,7 @@ def test_muon_moves_the_maps_and_leaves_tables_and_vectors_to_adamw(tied):
     same(learnt(net, Optimizer("muon", net, DECAY)), wanted)
 
 
-def test_a_net_without_maps_learns_all_the_same():
+def test_muon_trains_a_net_without_maps():
     net = nn.Embedding(4, 4)
     before = net.weight.detach().clone()
     optimizer = Optimizer("muon", net, DECAY)

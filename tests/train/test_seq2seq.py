@@ -1,4 +1,4 @@
-"""Training a draft for an encoder-decoder: sources and answers apart, a loss that
+"""Training a draft for an encoder-decoder: separate sources and answers, a loss that
 falls, a draft that serves.
 """
 
@@ -73,7 +73,7 @@ def pieces(name: str, *lengths: tuple[int, int]) -> list[Piece]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_pairs_side_by_side_are_learnt_as_if_alone(name):
+def test_packed_pairs_are_learnt_as_if_alone(name):
     some, one = pieces(name, (7, 5), (12, 3), (2, 9)), task(name)
     one.module.eval()
     together = one.loss(
@@ -96,7 +96,7 @@ def test_pairs_side_by_side_are_learnt_as_if_alone(name):
     assert together > 1
 
 
-def test_a_draft_that_is_the_target_is_always_accepted():
+def test_the_target_as_draft_is_always_accepted():
     one = task("t5")
     with torch.no_grad():
         found = one.measure(
@@ -108,7 +108,7 @@ def test_a_draft_that_is_the_target_is_always_accepted():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_smaller_one_is_of_the_same_kind(name):
+def test_smaller_config_is_of_the_same_kind(name):
     config = lm_seq2seq.smaller(
         tiny_seq2seq.build(name).config, layers=1, encoder_layers=2, hidden=32
     )
@@ -128,7 +128,7 @@ def test_a_smaller_one_is_of_the_same_kind(name):
 
 
 @pytest.mark.parametrize("length", [64, 20])
-def test_a_piece_is_what_the_decoder_reads_when_it_serves(length):
+def test_piece_is_the_input_of_the_served_decoder(length):
     tokenizer = tiny_seq2seq.tokenizer("bart")
     encode = PairEncoder(tokenizer, frozenset({2}), (2, 0), length)
     record = Record(turns=(("user", "turn this around"), ("assistant", "around this")))
@@ -175,7 +175,7 @@ def target(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def data(target, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    asked = folder / "sources.jsonl"
+    sources = folder / "sources.jsonl"
     lines = [
         json.dumps(
             {
@@ -186,11 +186,11 @@ def data(target, tmp_path_factory) -> Path:
         for one in WORDS
         for other in WORDS
     ]
-    asked.write_text("\n".join(lines))
-    with LLM(target, method="none") as llm:
-        wishes = Wishes(max_tokens=16, temperature=0.5)
+    sources.write_text("\n".join(lines))
+    with LLM(target, method="none", slots=len(lines)) as llm:
+        wishes = Wishes(max_tokens=16, temperature=0.5, batch=len(lines))
         tally = regenerate(
-            llm, read([asked], answered=False), folder / "answers.jsonl", wishes
+            llm, read([sources], answered=False), folder / "answers.jsonl", wishes
         )
         found = read([folder / "answers.jsonl"])
         ids = [llm.tokenizer(f"{WORDS[0]} {WORDS[1]}")["input_ids"]]
@@ -238,9 +238,7 @@ def test_the_loss_falls_and_acceptance_rises(trained):
     )
 
 
-def test_the_folder_drafts_better_than_an_untrained_model_and_changes_no_token(
-    trained, target
-):
+def test_trained_draft_is_accepted_and_changes_no_token(trained, target):
     job, _, _ = trained
     fresh = Model(lm.new(target, layers=1, hidden=32, encoder_layers=1), "fresh")
     params = [
@@ -259,7 +257,7 @@ def test_the_folder_drafts_better_than_an_untrained_model_and_changes_no_token(
     assert accepted[2] > accepted[1] + 5
 
 
-def test_a_training_goes_on_from_a_draft_and_others_are_refused(trained, tmp_path):
+def test_training_starts_from_a_draft_or_is_refused(trained, tmp_path):
     job, _, rows = trained
     recipe = TrainingConfig(steps=1, batch=1)
     again = replace(

@@ -1,5 +1,5 @@
 """The recipe of the encoder-decoder: derived pairs, rows that do not mix, heads that
-copy, and a run that goes on.
+copy, and a resumed run.
 """
 
 import gzip
@@ -46,13 +46,13 @@ def test_pairs_are_derived_from_records(pairs):
         "all": "",
     }
     assert found[1][2] == "To list services"
-    asked, told = (
+    source, rewritten = (
         "Classify the intent: I'm sure my card is lost",
         "you're sure your card is lost",
     )
-    assert next(pairs.pairs("clinc150", asked, "lost"))[1:] == (
-        f"Rewrite in the second person: {asked[21:]}",
-        told,
+    assert next(pairs.pairs("clinc150", source, "lost"))[1:] == (
+        f"Rewrite in the second person: {source[21:]}",
+        rewritten,
     )
     whole = (
         "The river Rhine, which rises in the Alps, flows to the North Sea; it is long. "
@@ -86,7 +86,7 @@ def texts(
     ]
 
 
-def test_every_pair_is_dealt_once_and_whole(recipe):
+def test_each_pair_is_dealt_once_and_whole(recipe):
     made = texts(1500, 100)
     dealt = list(recipe.dealt(made, 1))
     assert {
@@ -113,7 +113,7 @@ def test_every_pair_is_dealt_once_and_whole(recipe):
     assert len(found) > 0.9 * len(made)
 
 
-def test_pairs_in_a_row_are_read_as_if_alone(recipe):
+def test_packed_pairs_are_read_as_if_alone(recipe):
     torch.manual_seed(0)
     training = recipe.PairTraining(
         AutoTokenizer.from_pretrained(recipe.bundled.target()), 2
@@ -139,7 +139,7 @@ def test_pairs_in_a_row_are_read_as_if_alone(recipe):
     ).abs().max()
 
 
-def test_fast_operations_are_torchs_forwards_and_backwards(recipe):
+def test_fast_operations_equal_those_of_torch(recipe):
     torch.manual_seed(0)
     query, key, value = (
         torch.randn(2, 4, 7, 8, dtype=torch.float64, requires_grad=True)
@@ -171,7 +171,7 @@ def test_fast_operations_are_torchs_forwards_and_backwards(recipe):
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_new_model_copies_what_follows_in_its_source(recipe, layers):
+def test_new_model_copies_its_source(recipe, layers):
     torch.manual_seed(0)
     config = T5Config(vocab_size=4000, num_layers=layers, **recipe.SIZES)
     source = torch.randperm(3900)[None, :40] + 50
@@ -191,17 +191,17 @@ def corpus(folder: Path, count: int) -> Path:
     file = folder / "pairs.jsonl.gz"
     with gzip.open(file, "wt", encoding="utf-8") as lines:
         for number in range(count):
-            said = [
+            turns = [
                 ("user", f"Repeat: {number} is one more than {number - 1}."),
                 ("assistant", f"{number} is one more."),
             ]
-            messages = [{"role": role, "content": content} for role, content in said]
+            messages = [{"role": role, "content": content} for role, content in turns]
             lines.write(json.dumps({"messages": messages, "source": "numbers"}) + "\n")
     return file
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_and_its_draft_drafts(recipe, tmp_path, monkeypatch, capsys):
+def test_resumed_run_trains_a_draft(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "SIZES", recipe.SIZES | SMALL)
     monkeypatch.setattr(recipe, "ROWS", 512)
     monkeypatch.setattr(recipe.Schedule, "share", lambda schedule, step: 1.0)
@@ -228,7 +228,7 @@ def test_a_run_goes_on_and_its_draft_drafts(recipe, tmp_path, monkeypatch, capsy
     ]
     assert logs[0] == logs[1]
     assert logs[0][-1] < logs[0][0]
-    asked = {
+    options = {
         "pairs": file,
         "out": whole,
         "every": 4,
@@ -236,7 +236,7 @@ def test_a_run_goes_on_and_its_draft_drafts(recipe, tmp_path, monkeypatch, capsy
         "steps": 30,
         "prompts": 3,
     }
-    recipe.draft(**asked)
+    recipe.draft(**options)
     answers = [
         (whole / f"answers-{heat}.jsonl").read_text().splitlines() for heat in (0, 1)
     ]
@@ -258,5 +258,5 @@ def test_a_run_goes_on_and_its_draft_drafts(recipe, tmp_path, monkeypatch, capsy
     assert [one.tokens for one in found[0]] == [one.tokens for one in found[1]]
     assert sum(one.stats.accepted for one in found[1]) > 0
     capsys.readouterr()
-    recipe.draft(**asked)  # all is there
+    recipe.draft(**options)  # all is there
     assert "step" not in capsys.readouterr().out

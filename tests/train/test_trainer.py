@@ -1,5 +1,5 @@
-"""The loop: it learns, its curve is a function of its settings, and a kill at any
-moment changes no number of it.
+"""The training loop: it learns, its log depends on its settings only, and being killed
+changes no number of it.
 """
 
 import json
@@ -50,13 +50,13 @@ def test_it_learns_and_measures(undisturbed):
     assert all(row["tokens"] > 0 for row in rows[1:])
 
 
-def test_another_seed_gives_another_curve(tmp_path, undisturbed):
+def test_other_seed_gives_another_log(tmp_path, undisturbed):
     rows = trainer(tmp_path, replace(RECIPE, seed=1)).run()
     assert losses(rows) != [row["loss"] for row in undisturbed[0]]
 
 
 class Power(Exception):
-    """It went out."""
+    """An interruption."""
 
 
 class Interrupted(Copying):
@@ -74,7 +74,7 @@ class Interrupted(Copying):
 
 
 @pytest.mark.parametrize("calls", [0, 5, 9, 14, 15, 20, 27])
-def test_the_curve_is_the_same_after_an_interruption(tmp_path, undisturbed, calls):
+def test_interruption_does_not_change_the_log(tmp_path, undisturbed, calls):
     with pytest.raises(Power):
         trainer(tmp_path, RECIPE, task=Interrupted(calls)).run()
     torch.manual_seed(99)
@@ -89,7 +89,7 @@ def test_the_curve_is_the_same_after_an_interruption(tmp_path, undisturbed, call
     )
 
 
-def test_so_is_one_of_muon(tmp_path):
+def test_interruption_does_not_change_muon(tmp_path):
     recipe = replace(RECIPE, optimizer="muon")
     whole = trainer(tmp_path / "whole", recipe)
     whole.run()
@@ -105,7 +105,7 @@ def test_so_is_one_of_muon(tmp_path):
     )
 
 
-def test_a_save_that_is_interrupted_counts_as_none(tmp_path, undisturbed, monkeypatch):
+def test_interrupted_save_is_ignored(tmp_path, undisturbed, monkeypatch):
     def cut(path: Path) -> None:
         raise Power
 
@@ -137,8 +137,8 @@ trainer(Path(sys.argv[1]), RECIPE, task=Killed()).run(resume=True)
 
 
 def killed(folder: Path, calls: int) -> int:
-    """The exit code of a process that trains until it dies, without a word,
-    at a loss.
+    """Return the exit code of a process that trains until it ends, without cleaning up,
+    in a loss.
     """
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
     path = {
@@ -151,24 +151,24 @@ def killed(folder: Path, calls: int) -> int:
     return subprocess.run(command, env=os.environ | path, check=False).returncode
 
 
-def test_a_killed_process_goes_on_as_if_nothing_had_been(tmp_path, undisturbed):
+def test_killed_process_is_resumed(tmp_path, undisturbed):
     assert killed(tmp_path, 19) == 9
     trainer(tmp_path, RECIPE).run(resume=True)
     assert log(tmp_path) == undisturbed[0]
 
 
 @pytest.mark.slow
-def test_however_often_it_is_killed(tmp_path, undisturbed):
-    drawn = torch.Generator().manual_seed(5)
+def test_process_killed_many_times_is_resumed(tmp_path, undisturbed):
+    generator = torch.Generator().manual_seed(5)
     kills = 0
-    while killed(tmp_path, int(torch.randint(8, 30, (), generator=drawn))):
+    while killed(tmp_path, int(torch.randint(8, 30, (), generator=generator))):
         kills += 1
         assert kills < 20
     assert kills > 1
     assert log(tmp_path) == undisturbed[0]
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path, undisturbed):
+def test_finished_run_is_not_trained_again(tmp_path, undisturbed):
     trainer(tmp_path, RECIPE).run()
     run = trainer(tmp_path, RECIPE, task=Interrupted(0))
     rows = run.run(resume=True)
@@ -179,7 +179,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path, undisturbed):
     )
 
 
-def test_another_run_in_the_folder_is_never_overwritten(tmp_path):
+def test_other_run_is_never_overwritten(tmp_path):
     trainer(tmp_path, RECIPE).run()
     with pytest.raises(InvalidRequest, match="holds a training already"):
         trainer(tmp_path, RECIPE).run()
@@ -187,7 +187,7 @@ def test_another_run_in_the_folder_is_never_overwritten(tmp_path):
         trainer(tmp_path, replace(RECIPE, seed=1)).run(resume=True)
 
 
-def test_accumulated_gradients_are_those_of_one_large_batch(tmp_path):
+def test_accumulated_gradients_equal_a_large_batch(tmp_path):
     def rows(batch: int, accumulate: int) -> list[Row]:
         task = Copying()
         task.module[1] = nn.Identity()  # dropout would draw otherwise for another shape
@@ -211,7 +211,7 @@ class Rank(OneDevice):
         self.rank = rank
 
 
-def test_ranks_share_the_blocks_of_a_step_and_agree_on_the_place(tmp_path):
+def test_ranks_share_the_blocks_of_a_step(tmp_path):
     seeds, places = [], []
     for rank in range(2):
         run = trainer(
@@ -245,7 +245,7 @@ def test_the_learning_rate_rises_and_falls():
         ("optimizer", "moun"),
     ],
 )
-def test_a_recipe_out_of_range_is_refused(name, value):
+def test_config_out_of_range_is_refused(name, value):
     with pytest.raises(InvalidRequest, match=name):
         TrainingConfig(**{name: value})
 
@@ -255,6 +255,6 @@ class Exploding(Copying):
         return super().loss(module, block) * float("inf")
 
 
-def test_a_loss_that_explodes_ends_the_run_and_says_so(tmp_path):
+def test_infinite_loss_ends_the_run(tmp_path):
     with pytest.raises(ModelError, match=r"at step 1: .* lower learning rate"):
         trainer(tmp_path, RECIPE, task=Exploding()).run()

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as List
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from statistics import median
 from time import sleep
 from typing import Any
@@ -17,20 +18,22 @@ from rich.table import Table
 
 from foreword.bench.engine_entry import EngineEntry, Served
 from foreword.bench.exclusions import Exclusions
-from foreword.bench.lineup import OUTSIDE, PLAIN_ROW, lineup, row_names, weights
+from foreword.bench.lineup import OUTSIDE, PLAIN_ROW, Lineup, lineup, row_names
 from foreword.bench.machine import machine, versions
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.prompts import load
-from foreword.bench.race import REST
+from foreword.bench.race import REST, rotated
 from foreword.bench.records import Request
 from foreword.bench.roofline.timing import middle
-from foreword.bench.run import Options, check, rendered, sources, spread
+from foreword.bench.run import Options, check, measured_weights, rendered, spread
 from foreword.bench.stats import Interval
 from foreword.budget import policy
 from foreword.errors import DraftError, InvalidRequest
 
 TURNS = 3
 """Minimum number of turns, so that an interval can be given."""
+Results = dict[tuple[float, int, str], list[Served]]
+"""(temperature, batch size, entry) -> one result for each turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,93 +132,104 @@ def together(
             "sequence. Give 1,4,16,32"
         )
     names = row_names(options.methods, options.quick, options.peers)
-    source = weights(
-        options.target,
-        options.draft,
-        options.dtype,
-        options.inflate,
-        trusted=options.trust_remote_code,
-    )
-    source = replace(
-        source, sources=sources(options.sources, names), form=options.weights
-    )
+    source = measured_weights(options, names)
     out = Exclusions(progress, needed=PLAIN_ROW)
-    for name in (
-        *(name for name in names if name in OUTSIDE),
-        *((ORACLE,) if ORACLE in names else ()),
-    ):
-        with out.unless(name):
-            raise DraftError("it answers one request at a time here")
+    batched = _without_single(names, out)
     progress(f"loading {source.name}")
-    entrants = lineup(
-        source,
-        [name for name in names if name not in out],
-        out,
-        progress,
-        policy(options.budget),
-    )
+    entrants = lineup(source, batched, out, progress, policy(options.budget))
     ours = [one for one in entrants.entries if isinstance(one, EngineEntry)]
-    prompts = spread(load(options.prompts), options.limit)
-    texts = [
-        rendered(prompt, entrants.tokenizer, entrants.context, options)
-        for prompt in prompts
-    ]
-    turns = max(options.times, TURNS)
-    results = dict[tuple[float, int, str], list[Served]]()
-    for turn in range(-1, turns):  # the first is a warm-up and is not counted
-        for heat in options.temperatures:
-            seeds = range(
-                options.seed + (turn + 1) * len(texts),
-                options.seed + (turn + 2) * len(texts),
-            )
-            requests = [
-                Request(prompt.id, tokens, heat, seed, options.tokens)
-                for prompt, tokens, seed in zip(prompts, texts, seeds, strict=True)
-            ]
-            for batch in batches:
-                for one in [*ours[turn % len(ours) :], *ours[: turn % len(ours)]]:
-                    if one.name in out:
-                        continue
-                    sleep(REST)
-                    with out.unless(one.name):
-                        served = one.serve(requests, batch)
-                        if turn >= 0:
-                            results.setdefault((heat, batch, one.name), []).append(
-                                served
-                            )
-                progress(
-                    f"turn {turn + 1} of {turns}: temperature {heat:g}, batch of "
-                    f"{batch}"
-                )
-    settings = asdict(options) | {
-        "max_tokens": options.tokens,
-        "repeats": turns,
-        "batches": list(batches),
-    }
-    settings |= {"prompts": len(texts), "kind": options.prompts}
-    measured = [one for one in ours if one.name not in out]
+    plan = _plan(options, entrants, batches)
+    results = _measure(ours, plan, out, progress)
+    measured = [one.name for one in ours if one.name not in out]
     rows = [
-        _row(one.name, heat, batch, results)
-        for heat in options.temperatures
-        for one in measured
-        for batch in batches
+        _row(name, heat, batch, results)
+        for heat, name, batch in product(options.temperatures, measured, batches)
     ]
     return Together(
         dict(machine()),
         dict(versions()),
         source.name,
-        settings,
+        plan.settings(),
         tuple(rows),
         out.reasons,
     )
 
 
-def _row(
-    name: str,
-    heat: float,
-    batch: int,
-    results: dict[tuple[float, int, str], list[Served]],
-) -> Row:
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is served: the prompts in every turn, at each temperature and batch size."""
+
+    options: Options
+    texts: list[tuple[str, tuple[int, ...]]]
+    """Id and tokens of each prompt."""
+    batches: tuple[int, ...]
+    turns: int
+
+    def requests(self, turn: int, heat: float) -> list[Request]:
+        """Return the requests of a turn, whose seeds no other turn has."""
+        first = self.options.seed + (turn + 1) * len(self.texts)
+        return [
+            Request(name, tokens, heat, first + place, self.options.tokens)
+            for place, (name, tokens) in enumerate(self.texts)
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings needed to repeat the run."""
+        return asdict(self.options) | {
+            "max_tokens": self.options.tokens,
+            "repeats": self.turns,
+            "batches": list(self.batches),
+            "prompts": len(self.texts),
+            "kind": self.options.prompts,
+        }
+
+
+def _plan(options: Options, entrants: Lineup, batches: List[int]) -> _Plan:
+    prompts = spread(load(options.prompts), options.limit)
+    texts = [
+        (prompt.id, rendered(prompt, entrants.tokenizer, entrants.context, options))
+        for prompt in prompts
+    ]
+    return _Plan(options, texts, tuple(batches), max(options.times, TURNS))
+
+
+def _without_single(names: List[str], out: Exclusions) -> list[str]:
+    """Exclude the entries that answer one request at a time; return the others."""
+    single = [name for name in names if name in OUTSIDE]
+    single += [ORACLE] if ORACLE in names else []
+    for name in single:
+        with out.unless(name):
+            raise DraftError("it answers one request at a time here")
+    return [name for name in names if name not in out]
+
+
+def _measure(
+    ours: List[EngineEntry],
+    plan: _Plan,
+    out: Exclusions,
+    progress: Callable[[str], None],
+) -> Results:
+    results: Results = {}
+    turns = range(-1, plan.turns)  # the first is a warm-up and is not counted
+    for turn, heat in product(turns, plan.options.temperatures):
+        requests = plan.requests(turn, heat)
+        for batch in plan.batches:
+            for one in rotated(ours, turn):
+                if one.name in out:
+                    continue
+                sleep(REST)
+                with out.unless(one.name):
+                    served = one.serve(requests, batch)
+                    if turn >= 0:
+                        results.setdefault((heat, batch, one.name), []).append(served)
+            progress(
+                f"turn {turn + 1} of {plan.turns}: temperature {heat:g}, batch of "
+                f"{batch}"
+            )
+    return results
+
+
+def _row(name: str, heat: float, batch: int, results: Results) -> Row:
     mine, plain = results[heat, batch, name], results[heat, batch, PLAIN_ROW]
     pairs = list(zip(mine, plain, strict=True))
     return Row(

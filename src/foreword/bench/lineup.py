@@ -121,22 +121,18 @@ class Weights:
         """Form in which other engines hold the target: that of ours, or by the bits of
         its GGUF file.
         """
-        return (
-            gguf.form_of(self.file)
-            if self.form is None and self.file is not None
-            else self.form
-        )
+        if self.form is None and self.file is not None:
+            return gguf.form_of(self.file)
+        return self.form
 
     def held(self, names: List[str]) -> dict[str, str]:
         """Return engine -> how it holds the target's matrices in a run of these rows,
         and their draft models'.
         """
         dtype, file = str(self.dtype).removeprefix("torch."), self.file
-        theirs = (
-            {"transformers": None}
-            if any(name.startswith("transformers") for name in names)
-            else {}
-        )
+        theirs: dict[str, str | None] = {}
+        if any(name.startswith("transformers") for name in names):
+            theirs["transformers"] = None
         theirs |= registry.held(names, self.peer_form, file)
         found = {"foreword": self.form or (file.name if file else dtype)}
         for engine, how in theirs.items():
@@ -144,11 +140,9 @@ class Weights:
             found[engine] = (how or dtype) + (
                 "" if read else ", of dequantized weights"
             )
-        return (
-            found
-            if self.draft is None
-            else found | {"draft models of other engines": dtype}
-        )
+        if self.draft is not None:
+            found["draft models of other engines"] = dtype
+        return found
 
     def default_source(self, name: str) -> str | Path | None:
         """Return what a method drafts with by default: the draft model, or for the
@@ -235,16 +229,14 @@ def weights(
             f"cannot use dtype={dtype!r}: unknown dtype. Choose 'auto' or one of "
             f"{', '.join(DTYPES)}"
         )
-    kind = (
-        DTYPES[dtype]
-        if dtype != "auto"
-        else usual(_architectures(target or bundled.target(), trusted))[0]
-    )
-    if target is None:
-        return Weights(
-            bundled.target(), draft or bundled.draft(), kind, shape, trusted=trusted
-        )
-    return Weights(target, draft, kind, shape, trusted=trusted)
+    source: str | Path = bundled.target() if target is None else target
+    drafts = draft or bundled.draft() if target is None else draft
+    if dtype == "auto":
+        config = read_config(source, trust_remote_code=trusted, seq2seq=True)
+        kind = usual(config.architectures)[0]
+    else:
+        kind = DTYPES[dtype]
+    return Weights(source, drafts, kind, shape, trusted=trusted)
 
 
 def row_names(
@@ -401,7 +393,3 @@ def convertible_draft(source: Weights) -> Source:
     for name in SPECIAL:
         setattr(model.config, name, getattr(target, name))
     return convertible(f"the draft model of {source.name}", model, tokenizer)
-
-
-def _architectures(source: str | Path, trusted: bool) -> List[str] | None:
-    return read_config(source, trust_remote_code=trusted, seq2seq=True).architectures

@@ -4,17 +4,28 @@ is excluded from then on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as List
 from time import sleep
+from typing import TypeVar
 
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import NAME as ORACLE
-from foreword.bench.records import Request
+from foreword.bench.records import Entry, Request, Trial
 from foreword.bench.report import Results
 
 REST = 0.02
 """Seconds of pause before each turn. A runtime's threads, above all OpenMP's, spin for
 milliseconds after their work; the next entry must not compete with them."""
+
+
+T = TypeVar("T")
+
+
+def rotated(entries: List[T], turn: int) -> list[T]:
+    """Return the entries of a turn, which begin one further in each turn."""
+    first = turn % len(entries)
+    return [*entries[first:], *entries[:first]]
 
 
 class Race:
@@ -24,7 +35,8 @@ class Race:
 
     def __init__(self, entrants: Lineup, out: Exclusions) -> None:
         self.results: Results = {}
-        self._entrants, self._out = entrants, out
+        self._entrants = entrants
+        self._out = out
 
     def run(self, request: Request, turn: int, *, counts: bool = True) -> None:
         """Run one request on every entry. The order rotates with `turn`; the oracle is
@@ -32,28 +44,36 @@ class Race:
 
         If not `counts`, as in a warm-up, no trial is kept.
         """
-        entrants = self._entrants.entries
-        order = [*entrants[turn % len(entrants) :], *entrants[: turn % len(entrants)]]
+        order = rotated(self._entrants.entries, turn)
         # The oracle needs the answer of plain decoding.
-        for entry in sorted(order, key=lambda entrant: entrant.name == ORACLE):
+        order.sort(key=lambda entry: entry.name == ORACLE)
+        for entry in order:
             if entry.name in self._out:
                 continue
             sleep(REST)
             with self._out.unless(entry.name):
-                trial = entry.run(request)
+                trial = self._answer(entry, request)
                 if counts:
-                    kept = self.results.setdefault(
-                        (entry.name, request.temperature), {}
-                    )
-                    kept.setdefault(request.name, []).append(trial)
-                if entry.name == PLAIN_ROW:
-                    self._entrants.oracle.record_answer(
-                        request.prompt, request.temperature, request.seed, trial.tokens
-                    )
+                    self._keep(entry.name, request, trial)
             # a mean over only the prompts before the failure is not comparable
             if entry.name in self._out:
-                self.results = {
-                    key: kept
-                    for key, kept in self.results.items()
-                    if key[0] != entry.name
-                }
+                self._drop(entry.name)
+
+    def _answer(self, entry: Entry, request: Request) -> Trial:
+        trial = entry.run(request)
+        if entry.name == PLAIN_ROW:
+            self._entrants.oracle.record_answer(
+                request.prompt,
+                request.temperature,
+                request.seed,
+                trial.tokens,
+            )
+        return trial
+
+    def _keep(self, name: str, request: Request, trial: Trial) -> None:
+        kept = self.results.setdefault((name, request.temperature), {})
+        kept.setdefault(request.name, []).append(trial)
+
+    def _drop(self, name: str) -> None:
+        for key in [key for key in self.results if key[0] == name]:
+            del self.results[key]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass, replace
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,13 @@ from foreword.budget import FixedBudget
 from foreword.draft import method
 from foreword.engine import Engine
 from foreword.errors import InvalidRequest
-from foreword.model import Model, check_decoder_only, check_same, load_tokenizer
+from foreword.model import (
+    Model,
+    Tokenizer,
+    check_decoder_only,
+    check_same,
+    load_tokenizer,
+)
 from foreword.registry import DEFAULT_WITH_DRAFT, RULES
 from foreword.scheduler import Scheduler
 from foreword.types import SamplingParams, Sequence
@@ -33,6 +39,8 @@ from foreword.types.params import NODES
 from foreword.verify import Rule
 
 SLOTS = 8
+TIMED = ("inflate", "methods", "peers", "plot", "repeats", "budget", "sources")
+"""Options that only timed benchmarks use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +75,26 @@ def compare(
 
     Raises InvalidRequest or ModelError before any answer.
     """
+    _check(options, budgets)
+    models = _load(options)
+    prompts = spread(load(options.prompts), options.limit)
+    context = models.target.context
+    texts = [rendered(one, models.tokenizer, context, options) for one in prompts]
+    rows = []
+    for temperature, (name, rule) in product(options.temperatures, entrants().items()):
+        for budget in budgets:
+            engine = models.engine(rule, budget)
+            counts = _counts(engine, texts, options, temperature)
+            per_pass = speedup(counts, np.ones_like(counts))
+            rows.append(Row(name, temperature, budget, per_pass))
+        progress(f"temperature {temperature:g}: {name}")
+    return rows
+
+
+def _check(options: Options, budgets: List[int]) -> None:
     check(options)
     ignored = [
-        name
-        for name in (
-            "inflate",
-            "methods",
-            "peers",
-            "plot",
-            "repeats",
-            "budget",
-            "sources",
-        )
-        if getattr(options, name) != getattr(Options(), name)
+        name for name in TIMED if getattr(options, name) != getattr(Options(), name)
     ]
     if ignored:
         raise InvalidRequest(
@@ -91,6 +106,26 @@ def compare(
             f"cannot compare rules: 'budgets' must be from 1 to {NODES}, got "
             f"{list(budgets)}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """The target, its draft model, and their tokenizer."""
+
+    target: Model
+    draft: Model
+    tokenizer: Tokenizer
+
+    def engine(self, rule: Rule, budget: int) -> Engine:
+        """Return an engine with a new drafter: one adapts to what was accepted."""
+        drafter = method(DEFAULT_WITH_DRAFT).load(
+            self.draft, self.target, self.tokenizer
+        )
+        scheduler = Scheduler(slots=SLOTS)
+        return Engine(self.target, drafter, rule, FixedBudget(budget), scheduler)
+
+
+def _load(options: Options) -> _Models:
     source = options.target or bundled.target()
     draft = options.draft or (None if options.target else bundled.draft())
     if draft is None:
@@ -103,26 +138,7 @@ def compare(
     check_decoder_only(target, "compare rules")
     check_same(tokenizer, load_tokenizer(draft, trust_remote_code=trusted))
     model = Model.load(draft, dtype=target.dtype, trust_remote_code=trusted)
-    drafter = method(DEFAULT_WITH_DRAFT)
-    prompts = spread(load(options.prompts), options.limit)
-    texts = [rendered(prompt, tokenizer, target.context, options) for prompt in prompts]
-    rows = []
-    for temperature in options.temperatures:
-        for name, rule in entrants().items():
-            for budget in budgets:
-                # a new one: a drafter adapts to what was accepted
-                fresh = drafter.load(model, target, tokenizer)
-                engine = Engine(
-                    target, fresh, rule, FixedBudget(budget), Scheduler(slots=SLOTS)
-                )
-                counts = _counts(engine, texts, options, temperature)
-                rows.append(
-                    Row(
-                        name, temperature, budget, speedup(counts, np.ones_like(counts))
-                    )
-                )
-            progress(f"temperature {temperature:g}: {name}")
-    return rows
+    return _Models(target, model, tokenizer)
 
 
 def as_json(rows: List[Row], options: Options) -> dict[str, Any]:

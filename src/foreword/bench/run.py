@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from itertools import product
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -14,7 +16,14 @@ from typing import Any, cast
 from transformers import BatchEncoding
 
 from foreword.bench.exclusions import Exclusions
-from foreword.bench.lineup import PLAIN_ROW, Lineup, lineup, row_names, weights
+from foreword.bench.lineup import (
+    PLAIN_ROW,
+    Lineup,
+    Weights,
+    lineup,
+    row_names,
+    weights,
+)
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import hf, registry
 from foreword.bench.prompts import Prompt, load
@@ -122,20 +131,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     started = perf_counter()
     names = row_names(options.methods, options.quick, options.peers)
     used = versions() | registry.versions(names)
-    source = weights(
-        options.target,
-        options.draft,
-        options.dtype,
-        options.inflate,
-        trusted=options.trust_remote_code,
-    )
-    folder = options.offload_folder
-    source = replace(
-        source,
-        sources=sources(options.sources, names),
-        form=options.weights,
-        offload=folder,
-    )
+    source = replace(measured_weights(options, names), offload=options.offload_folder)
     chosen = spread(load(options.prompts), options.limit)
     progress(f"loading {source.name}")
     out = Exclusions(progress, needed=PLAIN_ROW)
@@ -143,30 +139,9 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     requests = _requests(entrants, chosen, options)
     race = Race(entrants, out)
     progress("warming up")
-    for request in requests[chosen[0].id]:
-        # A seed that no request has: a drafter must not have seen an answer before it
-        # is measured.
-        race.run(
-            replace(request, seed=options.seed + len(chosen), max_tokens=WARM_TOKENS),
-            0,
-            counts=False,
-        )
-    measured: list[str] = []
-    for turn, (repeat, prompt) in enumerate(
-        (repeat, prompt) for repeat in range(options.times) for prompt in chosen
-    ):
-        if options.quick and measured and perf_counter() - started > QUICK_SECONDS:
-            progress(
-                f"machine busy or slow: quick run stopped after {turn} of "
-                f"{len(chosen)} prompts"
-            )
-            break
-        for request in requests[prompt.id]:
-            # + repeat: over the repeats too, each entry should take every position in
-            # the order.
-            race.run(request, turn + repeat)
-        measured.append(prompt.id)
-        progress(f"{turn + 1} of {options.times * len(chosen)}: {prompt.id}")
+    _warm_up(race, requests[chosen[0].id], options.seed + len(chosen))
+    ends = started + QUICK_SECONDS if options.quick else inf
+    measured = _measure(race, requests, options.times, ends, progress)
     settings = {**_settings(options, names, measured), "held": source.held(names)}
     report = Report(
         machine(),
@@ -183,6 +158,19 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
 
         draw(report, Path(options.plot))
     return report
+
+
+def measured_weights(options: Options, names: tuple[str, ...]) -> Weights:
+    """Return the models of the options, with what each of these rows drafts with."""
+    source = weights(
+        options.target,
+        options.draft,
+        options.dtype,
+        options.inflate,
+        trusted=options.trust_remote_code,
+    )
+    given = sources(options.sources, names)
+    return replace(source, sources=given, form=options.weights)
 
 
 def sources(given: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
@@ -224,6 +212,45 @@ def _requests(
             for heat in options.temperatures
         ]
     return requests
+
+
+def _warm_up(race: Race, requests: list[Request], seed: int) -> None:
+    """Run short answers that are not counted.
+
+    No other request has their seed: a drafter must not have seen an answer before it is
+    measured.
+    """
+    for request in requests:
+        warm = replace(request, seed=seed, max_tokens=WARM_TOKENS)
+        race.run(warm, 0, counts=False)
+
+
+def _measure(
+    race: Race,
+    requests: dict[str, list[Request]],
+    repeats: int,
+    ends: float,
+    progress: Callable[[str], None],
+) -> list[str]:
+    """Run the requests of every prompt, `repeats` times; return the measured prompts.
+
+    No prompt but the first is started after `ends`.
+    """
+    measured: list[str] = []
+    for turn, (repeat, prompt) in enumerate(product(range(repeats), requests)):
+        if measured and perf_counter() > ends:
+            progress(
+                f"machine busy or slow: quick run stopped after {turn} of "
+                f"{len(requests)} prompts"
+            )
+            break
+        for request in requests[prompt]:
+            # + repeat: over the repeats too, each entry should take every position in
+            # the order.
+            race.run(request, turn + repeat)
+        measured.append(prompt)
+        progress(f"{turn + 1} of {repeats * len(requests)}: {prompt}")
+    return measured
 
 
 def rendered(

@@ -32,7 +32,7 @@ from foreword.bench.peers.transcribers import (
     converted,
     faster_whisper,
 )
-from foreword.bench.race import REST
+from foreword.bench.race import REST, rotated
 from foreword.bench.run import Options, check, sources
 from foreword.errors import DraftError, InvalidRequest
 from foreword.llm import LLM
@@ -149,22 +149,9 @@ def transcribing(
     Raises InvalidRequest, UnknownMethod or ModelError before any measuring. A row that
     fails is excluded.
     """
-    check(options)
-    if options.target is None:
-        raise InvalidRequest(
-            "cannot measure speech: the bundled model reads no sound. Give --model "
-            "openai/whisper-tiny"
-        )
-    if wrong := [name for name in options.peers if name not in (FASTER_WHISPER, ALL)]:
-        raise InvalidRequest(
-            f"cannot measure {wrong[0]!r}: it transcribes no sound. Choose "
-            f"{FASTER_WHISPER}"
-        )
+    _check(options)
     files = sound_files(folder)
-    by_default = (
-        (*DEFAULT_METHODS, DEFAULT_WITH_DRAFT) if options.draft else DEFAULT_METHODS
-    )
-    names = tuple(dict.fromkeys((PLAIN, *(options.methods or by_default))))
+    names = _names(options)
     source = weights(
         options.target,
         options.draft,
@@ -178,11 +165,13 @@ def transcribing(
     rate = FeatureReader(llm.target).rate
     sounds = {file.name: samples(file, rate) for file in files}
     entries = _own(llm, names, out) | _others(source, options, out)
+
+    def ask(place: int, name: str, heat: float) -> Ask:
+        seed = options.seed + place
+        return Ask(name, sounds[name], rate, heat, seed, max_tokens, "")
+
     asks = {
-        heat: [
-            Ask(name, sound, rate, heat, options.seed + place, max_tokens, "")
-            for place, (name, sound) in enumerate(sounds.items())
-        ]
+        heat: [ask(place, name, heat) for place, name in enumerate(sounds)]
         for heat in options.temperatures
     }
     results = _measure(entries, asks, options.repeats, out, progress)
@@ -200,6 +189,30 @@ def transcribing(
         _rows(results, seconds),
         out.reasons,
     )
+
+
+def _check(options: Options) -> None:
+    check(options)
+    if options.target is None:
+        raise InvalidRequest(
+            "cannot measure speech: the bundled model reads no sound. Give --model "
+            "openai/whisper-tiny"
+        )
+    if wrong := [name for name in options.peers if name not in (FASTER_WHISPER, ALL)]:
+        raise InvalidRequest(
+            f"cannot measure {wrong[0]!r}: it transcribes no sound. Choose "
+            f"{FASTER_WHISPER}"
+        )
+
+
+def _names(options: Options) -> tuple[str, ...]:
+    """Return plain decoding and the methods, by default those without a draft model
+    unless one was given.
+    """
+    by_default = (
+        (*DEFAULT_METHODS, DEFAULT_WITH_DRAFT) if options.draft else DEFAULT_METHODS
+    )
+    return tuple(dict.fromkeys((PLAIN, *(options.methods or by_default))))
 
 
 def sound_files(folder: Path) -> list[Path]:
@@ -298,7 +311,7 @@ def _measure(
             for ask in own
         ]
         for turn, ask in enumerate([warm, *turns]):
-            for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+            for name in rotated(names, turn):
                 if name in out:
                     continue
                 sleep(REST)

@@ -117,40 +117,14 @@ def run(
     Raises InvalidRequest or ModelError before any training when the settings do not
     fit.
     """
-    whole(2)("length", job.length)
-    whole(0)("held_out", job.held_out)
-    criterion = loss(job.loss)
-    check_creatable(job.out)
-    check_unused(job.out, resume=resume)
+    _check(job, resume=resume)
     records = read(list(job.data))
-    learnt, held_out = split(
-        records, min(job.held_out, len(records) // HELD_OUT_SHARE), job.recipe.seed
-    )
+    most = min(job.held_out, len(records) // HELD_OUT_SHARE)
+    learnt, held_out = split(records, most, job.recipe.seed)
     devices = _devices(job)
     _announce(job, learnt, held_out, note, first=not devices.rank)
     fast = _fast(devices.device)
-    source = bundled.target() if job.target is None else job.target
-    trusted = job.trust_remote_code
-    tokenizer = load_tokenizer(source, trust_remote_code=trusted)
-    dtype = torch.bfloat16 if fast else torch.float32
-    target = load(source, dtype, trusted=trusted, seq2seq=job.options.seq2seq)
-    _fits(job, target)
-    encode = Encoder(tokenizer, eos(target, tokenizer))
-    rules = Seq2Seq.of(target, str(source))
-    if rules is not None:
-        encode = PairEncoder(tokenizer, encode.eos, rules.start, job.length)
-    context = TrainContext(
-        source=source,
-        target=target,
-        tokenizer=tokenizer,
-        eos=encode.eos,
-        loss=criterion,
-        temperature=job.temperature,
-        length=job.length,
-        seed=job.recipe.seed,
-        trusted=trusted,
-        counts=lambda: frequencies(map(encode, learnt[:COUNTED]), target),
-    )
+    context, encode = _context(job, learnt, fast=fast)
     trainable = job.options.begin(context)
     trainer = Trainer(
         trainable,
@@ -170,21 +144,58 @@ def run(
     with atomic_fill(job.out):
         trainable.save(job.out)
     prompts = [(record.source, encode.prompt(record)) for record in held_out]
-    about = {
-        "method": job.options.method,
-        "parameters": trainable.parameters,
-        "settings": trainer.settings,
-    }
     return report(
         job.target,
         job.out,
         prompts,
         rows,
+        method=job.options.method,
+        parameters=trainable.parameters,
+        settings=trainer.settings,
         questions=job.questions,
-        trusted=trusted,
+        trusted=job.trust_remote_code,
         note=note,
-        **about,
     )
+
+
+def _check(job: Job, *, resume: bool) -> None:
+    """Raise InvalidRequest for settings that are wrong whatever the target is."""
+    whole(2)("length", job.length)
+    whole(0)("held_out", job.held_out)
+    loss(job.loss)
+    check_creatable(job.out)
+    check_unused(job.out, resume=resume)
+
+
+def _context(
+    job: Job, learnt: list[Record], *, fast: bool
+) -> tuple[TrainContext, Encoder | PairEncoder]:
+    """Load the target; return the context of the training, and the encoder of its
+    records.
+    """
+    source = bundled.target() if job.target is None else job.target
+    trusted = job.trust_remote_code
+    tokenizer = load_tokenizer(source, trust_remote_code=trusted)
+    dtype = torch.bfloat16 if fast else torch.float32
+    target = load(source, dtype, trusted=trusted, seq2seq=job.options.seq2seq)
+    _fits(job, target)
+    encode = Encoder(tokenizer, eos(target, tokenizer))
+    rules = Seq2Seq.of(target, str(source))
+    if rules is not None:
+        encode = PairEncoder(tokenizer, encode.eos, rules.start, job.length)
+    context = TrainContext(
+        source=source,
+        target=target,
+        tokenizer=tokenizer,
+        eos=encode.eos,
+        loss=loss(job.loss),
+        temperature=job.temperature,
+        length=job.length,
+        seed=job.recipe.seed,
+        trusted=trusted,
+        counts=lambda: frequencies(map(encode, learnt[:COUNTED]), target),
+    )
+    return context, encode
 
 
 def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:

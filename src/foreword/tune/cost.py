@@ -61,7 +61,26 @@ def timed(target: Model, twin: Model, read: Read) -> Prices:
     layers = target.hf.config.get_text_config().num_hidden_layers
     # half of them: without all, the rest might fit into a cache
     half = frozenset(range(0, layers, 2))
-    skips = (LayerSkip(), LayerSkip(attention=half), LayerSkip(mlp=half))
+    skips = (
+        LayerSkip(),
+        LayerSkip(attention=half),
+        LayerSkip(mlp=half),
+    )
+    whole, *without = _seconds_without(skips, target, twin, read)
+    saved = tuple((whole - seconds) / whole / len(half) for seconds in without)
+    halves = credible(saved, sum(costs(target)) / layers) * layers
+    one = target.cost(0)
+    checks = [max(1.0, target.cost(k) / one) for k in range(1 + DEEPEST)]
+    return Prices(halves, tuple(checks))
+
+
+def _seconds_without(
+    skips: tuple[LayerSkip, ...],
+    target: Model,
+    twin: Model,
+    read: Read,
+) -> list[float]:
+    """Return the seconds of a forward without each of these, timed in turns."""
     times: list[list[float]] = [[] for _ in skips]
     started = perf_counter()
     for turn in range(1 + TURNS[1]):
@@ -72,13 +91,7 @@ def timed(target: Model, twin: Model, read: Read) -> Prices:
             with target.single_torch_thread():
                 samples.append(_seconds(twin, read))
     # the first is a warm-up
-    whole, *without = (float(np.quantile(samples[1:], QUANTILE)) for samples in times)
-    saved = tuple((whole - seconds) / whole / len(half) for seconds in without)
-    one = target.cost(0)
-    return Prices(
-        credible(saved, sum(costs(target)) / layers) * layers,
-        tuple(max(1.0, target.cost(k) / one) for k in range(1 + DEEPEST)),
-    )
+    return [float(np.quantile(samples[1:], QUANTILE)) for samples in times]
 
 
 def credible(saved: tuple[float, ...], most: float) -> tuple[float, ...]:

@@ -158,16 +158,7 @@ def tune(
         )
     replay = MaskReplay(llm.target, texts)
     with replay.open():
-        if file.prices is None:
-            costs = (
-                price(replay)
-                if price
-                else timed(llm.target, replay.twin, replay.sample)
-            )
-            file.keep(asdict(costs))
-        prices = Prices(
-            **{name: tuple(shares) for name, shares in (file.prices or {}).items()}
-        )
+        prices = _prices(file, llm, replay, price)
         study = MaskStudy(layers, options.seed, file)
         ended = study.run(
             lambda mask: replay.values(mask, prices), options.trials, watch
@@ -178,19 +169,45 @@ def tune(
             "cannot write a mask: stopped before the first trial ended"
         )
     save(best.mask, options.out)
-    mask, final = best.mask, None
-    if ended:
-        try:
-            final = compare_finalists(
-                llm, [one.mask for one in file.ranked], splits[1:], options, note
-            )
-            mask = final.mask
-            save(mask, options.out)
-        except KeyboardInterrupt:
-            note("stopped while timing the best masks")
+    final = _final(file, llm, splits[1:], options, note) if ended else None
+    mask = final.mask if final else best.mask
     worth = next(one.value for one in file.ranked if one.mask == mask)
     given_up = sum(not one.whole for one in file.tried)
     return Tuned(mask, 2 * layers, len(file.tried), given_up, worth, prices, final)
+
+
+def _prices(
+    file: TrialsFile,
+    llm: LLM,
+    replay: MaskReplay,
+    price: Callable[[MaskReplay], Prices] | None,
+) -> Prices:
+    """Return the costs that an earlier run kept, else new ones, which are kept."""
+    if file.prices is None:
+        found = (
+            price(replay) if price else timed(llm.target, replay.twin, replay.sample)
+        )
+        file.keep(asdict(found))
+    kept = file.prices or {}
+    return Prices(**{name: tuple(shares) for name, shares in kept.items()})
+
+
+def _final(
+    file: TrialsFile,
+    llm: LLM,
+    splits: tuple[list[List[int]], ...],
+    options: TuneOptions,
+    note: Note,
+) -> FinalComparison | None:
+    """Time the best masks and write the fastest; None if Ctrl-C stopped it."""
+    masks = [one.mask for one in file.ranked]
+    final = None
+    try:
+        final = compare_finalists(llm, masks, splits, options, note)
+        save(final.mask, options.out)
+    except KeyboardInterrupt:
+        note("stopped while timing the best masks")
+    return final
 
 
 def check(options: TuneOptions) -> None:

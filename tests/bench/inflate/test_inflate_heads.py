@@ -1,5 +1,5 @@
-"""A head that was inflated with its target guesses what it guessed before, for a target
-of other sizes.
+"""A head inflated with its target proposes the same draft tokens, for a target of other
+sizes.
 """
 
 import copy
@@ -8,10 +8,10 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 import starter
-from foreword import SamplingParams
+from foreword import SamplingParams, bundled
 from foreword.bench.inflate.heads import inflate_head
 from foreword.bench.inflate.model import Shape, inflate, shape_of
 from foreword.draft import method
@@ -51,21 +51,19 @@ def large(original) -> Model:
 
 
 @pytest.mark.parametrize(
-    "student",
+    "options",
     [
         *TRAIN_OPTIONS[:1],
         *(pytest.param(one, marks=pytest.mark.slow) for one in TRAIN_OPTIONS[1:]),
     ],
 )
-def test_the_same_guesses_come_true_on_the_inflated_target(
-    student, original, large, tmp_path
-):
-    inflate_head(shelf(student), shape_of(original.config), WIDE).write(tmp_path)
+def test_same_draft_tokens_are_accepted(options, original, large, tmp_path):
+    inflate_head(shelf(options), shape_of(original.config), WIDE).write(tmp_path)
     counts = []
-    for model, source in ((target(), shelf(student)), (large, tmp_path)):
-        drafter = method(student.method).load(source, model, tokenizer())
+    for model, source in ((target(), shelf(options)), (large, tmp_path)):
+        drafter = method(options.method).load(source, model, tokenizer())
         loop = engine(model, drafter, 6)
-        asked = [
+        requests = [
             Request(
                 prompt,
                 SamplingParams(
@@ -74,7 +72,7 @@ def test_the_same_guesses_come_true_on_the_inflated_target(
             )
             for prompt, heat in zip(prompts(), (0.0, 1.0, 0.0, 1.0, 0.5), strict=True)
         ]
-        answers = finish(loop, asked)
+        answers = finish(loop, requests)
         assert loop.failed is None
         counts.append(
             [
@@ -86,9 +84,9 @@ def test_the_same_guesses_come_true_on_the_inflated_target(
     assert any("accepted" in origins for _, rounds in counts[0] for origins in rounds)
 
 
-def test_what_it_says_is_the_same_number_for_number(original, large, tmp_path):
-    """Guesses alone would not tell: norms that are a tenth too strong leave the
-    likeliest token where it is.
+def test_logits_of_the_head_are_the_same(original, large, tmp_path):
+    """Draft tokens alone would not show it: norms that are a tenth too strong do not
+    change the likeliest token.
     """
     inflate_head(shelf(TRAIN_OPTIONS[0]), shape_of(original.config), WIDE).write(
         tmp_path
@@ -102,21 +100,21 @@ def test_what_it_says_is_the_same_number_for_number(original, large, tmp_path):
     embedded, states = torch.randn(1, 1, 384), 1e-3 * torch.randn(1, 1, 3, 384)
 
     def alone(q, k, v):
-        """A row that sees itself only."""
+        """Attention of a row to itself only."""
         return v.repeat_interleave(q.shape[1] // v.shape[1], 1).transpose(1, 2)
 
-    said = []
+    found = []
     with torch.no_grad():
         for head, room in zip(heads, (0, 448 - 384), strict=True):
             given = head.fc(F.pad(states, (0, room)).flatten(-2))
-            thought = head.float()(
+            hidden = head.float()(
                 F.pad(embedded, (0, room)), given, torch.tensor([[3]]), alone
             )
-            said.append(head.logits(thought))
-    torch.testing.assert_close(*said, atol=1e-3, rtol=1e-3)
+            found.append(head.logits(hidden))
+    torch.testing.assert_close(*found, atol=1e-3, rtol=1e-3)
 
 
-def test_it_has_the_sizes_of_the_shape(original):
+def test_head_has_the_sizes_of_the_shape(original):
     made = inflate_head(shelf(TRAIN_OPTIONS[0]), shape_of(original.config), WIDE)
     shapes = {name: tuple(tensor.shape) for name, tensor in made.tensors.items()}
     assert shapes["fc.weight"] == (448, 3 * 448)
@@ -127,8 +125,9 @@ def test_it_has_the_sizes_of_the_shape(original):
     assert made.config["hidden_size"] == made.config["target_hidden_size"] == 448
 
 
-def test_a_head_of_other_sizes_than_its_target_is_refused(original, tmp_path):
-    found = shelf(TRAIN_OPTIONS[1])
+def test_head_of_other_sizes_is_refused(tmp_path):
+    sizes = shape_of(LlamaConfig.from_pretrained(bundled.target()))
+    found = bundled.head("dspark")
     for name in ("model.safetensors", "config.json"):
         (tmp_path / name).write_bytes((found / name).read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
@@ -136,9 +135,9 @@ def test_a_head_of_other_sizes_than_its_target_is_refused(original, tmp_path):
         json.dumps(config | {"intermediate_size": 999})
     )
     with pytest.raises(ModelError, match="intermediate_size are not the target's"):
-        inflate_head(tmp_path, shape_of(original.config), WIDE)
+        inflate_head(tmp_path, sizes, WIDE)
     (tmp_path / "config.json").write_text(
         json.dumps({"transformer_layer_config": config})
     )
     with pytest.raises(ModelError, match="must name hidden_size"):
-        inflate_head(tmp_path, shape_of(original.config), WIDE)
+        inflate_head(tmp_path, sizes, WIDE)

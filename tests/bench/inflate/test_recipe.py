@@ -1,6 +1,4 @@
-"""The recipe of enlarged checkpoints: layers that are written one by one leave the text
-as it was.
-"""
+"""The recipe of enlarged checkpoints: added layers leave the text as it was."""
 
 import subprocess
 import sys
@@ -14,7 +12,7 @@ SCRIPT = Path(__file__).parents[3] / "recipes" / "inflate.py"
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_added_layers_writes_the_text_of_the_small_one(tmp_path):
+def test_enlarged_checkpoint_writes_the_same_text(tmp_path):
     subprocess.run(
         [sys.executable, SCRIPT, "llama-110m", tmp_path / "large"], check=True
     )

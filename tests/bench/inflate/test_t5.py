@@ -1,4 +1,4 @@
-"""A T5 that was inflated writes what it wrote before, and is as big as it claims."""
+"""An inflated T5 has the logits of the small one, and the sizes of its shape."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def small(**changes):
 
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("apart", [True, False])
-def test_logits_stay(scaled, apart):
+def test_logits_are_those_of_the_small_model(scaled, apart):
     model = small(tie_word_embeddings=scaled)
     if apart:
         model.lm_head.weight = torch.nn.Parameter(torch.randn(97, 32))
@@ -60,7 +60,7 @@ def test_logits_stay(scaled, apart):
     )
 
 
-def test_the_shape_has_the_size_of_its_name():
+def test_named_shape_has_the_size_of_its_name():
     config = T5Config(
         vocab_size=8192,
         d_model=1024,

@@ -1,8 +1,9 @@
-"""A model is written once for each format, is found again by what it holds, and never
+"""A model is written once for each format, found again by its weights, and never left
 half written.
 """
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import starter
-from foreword.bench.inflate.model import SHAPES, inflate
+from foreword.bench.inflate.model import inflate, shape_of
 from foreword.bench.peers.convert import Source, converted, folder, source
 from foreword.errors import ModelError
 from foreword.model import load_tokenizer
@@ -49,24 +50,24 @@ class Writer:
         (out / "model").write_text("all of it")
 
 
-def test_what_is_there_is_not_written_again(draft, cache):
-    write, told = Writer(), []
-    first = converted("format", draft, write, told.append)
+def test_model_is_not_written_again(draft, cache):
+    write, lines = Writer(), []
+    first = converted("format", draft, write, lines.append)
     again = converted(
         "format",
         Source("another name", copy.deepcopy(draft.model), draft.tokenizer),
         write,
-        told.append,
+        lines.append,
     )
     assert first == again
     assert first.parent == folder() == cache
     assert (first / "model").read_text() == "all of it"
-    assert (write.times, len(told)) == (1, 1)
-    assert "the draft" in told[0]
-    assert str(first) in told[0]
+    assert (write.times, len(lines)) == (1, 1)
+    assert "the draft" in lines[0]
+    assert str(first) in lines[0]
 
 
-def test_other_weights_and_other_formats_lie_elsewhere(draft):
+def test_other_weights_and_formats_have_other_folders(draft):
     write = Writer()
     places = {
         converted(kind, what, write, print)
@@ -76,19 +77,19 @@ def test_other_weights_and_other_formats_lie_elsewhere(draft):
     assert (len(places), write.times) == (4, 4)
 
 
-def test_inflated_weights_are_found_again_and_are_not_the_small_ones():
+def test_inflated_weights_have_a_digest_of_their_own():
     small, tokenizer = (
         AutoModelForCausalLM.from_pretrained(starter.draft()),
         load_tokenizer(starter.draft()),
     )
+    shape = replace(shape_of(small.config), hidden=160, layers=3)
     large = [
-        source("large", inflate(small, SHAPES["llama-110m"]), tokenizer).digest()
-        for _ in range(2)
+        source("large", inflate(small, shape), tokenizer).digest() for _ in range(2)
     ]
     assert large[0] == large[1] != source("small", small, tokenizer).digest()
 
 
-def test_what_breaks_off_leaves_nothing(draft, cache):
+def test_interrupted_writing_leaves_nothing(draft, cache):
     def breaks(out: Path) -> None:
         (out / "model").write_text("half of it")
         raise KeyboardInterrupt
@@ -101,7 +102,7 @@ def test_what_breaks_off_leaves_nothing(draft, cache):
     ).read_text() == "all of it"
 
 
-def test_what_another_run_wrote_meanwhile_is_taken(draft, cache):
+def test_folder_of_a_concurrent_run_is_used(draft, cache):
     def late(out: Path) -> None:
         (out / "model").write_text("late")
         converted("format", draft, Writer(), print)
@@ -112,7 +113,7 @@ def test_what_another_run_wrote_meanwhile_is_taken(draft, cache):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_models_that_nobody_can_write_are_refused(draft):
+def test_unsupported_models_are_refused(draft):
     with pytest.raises(ModelError, match="only a Llama is supported, and it is a Qwen"):
         source("it", build("qwen3"), draft.tokenizer)
     for name, value in (

@@ -1,4 +1,4 @@
-"""Other engines take part only where they are installed; where they are not, it is said
+"""Other engines are measured only if they are installed; otherwise an error names them
 before any work.
 """
 
@@ -16,33 +16,35 @@ from foreword.errors import InvalidRequest
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Says which modules can be found from now on."""
+    """Set which modules can be found from now on."""
 
-    def say(*modules: str) -> None:
+    def install(*modules: str) -> None:
         monkeypatch.setattr(
             registry, "find_spec", lambda name: object() if name in modules else None
         )
 
-    return say
+    return install
 
 
-def test_each_engine_has_a_row_for_each_way_among_all_rows():
+def test_each_engine_has_a_row_for_each_mode():
     assert (
-        tuple(f"{engine}.{way}" for engine in ("openvino", "llamacpp") for way in MODES)
+        tuple(
+            f"{engine}.{mode}" for engine in ("openvino", "llamacpp") for mode in MODES
+        )
         == registry.NAMES
     )
     assert set(registry.NAMES) < set(ENTRIES)
 
 
-def test_all_are_those_that_are_installed(installed):
+def test_all_stands_for_the_installed_engines(installed):
     installed(*ENGINES["openvino"].modules)
-    assert entry_names(("all",)) == tuple(f"openvino.{way}" for way in MODES)
+    assert entry_names(("all",)) == tuple(f"openvino.{mode}" for mode in MODES)
     installed(*(module for package in ENGINES.values() for module in package.modules))
     assert entry_names(("all",)) == registry.NAMES
     assert entry_names(()) == ()
 
 
-def test_without_its_packages_an_engine_says_what_to_install(installed):
+def test_missing_packages_are_named(installed):
     installed("openvino", "gguf")
     with pytest.raises(
         InvalidRequest,
@@ -59,7 +61,7 @@ def test_without_its_packages_an_engine_says_what_to_install(installed):
         entry_names(("all",))
 
 
-def test_what_is_missing_is_said_before_any_work(installed):
+def test_missing_engine_is_refused_before_any_work(installed):
     installed()
     for options in (
         Options(peers=("openvino",)),
@@ -70,9 +72,9 @@ def test_what_is_missing_is_said_before_any_work(installed):
             run(options, pytest.fail)
 
 
-def test_peers_take_part_beside_the_usual_rows_or_those_asked_for(installed):
+def test_peers_are_added_to_the_rows(installed):
     installed(*ENGINES["llamacpp"].modules)
-    theirs = tuple(f"llamacpp.{way}" for way in MODES)
+    theirs = tuple(f"llamacpp.{mode}" for mode in MODES)
     assert row_names(None, quick=False, others=("all",)) == (
         *row_names(None, quick=False),
         *theirs,
@@ -91,13 +93,13 @@ def test_peers_take_part_beside_the_usual_rows_or_those_asked_for(installed):
     assert not set(registry.NAMES) & set(row_names(None, quick=False))
 
 
-def test_versions_and_settings_are_told_of_those_that_take_part(monkeypatch):
-    def told(name: str) -> str:
+def test_versions_and_settings_are_those_of_measured_engines(monkeypatch):
+    def version(name: str) -> str:
         if name == "openvino-genai":
             raise registry.PackageNotFoundError
         return "1.2"
 
-    monkeypatch.setattr(registry, "version", told)
+    monkeypatch.setattr(registry, "version", version)
     assert (
         registry.versions(("plain", "transformers.lookup"))
         == registry.settings(("plain",))
@@ -113,6 +115,6 @@ def test_versions_and_settings_are_told_of_those_that_take_part(monkeypatch):
     }
 
 
-def test_every_module_that_makes_contenders_is_there():
+def test_entry_module_of_every_engine_exists():
     for package in ENGINES.values():
         assert importlib.util.find_spec(package.entry_module)

@@ -36,16 +36,14 @@ def cache(tmp_path_factory):
         yield
 
 
-def family(form: str | None, folder: Path | None = None) -> Source:
-    """The starter target, to be held in `form`."""
-    model = AutoModelForCausalLM.from_pretrained(
-        folder or starter.target(), dtype="float32"
-    )
-    return source("the family", model, TOKENIZER, form)
+def loaded(form: str | None, folder: Path) -> Source:
+    """Return a model to be held in `form`."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    return source("the model", model, load_tokenizer(folder), form)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_codes_are_off_by_half_a_step_at_most_and_the_largest_has_the_lowest(form):
+def test_codes_are_off_by_half_a_step_at_most(form):
     weight = torch.randn(6, 256, generator=torch.Generator().manual_seed(0))
     weight[2] = 0
     size = 128 if form == INT4 else 256
@@ -77,9 +75,9 @@ def rounded(model: Any, form: str) -> Any:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_openvino_multiplies_codes_and_scores_as_the_rounded_model_does(form):
+def test_openvino_multiplies_codes_as_the_rounded_model_does(form):
     ov = pytest.importorskip("openvino")
-    target = family(form)
+    target = loaded(form, starter.target())
     exact = {
         "INFERENCE_PRECISION_HINT": "f32",
         "KV_CACHE_PRECISION": "f32",
@@ -116,9 +114,9 @@ def matrices(file: Path) -> set[str]:
     return {one.tensor_type.name for one in reader.tensors if len(one.shape) == 2}
 
 
-def test_llamacpp_gets_a_file_of_as_many_bits_and_each_form_has_its_own():
+def test_llamacpp_gets_a_file_of_as_many_bits(small):
     pytest.importorskip("gguf")
-    files = {form: llamacpp.file(family(form), print) for form in (None, *FORMS)}
+    files = {form: llamacpp.file(loaded(form, small), print) for form in (None, *FORMS)}
     assert {form: matrices(file) for form, file in files.items()} == {
         None: {"F32"},
         INT8: {"Q8_0"},
@@ -126,13 +124,14 @@ def test_llamacpp_gets_a_file_of_as_many_bits_and_each_form_has_its_own():
     }
 
 
-def test_a_file_of_the_target_is_read_itself_and_others_hold_as_many_bits(tmp_path):
+def test_gguf_target_is_read_from_its_own_file(small, tmp_path):
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
+    model = loaded(None, small)
     for kind, form in (("Q4_0", INT4), ("Q5_0", INT4), ("Q8_0", INT8), (None, None)):
         file = tmp_path / f"{kind}.gguf"
-        gguf.write(family(None), file, kind)
-        given = weights(str(file), str(starter.draft()), "bfloat16", None)
+        gguf.write(model, file, kind)
+        given = weights(str(file), str(small), "bfloat16", None)
         target = given.convertible(given.load(), given.tokenizer(given.target))
         assert (target.file, target.form) == (file, form)
         assert llamacpp.file(target, pytest.fail) == file
@@ -154,11 +153,11 @@ def test_a_file_of_the_target_is_read_itself_and_others_hold_as_many_bits(tmp_pa
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_way_writes_about_the_text_of_the_rounded_model(engine, form):
+def test_texts_are_about_those_of_the_rounded_model(engine, form):
     for module in ENGINES[engine].modules:
         pytest.importorskip(module)
-    target = family(form)
-    pair = Pair(lambda: target, lambda: family(None, starter.draft()), print)
+    target = loaded(form, starter.target())
+    pair = Pair(lambda: target, lambda: loaded(None, starter.draft()), print)
     prompts = spread(load("in-domain"), 4)
     requests = [
         Request(
@@ -170,13 +169,13 @@ def test_every_way_writes_about_the_text_of_the_rounded_model(engine, form):
         )
         for place, p in enumerate(prompts)
     ]
-    contenders = {mode: registry.make(f"{engine}.{mode}", pair) for mode in MODES}
-    said = {
+    entries = {mode: registry.make(f"{engine}.{mode}", pair) for mode in MODES}
+    answers = {
         mode: [one.run(request) for request in requests]
-        for mode, one in contenders.items()
+        for mode, one in entries.items()
     }
-    plain = said[GENERATE]
-    for mode, trials in said.items():
+    plain = answers[GENERATE]
+    for mode, trials in answers.items():
         alike = [
             np.cumprod(
                 [x == y for x, y in zip(one.tokens, two.tokens, strict=False)]
@@ -192,8 +191,10 @@ def test_every_way_writes_about_the_text_of_the_rounded_model(engine, form):
 @pytest.mark.skipif(
     forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
 )
-def test_the_report_says_how_each_engine_holds_the_weights():
+def test_report_names_the_form_of_the_weights():
     few = Options(
+        target=str(starter.draft()),
+        draft=str(starter.draft()),
         limit_prompts=1,
         max_tokens=4,
         methods=("none",),

@@ -1,5 +1,5 @@
-"""The weights of a GGUF file are those of the model, its heads in the order in which
-llama.cpp turns them.
+"""The weights of a GGUF file are those of the model, its heads in the order that
+llama.cpp rotates.
 """
 
 import numpy as np
@@ -18,20 +18,20 @@ from foreword.model import load_tokenizer
 
 
 @pytest.fixture(scope="module", params=[torch.bfloat16, torch.float32])
-def draft(request) -> Source:
-    model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=request.param)
-    return source("the draft", model, load_tokenizer(starter.draft()))
+def draft(request, small) -> Source:
+    model = AutoModelForCausalLM.from_pretrained(small, dtype=request.param)
+    return source("the draft", model, load_tokenizer(small))
 
 
-def neighbours_turned(read: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """(head, token, size), the pairs (2i, 2i + 1) turned by angles (token, size / 2):
-    llama.cpp's rotation.
+def neighbours_rotated(read: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """(head, token, size), the pairs (2i, 2i + 1) rotated by angles (token, size / 2),
+    as llama.cpp does.
     """
     even, odd, cos, sin = read[..., ::2], read[..., 1::2], angles.cos(), angles.sin()
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
 
 
-def test_scores_of_turned_heads_are_those_of_transformers():
+def test_interleaved_heads_attend_as_in_transformers():
     torch.manual_seed(0)
     config = AutoModelForCausalLM.from_pretrained(starter.draft()).config
     read, heads, size = torch.randn(5, 128), 2, 64
@@ -45,13 +45,13 @@ def test_scores_of_turned_heads_are_those_of_transformers():
     q, k = apply_rotary_pos_emb(split(query)[None], split(key)[None], cos, sin)
     angles = positions[0][:, None] * rotary.inv_freq
     ours, theirs = (
-        neighbours_turned(split(weight), angles)
+        neighbours_rotated(split(weight), angles)
         for weight in (interleaved(query, heads), interleaved(key, heads))
     )
     torch.testing.assert_close(ours @ theirs.mT, (q @ k.mT)[0], rtol=1e-4, atol=1e-2)
 
 
-def test_every_weight_has_a_name_once(draft):
+def test_each_weight_is_named_once(draft):
     found = dict(tensors(draft.model))
     assert sum(weight.numel() for weight in found.values()) == sum(
         p.numel() for p in draft.model.parameters()
@@ -65,7 +65,7 @@ def test_every_weight_has_a_name_once(draft):
     assert "output.weight" not in found  # tied
 
 
-def test_the_file_holds_what_was_written(draft, tmp_path):
+def test_file_holds_the_written_weights(draft, tmp_path):
     gguf = pytest.importorskip("gguf")
     write(draft, tmp_path / "model.gguf")
     read = gguf.GGUFReader(tmp_path / "model.gguf")

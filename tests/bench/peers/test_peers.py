@@ -1,6 +1,4 @@
-"""Where other engines are installed they run our weights: the same scores, the same
-tokens, every way there is.
-"""
+"""Installed engines run our weights in every mode: the same scores, the same tokens."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +20,18 @@ from foreword.model import load_tokenizer
 
 TOKENS = 24
 TOKENIZER = load_tokenizer(starter.target())
+
+
+def needs(engine: str) -> None:
+    for module in ENGINES[engine].modules:
+        pytest.importorskip(module)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request) -> str:
+    """The name of an installed engine."""
+    needs(request.param)
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +74,8 @@ def requests() -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-def said(target, requests) -> list[list[int]]:
-    """What transformers writes in float32."""
+def answers(target, requests) -> list[list[int]]:
+    """The answers of transformers in float32."""
     generate = cast(Any, target.model).generate
     prompts = [torch.tensor([request.prompt]) for request in requests]
     return [
@@ -76,41 +86,30 @@ def said(target, requests) -> list[list[int]]:
     ]
 
 
-def needs(engine: str) -> None:
-    for module in ENGINES[engine].modules:
-        pytest.importorskip(module)
-
-
-@pytest.mark.parametrize("way", MODES)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_way_writes_the_greedy_text_however_often_it_is_asked(
-    engine, way, pair, requests, said
-):
-    needs(engine)
-    contender = registry.make(f"{engine}.{way}", pair)
-    trials = [contender.run(request) for request in (*requests, *requests)]
-    assert [trial.tokens for trial in trials] == [*said, *said]
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_repeats_the_greedy_text(engine, mode, pair, requests, answers):
+    entry = registry.make(f"{engine}.{mode}", pair)
+    trials = [entry.run(request) for request in (*requests, *requests)]
+    assert [trial.tokens for trial in trials] == [*answers, *answers]
     written, passes = (
-        sum(map(len, said)),
+        sum(map(len, answers)),
         [sum(trial.passes for trial in half) for half in (trials[:4], trials[4:])],
     )
     assert passes[0] == passes[1]
-    assert passes[0] == written if way == GENERATE else passes[0] < 0.8 * written
+    assert passes[0] == written if mode == GENERATE else passes[0] < 0.8 * written
     assert all(trial.seconds > 0 for trial in trials)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_drawn_texts_follow_the_seed(engine, pair, requests):
-    needs(engine)
-    contender = registry.make(f"{engine}.{GENERATE}", pair)
+def test_sampled_text_follows_the_seed(engine, pair, requests):
+    entry = registry.make(f"{engine}.{GENERATE}", pair)
 
-    def drawn(seed: int) -> Trial:
-        return contender.run(Request("", requests[0].prompt, 1.0, seed, TOKENS))
+    def sampled(seed: int) -> Trial:
+        return entry.run(Request("", requests[0].prompt, 1.0, seed, TOKENS))
 
-    assert drawn(1).tokens == drawn(1).tokens != drawn(2).tokens
+    assert sampled(1).tokens == sampled(1).tokens != sampled(2).tokens
 
 
-def test_openvino_scores_as_transformers_does_with_its_prompt_in_parts(target):
+def test_openvino_scores_a_split_prompt_as_transformers_does(target):
     ov = pytest.importorskip("openvino")
     from foreword.bench.peers.openvino_graph import graph
 
@@ -139,7 +138,7 @@ def test_openvino_scores_as_transformers_does_with_its_prompt_in_parts(target):
     )
 
 
-def test_llamacpp_reads_texts_as_the_tokenizer_does(target):
+def test_llamacpp_tokenizes_as_our_tokenizer_does(target):
     needs("llamacpp")
     import llama_cpp
 
@@ -159,7 +158,7 @@ def test_llamacpp_reads_texts_as_the_tokenizer_does(target):
         )
 
 
-def test_a_way_with_a_draft_model_says_when_there_is_none(target):
+def test_assisted_mode_needs_a_draft_model(target):
     def none() -> Source:
         raise ValueError("no draft")
 
@@ -170,16 +169,16 @@ def test_a_way_with_a_draft_model_says_when_there_is_none(target):
         registry.make(f"{engine}.{LOOKUP}", Pair(lambda: target, none, print))
 
 
-def test_llamacpp_reads_a_prompt_again_when_it_comes_again(pair, requests):
+def test_llamacpp_reads_a_repeated_prompt_again(pair, requests):
     needs("llamacpp")
-    contender = cast(llamacpp.LlamaCpp, registry.make("llamacpp.generate", pair))
-    read, inner = [], contender._llama.eval
+    entry = cast(llamacpp.LlamaCpp, registry.make("llamacpp.generate", pair))
+    read, inner = [], entry._llama.eval
 
     def counted(tokens: Any) -> None:
         read.append(len(tokens))
         inner(tokens)
 
-    contender._llama.eval = counted
+    entry._llama.eval = counted
     for _ in range(2):
-        contender.run(requests[0])
+        entry.run(requests[0])
     assert read.count(len(requests[0].prompt)) == 2

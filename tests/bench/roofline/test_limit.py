@@ -1,10 +1,11 @@
-"""Forwards beside the limit of the memory: the bytes are those of the model, the shares
+"""Forwards against the memory bandwidth: the bytes are those of the model, the shares
 follow from bytes and times.
 """
 
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -32,21 +33,34 @@ from foreword.model.cost import Cost
 from tiny_models import build
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory) -> Limit:
+def measured(target: Path, **changes) -> Limit:
+    """Return the limit of a model at its own size, after the fewest turns."""
+    options = LimitOptions(
+        ("family",), context=30, quick=True, target=str(target), dtype="float32"
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
-        asked = LimitOptions(
-            ("family",),
-            context=30,
-            quick=True,
-            target=str(starter.target()),
-            dtype="float32",
-            batches=(1, 4),
-        )
-        (one,) = limits(asked)
+        (one,) = limits(replace(options, **changes))
     return one
+
+
+@pytest.fixture(scope="module")
+def found() -> Limit:
+    """The limit of a model whose embedding is tied, with batches."""
+    return measured(starter.draft(), batches=(1, 4))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    """The folder of a model whose embedding is not tied."""
+    folder = tmp_path_factory.mktemp("tiny")
+    build("llama").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def untied(tiny) -> Limit:
+    return measured(tiny)
 
 
 @pytest.fixture
@@ -68,12 +82,10 @@ def invented() -> Limit:
     )
 
 
-def test_the_bytes_are_those_of_the_weights_and_of_the_keys_after_the_context(found):
-    weights = AutoModelForCausalLM.from_pretrained(
-        starter.target(), dtype=torch.float32
-    )
+def test_bytes_are_those_of_weights_and_keys(found):
+    weights = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
     config = weights.config
-    # its embedding is its head as well
+    # its embedding is its LM head too
     assert found.weights == 4 * weights.num_parameters()
     assert (
         found.keys
@@ -87,59 +99,27 @@ def test_the_bytes_are_those_of_the_weights_and_of_the_keys_after_the_context(fo
     assert found.bytes == found.weights + found.keys
 
 
-def test_an_embedding_that_is_only_looked_up_is_not_read_by_a_pass(tmp_path):
+def test_untied_embedding_is_not_read_by_a_pass(untied):
     llama = build("llama")
-    llama.save_pretrained(tmp_path)
-    (one,) = limits_of(tmp_path)
-    assert one.weights == 4 * (
+    assert untied.weights == 4 * (
         llama.num_parameters() - llama.get_input_embeddings().weight.numel()
     )
 
 
-def test_an_enlarged_model_is_measured_beyond_the_context_of_the_small_one(
-    monkeypatch, tmp_path
-):
-    monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
+def test_enlarged_model_has_a_longer_context(monkeypatch, tiny):
     llama = build("llama")
-    llama.save_pretrained(tmp_path)
     same = shape_of(cast("LlamaConfig", llama.config))
     monkeypatch.setitem(
         SHAPES, "tiny", replace(same, name="tiny", layers=same.layers + 1)
     )
     context = 2 * llama.config.max_position_embeddings
-    (one,) = limits(
-        LimitOptions(
-            ("tiny",),
-            context=context,
-            quick=True,
-            target=str(tmp_path),
-            dtype="float32",
-        )
-    )
+    one = measured(tiny, shapes=("tiny",), context=context)
     assert (one.context, [row.nodes for row in one.rows]) == (context, list(NODES))
     assert (
         one.keys == context * 2 * 4 * (same.layers + 1) * same.kv_heads * same.head_dim
     )
     with pytest.raises(ModelError, match="Lower 'context'"):
-        limits(
-            LimitOptions(
-                ("family",),
-                context=context,
-                quick=True,
-                target=str(tmp_path),
-                dtype="float32",
-            )
-        )
-
-
-def limits_of(folder) -> list[Limit]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
-        return limits(
-            LimitOptions(
-                ("family",), context=30, quick=True, target=str(folder), dtype="float32"
-            )
-        )
+        measured(tiny, context=context)
 
 
 def test_shares_follow_from_bytes_bandwidth_and_times(found):
@@ -155,7 +135,7 @@ def test_shares_follow_from_bytes_bandwidth_and_times(found):
     assert found.rows[-1].cost_over_one > 1.0
 
 
-def test_texts_that_are_read_together_read_the_weights_once_and_their_own_keys(found):
+def test_a_batch_reads_the_weights_once_and_all_keys(found):
     assert [one.batch for one in found.batches] == [1, 4]
     one, four = found.batches
     assert one.cost_over_one == 1.0
@@ -169,12 +149,11 @@ def test_texts_that_are_read_together_read_the_weights_once_and_their_own_keys(f
     assert found.as_json()["device"] == "cpu"
 
 
-def test_on_a_cpu_texts_are_read_together_only_when_that_is_asked(tmp_path):
-    build("llama").save_pretrained(tmp_path)
-    assert limits_of(tmp_path)[0].batches == ()
+def test_no_batches_are_measured_by_default_on_a_cpu(untied):
+    assert untied.batches == ()
 
 
-def test_the_json_has_what_is_promised_and_is_json(found):
+def test_json_has_every_figure(found):
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert {"bandwidth_gb_s", "shape", "bytes", "rows"} <= set(written)
     assert all(
@@ -185,35 +164,35 @@ def test_the_json_has_what_is_promised_and_is_json(found):
     assert written["bandwidth_gb_s"] == pytest.approx(found.bandwidth / 1e9)
 
 
-def test_floor_and_deviation_are_those_of_the_figures(invented):
+def test_floor_and_deviation_follow_from_the_figures(invented):
     assert invented.floor == pytest.approx(1e-3)
     assert invented.off == pytest.approx(0.25)
 
 
-def test_the_table_has_a_line_for_every_pass(invented):
+def test_table_has_a_line_for_every_pass(invented):
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(table([invented]))
-    said = console.export_text()
-    assert "2.00×" in said
-    assert "50%" in said
-    assert "1 of 16" in said
-    assert "floor is 1.00 ms" in said
+    shown = console.export_text()
+    assert "2.00×" in shown
+    assert "50%" in shown
+    assert "1 of 16" in shown
+    assert "floor is 1.00 ms" in shown
 
 
-def test_the_middle_is_the_median_and_its_interval_holds_it():
+def test_middle_is_the_median_within_its_interval():
     assert middle([3.0, 1.0, 2.0]).mid == 2.0
     assert middle([5.0] * 4) == Interval(5.0, 5.0, 5.0)
     wide, narrow = middle([1.0, 9.0] * 3), middle([4.9, 5.1] * 3)
     assert wide.high - wide.low > narrow.high - narrow.low
 
 
-def test_what_is_predicted_is_not_from_a_table_of_another_hour():
+def test_prediction_ignores_an_old_cost_table():
     model = Model(build("llama"))
     model._cost = Cost({1: 1000.0}, context=16)
     assert all(row.predicted_ms < 1e5 for row in limit(model, (1, 1), 20, 0.0).rows)
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_bad_options_are_refused():
     with pytest.raises(
         InvalidRequest, match=r"no such shape\. Choose from family, llama-110m"
     ):
@@ -227,6 +206,6 @@ def test_what_cannot_be_measured_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_model_that_cannot_go_back_is_refused():
+def test_model_without_rollback_is_refused():
     with pytest.raises(ModelError, match="cannot go back"):
         limit(Model(build("mamba")), (1, 1), 20, 0.0)

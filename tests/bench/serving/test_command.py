@@ -39,7 +39,7 @@ FILES = Served(None, None, "folder", "float32", 4, Pair(no_source, no_source, pr
 
 
 @pytest.mark.slow
-def test_every_server_answers_and_ours_give_equal_texts(tmp_path):
+def test_all_servers_answer_and_ours_agree(tmp_path):
     file = tmp_path / "out.json"
     words = "bench --serve --concurrency 1,2 --requests 2 --max-tokens 12 -t 0 --dtype float32 --json".split()
     process = subprocess.run(
@@ -71,19 +71,19 @@ def test_every_server_answers_and_ours_give_equal_texts(tmp_path):
     assert "× the speed without HTTP" in process.stdout
 
 
-def test_a_concurrency_of_none_is_refused_before_any_work():
+def test_concurrency_of_zero_is_refused_before_any_work():
     with pytest.raises(InvalidRequest, match="each must be from 1 to"):
         serving(Options(), (0, 1))
 
 
-def test_a_missing_peer_is_left_out_with_what_to_install(monkeypatch):
+def test_missing_peer_is_left_out_with_its_package(monkeypatch):
     monkeypatch.setattr("foreword.bench.serving.servers.find_spec", lambda name: None)
-    told: list[str] = []
-    out = Exclusions(told.append, needed=PLAIN)
+    lines: list[str] = []
+    out = Exclusions(lines.append, needed=PLAIN)
     with out.unless(TRANSFORMERS):
         command(TRANSFORMERS, FILES, 1)
     assert "Run: pip install 'transformers[serving]'" in out.reasons[TRANSFORMERS]
-    assert len(told) == 1
+    assert len(lines) == 1
 
 
 def test_commands_differ_in_the_method_only():
@@ -91,13 +91,13 @@ def test_commands_differ_in_the_method_only():
     assert plain == [*ours, "--method", "none"]
 
 
-def test_our_servers_hold_the_weights_in_the_form_that_was_asked_for():
+def test_our_servers_get_the_form_of_the_weights():
     files = replace(FILES, weights="int8")
     assert command(OURS, files, 1) == [*command(OURS, FILES, 1), "--weights", "int8"]
     assert command(PLAIN, files, 1) == [*command(OURS, files, 1), "--method", "none"]
 
 
-def test_a_server_that_ends_says_why():
+def test_error_of_an_ended_server_is_shown():
     with (
         pytest.raises(ServerFailed, match="no such model"),
         running([sys.executable, "-c", "raise SystemExit('no such model')"], 1, {}),
@@ -118,10 +118,10 @@ class Answers(BaseHTTPRequestHandler):
 
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
 """
-"""A server that listens before its model is loaded, and has no /health afterwards."""
+"""A server whose socket opens before its model is loaded, without /health afterwards."""
 
 
-def test_a_server_that_loads_its_model_is_waited_for():
+def test_loading_server_is_waited_for():
     port = free_port()
     with running([sys.executable, "-c", LOADING, str(port)], port, {}):
         connection = HTTPConnection("127.0.0.1", port)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import starter
 from foreword import LLM
 from foreword.async_llm import AsyncLLM
 from foreword.bench.records import Request
@@ -18,12 +19,12 @@ from foreword.bench.serving.targets import HttpTarget, InProcess
 from foreword.types import SamplingParams
 from serving import Running, running
 
-TOKENS = 24
+TOKENS = 16
 
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(slots=4, nodes=4) as llm:
+    with LLM(starter.target(), draft=starter.draft(), slots=4, nodes=4) as llm:
         yield llm
 
 
@@ -49,17 +50,15 @@ def requests(llm: LLM, heat: float = 0.0) -> list[Request]:
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
-def test_texts_and_counts_are_those_of_the_library_at_any_concurrency(
-    llm, target, heat
-):
-    asked = requests(llm, heat)
+def test_answers_are_those_of_the_library(llm, target, heat):
+    sent = requests(llm, heat)
     params = [
         SamplingParams(temperature=heat, seed=one.seed, max_tokens=TOKENS)
-        for one in asked
+        for one in sent
     ]
-    expected = llm.generate([list(one.prompt) for one in asked], params)
+    expected = llm.generate([list(one.prompt) for one in sent], params)
     for concurrency in (1, 3):
-        load = asyncio.run(send(target.ask, asked, concurrency, ""))
+        load = asyncio.run(send(target.ask, sent, concurrency, ""))
         assert load.failures == ()
         assert load.texts == [one.text for one in expected]
         assert [one.tokens for one in load.answers] == [
@@ -73,50 +72,47 @@ def test_texts_and_counts_are_those_of_the_library_at_any_concurrency(
         )
 
 
-def test_text_prompts_get_the_same_answers_and_events_are_counted_without_usage(
-    llm, target
-):
-    asked = requests(llm)
-    texts = asyncio.run(
-        send(replace(target, tokenizer=llm.tokenizer).ask, asked, 1, "")
-    )
-    ids = asyncio.run(send(target.ask, asked, 1, ""))
+def test_text_prompts_get_the_same_answers(llm, target):
+    """Their tokens are counted by events where no usage is reported."""
+    sent = requests(llm)
+    texts = asyncio.run(send(replace(target, tokenizer=llm.tokenizer).ask, sent, 1, ""))
+    ids = asyncio.run(send(target.ask, sent, 1, ""))
     assert texts.texts == ids.texts
     for without, reported in zip(texts.answers, ids.answers, strict=True):
         assert without.tokens <= reported.tokens
         assert (without.tokens > 0) == (without.text != "")
 
 
-def test_the_llm_of_this_process_gives_the_same_answers(llm, target):
+def test_in_process_engine_gives_the_same_answers(llm, target):
     async def both() -> tuple[Load, Load]:
         async with AsyncLLM(llm) as engine:
-            return await send(InProcess(engine).ask, asked, 1, ""), await send(
-                target.ask, asked, 1, ""
+            return await send(InProcess(engine).ask, sent, 1, ""), await send(
+                target.ask, sent, 1, ""
             )
 
-    asked = requests(llm)
+    sent = requests(llm)
     bare, http = asyncio.run(both())
     assert bare.texts == http.texts
     assert [one.tokens for one in bare.answers] == [one.tokens for one in http.answers]
 
 
-def test_refused_requests_are_counted_and_others_go_on(llm, target):
-    asked = requests(llm)
-    asked[1] = Request("too cold", asked[1].prompt, -1.0, 0, TOKENS)
-    load = asyncio.run(send(target.ask, asked, 2, ""))
+def test_refused_request_is_counted_and_others_go_on(llm, target):
+    sent = requests(llm)
+    sent[1] = Request("too cold", sent[1].prompt, -1.0, 0, TOKENS)
+    load = asyncio.run(send(target.ask, sent, 2, ""))
     assert [one is None for one in load.answers] == [False, True, False]
     assert len(load.failures) == 1
     assert "status 400" in load.failures[0]
 
 
-def test_a_server_that_is_gone_fails_every_request(llm):
+def test_missing_server_fails_every_request(llm):
     load = asyncio.run(send(HttpTarget(("127.0.0.1", 1)).ask, requests(llm), 2, ""))
     assert load.answers == (None, None, None)
     assert len(load.failures) == 3
     assert load.tokens_per_second == 0
 
 
-def test_requests_at_a_time_are_limited():
+def test_concurrent_requests_are_limited():
     at_once: list[int] = []
     running_now = 0
 
@@ -128,10 +124,10 @@ def test_requests_at_a_time_are_limited():
         running_now -= 1
         return answer(0.0, 1.0, 2.0, 3, request.name)
 
-    asked = [Request(str(number), (1,), 0.0, number, 1) for number in range(10)]
-    load = asyncio.run(send(ask, asked, 4, ""))
+    sent = [Request(str(number), (1,), 0.0, number, 1) for number in range(10)]
+    load = asyncio.run(send(ask, sent, 4, ""))
     assert max(at_once) == 4
-    assert load.texts == [one.name for one in asked]
+    assert load.texts == [one.name for one in sent]
 
 
 def answer(
@@ -148,7 +144,7 @@ def test_percentiles_of_known_numbers():
     assert answer(1.0, 1.5, 1.5, 1).per_token is None
 
 
-def test_rows_compare_speeds_and_count_differing_greedy_texts():
+def test_rows_compare_speeds_and_greedy_texts():
     def load(seconds: float, *texts: str | None) -> Load:
         failed = tuple("lost" for text in texts if text is None)
         return Load(

@@ -80,7 +80,7 @@ def prompt(text: str) -> tuple[int, ...]:
     return tuple(TOKENIZER(text)["input_ids"])
 
 
-def test_greedy_texts_are_ours_at_any_concurrency(ask):
+def test_greedy_texts_equal_ours(ask):
     name, asks = ask
     requests = [
         Request(str(place), prompt(TEXTS[place % len(TEXTS)]), 0.0, place, TOKENS)
@@ -133,7 +133,7 @@ def test_samples_follow_the_seed_and_no_filter(ask, pair):
     assert set(first.texts) - likely
 
 
-def test_without_its_program_llamacpp_says_what_is_missing(monkeypatch, tmp_path, pair):
+def test_missing_program_of_llamacpp_is_named(monkeypatch, tmp_path, pair):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         InvalidRequest,
@@ -143,7 +143,7 @@ def test_without_its_program_llamacpp_says_what_is_missing(monkeypatch, tmp_path
     assert llamacpp.version() == "unknown"
 
 
-def test_a_missing_draft_model_leaves_out_one_row_only(pair, monkeypatch, tmp_path):
+def test_missing_draft_model_leaves_out_one_row(pair, monkeypatch, tmp_path):
     needs_llama_server()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 

@@ -457,7 +457,7 @@ def test_a_recipe_is_read_from_its_name():
         FusedDrafter,
         ["ngram", "cascade(suffix, lm)"],
     )
-    assert recipe.needs
+    assert recipe.about.needs
     made = recipe.load(draft(), target(), tokenizer())
     assert isinstance(made, FusedDrafter)
     assert [type(part) for part in made.members] == [NgramDrafter, CascadeDrafter]

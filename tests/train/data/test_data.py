@@ -1,4 +1,4 @@
-"""Records are read or refused with file and line; what is held out is held out."""
+"""Records are read, or refused with file and line, and held out by source."""
 
 import gzip
 import json
@@ -59,7 +59,7 @@ def test_chats_and_texts_are_read_in_order(tmp_path, name):
         ),
     ],
 )
-def test_a_bad_record_is_named_by_file_and_line(tmp_path, line, says):
+def test_bad_record_is_named_by_file_and_line(tmp_path, line, says):
     path = written(tmp_path, json.dumps(CHAT), "", line)
     with pytest.raises(InvalidRequest, match=says) as error:
         read([path])
@@ -68,12 +68,12 @@ def test_a_bad_record_is_named_by_file_and_line(tmp_path, line, says):
     )
 
 
-def test_questions_alone_may_be_read_when_no_answers_are_needed(tmp_path):
+def test_unanswered_records_can_be_read(tmp_path):
     path = written(tmp_path, '{"messages": [{"role": "user", "content": "x"}]}')
     assert read([path], answered=False) == [Record(turns=(("user", "x"),))]
 
 
-def test_what_is_not_there_or_not_text_is_refused(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     with pytest.raises(InvalidRequest, match="there is no file"):
         read([tmp_path / "nothing.jsonl"])
     with pytest.raises(InvalidRequest, match="there are no records"):
@@ -96,7 +96,7 @@ RECORDS = [
 """Every text occurs twice."""
 
 
-def test_every_source_is_held_out_and_no_beginning_is_on_both_sides():
+def test_every_source_is_held_out_by_opening():
     learnt, held_out = split(RECORDS, 20)
     assert [sum(record.source == source for record in held_out) for source in "ab"] == [
         10,
@@ -108,14 +108,14 @@ def test_every_source_is_held_out_and_no_beginning_is_on_both_sides():
     } == set()
 
 
-def test_the_split_is_a_function_of_seed_and_contents():
+def test_split_follows_seed_and_contents():
     held_out = split(RECORDS, 20)[1]
     turned = split(RECORDS[::-1], 20)[1]
     assert sorted(map(str, turned)) == sorted(map(str, held_out))
     assert split(RECORDS, 20, seed=1)[1] != held_out
 
 
-def test_never_more_records_are_held_out_than_asked_for():
+def test_held_out_records_are_limited():
     many = [Record(text=str(number), source=str(number // 2)) for number in range(100)]
     assert len(split(many, 10)[1]) == 10
     assert (
@@ -129,7 +129,7 @@ def test_never_more_records_are_held_out_than_asked_for():
     )
 
 
-def test_a_source_is_never_held_out_whole():
+def test_source_is_never_held_out_whole():
     learnt, held_out = split(
         [Record(text=str(number), source="x") for number in range(3)], 50
     )

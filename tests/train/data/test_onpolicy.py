@@ -1,5 +1,5 @@
-"""What a draft writes for its own correction: the right prompts, its own words, the
-same for the same seed.
+"""Training data written by the draft: the right prompts, its own answers, the same for
+the same seed.
 """
 
 import torch
@@ -25,24 +25,24 @@ def words(block: Block, row: int) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-def test_prompts_stay_and_answers_are_what_the_model_itself_says():
+def test_prompts_stay_and_answers_are_the_models_own():
     draft = llama(1)
     found = Writer(draft, frozenset(), temperature=0.0).rewrite(blocks(), seed=0)
     assert found.tokens.shape == (2, 32)
     for row, order in enumerate(([CHAT, TEXT], [TEXT, CHAT])):
         for (prompt, answer), piece in zip(words(found, row), order, strict=True):
             assert prompt == piece.tokens[:3]
-            said = draft.generate(
+            expected = draft.generate(
                 torch.tensor([prompt]),
                 do_sample=False,
                 max_new_tokens=len(piece) - 3,
                 eos_token_id=None,
                 pad_token_id=0,
             )
-            assert answer == said[0, 3:].tolist()
+            assert answer == expected[0, 3:].tolist()
 
 
-def test_an_answer_ends_where_the_model_ends_it():
+def test_answer_ends_where_the_model_ends_it():
     draft = llama(1)
     free = words(
         Writer(draft, frozenset(), temperature=0.0).rewrite(blocks(), seed=0), 0
@@ -54,14 +54,14 @@ def test_an_answer_ends_where_the_model_ends_it():
     assert ended == free[: free.index(end) + 1]
 
 
-def test_the_same_seed_writes_the_same_and_another_does_not():
+def test_answers_follow_the_seed():
     writer = Writer(llama(1), frozenset())
     first, again, other = (writer.rewrite(blocks(), seed).tokens for seed in (7, 7, 8))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_the_model_is_given_back_as_it_was():
+def test_model_is_unchanged():
     draft = llama(1).train()
     before = dict(draft.named_parameters())
     Writer(draft, frozenset()).rewrite(blocks(), seed=0)

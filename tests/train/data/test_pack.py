@@ -1,5 +1,5 @@
-"""Which tokens are learnt, how records lie in blocks, and that the order of blocks is a
-function of the place alone.
+"""Which tokens are trained on, how records fill blocks, and that the order of blocks
+depends on the place alone.
 """
 
 import pytest
@@ -30,34 +30,34 @@ def learnt(piece: Piece) -> str:
     )
 
 
-def test_the_answers_and_their_ends_are_learnt_and_nothing_else():
+def test_only_answers_and_their_ends_are_learnt():
     piece = encoder()(CHAT)
     whole = tokenizer().apply_chat_template(CHAT.messages, tokenize=False)
     assert tokenizer().decode(piece.tokens) == whole
     assert learnt(piece) == "Hello there<|end|>So long<|end|>"
 
 
-def test_a_prompt_is_what_the_target_reads_before_it_answers():
-    asked = tokenizer().apply_chat_template(
+def test_prompt_is_the_input_of_the_target():
+    prompt = tokenizer().apply_chat_template(
         CHAT.messages[:1], add_generation_prompt=True, return_dict=True
     )
-    assert encoder().prompt(CHAT) == asked["input_ids"]
+    assert encoder().prompt(CHAT) == prompt["input_ids"]
     text = Record(text="one two three four five six seven eight")
     assert encoder().prompt(text) == encoder()(text).tokens[: len(encoder()(text)) // 4]
 
 
-def test_an_answer_that_was_cut_has_no_end():
+def test_cut_answer_has_no_end():
     piece = encoder()(Record(turns=CHAT.turns, cut=True))
     assert learnt(piece) == "Hello there<|end|>So long"
     assert piece.learnt[-1]
 
 
-def test_a_text_is_learnt_whole_with_its_end():
+def test_text_is_learnt_with_its_end():
     assert learnt(encoder()(Record(text="Once upon"))) == "Once upon<|end|>"
     assert learnt(encoder()(Record(text="Once upon", cut=True))) == "Once upon"
 
 
-def test_what_a_template_rewrites_later_is_not_learnt(monkeypatch):
+def test_turns_that_the_template_rewrites_are_not_learnt(monkeypatch):
     forgetful = (
         "{% for m in messages %}{{ m['role'] }}:{% if loop.last or m['role'] == 'user' "
         "%}{{ m['content'] }}{% endif %}"
@@ -100,7 +100,7 @@ def dealt(
     return found, places
 
 
-def test_a_piece_begins_at_position_0_and_its_first_token_has_nothing_before_it():
+def test_piece_begins_at_position_0_after_nothing():
     block = Block.of([Piece([5, 6, 7], [True] * 3), Piece([8, 9], [False, True])], 7)
     assert block.tokens.tolist() == [5, 6, 7, 8, 9, 0, 0]
     assert block.positions.tolist() == [0, 1, 2, 0, 1, 0, 1]
@@ -108,7 +108,7 @@ def test_a_piece_begins_at_position_0_and_its_first_token_has_nothing_before_it(
     assert stack([block, block]).tokens.shape == (2, 7)
 
 
-def test_blocks_hold_whole_records_and_an_epoch_holds_each_once():
+def test_an_epoch_holds_each_record_once():
     found, places = dealt(packer("abc", "def", "gh", "ijklm", "nopq"), 3)
     assert sorted(text for block in found for text in block) == [
         "abc",
@@ -121,14 +121,14 @@ def test_blocks_hold_whole_records_and_an_epoch_holds_each_once():
     assert places[-1] == Place(epoch=1)
 
 
-def test_a_long_record_is_cut_and_nothing_of_it_is_lost():
+def test_long_record_is_cut_without_loss():
     text = "abcdefghijklmnopqrstuvw"
     found, places = dealt(packer(text), 3)
     assert found == [[text[:8]], [text[8:16]], [text[16:]]]
     assert [place.offset for place in places] == [0, 8, 16, 0]
 
 
-def test_blocks_go_on_from_any_place():
+def test_blocks_continue_from_any_place():
     texts = [letter * size for size, letter in enumerate("abcdefghijklmnop", 2)]
     whole, places = dealt(packer(*texts), 30)
     for start in range(30):

@@ -1,6 +1,4 @@
-"""The target's own answers: what it says, in order, and the same file however often the
-run was interrupted.
-"""
+"""The target's own answers: in order, and the same file after any interruptions."""
 
 import json
 from functools import cache
@@ -53,7 +51,7 @@ def lines(out) -> list[dict]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def test_every_record_that_fits_is_answered_in_order(whole):
+def test_fitting_records_are_answered_in_order(whole):
     out, tally = whole
     assert [line["record"] for line in lines(out)] == [0, 1, 2, 3]
     assert (tally.records, tally.kept, tally.skipped) == (5, 0, 1)
@@ -62,7 +60,7 @@ def test_every_record_that_fits_is_answered_in_order(whole):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_an_answer_is_what_the_target_says_with_the_records_own_seed(whole, number):
+def test_answer_follows_the_seed_of_the_record(whole, number):
     line = lines(whole[0])[number]
     prompt = llm().render(RECORDS[number].messages[:1])
     params = SamplingParams(
@@ -94,7 +92,7 @@ def test_later_answers_follow_the_new_ones(tmp_path):
     assert messages[3]["content"] == answer.text
 
 
-def test_a_cut_answer_ends_the_conversation(tmp_path):
+def test_cut_answer_ends_the_conversation(tmp_path):
     out = tmp_path / "out.jsonl"
     regenerate(llm(), RECORDS[2:3], out, Wishes(temperature=0.0, max_tokens=1))
     (line,) = lines(out)
@@ -102,13 +100,13 @@ def test_a_cut_answer_ends_the_conversation(tmp_path):
     assert len(line["messages"]) == 2
 
 
-def test_a_text_keeps_its_first_quarter(whole):
+def test_text_keeps_its_first_quarter(whole):
     line = lines(whole[0])[1]
     assert line["text"].startswith("Rivers carry water")
     assert line["text"] != RECORDS[1].text
 
 
-def test_what_comes_out_can_be_learnt_from(whole):
+def test_answers_can_be_read_as_records(whole):
     found = read([whole[0]])
     assert len(found) == 4
     assert [record.opening[:20] for record in found if record.turns] == [
@@ -117,9 +115,7 @@ def test_what_comes_out_can_be_learnt_from(whole):
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.55, 0.99])
-def test_a_run_that_was_cut_off_anywhere_goes_on_to_the_same_file(
-    whole, tmp_path, share
-):
+def test_interrupted_run_resumes_to_the_same_file(whole, tmp_path, share):
     written = whole[0].read_bytes()
     out = tmp_path / "out.jsonl"
     out.write_bytes(written[: int(share * len(written))])
@@ -128,7 +124,7 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_to_the_same_file(
     assert tally.kept == written[: int(share * len(written))].count(b"\n")
 
 
-def test_nothing_is_added_to_another_file(whole, tmp_path):
+def test_other_file_is_not_extended(whole, tmp_path):
     with pytest.raises(InvalidRequest, match="other settings"):
         regenerate(llm(), RECORDS, whole[0], Wishes(temperature=0.5, max_tokens=12))
     with pytest.raises(InvalidRequest, match="other records"):

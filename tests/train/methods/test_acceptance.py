@@ -1,5 +1,5 @@
-"""Odds of acceptance: fitted to what was seen, honest on held-out text, and of use to a
-chain.
+"""The acceptance model: fitted to samples, calibrated on held-out text, and used by a
+budget.
 """
 
 import json
@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 
-from foreword import LLM, SamplingParams, bundled
+import starter
+from foreword import LLM, SamplingParams
 from foreword.budget.learned import FILE, AcceptanceModel, features
 from foreword.errors import InvalidRequest
 from foreword.train.data.packing import Encoder, Packer
@@ -18,53 +19,57 @@ from foreword.train.methods.lm import load
 from running import prompts, tokenizer
 
 GOOD = 0.15
-"""Calibration error on the few tokens that a test reads; an hour's data have 0.01."""
+"""Calibration error on the few tokens that a test reads; with an hour's data, 0.01."""
+PAIR = {"target": str(starter.target()), "draft": str(starter.draft())}
+PROMPTS = [list(prompt) for prompt in prompts()]
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    """What the target says to the prompts of the tests, many times over in other words:
-    enough to hold some out.
+def llm():
+    with LLM(starter.target(), method="none") as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def records(llm, tmp_path_factory):
+    """The target's answers to the prompts of the tests, with eight seeds each: enough
+    to hold some out.
     """
-    llm = LLM(method="none", dtype="float32")
-    asked = [
+    params = [
         SamplingParams(temperature=0.9, seed=seed, max_tokens=48)
         for seed in range(8)
-        for _ in prompts()
+        for _ in PROMPTS
     ]
-    said = llm.generate([list(prompt) for prompt in prompts()] * 8, asked)
+    answers = llm.generate(PROMPTS * 8, params)
     path = tmp_path_factory.mktemp("data") / "answers.jsonl"
-    texts = [tokenizer().decode(one.prompt_tokens + one.tokens) for one in said]
+    texts = [tokenizer().decode(one.prompt_tokens + one.tokens) for one in answers]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
 
 
-def test_odds_find_the_chances_they_were_made_from():
+def test_fit_finds_the_true_probabilities():
     torch.manual_seed(0)
     seen = features(3 * torch.randn(4000, 30), 1.0)
     truth = (0.7 * seen[:, 0] - 0.2 * seen[:, 2]).sigmoid()
-    odds = Samples(seen[:3000], truth[:3000]).fit()
-    assert (odds.probability(seen[3000:]) - truth[3000:]).abs().max() < 0.02
+    model = Samples(seen[:3000], truth[:3000]).fit()
+    assert (model.probability(seen[3000:]) - truth[3000:]).abs().max() < 0.02
     flipped = Samples(seen[3000:], (torch.rand(1000) < truth[3000:]).float()).evaluate(
-        odds
+        model
     )
     assert flipped["calibration_error"] < 0.06
     assert flipped["brier"] < 0.9 * flipped["brier_of_a_constant"]
 
 
-def test_odds_that_promise_too_much_are_seen_to():
+def test_overconfidence_is_a_calibration_error():
     seen = features(3 * torch.randn(2000, 30), 1.0)
-    odds = Samples(seen, torch.full((2000,), 0.9)).fit()
-    assert Samples(seen, torch.full((2000,), 0.5)).evaluate(odds)[
+    model = Samples(seen, torch.full((2000,), 0.9)).fit()
+    assert Samples(seen, torch.full((2000,), 0.5)).evaluate(model)[
         "calibration_error"
     ] == pytest.approx(0.4, abs=0.02)
 
 
-def test_at_temperature_0_a_guess_is_kept_or_not_and_above_it_by_chance(records):
-    pair = tuple(
-        load(source, torch.float32).eval()
-        for source in (bundled.target(), bundled.draft())
-    )
+def test_only_sampled_draft_tokens_have_probabilities(records):
+    pair = tuple(load(source, torch.bfloat16).eval() for source in PAIR.values())
     packer = Packer(
         Encoder(tokenizer(), eos(pair[0], tokenizer())), read([records]), 128, 0
     )
@@ -74,36 +79,37 @@ def test_at_temperature_0_a_guess_is_kept_or_not_and_above_it_by_chance(records)
     assert len({len(found.kept) for found in seen.values()}) == 1
 
 
-def test_a_forecast_is_learnt_written_and_serves(records, tmp_path):
-    made = run(Asked(data=(records,), out=tmp_path / "odds", tokens=1500, length=128))
-    assert AcceptanceModel.read(tmp_path / "odds") == made
+def test_trained_model_is_written_and_serves(llm, records, tmp_path):
+    out = tmp_path / "model"
+    made = run(Asked(data=(records,), out=out, tokens=1000, length=128, **PAIR))
+    assert AcceptanceModel.read(out) == made
     for heat, found in made.about["held_out"].items():
         assert found["calibration_error"] < GOOD, heat
         assert found["brier"] < found["brier_of_a_constant"], heat
-    plain = LLM(method="none", dtype="float32")
-    chains = LLM(method="lm", dtype="float32", budget=f"acceptance:{tmp_path / 'odds'}")
-    for temperature in (0.0, 1.0):
-        params = SamplingParams(temperature=temperature, seed=3, max_tokens=24)
-        ours = chains.generate([list(prompt) for prompt in prompts()], params)
-        assert [one.tokens for one in ours] == [
-            one.tokens
-            for one in plain.generate([list(prompt) for prompt in prompts()], params)
-        ]
-        assert (
-            sum(one.stats.accepted for one in ours)
-            > 0.3 * sum(one.stats.drafted for one in ours)
-            > 0
-        )
-    assert chains.engine.failed is None
+    with LLM(
+        PAIR["target"], draft=PAIR["draft"], method="lm", budget=f"acceptance:{out}"
+    ) as drafting:
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(temperature=temperature, seed=3, max_tokens=16)
+            answers = drafting.generate(PROMPTS, params)
+            plain = llm.generate(PROMPTS, params)
+            assert [one.tokens for one in answers] == [one.tokens for one in plain]
+            assert (
+                sum(one.stats.accepted for one in answers)
+                > 0.3 * sum(one.stats.drafted for one in answers)
+                > 0
+            )
+        assert drafting.engine.failed is None
     with pytest.raises(InvalidRequest, match="exists already"):
-        run(Asked(data=(records,), out=tmp_path / "odds"))
+        run(Asked(data=(records,), out=out))
 
 
-def test_what_cannot_be_learnt_is_refused_before_any_reading(records, tmp_path):
+def test_bad_options_are_refused_before_reading(records, tmp_path):
+    out = tmp_path / "model"
     with pytest.raises(InvalidRequest, match="tokens must be"):
-        run(Asked(data=(records,), out=tmp_path / "odds", tokens=5))
+        run(Asked(data=(records,), out=out, tokens=5))
     with pytest.raises(InvalidRequest, match="give draft="):
-        run(Asked(data=(records,), out=tmp_path / "odds", target=str(bundled.target())))
+        run(Asked(data=(records,), out=out, target=PAIR["target"]))
     with pytest.raises(InvalidRequest, match="cannot create"):
         run(Asked(data=(records,), out=records / "below a file"))
-    assert not (tmp_path / "odds" / FILE).exists()
+    assert not (out / FILE).exists()

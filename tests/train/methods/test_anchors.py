@@ -1,5 +1,5 @@
-"""Where guesses are learnt: after every token of a record but its first that learnt
-ones follow, and nowhere else.
+"""The places where draft tokens are trained: after every token of a record but its
+first that trained ones follow.
 """
 
 import pytest
@@ -8,7 +8,7 @@ import torch
 from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.methods.ahead import pick
 
-GUESSES = 3
+DEPTH = 3
 BLOCK = stack(
     [
         Block.of(
@@ -30,7 +30,7 @@ BLOCK = stack(
     ]
 )
 """Learnt: 7 8 9 and 2; then 21 22, 24 25 26 27. Before 2 and 21 there is but one token,
-which nobody has read yet.
+which has not been read yet.
 """
 EXPECTED = {
     (0, 1): [7, 8, 9],
@@ -45,8 +45,8 @@ EXPECTED = {
 
 
 def found(most: int, *, spread: bool) -> dict[tuple[int, int], list[int]]:
-    """(record block, anchor) -> the tokens that are guessed there."""
-    anchors = pick(BLOCK, most, GUESSES, spread=spread)
+    """(record block, anchor) -> the tokens that are predicted there."""
+    anchors = pick(BLOCK, most, DEPTH, spread=spread)
     tokens, before = anchors.tokens(BLOCK), anchors.tokens(BLOCK, 0)
     assert torch.equal(before[..., 1:], tokens[..., :-1])
     return {
@@ -58,19 +58,19 @@ def found(most: int, *, spread: bool) -> dict[tuple[int, int], list[int]]:
 
 
 @pytest.mark.parametrize("spread", [True, False])
-def test_anchors_are_all_places_with_something_to_guess(spread):
+def test_anchors_are_all_places_before_trained_tokens(spread):
     assert found(9, spread=spread) == EXPECTED
     assert found(100, spread=spread) == EXPECTED
 
 
 @pytest.mark.parametrize("spread", [True, False])
-def test_fewer_are_some_of_them(spread):
+def test_fewer_anchors_are_some_of_them(spread):
     few = found(2, spread=spread)
     assert few.items() <= EXPECTED.items()
     assert [sum(row == number for row, _ in few) for number in (0, 1)] == [2, 2]
 
 
-def test_drawn_anchors_change_and_spread_ones_do_not():
+def test_only_random_anchors_change():
     torch.manual_seed(0)
     assert len({tuple(sorted(found(2, spread=False))) for _ in range(10)}) > 3
     assert len({tuple(sorted(found(2, spread=True))) for _ in range(10)}) == 1

@@ -1,5 +1,5 @@
-"""What a head is taught is what it is asked for when it serves; what counts is what the
-options say; and it learns.
+"""A head is trained on what it computes when it serves, with the weights of its
+options; and it learns.
 """
 
 from pathlib import Path
@@ -50,9 +50,9 @@ def packed(*lengths: int, total: int = 40) -> Block:
 
 
 @torch.no_grad()
-def test_a_head_is_taught_what_it_is_asked_for():
-    """At anchors in records packed side by side it thinks what it thinks when it serves
-    each record alone.
+def test_head_is_trained_as_it_serves():
+    """At anchors in packed records it computes what it computes when it serves each
+    record alone.
     """
     made = task()
     block = packed(12, 9, 11)
@@ -71,13 +71,13 @@ def test_a_head_is_taught_what_it_is_asked_for():
         first = place - int(block.positions[number, place])
         tokens = block.tokens[number, first : place + 1 + draft_tokens].tolist()
         target.open(1, len(tokens))
-        logits, heard = target.read_hidden(
+        logits, states = target.read_hidden(
             [Read(1, 0, tokens, keep=draft_tokens + 1)], served.layout.states
         )
         target.close(1)
         served.open(1, 64)
         distributions = served.compute(
-            [BlockRequest(1, int(block.tokens[number, place]), heard[: place - first])]
+            [BlockRequest(1, int(block.tokens[number, place]), states[: place - first])]
         )[0]
         served.close(1)
         torch.testing.assert_close(
@@ -102,7 +102,7 @@ def test_a_head_is_taught_what_it_is_asked_for():
 
 @pytest.mark.parametrize("decay", [2.0, 0.0])
 @torch.no_grad()
-def test_early_guesses_weigh_more(decay):
+def test_early_draft_tokens_weigh_more(decay):
     made, block = task("tv", decay=decay), packed(12, 9)
     predictions = made._predict(made.module, block, spread=True)
     losses = 1 - overlap(predictions.target, predictions.draft)
@@ -122,7 +122,7 @@ def test_early_guesses_weigh_more(decay):
 
 
 @torch.no_grad()
-def test_figures_are_means_depth_by_depth():
+def test_metrics_are_means_by_depth():
     made, block = task(), packed(12, 9)
     predictions, count = (
         made._predict(made.module, block, spread=True),
@@ -155,7 +155,7 @@ def test_gradients_reach_the_head_alone():
     assert float(made.head.fc.weight.grad.abs().sum()) > 0
 
 
-def test_it_begins_as_the_last_layers_of_its_target():
+def test_head_begins_as_the_last_layers_of_its_target():
     made = task()
     theirs = dict(made.target.model.named_parameters())
     for ours, last in ((0, 2), (1, 3)):
@@ -170,7 +170,7 @@ def test_it_begins_as_the_last_layers_of_its_target():
             )
 
 
-def test_a_head_learns_and_is_served(tmp_path: Path):
+def test_head_learns_and_is_served(tmp_path: Path):
     made = task("hybrid")
     trainer = Trainer(
         made,
@@ -194,7 +194,7 @@ def test_a_head_learns_and_is_served(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "cohere"])
-def test_targets_that_name_their_sizes_otherwise_get_heads_as_wide_as_they_are(kind):
+def test_head_has_the_sizes_of_other_architectures(kind):
     target = tiny_models.build(kind)
     sizes = new_layout(
         target, layers=1, block=3, mask=0, sample_from_anchor=False
@@ -207,7 +207,7 @@ def test_targets_that_name_their_sizes_otherwise_get_heads_as_wide_as_they_are(k
     assert sizes.intermediate_size > 0
 
 
-def test_what_cannot_be_is_refused():
+def test_bad_options_are_refused():
     for options in (
         {"block": 1},
         {"block": 257},
@@ -220,8 +220,8 @@ def test_what_cannot_be_is_refused():
             task(**options)
 
 
-def test_it_hears_low_and_high():
-    # what DFlash heads for Qwen3-8B hear
+def test_hidden_states_are_spread_over_the_layers():
+    # the states that DFlash heads for Qwen3-8B read
     assert target_layers(36, 5) == (2, 10, 18, 26, 34)
     assert target_layers(8, 2) == (2, 6)
     assert target_layers(8, 1) == (5,)

@@ -1,6 +1,4 @@
-"""The head is taught with the token before known, and its confidence what is kept; both
-help.
-"""
+"""The head is trained given the token before, and its confidence on what is accepted."""
 
 from pathlib import Path
 
@@ -39,19 +37,19 @@ def block():
 
 
 @torch.no_grad()
-def said_by_the_table(made: DSparkTask) -> float:
+def largest_in_the_table(made: DSparkTask) -> float:
     return float(made._head.markov_head(torch.arange(320)).abs().max())
 
 
 @torch.no_grad()
-def test_laws_are_those_that_serve():
+def test_distributions_are_those_that_serve():
     made = task()
     torch.nn.init.normal_(made._head.markov_head.markov_w2.weight)
     hidden, before = torch.randn(5, 32), torch.tensor([1, 2, 3, 4, 5])
-    taught = made.distributions(hidden, before, torch.zeros(5, dtype=torch.int64))
+    trained = made.distributions(hidden, before, torch.zeros(5, dtype=torch.int64))
     served = DSparkBlocks(made._head, Model(llama(0, layers=LAYERS)))
     torch.testing.assert_close(
-        taught,
+        trained,
         served.after(served.target.lm_head(hidden), before.tolist()),
         atol=1e-4,
         rtol=1e-4,
@@ -63,27 +61,27 @@ def stacked(one: Block) -> Block:
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_laws_and_promises():
+def test_loss_adds_distributions_and_confidence():
     made = task("tv")
     predictions = made._predict(made.module, stacked(block()), spread=True)
     kept = overlap(predictions.target, predictions.draft)
-    promised = made._head.confidence(predictions.hidden, predictions.before)
+    confidence = made._head.confidence(predictions.hidden, predictions.before)
     expected = LOSSES["tv"](
         predictions.target, predictions.draft
-    ) + F.binary_cross_entropy(promised.sigmoid(), kept, reduction="none")
+    ) + F.binary_cross_entropy(confidence.sigmoid(), kept, reduction="none")
     torch.testing.assert_close(made.losses(predictions), expected)
     metrics = made.metrics(predictions)
     torch.testing.assert_close(
-        metrics["promise_bias"], (promised.sigmoid() - kept).mean()
+        metrics["promise_bias"], (confidence.sigmoid() - kept).mean()
     )
     torch.testing.assert_close(
-        metrics["promise_error"], (promised.sigmoid() - kept).abs().mean()
+        metrics["promise_error"], (confidence.sigmoid() - kept).abs().mean()
     )
 
 
-def test_the_table_says_nothing_at_first_and_learns(tmp_path: Path):
+def test_table_begins_at_zero_and_learns(tmp_path: Path):
     made = task()
-    assert said_by_the_table(made) == 0
+    assert largest_in_the_table(made) == 0
     trainer = Trainer(
         made,
         Packer(Bytes(), TEXTS[:30], 64),
@@ -95,7 +93,7 @@ def test_the_table_says_nothing_at_first_and_learns(tmp_path: Path):
     first, last = (row.held_out for row in trainer.run() if row.held_out)
     assert last["acceptance"] > first["acceptance"] + 0.05
     assert last["promise_error"] < first["promise_error"]
-    assert said_by_the_table(made) > 0.01
+    assert largest_in_the_table(made) > 0.01
     made.save(tmp_path / "head")
     assert (
         DSparkDrafter.load(tmp_path / "head", Model(llama(0, layers=LAYERS)), None).deep
@@ -104,6 +102,6 @@ def test_the_table_says_nothing_at_first_and_learns(tmp_path: Path):
     assert task(draft=str(tmp_path / "head")).parameters == made.parameters
 
 
-def test_what_cannot_be_is_refused():
+def test_rank_of_zero_is_refused():
     with pytest.raises(InvalidRequest, match="'rank' must be"):
         task(rank=0)

@@ -1,5 +1,5 @@
-"""Training-time test: what a head reads while it learns is what it reads when it
-guesses, and it learns.
+"""Training-time test: a head reads the same while it learns and while it drafts, and it
+learns.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def training(target=None, loss: str = "forward-kl", **options) -> HeadTraining:
     )
 
 
-def drawn(seed: int, *lengths: int) -> list[Piece]:
+def random_pieces(seed: int, *lengths: int) -> list[Piece]:
     generator = torch.Generator().manual_seed(seed)
     return [
         Piece(
@@ -42,15 +42,15 @@ def drawn(seed: int, *lengths: int) -> list[Piece]:
     ]
 
 
-def test_a_step_of_training_reads_what_a_guess_reads():
+def test_head_is_trained_as_it_serves():
     """The plain definition: read the text up to a token, then the next tokens as a
-    chain of guesses.
+    chain of draft tokens.
     """
     hf = llama(0, layers=3)
     task = training(hf)
-    (piece,) = drawn(3, 14)
+    (piece,) = random_pieces(3, 14)
     with torch.no_grad():
-        said = [
+        trained = [
             step.draft
             for step in task._steps(task.module, stack([Block.of([piece], 14)]))
         ]
@@ -61,11 +61,11 @@ def test_a_step_of_training_reads_what_a_guess_reads():
             1, piece.tokens[: end + 1], 2, SamplingParams(max_tokens=20), seed=0
         )
         target.open(1, 32)
-        _, heard = target.read_hidden(
+        _, states = target.read_hidden(
             [Read(1, 0, piece.tokens[:end], keep=0)], drafter.hidden_layers
         )
         target.close(1)
-        drafter.on_hidden_states(sequence, 0, heard)
+        drafter.on_hidden_states(sequence, 0, states)
         read = drafter.prefill(sequence)
         found = [drafter.logits([read])]
         past = read.past + len(read.tokens)
@@ -83,12 +83,12 @@ def test_a_step_of_training_reads_what_a_guess_reads():
             # The row of token end - 1 and its follower; rows begin where a learnt token
             # is two places and a step ahead.
             torch.testing.assert_close(
-                found[step][0], said[step][end - 1], atol=1e-4, rtol=1e-4
+                found[step][0], trained[step][end - 1], atol=1e-4, rtol=1e-4
             )
 
 
-def test_records_side_by_side_are_learnt_as_if_alone():
-    pieces = drawn(0, 7, 12, 9)
+def test_packed_records_are_learnt_as_if_alone():
+    pieces = random_pieces(0, 7, 12, 9)
     task = training()
     together = task.loss(task.module, stack([Block.of(pieces, 32)]))
     alone = sum(
@@ -101,7 +101,7 @@ def test_records_side_by_side_are_learnt_as_if_alone():
 
 def test_gradients_reach_the_head_alone():
     task = training()
-    task.loss(task.module, stack([Block.of(drawn(0, 20), 20)])).backward()
+    task.loss(task.module, stack([Block.of(random_pieces(0, 20), 20)])).backward()
     assert all(parameter.grad is None for parameter in task.target.parameters())
     assert {
         name
@@ -110,12 +110,12 @@ def test_gradients_reach_the_head_alone():
     } == set()
 
 
-def test_a_part_of_the_vocabulary_is_the_most_frequent_part():
+def test_draft_vocabulary_is_the_most_frequent_tokens():
     # the counts of `setting` fall with the number of the token
     task = training(draft_vocab=100)
     assert torch.equal(task.head.tokens, torch.arange(100))
     assert task.head.t2d.sum() == 100
-    block = stack([Block.of(drawn(0, 20), 20)])
+    block = stack([Block.of(random_pieces(0, 20), 20)])
     with torch.no_grad():
         found = task.measure(task.module, block)
     assert 0 < found["acceptance_1"] < 18
@@ -124,7 +124,7 @@ def test_a_part_of_the_vocabulary_is_the_most_frequent_part():
     )
 
 
-def test_what_is_saved_is_loaded_and_trained_on(tmp_path: Path):
+def test_saved_head_can_be_trained_further(tmp_path: Path):
     task = training()
     task.save(tmp_path)
     again = training(draft=str(tmp_path))
@@ -132,7 +132,7 @@ def test_what_is_saved_is_loaded_and_trained_on(tmp_path: Path):
         assert torch.equal(tensor, again.head.state_dict()[name]), name
 
 
-def test_a_head_learns_what_its_target_says(tmp_path: Path):
+def test_head_learns_its_target(tmp_path: Path):
     trainer = Trainer(
         training(loss="hybrid"),
         Packer(Bytes(), TEXTS[:30], 64),
@@ -148,16 +148,18 @@ def test_a_head_learns_what_its_target_says(tmp_path: Path):
     )
 
 
-def test_states_are_compared_with_those_that_the_target_speaks_from():
-    plain, felt = training(), training(feature=2.0)
-    block = stack([Block.of(drawn(0, 20, 9), 32)])
+def test_feature_loss_compares_the_last_hidden_states():
+    plain, feature = training(), training(feature=2.0)
+    block = stack([Block.of(random_pieces(0, 20, 9), 32)])
     with torch.no_grad():
-        gained = (felt.loss(felt.module, block) - plain.loss(plain.module, block)) / 2.0
+        gained = (
+            feature.loss(feature.module, block) - plain.loss(plain.module, block)
+        ) / 2.0
         steps = plain._steps(plain.module, block)
-        speech = plain.target.get_output_embeddings().weight
+        lm_head = plain.target.get_output_embeddings().weight
         for step in steps:
             torch.testing.assert_close(
-                step.state @ speech.T, step.target, atol=1e-4, rtol=1e-4
+                step.state @ lm_head.T, step.target, atol=1e-4, rtol=1e-4
             )
             torch.testing.assert_close(
                 step.hidden @ plain.head.lm_head.weight.T,
@@ -176,10 +178,8 @@ def test_states_are_compared_with_those_that_the_target_speaks_from():
     torch.testing.assert_close(gained, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_states_are_learnt(tmp_path: Path):
-    """What a head thinks comes nearer to what its target thinks than it does without
-    being told to.
-    """
+def test_feature_loss_brings_hidden_states_closer(tmp_path: Path):
+    """Closer to the target's than those of a head that was trained without it."""
 
     def distance(**options) -> float:
         task = training(loss="forward-kl", **options)
@@ -204,7 +204,7 @@ def test_states_are_learnt(tmp_path: Path):
     assert distance(feature=10.0) < 0.9 * distance()
 
 
-def test_states_of_another_size_cannot_be_compared(tmp_path: Path):
+def test_feature_loss_needs_the_hidden_size_of_the_target(tmp_path: Path):
     target = llama(0, layers=3)
     sizes = LlamaConfig(
         vocab_size=VOCAB,
@@ -224,16 +224,16 @@ def test_states_of_another_size_cannot_be_compared(tmp_path: Path):
         training(target, draft=str(tmp_path), feature=1.0)
 
 
-def test_nothing_to_learn_is_refused():
+def test_unroll_of_zero_is_refused():
     with pytest.raises(InvalidRequest, match="'unroll' must be at least 1"):
         HeadTraining(setting(llama(0)), EagleOptions(unroll=0))
 
 
 @pytest.mark.parametrize("states", ["2,9", "1;2", "", "-1"])
-def test_states_that_are_not_there_are_refused(states):
+def test_missing_layers_are_refused(states):
     with pytest.raises(InvalidRequest, match="'states' must be numbers from 0 to 3"):
         training(states=states)
 
 
-def test_states_can_be_chosen():
+def test_layers_can_be_chosen():
     assert training(states="0, 3").head.fc.in_features == 64

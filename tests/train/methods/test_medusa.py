@@ -1,5 +1,5 @@
-"""Heads are taught what they are asked for when they serve, begin as the target's own,
-and learn.
+"""Heads are trained on what they compute when they serve, begin as the target's, and
+learn.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ def task(name: str = "forward-kl", **options: object) -> MedusaTask:
 
 @pytest.mark.parametrize("own", [True, False])
 @torch.no_grad()
-def test_heads_are_taught_what_they_are_asked_for(own):
+def test_heads_are_trained_as_they_serve(own):
     made = task(own=own)
     for parameter in made.module.parameters():
         parameter += 0.1 * torch.randn(
@@ -52,12 +52,12 @@ def test_heads_are_taught_what_they_are_asked_for(own):
         )
         first = place - int(block.positions[0, place])
         target.open(1, 16)
-        _, heard = target.read_hidden(
+        _, states = target.read_hidden(
             [Read(1, 0, block.tokens[0, first:place].tolist())], (LAYERS,)
         )
         target.close(1)
         distributions = served.compute(
-            [BlockRequest(1, int(block.tokens[0, place]), heard)]
+            [BlockRequest(1, int(block.tokens[0, place]), states)]
         )[0]
         torch.testing.assert_close(
             predictions.draft[row : row + draft_tokens],
@@ -69,7 +69,7 @@ def test_heads_are_taught_what_they_are_asked_for(own):
     assert row == len(predictions.draft) == 2 * (4 * 3 + 2 + 1)
 
 
-def test_own_output_matrices_begin_as_the_targets():
+def test_own_lm_heads_begin_as_the_targets():
     made = task(own=True)
     for head in range(3):
         assert torch.equal(
@@ -105,7 +105,7 @@ def test_heads_learn_and_are_served(tmp_path: Path, own):
     assert task(draft=str(tmp_path / "heads")).parameters == made.parameters
 
 
-def test_what_cannot_be_is_refused():
+def test_bad_options_are_refused():
     for options in ({"heads": 0}, {"layers": 0}):
         with pytest.raises(InvalidRequest, match="must be 1 or more"):
             task(**options)

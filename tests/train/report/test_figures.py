@@ -1,5 +1,5 @@
-"""Figures and their intervals against counting by hand; the card and the picture show
-them.
+"""Metrics and their intervals, compared with counting by hand; the card and the picture
+show them.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ ANSWERS = [
 ]
 
 
-def test_figures_are_sums_over_answers():
+def test_metrics_are_sums_over_answers():
     found = summary("sums", 0.0, ANSWERS, depth=4)
     assert found.tokens_per_pass.mid == pytest.approx(28 / 14)
     assert [value.mid for value in found.acceptance] == pytest.approx(
@@ -34,11 +34,11 @@ def test_figures_are_sums_over_answers():
         assert value.low <= value.mid <= value.high
 
 
-def test_an_interval_holds_the_truth_as_often_as_it_says():
-    drawn = np.random.default_rng(0)
+def test_interval_covers_the_truth_in_95_percent():
+    generator = np.random.default_rng(0)
     hits = 0
     for trial in range(200):
-        kept = drawn.binomial(8, 0.6, size=60).astype(float)
+        kept = generator.binomial(8, 0.6, size=60).astype(float)
         found = interval(kept, np.full(60, 8.0), seed=trial)
         hits += found.low <= 0.6 <= found.high
     assert 0.90 <= hits / 200 <= 0.99
@@ -75,7 +75,7 @@ def report(**changes) -> TrainReport:
     )
 
 
-def test_the_card_says_what_is_known():
+def test_card_shows_the_report():
     text = card(report(), picture="acceptance.png")
     for words in (
         "# A drafter for `org/target`",
@@ -94,7 +94,7 @@ def test_the_card_says_what_is_known():
     assert "| sums | 1 | 2.00 | 0.80 |" in text
 
 
-def test_a_card_without_figures_leaves_them_out():
+def test_card_without_metrics_leaves_them_out():
     text = card(report(metrics=(), held_out={}, target=None))
     assert "## Acceptance" not in text
     assert "acceptance.png" not in text

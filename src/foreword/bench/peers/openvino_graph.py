@@ -9,6 +9,7 @@ converters write, since OpenVINO fuses that form. Codes and scales are those of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as List
 from importlib import import_module
 from typing import Any, cast
 
@@ -16,7 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+)
 
 from foreword.bench.inflate.model import shape_of
 from foreword.bench.peers.convert import INT4, INT8
@@ -41,6 +46,107 @@ def graph(model: LlamaForCausalLM, form: str | None = None) -> Any:
     return _Builder(model, form).build()
 
 
+class _Operations:
+    """Operations with plain numbers in place of constants."""
+
+    def __init__(self) -> None:
+        self.openvino: Any = import_module("openvino")
+        self.raw: Any = import_module("openvino.opset13")
+
+    def whole(self, value: int) -> Any:
+        return self.raw.constant(value, dtype=np.int64)
+
+    def wholes(self, values: List[int]) -> Any:
+        return self.raw.constant(np.array(values, dtype=np.int64))
+
+    def real(self, value: float) -> Any:
+        return self.raw.constant(value, dtype=np.float32)
+
+    def reshape(self, read: Any, sizes: List[int]) -> Any:
+        """Give other sizes; 0 keeps one, and -1 is what is left."""
+        return self.raw.reshape(read, self.wholes(sizes), True)
+
+    def transpose(self, read: Any, order: List[int]) -> Any:
+        return self.raw.transpose(read, self.wholes(order))
+
+    def unsqueeze(self, read: Any, axis: int) -> Any:
+        place = self.whole(axis)
+        return self.raw.unsqueeze(read, place)
+
+    def broadcast(self, read: Any, sizes: List[Any]) -> Any:
+        """Broadcast axes of length 1 to `sizes`; a size of 1 keeps the axis."""
+        return self.raw.broadcast(
+            read,
+            self.raw.concat(sizes, 0),
+            broadcast_spec="BIDIRECTIONAL",
+        )
+
+    def times(self, read: Any, matrix: Any) -> Any:
+        """Multiply by the transposed matrix, (output, input)."""
+        return self.raw.matmul(read, matrix, False, True)
+
+    def slice(self, read: Any, start: int, stop: int) -> Any:
+        """Take entries of the last of four axes."""
+        return self.raw.slice(
+            read,
+            self.wholes([start]),
+            self.wholes([stop]),
+            self.wholes([1]),
+            self.wholes([3]),
+        )
+
+    def input(self, name: str, shape: List[int], kind: str) -> Any:
+        parameter = self.raw.parameter(
+            list(shape),
+            getattr(self.openvino.Type, kind),
+            name,
+        )
+        parameter.get_output_tensor(0).set_names({name})
+        # some of OpenVINO's passes use this name, others the tensor's
+        parameter.set_friendly_name(name)
+        return parameter
+
+    def weight(self, weight: Tensor) -> Any:
+        """Return a weight in its dtype, converted to float32 where it is read."""
+        data = weight.detach().contiguous()
+        if data.dtype == torch.float32:
+            return self.raw.constant(data.numpy())
+        bits = self.openvino.Tensor(
+            data.view(torch.int16).numpy(),
+            self.openvino.Shape(data.shape),
+            getattr(self.openvino.Type, TYPES[data.dtype]),
+        )
+        return self.raw.convert(self.raw.constant(bits), "f32")
+
+    def matrix(self, weight: Tensor, form: str | None) -> Any:
+        """Return a matrix as codes times scales; `form` None keeps the dtype."""
+        if form is None:
+            return self.weight(weight)
+        inputs = weight.shape[1]
+        size = math.gcd(GROUP, inputs) if form == INT4 else inputs
+        codes, scales = quantized(weight.detach(), size, BITS[form])
+        product = self.raw.multiply(
+            self.raw.convert(self._codes(codes, form), "f16"),
+            self.raw.constant(scales.numpy()),
+        )
+        if codes.dim() > 2:
+            sizes = self.wholes(list(weight.shape))
+            product = self.raw.reshape(product, sizes, False)
+        return self.raw.convert(product, "f32")
+
+    def _codes(self, codes: Tensor, form: str) -> Any:
+        data, kind = codes.numpy(), self.openvino.Type.i8
+        if form == INT4:  # two to a byte, the first in its lower half
+            pairs = data[..., ::2] & 15 | data[..., 1::2] << 4
+            data, kind = pairs.view(np.uint8), self.openvino.Type.i4
+        held = self.openvino.Tensor(
+            data,
+            self.openvino.Shape(codes.shape),
+            kind,
+        )
+        return self.raw.constant(held, shared_memory=False)
+
+
 class _Builder:
     """Builds the graph; operations in float32 here run in the precision that the model
     is compiled for.
@@ -50,219 +156,180 @@ class _Builder:
         self._model = model
         self._shape = shape_of(model.config)
         self._form = form
-        self._ov: Any = import_module("openvino")
-        self._op: Any = import_module("openvino.opset13")
+        self._ops = _Operations()
+        self._op = self._ops.raw
         self._state: Any = import_module("openvino.op.util")
         self._sinks: list[Any] = []
 
     def build(self) -> Any:
-        op, model = self._op, self._model.model
-        ids, mask, positions = (
-            self._input(name, [-1, -1], "i64")
-            for name in ("input_ids", "attention_mask", "position_ids")
+        op, ops = self._op, self._ops
+        model = self._model.model
+        ids = ops.input("input_ids", [-1, -1], "i64")
+        mask = ops.input("attention_mask", [-1, -1], "i64")
+        positions = ops.input("position_ids", [-1, -1], "i64")
+        self._beam = ops.input("beam_idx", [-1], "i32")
+        self._batch = op.gather(
+            op.shape_of(ids),
+            ops.wholes([0]),
+            ops.whole(0),
         )
-        self._beam = self._input("beam_idx", [-1], "i32")
-        self._batch = op.gather(op.shape_of(ids), self._ints([0]), self._int(0))
         self._visible = self._causal(mask, positions)
         self._cos, self._sin = self._rotation(positions)
         # NNCF leaves embedding and head in 8 bits
         ends = None if self._form is None else INT8
         hidden = op.gather(
-            self._matrix(model.embed_tokens.weight, ends),
+            ops.matrix(model.embed_tokens.weight, ends),
             op.convert(ids, "i32"),
-            self._int(0),
+            ops.whole(0),
         )
         for place, layer in enumerate(model.layers):
             hidden = self._layer(hidden, cast(LlamaDecoderLayer, layer), place)
-        head = self._matrix(self._model.lm_head.weight, ends)
-        logits = op.matmul(self._norm(hidden, model.norm), head, False, True)
+        head = ops.matrix(self._model.lm_head.weight, ends)
+        logits = ops.times(self._norm(hidden, model.norm), head)
         result = op.result(logits, name="logits")
         result.get_output_tensor(0).set_names({"logits"})
-        return self._ov.Model(
-            [result], self._sinks, [ids, mask, positions, self._beam], "llama"
+        inputs = [ids, mask, positions, self._beam]
+        return ops.openvino.Model(
+            [result],
+            self._sinks,
+            inputs,
+            "llama",
         )
 
     def _layer(self, hidden: Any, layer: LlamaDecoderLayer, place: int) -> Any:
         op = self._op
-        attention = layer.self_attn
-        mlp = layer.mlp
         read = self._norm(hidden, layer.input_layernorm)
-        heads, kv_heads = self._shape.heads, self._shape.kv_heads
-        query = self._rotated(
-            self._split(self._linear(read, attention.q_proj.weight), heads)
-        )
-        key = self._rotated(
-            self._split(self._linear(read, attention.k_proj.weight), kv_heads)
-        )
-        value = self._split(self._linear(read, attention.v_proj.weight), kv_heads)
-        key = self._repeated(self._cached(key, f"past_key_values.{place}.key"))
-        value = self._repeated(self._cached(value, f"past_key_values.{place}.value"))
-        mixed = op.scaled_dot_product_attention(query, key, value, self._visible)
-        mixed = op.reshape(
-            op.transpose(mixed, self._ints([0, 2, 1, 3])), self._ints([0, 0, -1]), True
-        )
-        hidden = op.add(hidden, self._linear(mixed, attention.o_proj.weight))
+        mixed = self._attention(read, layer.self_attn, place)
+        hidden = op.add(hidden, mixed)
         read = self._norm(hidden, layer.post_attention_layernorm)
-        gated = op.multiply(
-            op.swish(self._linear(read, mlp.gate_proj.weight)),
-            self._linear(read, mlp.up_proj.weight),
-        )
-        return op.add(hidden, self._linear(gated, mlp.down_proj.weight))
+        mlp = layer.mlp
+        gate = self._linear(read, mlp.gate_proj.weight)
+        up = self._linear(read, mlp.up_proj.weight)
+        gated = op.multiply(op.swish(gate), up)
+        down = self._linear(gated, mlp.down_proj.weight)
+        return op.add(hidden, down)
 
-    # ---- operations
+    def _attention(self, read: Any, layer: LlamaAttention, place: int) -> Any:
+        ops = self._ops
+        heads = self._shape.heads
+        kv_heads = self._shape.kv_heads
+        query = self._linear(read, layer.q_proj.weight)
+        query = self._rotated(self._split(query, heads))
+        key = self._linear(read, layer.k_proj.weight)
+        key = self._rotated(self._split(key, kv_heads))
+        value = self._linear(read, layer.v_proj.weight)
+        value = self._split(value, kv_heads)
+        key = self._cached(key, f"past_key_values.{place}.key")
+        value = self._cached(value, f"past_key_values.{place}.value")
+        mixed = self._op.scaled_dot_product_attention(
+            query,
+            self._repeated(key),
+            self._repeated(value),
+            self._visible,
+        )
+        mixed = ops.transpose(mixed, [0, 2, 1, 3])
+        mixed = ops.reshape(mixed, [0, 0, -1])
+        return self._linear(mixed, layer.o_proj.weight)
 
     def _norm(self, hidden: Any, norm: LlamaRMSNorm) -> Any:
-        op = self._op
-        mean = op.reduce_mean(
-            op.power(hidden, self._float(2.0)), self._ints([-1]), True
-        )
-        scale = op.divide(
-            self._float(1.0), op.sqrt(op.add(mean, self._float(norm.variance_epsilon)))
-        )
-        return op.multiply(self._weight(norm.weight), op.multiply(hidden, scale))
+        op, ops = self._op, self._ops
+        squares = op.power(hidden, ops.real(2.0))
+        mean = op.reduce_mean(squares, ops.wholes([-1]), True)
+        mean = op.add(mean, ops.real(norm.variance_epsilon))
+        scale = op.divide(ops.real(1.0), op.sqrt(mean))
+        scaled = op.multiply(hidden, scale)
+        return op.multiply(ops.weight(norm.weight), scaled)
 
     def _linear(self, read: Any, weight: Tensor) -> Any:
-        return self._op.matmul(read, self._matrix(weight, self._form), False, True)
+        return self._ops.times(read, self._ops.matrix(weight, self._form))
 
     def _split(self, read: Any, heads: int) -> Any:
-        apart = self._op.reshape(
-            read, self._ints([0, 0, heads, self._shape.head_dim]), True
-        )
-        return self._op.transpose(apart, self._ints([0, 2, 1, 3]))
+        ops = self._ops
+        apart = ops.reshape(read, [0, 0, heads, self._shape.head_dim])
+        return ops.transpose(apart, [0, 2, 1, 3])
 
     def _rotation(self, positions: Any) -> tuple[Any, Any]:
         """Return cosines and sines, (batch, 1, token, head)."""
-        op, rotary = self._op, self._model.model.rotary_emb
-        frequencies = op.constant(rotary.inv_freq.float().numpy()[None, :, None])
-        frequencies = self._wide(
-            frequencies, [self._batch, self._ints([1]), self._ints([1])]
+        op, ops = self._op, self._ops
+        rotary = self._model.model.rotary_emb
+        inverse = rotary.inv_freq.float().numpy()[None, :, None]
+        frequencies = ops.broadcast(
+            op.constant(inverse),
+            [self._batch, ops.wholes([1]), ops.wholes([1])],
         )
-        angles = op.matmul(
-            frequencies,
-            op.convert(op.unsqueeze(positions, self._int(1)), "f32"),
-            False,
-            False,
-        )
-        angles = op.transpose(angles, self._ints([0, 2, 1]))
+        row = op.convert(ops.unsqueeze(positions, 1), "f32")
+        angles = op.matmul(frequencies, row, False, False)
+        angles = ops.transpose(angles, [0, 2, 1])
         both = op.concat([angles, angles], -1)
-        return op.unsqueeze(op.cos(both), self._int(1)), op.unsqueeze(
-            op.sin(both), self._int(1)
-        )
+        cos = ops.unsqueeze(op.cos(both), 1)
+        return cos, ops.unsqueeze(op.sin(both), 1)
 
     def _rotated(self, read: Any) -> Any:
-        op, half = self._op, self._shape.head_dim // 2
-        last, one = self._ints([3]), self._ints([1])
-        first = op.slice(read, self._ints([0]), self._ints([half]), one, last)
-        second = op.slice(
-            read, self._ints([half]), self._ints([np.iinfo(np.int64).max]), one, last
+        op, ops = self._op, self._ops
+        half = self._shape.head_dim // 2
+        first = ops.slice(read, 0, half)
+        second = ops.slice(read, half, np.iinfo(np.int64).max)
+        negative = op.multiply(second, ops.real(-1.0))
+        rotated = op.concat([negative, first], -1)
+        return op.add(
+            op.multiply(read, self._cos),
+            op.multiply(rotated, self._sin),
         )
-        rotated = op.concat([op.multiply(second, self._float(-1.0)), first], -1)
-        return op.add(op.multiply(read, self._cos), op.multiply(rotated, self._sin))
 
     def _cached(self, new: Any, name: str) -> Any:
         """Return cached and new entries, (batch, kv_head, token, head), and keep them
         as the next state.
         """
-        op, kv_heads = self._op, self._shape.kv_heads
+        op, ops = self._op, self._ops
+        dim = self._shape.head_dim
+        kv_heads = self._shape.kv_heads
         info = self._state.VariableInfo()
-        info.data_shape = self._ov.PartialShape(
-            [-1, kv_heads, -1, self._shape.head_dim]
-        )
-        info.data_type, info.variable_id = self._ov.Type.f32, name
+        info.data_shape = ops.openvino.PartialShape([-1, kv_heads, -1, dim])
+        info.data_type = ops.openvino.Type.f32
+        info.variable_id = name
         variable = self._state.Variable(info)
-        empty = op.concat(
-            [
-                self._batch,
-                self._ints([kv_heads]),
-                self._ints([0]),
-                self._ints([self._shape.head_dim]),
-            ],
-            0,
-        )
-        past = op.read_value(op.broadcast(self._float(0.0), empty), variable)
-        extended = op.concat([op.gather(past, self._beam, self._int(0)), new], 2)
+        sizes = [ops.wholes([size]) for size in (kv_heads, 0, dim)]
+        empty = op.concat([self._batch, *sizes], 0)
+        past = op.broadcast(ops.real(0.0), empty)
+        past = op.read_value(past, variable)
+        past = op.gather(past, self._beam, ops.whole(0))
+        extended = op.concat([past, new], 2)
         self._sinks.append(op.assign(extended, variable))
         return extended
 
     def _repeated(self, read: Any) -> Any:
         """Repeat each kv head for the query heads that read it."""
-        if self._shape.group == 1:
+        shape, ops = self._shape, self._ops
+        if shape.group == 1:
             return read
-        op = self._op
-        kv_heads = self._shape.kv_heads
-        head_dim = self._shape.head_dim
-        sizes = [
-            self._ints([size]) for size in (kv_heads, self._shape.group, 1, head_dim)
-        ]
-        wide = self._wide(op.unsqueeze(read, self._int(2)), [self._batch, *sizes])
-        return op.reshape(wide, self._ints([0, self._shape.heads, -1, head_dim]), True)
-
-    def _wide(self, read: Any, sizes: list[Any]) -> Any:
-        """Broadcast axes of length 1 to `sizes`; a size of 1 keeps the axis."""
-        return self._op.broadcast(
-            read, self._op.concat(sizes, 0), broadcast_spec="BIDIRECTIONAL"
+        counts = (shape.kv_heads, shape.group, 1, shape.head_dim)
+        sizes = [ops.wholes([size]) for size in counts]
+        wide = ops.unsqueeze(read, 2)
+        wide = ops.broadcast(wide, [self._batch, *sizes])
+        return ops.reshape(
+            wide,
+            [0, shape.heads, -1, shape.head_dim],
         )
 
     def _causal(self, mask: Any, positions: Any) -> Any:
         """Return the mask (batch, 1, token, column): 0 at a token's own position and
         before, else -65504.
         """
-        op = self._op
+        op, ops = self._op, self._ops
+        count = op.gather(
+            op.shape_of(mask),
+            ops.whole(1),
+            ops.whole(0),
+        )
         columns = op.range(
-            self._int(0),
-            op.gather(op.shape_of(mask), self._int(1), self._int(0)),
-            self._int(1),
+            ops.whole(0),
+            count,
+            ops.whole(1),
             "i64",
         )
-        seen = op.less_equal(columns, op.unsqueeze(positions, self._ints([1, 3])))
-        return op.select(seen, self._float(0.0), self._float(-65504.0))
-
-    # ---- inputs and constants
-
-    def _input(self, name: str, shape: list[int], kind: str) -> Any:
-        parameter = self._op.parameter(shape, getattr(self._ov.Type, kind), name)
-        parameter.get_output_tensor(0).set_names({name})
-        # some of OpenVINO's passes use this name, others the tensor's
-        parameter.set_friendly_name(name)
-        return parameter
-
-    def _weight(self, weight: Tensor) -> Any:
-        data = weight.detach().contiguous()
-        if data.dtype == torch.float32:
-            return self._op.constant(data.numpy())
-        kind = getattr(self._ov.Type, TYPES[data.dtype])
-        bits = self._ov.Tensor(
-            data.view(torch.int16).numpy(), self._ov.Shape(data.shape), kind
-        )
-        return self._op.convert(self._op.constant(bits), "f32")
-
-    def _matrix(self, weight: Tensor, form: str | None) -> Any:
-        """Return a matrix as codes times scales; `form` None keeps the dtype."""
-        if form is None:
-            return self._weight(weight)
-        size = math.gcd(GROUP, weight.shape[1]) if form == INT4 else weight.shape[1]
-        codes, scales = quantized(weight.detach(), size, BITS[form])
-        data = codes.numpy()
-        if form == INT4:  # two to a byte, the first in its lower half
-            data = (data[..., ::2] & 15 | data[..., 1::2] << 4).view(np.uint8)
-        op, kind = self._op, self._ov.Type.i4 if form == INT4 else self._ov.Type.i8
-        constant = op.constant(
-            self._ov.Tensor(data, self._ov.Shape(codes.shape), kind),
-            shared_memory=False,
-        )
-        product = op.multiply(op.convert(constant, "f16"), op.constant(scales.numpy()))
-        if codes.dim() > 2:
-            product = op.reshape(product, self._ints(list(weight.shape)), False)
-        return op.convert(product, "f32")
-
-    def _int(self, value: int) -> Any:
-        return self._op.constant(value, dtype=np.int64)
-
-    def _ints(self, values: list[int]) -> Any:
-        return self._op.constant(np.array(values, dtype=np.int64))
-
-    def _float(self, value: float) -> Any:
-        return self._op.constant(value, dtype=np.float32)
+        rows = op.unsqueeze(positions, ops.wholes([1, 3]))
+        seen = op.less_equal(columns, rows)
+        return op.select(seen, ops.real(0.0), ops.real(-65504.0))
 
 
 def quantized(weight: Tensor, size: int, bits: int) -> tuple[Tensor, Tensor]:
@@ -272,14 +339,14 @@ def quantized(weight: Tensor, size: int, bits: int) -> tuple[Tensor, Tensor]:
     A scale is signed: the largest magnitude of its group gets the lowest code. One
     group leaves out its axis.
     """
-    groups = (
-        weight.float()
-        if size == weight.shape[1]
-        else weight.float().unflatten(1, (-1, size))
-    )
-    low, high = -groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    groups = weight.float()
+    if size != weight.shape[1]:
+        groups = groups.unflatten(1, (-1, size))
+    low = -groups.amin(-1, keepdim=True)
+    high = groups.amax(-1, keepdim=True)
     levels = 2 ** (bits - 1)
     scales = torch.where(low >= high, low.abs(), -high) / levels
     scales = torch.where(scales.abs() < EPSILON, EPSILON, scales)
-    codes = (groups / scales).round().clamp(-levels, levels - 1)
+    codes = (groups / scales).round()
+    codes = codes.clamp(-levels, levels - 1)
     return codes.to(torch.int8), scales.to(torch.float16)

@@ -201,6 +201,32 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
     `sizes` are the bytes of weights and of keys that a pass reads. Raises ModelError
     for a model that cannot score draft tokens, or one whose context is too short.
     """
+    _check(model, context)
+    ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
+    # measured now: a cached table may be from a time of another bandwidth
+    cost = measured(model)
+    predicted = {nodes: cost(nodes - 1, 1, context) for nodes in NODES}
+    model.open(SEQUENCE, len(ids))
+    try:
+        _read_context(model, ids[:context])
+        times, bandwidth = _interleaved(model, ids, context, spend)
+    finally:
+        model.close(SEQUENCE)
+    floor = sum(sizes) / bandwidth
+    rows = tuple(
+        Pass(
+            nodes,
+            middle([1e3 * spent for spent in own]),
+            floor / median(own),
+            median(spent / one for spent, one in zip(own, times[1], strict=True)),
+            1e3 * predicted[nodes],
+        )
+        for nodes, own in times.items()
+    )
+    return Limit(model.name, model.capability.backend, context, *sizes, bandwidth, rows)
+
+
+def _check(model: Model, context: int) -> None:
     if model.mode not in (Mode.TREE, Mode.CHAIN):
         raise ModelError(
             f"cannot measure {model.name}: it cannot go back to an earlier position to "
@@ -211,48 +237,28 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
             f"cannot measure {model.name}: it has a context of {model.context}. "
             f"Lower 'context' to leave room for {max(NODES)}"
         )
-    ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
-    # measured now: a cached table may be from a time of another bandwidth
-    cost = measured(model)
-    predicted = {nodes: cost(nodes - 1, 1, context) for nodes in NODES}
+
+
+def _read_context(model: Model, ids: list[int]) -> None:
+    for start in range(0, len(ids), CHUNK):
+        model.read([Read(SEQUENCE, start, ids[start : start + CHUNK], keep=0)])
+
+
+def _interleaved(
+    model: Model, ids: list[int], context: int, spend: float
+) -> tuple[dict[int, list[float]], float]:
+    """Return the seconds of forwards by their tokens, one for each turn, and the best
+    bandwidth of the readings between them.
+    """
     memory = Memory(model.device)
     times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
     readings = []
-    model.open(SEQUENCE, len(ids))
-    try:
-        for start in range(0, context, CHUNK):
-            model.read(
-                [
-                    Read(
-                        SEQUENCE,
-                        start,
-                        ids[start : min(start + CHUNK, context)],
-                        keep=0,
-                    )
-                ]
-            )
-        _turn(model, ids, context)  # warm-up, not counted
-        for _ in turns(spend):
-            readings += [memory() for _ in range(2)]
-            for nodes, spent in _turn(model, ids, context).items():
-                times[nodes].append(spent)
-    finally:
-        model.close(SEQUENCE)
-    bandwidth = max(readings)
-    floor = sum(sizes) / bandwidth
-    rows = tuple(
-        Pass(
-            nodes,
-            middle([1e3 * spent for spent in times[nodes]]),
-            floor / median(times[nodes]),
-            median(
-                spent / one for spent, one in zip(times[nodes], times[1], strict=True)
-            ),
-            1e3 * predicted[nodes],
-        )
-        for nodes in NODES
-    )
-    return Limit(model.name, model.capability.backend, context, *sizes, bandwidth, rows)
+    _turn(model, ids, context)  # warm-up, not counted
+    for _ in turns(spend):
+        readings += [memory() for _ in range(2)]
+        for nodes, spent in _turn(model, ids, context).items():
+            times[nodes].append(spent)
+    return times, max(readings)
 
 
 def table(results: List[Limit]) -> Table:

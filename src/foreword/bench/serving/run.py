@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, cycle, islice, product
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -23,7 +24,7 @@ from foreword.bench.machine import machine, versions
 from foreword.bench.peers import registry
 from foreword.bench.peers.convert import Source
 from foreword.bench.prompts import load
-from foreword.bench.race import REST
+from foreword.bench.race import REST, rotated
 from foreword.bench.records import Request
 from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.serving import llamacpp, openvino, servers
@@ -97,6 +98,7 @@ def serving(
         tuple(concurrencies),
         options.times,
     )
+    names = _names(options)
     out, results = Exclusions(progress, needed=PLAIN), Results()
     with (
         _files(source, max(concurrencies), tokenizer, progress) as files,
@@ -104,35 +106,40 @@ def serving(
     ):
         starter = _Starter(files, tokenizer, ",".join(plan.tenants), progress)
         asks: dict[str, Ask] = {}
-        for name in _names(options):
+        for name in names:
             with out.unless(name):
                 asks[name] = starter.start(name, stack)
-        llm = LLM(
-            files.target,
-            draft=files.draft,
-            dtype=files.dtype,
-            weights=files.weights,
-            slots=files.slots,
-            trust_remote_code=files.trusted,
-        )
-        asyncio.run(_measure(asks, llm, plan, results, progress))
-    settings = asdict(options) | {
-        "max_tokens": options.tokens,
-        "repeats": options.times,
-    }
-    settings |= {
-        "requests": len(plan.requests[options.temperatures[0]]),
-        "concurrencies": list(concurrencies),
-    }
-    settings |= {"held": source.held(_names(options))}
+        asyncio.run(_measure(asks, _in_process(files), plan, results, progress))
     return ServingReport(
         machine(),
-        _versions(_names(options)),
+        _versions(names),
         source.name,
-        settings,
+        _settings(options, plan) | {"held": source.held(names)},
         rows(results),
         out.reasons,
     )
+
+
+def _in_process(files: Served) -> LLM:
+    """Return the engine that is measured without HTTP."""
+    return LLM(
+        files.target,
+        draft=files.draft,
+        dtype=files.dtype,
+        weights=files.weights,
+        slots=files.slots,
+        trust_remote_code=files.trusted,
+    )
+
+
+def _settings(options: Options, plan: Plan) -> dict[str, Any]:
+    """Return the settings needed to repeat the run."""
+    return asdict(options) | {
+        "max_tokens": options.tokens,
+        "repeats": options.times,
+        "requests": len(plan.requests[options.temperatures[0]]),
+        "concurrencies": list(plan.concurrencies),
+    }
 
 
 def _requests(
@@ -282,7 +289,7 @@ async def _measure(
         for turn, (heat, requests), many in product(
             range(plan.turns), plan.requests.items(), plan.concurrencies
         ):
-            for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+            for name in rotated(names, turn):
                 if name == IN_PROCESS and many != 1:
                     continue
                 await asyncio.sleep(REST)

@@ -73,63 +73,56 @@ def command(name: str, files: Served, port: int) -> list[str]:
     Raises InvalidRequest if what it needs is not installed.
     """
     if name == TRANSFORMERS:
-        if missing := [module for module in NEEDS if find_spec(module) is None]:
-            raise InvalidRequest(
-                f"cannot serve with {name} without {', '.join(missing)}. Run: pip "
-                "install 'transformers[serving]'"
-            )
-        found = [
-            sys.executable,
-            "-m",
-            "transformers.cli.transformers",
-            "serve",
-            files.folder,
-            "--continuous-batching",
-        ]
-        found += [
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-            "--device",
-            "cpu",
-            "--dtype",
-            files.dtype,
-        ]
-        found += ["--cb-max-memory-percent", CACHE_SHARE]
-        return found + ["--trust-remote-code"] * files.trusted
+        return _transformers(name, files, port)
     if name in llamacpp.NAMES:
-        return [
-            *llamacpp.command(name, files.pair, files.slots),
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-        ]
-    found = [
-        sys.executable,
-        "-m",
-        "foreword",
-        "serve",
-        *([files.target] if files.target else []),
-    ]
-    found += [
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-        "--slots",
-        str(files.slots),
-        "--dtype",
-        files.dtype,
-        "--quiet",
-    ]
-    found += ["--trust-remote-code"] * files.trusted + (
-        ["--weights", files.weights] if files.weights else []
-    )
+        return [*llamacpp.command(name, files.pair, files.slots), *_address(port)]
+    found = _foreword(files, port)
     if name == PLAIN:
         return [*found, "--method", "none"]
-    return found + (["--draft", files.draft] if files.draft else [])
+    return [*found, *_option("--draft", files.draft)]
+
+
+def _transformers(name: str, files: Served, port: int) -> list[str]:
+    if missing := [module for module in NEEDS if find_spec(module) is None]:
+        raise InvalidRequest(
+            f"cannot serve with {name} without {', '.join(missing)}. Run: pip "
+            "install 'transformers[serving]'"
+        )
+    return [
+        *(sys.executable, "-m", "transformers.cli.transformers"),
+        *("serve", files.folder, "--continuous-batching"),
+        *_address(port),
+        *("--device", "cpu"),
+        *("--dtype", files.dtype),
+        *("--cb-max-memory-percent", CACHE_SHARE),
+        *_trust(files),
+    ]
+
+
+def _foreword(files: Served, port: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "foreword", "serve"),
+        *([files.target] if files.target else []),
+        *_address(port),
+        *("--slots", str(files.slots)),
+        *("--dtype", files.dtype),
+        "--quiet",
+        *_trust(files),
+        *_option("--weights", files.weights),
+    ]
+
+
+def _address(port: int) -> list[str]:
+    return ["--host", HOST, "--port", str(port)]
+
+
+def _trust(files: Served) -> list[str]:
+    return ["--trust-remote-code"] if files.trusted else []
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    """Return an option of a command, nothing without a value."""
+    return [name, value] if value else []
 
 
 @contextmanager

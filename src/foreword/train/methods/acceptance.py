@@ -131,19 +131,7 @@ def run(
     Raises InvalidRequest, ModelError or VocabularyMismatch before any reading where the
     settings do not fit.
     """
-    for name, least in (("tokens", 1000), ("length", 2)):
-        whole(least)(name, getattr(request, name))
-    check_creatable(request.out)
-    if (request.out / FILE).exists():
-        raise InvalidRequest(
-            f"cannot write {request.out / FILE}: it exists already. Remove it or "
-            "choose another folder"
-        )
-    if request.target is not None and request.draft is None:
-        raise InvalidRequest(
-            "cannot train an acceptance model without a draft model: give "
-            "draft='folder or hub id'"
-        )
+    _check(request)
     source, draft = request.target or bundled.target(), request.draft or bundled.draft()
     records = read(list(request.data))
     trusted = request.trust_remote_code
@@ -173,19 +161,37 @@ def run(
 
     training = samples(learnt, request.tokens, "training")
     test = samples(held_out, max(1000, request.tokens // 5), "held out")
-    drawn = concatenate([training[heat] for heat in HEATS])
-    models = {0.0: training[0.0].fit()} | dict.fromkeys(HEATS, drawn.fit())
-    about: dict[str, Any] = {
-        "target": request.target,
-        "draft": request.draft,
-        "tokens": len(training[0.0].kept),
-    }
-    about["held_out"] = {
-        f"{heat:g}": rows.evaluate(models[heat]) for heat, rows in test.items()
-    }
-    model = AcceptanceModel(models[0.0], models[1.0], about)
+    model = _fitted(training, test, {"target": request.target, "draft": request.draft})
     model.write(request.out)
     return model
+
+
+def _check(request: Asked) -> None:
+    """Raise InvalidRequest for settings that are wrong whatever the models are."""
+    for name, least in (("tokens", 1000), ("length", 2)):
+        whole(least)(name, getattr(request, name))
+    check_creatable(request.out)
+    if (request.out / FILE).exists():
+        raise InvalidRequest(
+            f"cannot write {request.out / FILE}: it exists already. Remove it or "
+            "choose another folder"
+        )
+    if request.target is not None and request.draft is None:
+        raise InvalidRequest(
+            "cannot train an acceptance model without a draft model: give "
+            "draft='folder or hub id'"
+        )
+
+
+def _fitted(
+    training: dict[float, Samples], test: dict[float, Samples], names: dict[str, Any]
+) -> AcceptanceModel:
+    """Fit one model for temperature 0 and one for all others, and evaluate both."""
+    sampled = concatenate([training[heat] for heat in HEATS])
+    models = {0.0: training[0.0].fit()} | dict.fromkeys(HEATS, sampled.fit())
+    figures = {f"{heat:g}": rows.evaluate(models[heat]) for heat, rows in test.items()}
+    about = names | {"tokens": len(training[0.0].kept), "held_out": figures}
+    return AcceptanceModel(models[0.0], models[1.0], about)
 
 
 @torch.no_grad()

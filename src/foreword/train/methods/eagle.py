@@ -64,21 +64,18 @@ class Unrolled(nn.Module):
             # Beyond the end of a block there is nothing to read, and no row is selected
             # either.
             tokens = embedded[:, 1 + step :]
-            tokens = torch.cat(
-                [
-                    tokens,
-                    tokens.new_zeros(
-                        len(tokens), rows - tokens.shape[1], tokens.shape[2]
-                    ),
-                ],
-                1,
-            )
+            tokens = F.pad(tokens, (0, 0, 0, rows - tokens.shape[1]))
 
             def seen(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 before.append((k, v))
                 return unrolled_attention(q, before, same)
 
-            hidden = self.head(tokens, hidden, positions[:, :rows] + step, seen)
+            hidden = self.head(
+                tokens,
+                hidden,
+                positions[:, :rows] + step,
+                seen,
+            )
             ready = self.head.normed(hidden[selected[step]])
             outputs.append((self.head.lm_head(ready), ready))
         return outputs
@@ -105,33 +102,13 @@ class HeadTraining:
         """Raises InvalidRequest or ModelError where the head and the target
         do not fit.
         """
-        if options.unroll < 1:
-            raise InvalidRequest(
-                f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1"
-            )
+        self.head = head = _head(context, options)
+        self.module = Unrolled(head, options.unroll)
         self.target = context.target.eval().requires_grad_(False)
         self._loss = context.loss
         self.temperature = context.temperature
         self._feature = options.feature
         self._start = context.start
-        head = (
-            load(options.draft, self.target.config)
-            if options.draft
-            else new(context, options)
-        )
-        if (
-            options.feature
-            and head.config.llama.hidden_size != head.config.target_hidden
-        ):
-            raise InvalidRequest(
-                f"cannot train {options.draft} with the feature loss: its hidden size "
-                "of "
-                f"{head.config.llama.hidden_size} differs from the target's "
-                f"{head.config.target_hidden}. "
-                "Leave 'feature' at 0"
-            )
-        self.head = head
-        self.module = Unrolled(head, options.unroll)
 
     @property
     def parameters(self) -> int:
@@ -155,12 +132,18 @@ class HeadTraining:
         tokens = self.head.tokens
         for step, one in enumerate(self._steps(module, block)):
             losses = compare(
-                self._loss, one.target[:, tokens], one.draft, self.temperature
+                self._loss,
+                one.target[:, tokens],
+                one.draft,
+                self.temperature,
             )
             if self._feature:
-                losses = losses + self._feature * F.smooth_l1_loss(
-                    one.hidden, one.state, reduction="none"
-                ).mean(-1)
+                far = F.smooth_l1_loss(
+                    one.hidden,
+                    one.state,
+                    reduction="none",
+                )
+                losses = losses + self._feature * far.mean(-1)
             total = total + FADE**step * losses.sum()
         return total / sum(FADE**step for step in range(self.module.steps))
 
@@ -170,11 +153,12 @@ class HeadTraining:
         """
         metrics: dict[str, Tensor] = {}
         for step, one in enumerate(self._steps(module, block), 1):
-            whole = one.draft.new_full(one.target.shape, -torch.inf).index_copy_(
-                1, self.head.tokens, one.draft
-            )
-            metrics[f"acceptance_{step}"] = compare(overlap, one.target, whole).sum()
-            metrics[f"agreement_{step}"] = agreement(one.target, whole).float().sum()
+            whole = one.draft.new_full(one.target.shape, -torch.inf)
+            whole.index_copy_(1, self.head.tokens, one.draft)
+            kept = compare(overlap, one.target, whole)
+            agreed = agreement(one.target, whole).float()
+            metrics[f"acceptance_{step}"] = kept.sum()
+            metrics[f"agreement_{step}"] = agreed.sum()
         return metrics
 
     def _steps(self, module: nn.Module, block: Block) -> list[_Step]:
@@ -188,27 +172,53 @@ class HeadTraining:
             target = self.target(**read).logits
             features = captured().view(*block.tokens.shape, -1).float()
             embedded = self._embed(block.tokens).float()
-        inputs, states = features.split(
-            [config.target_hidden * len(config.states), config.target_hidden], -1
-        )
+        size = config.target_hidden
+        inputs, states = features.split([size * len(config.states), size], -1)
         selected = [_selected(block, step) for step in range(self.module.steps)]
+        outputs = module(
+            embedded,
+            inputs,
+            block.positions,
+            selected,
+        )
         steps = []
-        for step, (draft, hidden) in enumerate(
-            module(embedded, inputs, block.positions, selected)
-        ):
+        for step, (draft, hidden) in enumerate(outputs):
             # Row t of a step corresponds to the target's row t + 1 + step.
             mask = selected[step][:, : max(0, target.shape[1] - 1 - step)]
             rows = slice(1 + step, None)
-            steps.append(
-                _Step(
-                    target[:, rows][mask], draft, states[:, rows][mask], hidden.float()
-                )
+            one = _Step(
+                target=target[:, rows][mask],
+                draft=draft,
+                state=states[:, rows][mask],
+                hidden=hidden.float(),
             )
+            steps.append(one)
         return steps
 
     def _embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
         own = self.head.embed_tokens
-        return (self.target.get_input_embeddings() if own is None else own)(tokens)
+        if own is None:
+            own = self.target.get_input_embeddings()
+        return own(tokens)
+
+
+def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
+    """Return the head to train: a given one, or a new one."""
+    if options.unroll < 1:
+        raise InvalidRequest(
+            f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1"
+        )
+    if not options.draft:
+        return new(context, options)
+    head = load(options.draft, context.target.config)
+    own = head.config.llama.hidden_size
+    if options.feature and own != head.config.target_hidden:
+        raise InvalidRequest(
+            f"cannot train {options.draft} with the feature loss: its hidden size of "
+            f"{own} differs from the target's {head.config.target_hidden}. Leave "
+            "'feature' at 0"
+        )
+    return head
 
 
 def unrolled_attention(
@@ -226,15 +236,18 @@ def unrolled_attention(
     """
     share = query.shape[1] // steps[0][0].shape[1]
     (keys, values), *later = [
-        (k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)) for k, v in steps
+        (
+            k.repeat_interleave(share, 1),
+            v.repeat_interleave(share, 1),
+        )
+        for k, v in steps
     ]
-    scores = (query @ keys.transpose(-1, -2)).masked_fill(~seen[:, None], -torch.inf)
+    scores = query @ keys.transpose(-1, -2)
+    scores = scores.masked_fill(~seen[:, None], -torch.inf)
     own = [(query * k).sum(-1, keepdim=True) for k, _ in later]
-    weights = (
-        (torch.cat([scores, *own], -1).float() * query.shape[-1] ** -0.5)
-        .softmax(-1)
-        .to(values.dtype)
-    )
+    scale = query.shape[-1] ** -0.5
+    weights = (torch.cat([scores, *own], -1).float() * scale).softmax(-1)
+    weights = weights.to(values.dtype)
     rows = keys.shape[2]
     result = weights[..., :rows] @ values
     for step, (_, v) in enumerate(later):
@@ -262,16 +275,15 @@ def new(context: TrainContext, options: EagleOptions) -> EagleHead:
         rope_parameters=_rope(config),
     )
     vocab = min(options.draft_vocab, config.vocab_size)
+    sizes = EagleConfig(
+        llama=llama,
+        states=_states(options.states, count),
+        target_hidden=size,
+        draft_vocab=vocab,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
-        head = EagleHead(
-            EagleConfig(
-                llama=llama,
-                states=_states(options.states, count),
-                target_hidden=size,
-                draft_vocab=vocab,
-            )
-        )
+        head = EagleHead(sizes)
     if vocab < config.vocab_size:
         frequent = context.counts().topk(vocab).indices.sort().values
         head.d2t.copy_(frequent - torch.arange(vocab))
@@ -287,11 +299,9 @@ def _states(spec: str | None, layers: int) -> tuple[int, ...]:
     there are enough layers.
     """
     if spec is None:
-        return (
-            default_states(layers)
-            if layers > 5
-            else tuple(sorted({layers // 2, layers - 1, layers}))
-        )
+        if layers > 5:
+            return default_states(layers)
+        return tuple(sorted({layers // 2, layers - 1, layers}))
     numbers = [part.strip() for part in spec.split(",")]
     if not all(part.isdecimal() and int(part) <= layers for part in numbers):
         raise InvalidRequest(
@@ -306,12 +316,12 @@ def _rope(config: PreTrainedConfig) -> dict[str, object]:
     in every layer.
     """
     rope = getattr(config, "rope_parameters", None) or {}
-    default = {"rope_type": "default", "rope_theta": 10000.0}
-    return (
-        dict(rope)
-        if rope.get("rope_type") in ("default", "llama3", "linear")
-        else default
-    )
+    if rope.get("rope_type") in ("default", "llama3", "linear"):
+        return dict(rope)
+    return {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+    }
 
 
 def _same_record(
@@ -320,15 +330,17 @@ def _same_record(
     """Mask of the rows that each row may see: those of its own record, not after it."""
     record = (positions == 0).cumsum(1)
     order = torch.arange(positions.shape[1], device=positions.device)
-    return (record[:, :, None] == record[:, None, :]) & (
-        order[None, :, None] >= order[None, None, :]
-    )
+    same = record[:, :, None] == record[:, None, :]
+    before = order[:, None] >= order[None, :]
+    return same & before
 
 
 def _selected(block: Block, step: int) -> Bool[Tensor, "batch row"]:
     """Select the rows of a step that predict a learnt token of their own record."""
     ahead = 2 + step
     selected = torch.zeros_like(block.learnt[:, 1:])
-    together = block.positions[:, ahead:] == block.positions[:, :-ahead] + ahead
-    selected[:, : together.shape[1]] = block.learnt[:, ahead:] & together
+    later = block.positions[:, ahead:]
+    together = later == block.positions[:, :-ahead] + ahead
+    count = together.shape[1]
+    selected[:, :count] = block.learnt[:, ahead:] & together
     return selected

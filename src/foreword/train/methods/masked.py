@@ -41,24 +41,27 @@ class MaskedHeadModule(nn.Module):
         it may attend to.
         """
         batch = len(states)
+
+        def apart(rows: Tensor) -> Tensor:
+            """Give each element of the batch its own rows."""
+            return rows.unflatten(0, (batch, -1))
+
         remembered = self.head.remembered(states.flatten(0, 1), positions.flatten())
 
         def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             held = [
-                torch.cat(
-                    [old.unflatten(0, (batch, -1)), new.unflatten(0, (batch, -1))], 1
-                ).transpose(1, 2)
+                torch.cat([apart(old), apart(new)], 1).transpose(1, 2)
                 for old, new in zip(remembered[number], (key, value), strict=True)
             ]
-            queries = query.unflatten(0, (batch, -1)).transpose(1, 2)
             out = F.scaled_dot_product_attention(
-                queries, *held, attn_mask=seen[:, None], enable_gqa=True
+                apart(query).transpose(1, 2),
+                *held,
+                attn_mask=seen[:, None],
+                enable_gqa=True,
             )
             return out.transpose(1, 2).flatten(0, 1)
 
-        return self.head(rows.flatten(0, 1), places.flatten(), attend).unflatten(
-            0, (batch, -1)
-        )
+        return apart(self.head(rows.flatten(0, 1), places.flatten(), attend))
 
 
 class MaskedBlockTask(BlockTask):
@@ -67,7 +70,8 @@ class MaskedBlockTask(BlockTask):
     def __init__(
         self, context: TrainContext, head: MaskedHead, *, anchors: int, decay: float
     ) -> None:
-        self.head, self.layout = head, head.layout
+        self.head = head
+        self.layout = head.layout
         self.module = MaskedHeadModule(head)
         super().__init__(
             context,
@@ -135,7 +139,8 @@ def new_layout(
         )
     names = "hidden_size num_attention_heads vocab_size max_position_embeddings"
     sizes = {name: getattr(config, name) for name in names.split()}
-    sizes["intermediate_size"], sizes["head_dim"] = inner_size(config), head_dim(config)
+    sizes["intermediate_size"] = inner_size(config)
+    sizes["head_dim"] = head_dim(config)
     sizes["num_key_value_heads"] = kv_heads(config)
     rope = dict(
         getattr(config, "rope_parameters", None)

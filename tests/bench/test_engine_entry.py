@@ -1,12 +1,11 @@
-"""A timed driver offers what the driver inside offers, no more and no less, and counts
-the seconds of all of it.
+"""A timed backend offers what the inner one offers, no more and no less, and sums the
+seconds of its forwards.
 """
-
-from time import sleep
 
 import pytest
 import torch
 
+from foreword.bench import engine_entry
 from foreword.bench.engine_entry import TimedBackend, TimedTreeBackend, _models, timed
 from foreword.draft.ensemble.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
@@ -18,38 +17,40 @@ from foreword.native.forward import library
 from foreword.native.tree import GrownTree, TreeRequest
 from tiny_models import VOCAB, build
 
-NAP = 0.002
+FORWARD = 2.0
+"""Seconds of a forward, by the clock of the test."""
 
 
 class Plain:
-    """The smallest driver."""
+    """The smallest backend."""
 
     mode, copies, pool = Mode.TREE, True, None
 
     def __init__(self) -> None:
-        self.said: list[tuple] = []
+        self.calls: list[tuple] = []
+        self.now = 0.0
 
     def open(self, id, capacity, tokens=(), tenant=""):
-        self.said.append(("open", id, capacity))
+        self.calls.append(("open", id, capacity))
         return 0
 
     def close(self, id):
-        self.said.append(("close", id))
+        self.calls.append(("close", id))
 
     def read(self, reads):
-        sleep(NAP)
+        self.now += FORWARD
         return torch.zeros(sum(read.keep for read in reads), VOCAB)
 
     def move(self, id, source, start):
-        self.said.append(("move", id, source, start))
+        self.calls.append(("move", id, source, start))
 
 
 class Fast(Plain):
-    """One that grows trees as well."""
+    """A backend that grows trees as well."""
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        sleep(NAP)
-        self.said.append(("grow", read, ask))
+        self.now += FORWARD
+        self.calls.append(("grow", read, ask))
         return GrownTree(
             [5, 6, 7], [-1, 0, 0], [0.5, 0.3, 0.1], [5, 6], [-1, 0], [([5], [1.0])] * 3
         )
@@ -67,7 +68,7 @@ def model() -> Model:
 
 
 @pytest.mark.parametrize(("backend", "grows"), [(Plain, False), (Fast, True)])
-def test_timing_hides_nothing_and_adds_nothing(model, backend, grows):
+def test_timed_backend_has_the_protocols_of_the_inner_one(model, backend, grows):
     model.backend = backend()
     found = timed(model)
     assert isinstance(found, Backend)
@@ -76,31 +77,32 @@ def test_timing_hides_nothing_and_adds_nothing(model, backend, grows):
     assert (model.grow(Read(1, 0, [5]), ask()) is not None) is grows
 
 
-def test_calls_reach_the_driver_inside_and_their_seconds_are_counted(model):
+def test_calls_reach_the_inner_backend_and_are_timed(model, monkeypatch):
     model.backend = inside = Fast()
+    monkeypatch.setattr(engine_entry, "perf_counter", lambda: inside.now)
     found = timed(model)
     model.open(1, 9)
     assert model.read([Read(1, 0, [5, 6], keep=2)]).shape == (2, VOCAB)
-    assert (found.reads, found.seconds >= NAP) == (1, True)
-    read, asked = Read(1, 2, [7]), ask(noise=torch.zeros(3, VOCAB))
-    grown = model.grow(read, asked)
+    assert (found.reads, found.seconds) == (1, FORWARD)
+    read, request = Read(1, 2, [7]), ask(noise=torch.zeros(3, VOCAB))
+    grown = model.grow(read, request)
     assert grown is not None
     assert grown.tokens == [5, 6, 7]
-    assert (found.reads, found.seconds >= 2 * NAP) == (1 + 3, True)
+    assert (found.reads, found.seconds) == (1 + 3, 2 * FORWARD)
     model.move(1, [4], 3)
     model.close(1)
-    assert inside.said == [
+    assert inside.calls == [
         ("open", 1, 9),
-        ("grow", read, asked),
+        ("grow", read, request),
         ("move", 1, [4], 3),
         ("close", 1),
     ]
 
 
 @pytest.mark.skipif(
-    isinstance(library(), str), reason="this machine cannot run the compiled driver"
+    isinstance(library(), str), reason="this machine cannot run the compiled backend"
 )
-def test_a_compiled_driver_keeps_its_trees_while_it_is_timed():
+def test_compiled_backend_grows_trees_while_timed():
     model = Model(build("llama").to(torch.bfloat16))
     assert isinstance(timed(model), TimedTreeBackend)
     model.open(1, 16)
@@ -109,34 +111,34 @@ def test_a_compiled_driver_keeps_its_trees_while_it_is_timed():
     assert len(grown.tokens) >= 3
 
 
-def test_a_driver_without_trees_is_timed_without_them(model):
+def test_backend_without_trees_is_timed_without_them(model):
     assert type(timed(model)) is TimedBackend
 
 
-def test_what_else_a_driver_offers_is_offered_too():
+def test_other_attributes_reach_the_inner_backend():
     class Thin(Plain):
         def skip(self, skip):
-            self.said.append(("skip", skip))
+            self.calls.append(("skip", skip))
 
     thin = Thin()
     backend = TimedBackend(thin)
     assert isinstance(backend, Skipping)
     backend.skip("some")
-    assert thin.said == [("skip", "some")]
+    assert thin.calls == [("skip", "some")]
     assert not isinstance(TimedBackend(Plain()), Skipping)
 
 
-def test_a_forward_that_is_overheard_is_counted_too():
+def test_read_hidden_is_timed_too():
     model = Model(build("llama"))
     found = timed(model)
     model.open(1, 16)
-    logits, heard = model.read_hidden([Read(1, 0, [5, 6, 7])], (1,))
-    assert (len(logits), len(heard)) == (1, 3)
+    logits, states = model.read_hidden([Read(1, 0, [5, 6, 7])], (1,))
+    assert (len(logits), len(states)) == (1, 3)
     assert found.reads == 1
     assert found.seconds > 0
 
 
-def test_a_model_that_a_drafter_holds_twice_is_counted_once():
+def test_model_shared_by_members_is_counted_once():
     drafter = LanguageModelDrafter(Model(build("llama")))
     assert _models(drafter) == [drafter.model]
     assert len(_models(FusedDrafter([drafter, NgramDrafter()]))) == 1

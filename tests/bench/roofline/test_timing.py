@@ -1,4 +1,4 @@
-"""How many turns are taken, by a clock that the test winds."""
+"""The number of turns, by a clock that the test moves."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -10,7 +10,7 @@ from foreword.bench.roofline.timing import TURNS, turns
 
 
 class Watch:
-    """Shows seconds; nobody but the test moves it."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.shows = 1000.0
@@ -45,13 +45,11 @@ def taken(watch: Watch, of: Iterator[int], each: float) -> list[int]:
         (10.0, 9.0, TURNS),
     ],
 )
-def test_there_are_a_few_turns_however_long_they_take_and_then_until_the_time_is_over(
-    watch, spend, each, count
-):
+def test_turns_fill_the_time_but_are_a_few_at_least(watch, spend, each, count):
     assert taken(watch, turns(spend), each) == [*range(count)]
 
 
-def test_the_time_begins_with_the_first_turn(watch):
+def test_time_begins_with_the_first_turn(watch):
     later = turns(10.0)
-    watch.shows += 60.0  # something that finds everything cold
+    watch.shows += 60.0  # a slow start before the first turn
     assert len(taken(watch, later, 2.0)) == 5

@@ -1,13 +1,14 @@
-"""Every trainable method: a whole training ends in a folder that names the method that
-serves it.
+"""Every trainable method: a training ends in a folder that names its method and is
+served.
 """
 
 import json
+import math
 from pathlib import Path
 
 import pytest
-import torch
 
+import starter
 from foreword import LLM, SamplingParams
 from foreword.draft import METHODS, default_method
 from foreword.train.job import Job, run
@@ -17,6 +18,8 @@ from foreword.train.trainer import TrainingConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
 
+PROMPT = "3 and 3"
+PARAMS = SamplingParams(temperature=1.0, seed=5, max_tokens=8)
 SMALL: dict[str, dict[str, int]] = {
     "lm": {"hidden": 64},
     "eagle": {"unroll": 2, "draft_vocab": 100},
@@ -30,11 +33,18 @@ SMALL: dict[str, dict[str, int]] = {
 def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "data.jsonl"
     lines = [
-        {"text": f"{number} and {number} make {2 * number}, as everybody knows."}
+        {"text": f"{number} and {number} make {2 * number}, as is well known."}
         for number in range(48)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[int]:
+    """The tokens of plain decoding."""
+    with LLM(starter.target(), method="none") as llm:
+        return llm.generate(PROMPT, PARAMS)[0].tokens
 
 
 def test_every_trainable_method_has_a_small_size_here():
@@ -42,12 +52,11 @@ def test_every_trainable_method_has_a_small_size_here():
 
 
 @pytest.mark.parametrize("kind", TRAIN_OPTIONS, ids=lambda kind: kind.method)
-def test_from_files_to_a_folder_that_is_served(
-    kind: type[TrainOptions], data, tmp_path
-):
+def test_trained_folder_is_served(kind: type[TrainOptions], data, plain, tmp_path):
     out = tmp_path / "made"
     job = Job(
         options=kind(**SMALL[kind.method]),
+        target=str(starter.target()),
         data=(data,),
         out=out,
         length=64,
@@ -55,26 +64,14 @@ def test_from_files_to_a_folder_that_is_served(
         device="cpu",
         bf16=False,
         recipe=TrainingConfig(steps=2, batch=1, warmup=1, evaluate=2),
-        questions=Questions(prompts=1, tokens=4, depth=2),
+        questions=Questions(prompts=0),
     )
     report = run(job)
     assert report.settings["method"] == kind.method
     assert report.held_out["acceptance_1" if kind.method != "lm" else "acceptance"] >= 0
-    assert [
-        figure.temperature for figure in report.metrics if figure.domain == "all"
-    ] == [0.0, 1.0]
     assert default_method(out) == kind.method
-    params = SamplingParams(temperature=1.0, seed=5, max_tokens=8)
-    drafted, plain = (
-        LLM(draft=out, nodes=2, dtype="float32"),
-        LLM(method="none", dtype="float32"),
-    )
-    assert drafted.method == kind.method
-    assert (
-        drafted.generate("3 and 3", params)[0].tokens
-        == plain.generate("3 and 3", params)[0].tokens
-    )
-    assert drafted.engine.failed is None
-    assert sum(torch.isfinite(torch.tensor(list(report.held_out.values())))) == len(
-        report.held_out
-    )
+    assert all(map(math.isfinite, report.held_out.values()))
+    with LLM(starter.target(), draft=out, nodes=2) as llm:
+        assert llm.method == kind.method
+        assert llm.generate(PROMPT, PARAMS)[0].tokens == plain
+        assert llm.engine.failed is None

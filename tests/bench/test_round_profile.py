@@ -1,4 +1,4 @@
-"""Where a round goes: both ways of cutting it add up to the whole round."""
+"""The profile of a round: both ways of cutting it add up to the whole round."""
 
 import io
 
@@ -42,9 +42,7 @@ def decoding(report) -> Decoding:
     return report.rows[0].decoding
 
 
-def test_steps_and_bookkeeping_make_up_the_round_and_so_do_forwards_and_the_rest(
-    decoding,
-):
+def test_both_cuts_add_up_to_the_round(decoding):
     found = parts(decoding)
     # the round that read the prompt is left out
     assert decoding.round_seconds == pytest.approx(0.02)
@@ -56,11 +54,11 @@ def test_steps_and_bookkeeping_make_up_the_round_and_so_do_forwards_and_the_rest
     )
 
 
-def test_the_table_shows_milliseconds_and_shares_of_what_can_be_seen(report):
+def test_table_shows_milliseconds_and_shares(report):
     console = Console(width=200, file=io.StringIO(), record=True)
     console.print(table(report))
-    said = console.export_text()
-    assert "12.00  60%" in said
-    assert "2.00  10%" in said
-    assert "plain" in said
-    assert "transformers.generate" not in said
+    shown = console.export_text()
+    assert "12.00  60%" in shown
+    assert "2.00  10%" in shown
+    assert "plain" in shown
+    assert "transformers.generate" not in shown
