@@ -27,6 +27,8 @@ from sources import (
 FILE = Path(__file__).with_name("ratchet.json")
 LIMITS = {"lines": 400, "width": 42.0, "assignments": 0, "comprehensions": 0}
 """Lines of a file; characters of a code line, on average; statements that hold too much."""
+FEW = 30
+"""Lines of code. The mean width of a smaller file says little."""
 FUNCTION = 50
 """Lines of a function, without its docstring."""
 
@@ -37,7 +39,7 @@ def exceeding(path: Path) -> dict[str, float]:
     """Return what of a file is above the limits: by kind, or by name of a function."""
     found: dict[str, float] = {
         "lines": len(lines(path)),
-        "width": round(width(path), 1),
+        "width": round(width(path), 1) if len(code(path)) >= FEW else 0.0,
         "assignments": len(wide_assignments(path)),
         "comprehensions": len(dense_comprehensions(path)),
     }

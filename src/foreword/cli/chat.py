@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import Sampling, bundled
+from foreword.cli.common.bundles import Sampling, bundled, open_llm
 from foreword.errors import InvalidRequest, words
 from foreword.files import check_writable
-from foreword.options import DraftingOptions, ModelOptions, keywords
+from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
     from foreword.cli.common.session import Answer
@@ -81,16 +81,7 @@ def chat(
         system = history[0]["content"]
     history = [message for message in history if message["role"] != "system"]
     early.vision(model, image, trusted=loading.trust_remote_code)
-    with render.loading():
-        from foreword import LLM
-
-        llm = LLM(
-            model,
-            draft=draft,
-            learn=learn is not None,
-            **keywords(loading),
-            **keywords(drafting),
-        )
+    llm = open_llm(model, draft, loading, drafting, learn=learn is not None)
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(
             f"cannot chat with {llm.target.name}: it has no chat template. Use "

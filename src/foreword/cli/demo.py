@@ -12,6 +12,7 @@ from rich.live import Live
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.demo_view import Scene, picture, table
+from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 
 if TYPE_CHECKING:
     from foreword.bench.prompts import Prompt
@@ -64,14 +65,12 @@ def demo(
     """
     from foreword import LLM, SamplingParams
     from foreword.bench.prompts import load
-    from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 
+    methods = (PLAIN, DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
     by_id = {prompt.id: prompt for prompt in load("in-domain")}
     prompts = [by_id[name] for name in PROMPTS[: 2 if quick else None]]
     with render.stderr().status("loading the models and warming up"):
-        llms = [
-            LLM(method=name) for name in (PLAIN, DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
-        ]
+        llms = [LLM(method=name) for name in methods]
         for llm in llms:
             llm.chat(prompts[0].messages, SamplingParams(temperature=0, max_tokens=24))
     out = render.stdout()
@@ -138,7 +137,6 @@ def _play(
 
 def _row_name(method: str) -> str:
     from foreword.bench.lineup import PLAIN_ROW
-    from foreword.registry import PLAIN
 
     return PLAIN_ROW if method == PLAIN else method
 
@@ -155,7 +153,6 @@ def _measure(
     from foreword.bench.records import Request
     from foreword.bench.report import rows
     from foreword.budget import policy
-    from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT
 
     names = (PLAIN_ROW, DEFAULT_METHOD, DEFAULT_WITH_DRAFT, hf.GENERATE)
     out = Exclusions(runtime.note, needed=PLAIN_ROW)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import Sampling, bundled
+from foreword.cli.common.bundles import Sampling, bundled, open_llm
 from foreword.errors import InvalidRequest
-from foreword.options import DraftingOptions, ModelOptions, keywords
+from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
     from foreword.llm import LLM
@@ -188,16 +188,10 @@ def generate(
                 "cannot read two inputs: '--batch' is given with a prompt or an image. "
                 "Give only one"
             )
-        many = Many(
-            batch, model, out, slots or SLOTS, n, quiet=as_json or quiet or not stats
-        )
-        _batch(
-            many,
-            sampling,
-            params,
-            (chat, system),
-            partial(_load, model, draft, loading, drafting),
-        )
+        is_quiet = as_json or quiet or not stats
+        many = Many(batch, model, out, slots or SLOTS, n, quiet=is_quiet)
+        opening = partial(open_llm, model, draft, loading, drafting)
+        _batch(many, sampling, params, (chat, system), opening)
         return
     if out is not None or slots is not None:
         raise InvalidRequest(
@@ -208,26 +202,12 @@ def generate(
     if not text.whole.strip():
         raise InvalidRequest("cannot answer: the prompt is empty. Give some text")
     early.vision(model, image, trusted=loading.trust_remote_code)
-    llm = _load(model, draft, loading, drafting)
+    llm = open_llm(model, draft, loading, drafting)
     ids = read(llm, text, chat, system, image)
     output = Output(render.use_colour(color), stats, as_json, record)
     params = sampling.fitting(llm, params, ids)
     for seed in seeds(params.seed, n):
         _write(llm, ids, replace(params, seed=seed), output)
-
-
-def _load(
-    model: str | None,
-    draft: str | None,
-    loading: ModelOptions,
-    drafting: DraftingOptions,
-    **more: Any,
-) -> LLM:
-    with render.loading():
-        from foreword import LLM
-
-        settings = keywords(loading) | keywords(drafting) | more
-        return LLM(model, draft=draft, **settings)
 
 
 @dataclass(frozen=True, slots=True)

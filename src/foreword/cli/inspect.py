@@ -14,6 +14,13 @@ from typing import TYPE_CHECKING, cast
 from foreword.cli.common import options, render
 from foreword.cli.common.bundles import bundled
 from foreword.options import ModelOptions, keywords
+from foreword.registry import (
+    DEFAULT_METHOD,
+    DEFAULT_WITH_DRAFT,
+    PLAIN,
+    SHARED_TEXT,
+    SHARED_TOKENS,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,13 +42,6 @@ def inspect(
     tokens.
     """
     from foreword import LLM
-    from foreword.registry import (
-        DEFAULT_METHOD,
-        DEFAULT_WITH_DRAFT,
-        PLAIN,
-        SHARED_TEXT,
-        SHARED_TOKENS,
-    )
 
     forms = {"weights": loading.weights, "kv": loading.kv}
     plain = replace(loading, weights=None, kv=None)

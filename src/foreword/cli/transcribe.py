@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import bundled
+from foreword.cli.common.bundles import bundled, open_llm
 from foreword.errors import InvalidRequest
-from foreword.options import DraftingOptions, ModelOptions, keywords
+from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
     from foreword.speech.options import Transcript
@@ -135,10 +135,7 @@ def transcribe(
         )
     limit = {} if max_tokens is None else {"max_tokens": max_tokens}
     params = SamplingParams(temperature=temperature, seed=seed, **limit)  # type: ignore[arg-type]
-    with render.loading():
-        from foreword import LLM
-
-        llm = LLM(model, draft=draft, **keywords(loading), **keywords(drafting))
+    llm = open_llm(model, draft, loading, drafting)
     how: dict[str, Any] = dict(
         language=language, task=task, timestamps=timestamps, prompt=prompt
     )

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GENERATE, ASSISTED, LOOKUP = MODES = ("generate", "assisted", "lookup")
+GENERATE = "generate"
+ASSISTED = "assisted"
+LOOKUP = "lookup"
+MODES = (GENERATE, ASSISTED, LOOKUP)
 """Modes: one token at a time, with a draft model, with prompt lookup.
 
 The second part of an entry's name.

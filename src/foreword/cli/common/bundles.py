@@ -8,8 +8,9 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from foreword.cli.common import early, options
+from foreword.cli.common import early, options, render
 from foreword.errors import InvalidRequest
+from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.llm import LLM
@@ -147,3 +148,18 @@ def _biases(given: list[str] | tuple[str, ...]) -> dict[int, float]:
                 "Give ID=VALUE"
             ) from None
     return biases
+
+
+def open_llm(
+    model: str | None,
+    draft: str | None,
+    loading: ModelOptions,
+    drafting: DraftingOptions,
+    **more: Any,
+) -> LLM:
+    """Load a target and its drafter, with a note on stderr meanwhile."""
+    with render.loading():
+        from foreword import LLM
+
+        settings = keywords(loading) | keywords(drafting) | more
+        return LLM(model, draft=draft, **settings)

@@ -66,7 +66,9 @@ class BlockPredictor(ABC):
         self._pending: dict[int, BlockRequest] = {}
         self._blocks: dict[int, Float[Tensor, "draft_tokens vocab"]] = {}
         self.lay_out(head.eval())
-        self._grower = self.tree_grower(head) if supports_native_trees(target) else None
+        self._grower = None
+        if supports_native_trees(target):
+            self._grower = self.tree_grower(head)
 
     def lay_out(self, head: nn.Module) -> None:
         """Pack the head's linear layers where that is faster."""
@@ -180,9 +182,11 @@ class BlockDrafter(ModelDrafter):
     def prefill(self, sequence: Sequence) -> Read:
         one, end = sequence.id, len(sequence.tokens)
         if one not in self.blocks.seen:
-            self.blocks.open(one, sequence.prompt + sequence.params.max_tokens)
+            longest = sequence.prompt + sequence.params.max_tokens
+            self.blocks.open(one, longest)
         states = self._target_states.since(sequence, self.blocks.seen[one])
-        self._target_states.since(sequence, end - 1)  # the head sees these now
+        # The head sees these now.
+        self._target_states.since(sequence, end - 1)
         self.blocks.seen[one] = end - 1
         self.blocks.request(BlockRequest(one, sequence.tokens[-1], states))
         return Read(one, end - 1, sequence.tokens[-1:])
@@ -199,8 +203,8 @@ def folder(source: Source) -> Checkpoint:
     """
     if not isinstance(source, str | Path):
         raise InvalidRequest(
-            f"cannot load the draft head: this method needs {HEAD}. Pass draft='folder "
-            "or hub id'"
+            f"cannot load the draft head: this method needs {HEAD}. "
+            "Pass draft='folder or hub id'"
         )
     return Checkpoint.read(source)
 

@@ -33,10 +33,10 @@ class SelfDrafter(LanguageModelDrafter):
         self._shares = shares
 
     def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
-        ready = not self._shares or (
-            sequence.cached > 0 and len(sequence.pending) <= FEW
-        )
-        return super().fit(batch, sequence, nodes) if ready else 0
+        is_read = sequence.cached > 0 and len(sequence.pending) <= FEW
+        if self._shares and not is_read:
+            return 0
+        return super().fit(batch, sequence, nodes)
 
     def prefill(self, sequence: Sequence) -> Read:
         if not self._shares:
