@@ -10,6 +10,7 @@ import pytest
 
 from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
+from running import DTYPE
 
 TEXTS = (
     "one two three one two three one two",
@@ -22,7 +23,7 @@ LONG = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
 
 @cache
 def llm() -> LLM:
-    return LLM(dtype="float32", nodes=3)
+    return LLM(dtype=DTYPE, nodes=3)
 
 
 @cache
@@ -81,7 +82,7 @@ def test_streams_of_many_tasks_run_side_by_side():
     )
 
 
-def test_a_stream_that_is_left_gives_its_request_up_and_no_other():
+def test_leaving_a_stream_ends_its_request_only():
     async def work(serving):
         async def leave():
             stream = serving.stream(TEXTS[1], LONG)
@@ -139,7 +140,7 @@ def test_a_name_is_taken_while_its_stream_runs():
     assert run(work) == alone(TEXTS[1])
 
 
-def test_what_cannot_be_served_is_refused_and_the_others_go_on():
+def test_what_cannot_be_served_is_refused_and_others_go_on():
     async def work(serving):
         good = asyncio.create_task(serving.generate(TEXTS[0], LONG))
         with pytest.raises(InvalidRequest, match="the prompt is empty"):
@@ -155,7 +156,7 @@ def test_what_cannot_be_served_is_refused_and_the_others_go_on():
     assert run(work) == alone(TEXTS[0])
 
 
-def test_a_request_that_fails_on_the_way_raises_where_it_is_awaited():
+def test_request_that_fails_on_way_raises_where_it_is_awaited():
     def broken(tokens, scores):
         if tokens.shape[1] > 20:
             raise RuntimeError("this processor is broken")

@@ -51,7 +51,7 @@ def keep(one: Sequence, tokens: list[int]):
         ({"max_tokens": 2}, [0, 25, 2], 2, "a", "stop"),
     ],
 )
-def test_a_block_is_cut_at_the_first_token_that_ends_the_sequence(
+def test_block_is_cut_at_first_token_that_ends_sequence(
     params, tokens, kept, text, reason
 ):
     one = sequence(**params)

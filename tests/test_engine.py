@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from drafters import Breaking, Foresight, Listener, RandomTree, known
+from drafters import Breaking, Foresight, RandomTree, StatesRecorder, known
 from foreword.budget import FixedBudget
 from foreword.draft.base import chosen
 from foreword.engine import Engine
@@ -17,6 +17,7 @@ from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, DraftTree, SamplingParams, Sequence
 from running import (
+    DTYPE,
     Answer,
     Request,
     draft,
@@ -38,7 +39,7 @@ def requests(**params: object) -> list[Request]:
 @cache
 def truth() -> list[Answer]:
     """What the target writes when nothing ends it."""
-    return plain(target(), requests(max_tokens=40))
+    return plain(target(DTYPE), requests(max_tokens=40))
 
 
 def run(loop: Engine, asked: list[Request]) -> list[tuple]:
@@ -50,7 +51,7 @@ def run(loop: Engine, asked: list[Request]) -> list[tuple]:
 
 @pytest.mark.parametrize("make", [Foresight, RandomTree])
 def test_the_statistics_add_up(make):
-    loop = engine(target(), make(known(truth()), spoilt=0.3), 4, chunk=4)
+    loop = engine(target(DTYPE), make(known(truth()), spoilt=0.3), 4, chunk=4)
     for answer in finish(loop, requests()):
         stats, deltas = answer.sequence.stats, answer.deltas
         assert stats.rounds == len(deltas)
@@ -86,11 +87,11 @@ def test_the_statistics_add_up(make):
         )
 
 
-def test_a_chain_counts_a_guess_at_every_depth_it_reaches():
-    loop = engine(target(), Foresight(known(truth())), 4)
+def test_chain_counts_draft_token_at_every_depth_it_reaches():
+    loop = engine(target(DTYPE), Foresight(known(truth())), 4)
     (answer,) = finish(loop, requests(max_tokens=16)[:1])
-    # Rounds of 4 guesses + 1: 5 + 5 + 5, then one token is left and no guess could be
-    # of use.
+    # Rounds of 4 draft tokens + 1: 5 + 5 + 5, then one token is left and no draft token
+    # could be of use.
     assert (
         answer.sequence.stats.drafted_at
         == answer.sequence.stats.accepted_at
@@ -100,8 +101,8 @@ def test_a_chain_counts_a_guess_at_every_depth_it_reaches():
     assert answer.deltas[0].origins == ("accepted",) * 4 + ("bonus",)
 
 
-def test_no_guess_is_asked_for_that_could_not_be_kept():
-    loop = engine(target(), Foresight(known(truth())), 8)
+def test_budget_ends_with_the_text():
+    loop = engine(target(DTYPE), Foresight(known(truth())), 8)
     (answer,) = finish(loop, requests(max_tokens=7)[:1])
     assert [delta.drafted for delta in answer.deltas] == [6]
     assert answer.sequence.stats.rounds == 1
@@ -115,14 +116,14 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(
     left, temperature, rule
 ):
     asked = requests(max_tokens=left, temperature=temperature)
-    got = finish(engine(target(), drafter("lm"), 16, rule=rule), asked)
+    got = finish(engine(target(DTYPE), drafter("lm", DTYPE), 16, rule=rule), asked)
     for answer in got:
         assert answer.deltas[0].drafted > 2 * (left - 1)
         assert len(answer.sequence.stats.drafted_at) == left - 1
         assert len(answer.tokens) == left
     if rule == "match" or not temperature:
         assert [answer.said for answer in got] == [
-            answer.said for answer in plain(target(), asked)
+            answer.said for answer in plain(target(DTYPE), asked)
         ]
 
 
@@ -130,7 +131,7 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(
     ("left", "context", "deep"),
     [(5, 99, 4), (1, 99, 0), (50, 13, 2), (50, 11, 0), (50, 9, 0)],
 )
-def test_guesses_are_of_use_while_the_text_and_the_context_go_on(left, context, deep):
+def test_reach_ends_with_the_text_and_the_context(left, context, deep):
     sequence = Sequence(1, [5] * 10, 8, SamplingParams(max_tokens=left + 2), seed=0)
     assert (
         Batch((sequence,), NoiseStreams(9, shared=True), context=context).reach(
@@ -150,7 +151,9 @@ def test_a_chain_that_is_longer_than_the_text_is_cut():
                 ]
             )
 
-    got = finish(engine(target(), Long(known(truth())), 16), requests(max_tokens=4))
+    got = finish(
+        engine(target(DTYPE), Long(known(truth())), 16), requests(max_tokens=4)
+    )
     assert [[delta.drafted for delta in answer.deltas] for answer in got] == [
         [3],
         [3],
@@ -165,7 +168,9 @@ def test_a_chain_that_is_longer_than_the_text_is_cut():
 @pytest.mark.parametrize("make", [Foresight, RandomTree])
 @pytest.mark.parametrize("place", range(1, 8))
 def test_a_text_ends_exactly_inside_an_accepted_block(place, make):
-    """The guesses are right and go on beyond the end; nothing after it may be seen."""
+    """The draft tokens are right and go on beyond the end; nothing after it may be
+    seen.
+    """
     for row, answer in enumerate(truth()):
         token = answer.tokens[place]
         ends = (
@@ -175,9 +180,9 @@ def test_a_text_ends_exactly_inside_an_accepted_block(place, make):
         )
         for end in ends:
             asked = requests(**({"max_tokens": 40} | end))[row : row + 1]
-            want = plain(target(), asked)
+            want = plain(target(DTYPE), asked)
             assert len(want[0].tokens) <= place + 1
-            got = finish(engine(target(), make(known(truth())), 8), asked)
+            got = finish(engine(target(DTYPE), make(known(truth())), 8), asked)
             assert [one.said for one in got] == [one.said for one in want]
             assert (
                 tuple(got[0].deltas[-1].origins)
@@ -194,13 +199,13 @@ def piece(answer: Answer, place: int) -> str:
     return text[-3:]
 
 
-def test_the_models_own_end_of_text_ends_a_text_unless_it_is_ignored():
+def test_eos_ends_a_text_unless_it_is_ignored():
     (free,) = truth()[:1]
     eos = frozenset([free.tokens[5]])
     for ignored in (False, True):
         request = requests(max_tokens=20, ignore_eos=ignored)[0]
         sequence = request.sequence(eos)
-        loop = engine(target(), Foresight(known(truth())), 8)
+        loop = engine(target(DTYPE), Foresight(known(truth())), 8)
         loop.add(sequence)
         while not loop.idle:
             loop.step()
@@ -210,13 +215,13 @@ def test_the_models_own_end_of_text_ends_a_text_unless_it_is_ignored():
 
 
 def test_the_last_token_of_the_context_can_be_written():
-    room = target().context
+    room = target(DTYPE).context
     text = (prompts()[3] * 60)[: room - 6]
     request = Request(
         text, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     )
-    want = plain(target(), [request])
-    got = finish(engine(target(), drafter("ngram"), 8), [request])
+    want = plain(target(DTYPE), [request])
+    got = finish(engine(target(DTYPE), drafter("ngram", DTYPE), 8), [request])
     assert got[0].said == want[0].said
     assert len(got[0].tokens) == 6
 
@@ -224,14 +229,14 @@ def test_the_last_token_of_the_context_can_be_written():
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["lm", "recycle", "tree", "lookahead"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_at_the_edge_of_the_context_only_places_that_exist_are_read(
+def test_at_edge_of_context_only_places_that_exist_are_read(
     name, temperature, monkeypatch
 ):
-    """A guess may lie in any row, but its place in the text must be one that the model
-    knows.
+    """A draft token may lie in any row, but its place in the text must be one that the
+    model knows.
     """
-    context, places, rows = target().context, [], []
-    for model in (target(), draft()):
+    context, places, rows = target(DTYPE).context, [], []
+    for model in (target(DTYPE), draft(DTYPE)):
         read = model.backend.read
 
         def noted(reads, read=read):
@@ -249,9 +254,11 @@ def test_at_the_edge_of_the_context_only_places_that_exist_are_read(
             ),
         )
     ]
-    want = plain(target(), asked)
-    guesser = RandomTree(known(want), spoilt=0.3) if name == "tree" else drafter(name)
-    got = finish(engine(target(), guesser, 16), asked)
+    want = plain(target(DTYPE), asked)
+    proposer = (
+        RandomTree(known(want), spoilt=0.3) if name == "tree" else drafter(name, DTYPE)
+    )
+    got = finish(engine(target(DTYPE), proposer, 16), asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
     assert max(places) < context < max(rows)
 
@@ -295,7 +302,7 @@ def children_before_parents(batch, nodes):
     return Draft.padded(draft.tokens, draft.parents + 2, draft.count, chain=False)
 
 
-def guesses_without_parents(batch, nodes):
+def draft_tokens_without_parents(batch, nodes):
     return Draft([DraftTree([5] * count, []) for count in nodes])
 
 
@@ -318,7 +325,7 @@ GARBAGE = (
     counts_beyond_its_width,
     negative_counts,
     children_before_parents,
-    guesses_without_parents,
+    draft_tokens_without_parents,
     halves,
     no_draft,
 )
@@ -336,7 +343,7 @@ def test_a_drafter_that_breaks_elsewhere_does_no_harm_either(where):
 
 
 class Reusing(Foresight):
-    """Guesses well, in lists that it uses again as soon as it may."""
+    """Proposes right tokens, in lists that it uses again as soon as it may."""
 
     last = DraftTree()
 
@@ -353,15 +360,15 @@ class Reusing(Foresight):
 def test_a_drafter_may_use_its_lists_again():
     one = requests()[:1]
     answer = truth()[0]
-    loop = engine(target(), Reusing(known(truth())), 3)
+    loop = engine(target(DTYPE), Reusing(known(truth())), 3)
     assert run(loop, one) == [
         (answer.tokens[:24], tokenizer().decode(answer.tokens[:24]), "length")
     ]
     assert not loop.failed
 
 
-def broken(guesser: Breaking) -> None:
-    loop = engine(target(), guesser, 3)
+def broken(proposer: Breaking) -> None:
+    loop = engine(target(DTYPE), proposer, 3)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         got = run(loop, requests())
@@ -373,15 +380,15 @@ def broken(guesser: Breaking) -> None:
     assert all("the text is not affected" in str(one.message) for one in said)
     assert "off for all requests" in str(said[-1].message)
     assert loop.failed
-    calls = guesser.calls
+    calls = proposer.calls
     assert run(loop, requests()) == got
-    assert guesser.calls == calls, "a drafter that has failed is not asked again"
+    assert proposer.calls == calls, "a drafter that has failed is not asked again"
 
 
 # ---- what a drafter is told
 
 
-def test_a_drafter_is_told_what_its_guesses_must_earn():
+def test_drafter_gets_floor_and_pace():
     class Strict(FixedBudget):
         floor, pace = 0.25, 40.0
 
@@ -392,8 +399,10 @@ def test_a_drafter_is_told_what_its_guesses_must_earn():
             told.append((batch.floor, batch.pace))
             return super().propose(batch, nodes)
 
-    loop = engine(target(), Told(known(truth())), Strict(3))
-    assert run(loop, requests()) == [one.said for one in plain(target(), requests())]
+    loop = engine(target(DTYPE), Told(known(truth())), Strict(3))
+    assert run(loop, requests()) == [
+        one.said for one in plain(target(DTYPE), requests())
+    ]
     assert loop.failed is None
     assert set(told) == {(0.25, 40.0)}
 
@@ -402,42 +411,44 @@ def test_a_drafter_is_told_what_its_guesses_must_earn():
 
 
 def test_every_sequence_is_released_and_every_round_observed():
-    guesser = Foresight(known(truth()), spoilt=0.5)
-    loop = engine(target(), guesser, 3)
+    proposer = Foresight(known(truth()), spoilt=0.5)
+    loop = engine(target(DTYPE), proposer, 3)
     answers = finish(loop, requests())
-    assert guesser.released == len(answers)
-    assert guesser.observed >= max(len(answer.deltas) for answer in answers)
+    assert proposer.released == len(answers)
+    assert proposer.observed >= max(len(answer.deltas) for answer in answers)
 
 
 @pytest.mark.parametrize("spoilt", [0.0, 0.3])
-def test_a_drafter_hears_the_target_at_every_token_that_stays_once_and_in_order(spoilt):
-    listener = Listener(known(truth()), (0, 5), spoilt)
-    loop = engine(target(), listener, 6, chunk=7)
+def test_hidden_states_come_once_and_in_order(spoilt):
+    listener = StatesRecorder(known(truth()), (0, 5), spoilt)
+    loop = engine(target(DTYPE), listener, 6, chunk=7)
     for answer in finish(loop, requests()):
         read = answer.sequence.tokens[: answer.sequence.cached]
-        heard = torch.cat(listener.heard[answer.sequence.id])
-        assert torch.equal(heard[:, :384], target().embed(torch.tensor(read)))
-        target().open(-3, len(read))
-        _, alone = target().read_hidden([Read(-3, 0, read)], (5,))
-        torch.testing.assert_close(heard[:, 384:], alone, atol=1e-3, rtol=1e-4)
-        target().close(-3)
+        seen = torch.cat(listener.seen[answer.sequence.id])
+        assert torch.equal(seen[:, :384], target(DTYPE).embed(torch.tensor(read)))
+        target(DTYPE).open(-3, len(read))
+        _, alone = target(DTYPE).read_hidden([Read(-3, 0, read)], (5,))
+        torch.testing.assert_close(seen[:, 384:], alone, atol=1e-3, rtol=1e-4)
+        target(DTYPE).close(-3)
     assert loop.failed is None
 
 
-def test_a_drafter_that_cannot_bear_what_it_hears_does_no_harm():
+def test_failure_on_hidden_states_does_no_harm():
     def deaf(*_: object) -> None:
         raise RuntimeError("too loud")
 
-    listener = Listener(known(truth()), (3,))
+    listener = StatesRecorder(known(truth()), (3,))
     listener.on_hidden_states = deaf
-    loop = engine(target(), listener, 6)
+    loop = engine(target(DTYPE), listener, 6)
     with pytest.warns(RuntimeWarning, match="too loud"):
-        assert run(loop, requests()) == run(engine(target()), requests())
+        assert run(loop, requests()) == run(engine(target(DTYPE)), requests())
 
 
 def test_a_sequence_given_up_leaves_the_others_as_they_are():
-    loop = engine(target(), drafter("lm"), 4, slots=2)
-    first, second, third = (request.sequence(target().eos) for request in requests())
+    loop = engine(target(DTYPE), drafter("lm", DTYPE), 4, slots=2)
+    first, second, third = (
+        request.sequence(target(DTYPE).eos) for request in requests()
+    )
     for sequence in (first, second, third):
         loop.add(sequence)
     for _ in range(3):
@@ -451,12 +462,12 @@ def test_a_sequence_given_up_leaves_the_others_as_they_are():
     assert loop.step() == []
 
 
-def test_a_position_where_nothing_is_allowed_is_an_error_that_says_so():
+def test_position_where_nothing_is_allowed_is_error_that_says_so():
     def nothing(tokens, scores):
         return torch.full_like(scores, -torch.inf)
 
     with pytest.raises(InvalidRequest, match=r"every token is forbidden.*processors"):
-        finish(engine(target()), requests(processors=(nothing,)))
+        finish(engine(target(DTYPE)), requests(processors=(nothing,)))
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection"])
@@ -470,7 +481,7 @@ def test_error_of_one_request_leaves_others_their_round(rule):
             raise RuntimeError("this processor is broken")
         return scores
 
-    loop = engine(target(), drafter("lm"), 3, rule=rule)
+    loop = engine(target(DTYPE), drafter("lm", DTYPE), 3, rule=rule)
     params = [
         SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, processors=p)
         for p in ((), (breaks,), ())
@@ -506,8 +517,8 @@ def test_error_of_one_request_leaves_others_their_round(rule):
 def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
     fault, drafter_name, rule
 ):
-    """On a guess that is not the text it is never our business: the request goes on,
-    and guessing too.
+    """On a draft token that is not the text it is never our business: the request goes
+    on, and drafting too.
     """
     texts = [
         list(prompt) + answer.tokens
@@ -523,14 +534,14 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
         return torch.full_like(scores, -torch.inf)
 
     asked = requests(processors=(fussy,), max_tokens=20)
-    guesser = {
-        "lm": lambda: drafter("lm"),
+    proposer = {
+        "lm": lambda: drafter("lm", DTYPE),
         "wrong": lambda: Foresight(known(truth()), spoilt=0.5),
         "tree": lambda: RandomTree(known(truth()), spoilt=0.3),
     }[drafter_name]()
     if drafter_name == "tree" and rule != "match":
-        guesser = Foresight(known(truth()), spoilt=0.2)
-    loop = engine(target(), guesser, 4, rule=rule)
+        proposer = Foresight(known(truth()), spoilt=0.2)
+    loop = engine(target(DTYPE), proposer, 4, rule=rule)
     got = finish(loop, asked)
     assert [answer.tokens for answer in got] == [
         answer.tokens[:20] for answer in truth()
@@ -541,5 +552,5 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
     with pytest.raises(
         (RuntimeError, InvalidRequest), match=r"not the text|every token is forbidden"
     ):
-        finish(engine(target(), guesser, 4, rule=rule), beyond)
+        finish(engine(target(DTYPE), proposer, 4, rule=rule), beyond)
     assert len(truth()[0].tokens) == 40

@@ -24,7 +24,8 @@ from foreword import (
 )
 from foreword.chats import conversation
 from foreword.model import Mode
-from strangers import NEAR, TRANSLATED
+from other_tokenizers import NEAR, TRANSLATED
+from running import DTYPE
 
 PROMPT = "Once upon a time there was a small fish. The small fish"
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -32,7 +33,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 @cache
 def llm(method: str = "lm", nodes: int = 4) -> LLM:
-    return LLM(method=method, nodes=nodes, dtype="float32")
+    return LLM(method=method, nodes=nodes, dtype=DTYPE)
 
 
 # ---- what a user gets
@@ -57,7 +58,7 @@ def test_the_five_lines_of_python():
 
 def test_the_width_may_measure_for_itself_and_change_no_token():
     params = SamplingParams(seed=4, max_tokens=24)
-    measured = LLM(dtype="float32").generate(PROMPT, params)[0]
+    measured = LLM(dtype=DTYPE).generate(PROMPT, params)[0]
     assert measured.tokens == llm("none").generate(PROMPT, params)[0].tokens
 
 
@@ -332,7 +333,7 @@ def test_one_failed_request_fails_the_call_that_asked_for_it():
     assert llm("ngram").session._running == {}
 
 
-def test_an_error_that_is_nobodys_reaches_the_reader(monkeypatch):
+def test_error_of_the_target_reaches_the_reader(monkeypatch):
     def breaks(*_):
         raise MemoryError("the target is out of memory")
 
@@ -410,9 +411,7 @@ def test_as_many_parameters_as_prompts():
         ([5], {"bad_word_ids": ((5, 9000),)}, "9000.*outside the vocabulary"),
     ],
 )
-def test_a_request_that_cannot_be_served_is_refused_before_any_work(
-    prompt, params, said
-):
+def test_request_that_cannot_be_served_is_refused_before_any_work(prompt, params, said):
     asked = SamplingParams(**({"max_tokens": 8} | params))
     with pytest.raises(InvalidRequest, match=said):
         llm().generate([[5, 6], prompt], asked)
@@ -475,9 +474,7 @@ def test_a_wrong_way_to_begin_says_what_to_do(options, error, said):
         ({"slots": 0}, InvalidRequest),
     ],
 )
-def test_what_is_wrong_without_the_target_is_said_before_it_is_loaded(
-    options, error, monkeypatch
-):
+def test_wrong_options_are_refused_before_the_target_loads(options, error, monkeypatch):
     monkeypatch.setattr(
         "foreword.model.loading.given.Model.load",
         lambda *_, **__: pytest.fail("the target was loaded"),
@@ -491,7 +488,7 @@ def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
         LLM(tmp_path)
 
 
-def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tokens(
+def test_models_of_different_tokenizers_are_refused(
     tmp_path: Path,
 ):
     vocabulary = dict(llm().tokenizer.get_vocab())
@@ -513,18 +510,17 @@ def test_models_that_do_not_share_a_tokenizer_are_refused_with_the_number_of_tok
 
 def test_a_guarantee_may_be_named_instead_of_a_rule():
     assert (
-        LLM(rule="same-distribution", dtype="float32", nodes=2).engine.rule.name
-        == "match"
+        LLM(rule="same-distribution", dtype=DTYPE, nodes=2).engine.rule.name == "match"
     )
     with pytest.raises(UnknownMethod, match="did you mean 'same-text'"):
         LLM(rule="same-test")
 
 
-def test_where_no_method_is_named_a_draft_model_of_another_tokenizer_is_translated(
+def test_draft_model_of_another_tokenizer_is_translated(
     tmp_path: Path,
 ):
     with pytest.warns(UserWarning, match=TRANSLATED) as said:
-        mixed = LLM(draft=NEAR.save(tmp_path), dtype="float32", nodes=3)
+        mixed = LLM(draft=NEAR.save(tmp_path), dtype=DTYPE, nodes=3)
     assert "cannot" not in str(said[0].message)
     params = SamplingParams(temperature=0.7, seed=5, max_tokens=32)
     answer = mixed.generate(PROMPT, params)[0]
@@ -576,7 +572,7 @@ CHOICES = (
 
 @cache
 def chooser() -> LLM:
-    return LLM(dtype="float32", nodes=4)
+    return LLM(dtype=DTYPE, nodes=4)
 
 
 def wish(choice: SamplingParams, **more: object) -> SamplingParams:
@@ -609,8 +605,8 @@ def test_requests_choose_method_width_and_number_and_keep_their_text():
     assert len(got[4].stats.drafted_at) == 1, "nodes=1 drafts one token at a time"
 
 
-def test_a_request_chooses_a_rule_and_its_text_is_that_of_the_rule_alone():
-    ruled = LLM(rule="block", dtype="float32", nodes=4).generate(
+def test_request_with_its_own_rule_has_its_text():
+    ruled = LLM(rule="block", dtype=DTYPE, nodes=4).generate(
         PROMPT, wish(SamplingParams())
     )[0]
     both = chooser().generate(
@@ -652,7 +648,7 @@ def test_sources_are_given_by_the_name_of_the_method():
     served = LLM(
         starter.target(),
         draft={"ngram": None, "lm": starter.draft()},
-        dtype="float32",
+        dtype=DTYPE,
         nodes=4,
     )
     assert served.method == "ngram"
@@ -664,9 +660,7 @@ def test_sources_are_given_by_the_name_of_the_method():
     with pytest.raises(UnknownMethod, match="Did you mean 'ngram'"):
         LLM(starter.target(), draft={"ngrams": None})
     with pytest.raises(InvalidRequest, match="method 'lm': it needs"):
-        LLM(starter.target(), dtype="float32").generate(
-            PROMPT, SamplingParams(method="lm")
-        )
+        LLM(starter.target(), dtype=DTYPE).generate(PROMPT, SamplingParams(method="lm"))
 
 
 # ---- several answers, and the end of an LLM
@@ -695,13 +689,13 @@ def test_n_answers_have_the_seeds_that_follow():
     assert llm().engine.idle
 
 
-def test_a_closed_llm_says_so_and_its_readers_hear_of_it():
-    with LLM(method="ngram", dtype="float32") as closing:
+def test_closed_llm_is_reported_to_readers():
+    with LLM(method="ngram", dtype=DTYPE) as closing:
         assert repr(closing).startswith("LLM(")
         for word in (
             "ngram",
             "match",
-            "float32",
+            DTYPE,
             "cpu",
             "native" if "native" in repr(closing) else "pool",
         ):
@@ -761,7 +755,7 @@ def test_parameters_that_change_after_their_check_change_no_request():
     assert text(meddles=True) == text(meddles=False)
 
 
-def test_a_request_that_names_the_default_method_shares_what_was_learned():
+def test_request_that_names_default_method_shares_what_was_learned():
     one = llm()
     assert one.speculator(SamplingParams(method=one.method)) is one.engine.usual
     assert one.speculator(SamplingParams(method="ngram")) is not one.engine.usual

@@ -67,7 +67,7 @@ def prior(id: int, priority: int) -> Sequence:
     return Sequence(id, [1, 2], 2, SamplingParams(priority=priority), seed=0)
 
 
-def test_the_best_priority_starts_first_and_the_first_to_come_among_equals():
+def test_best_priority_starts_first_and_first_to_come_among_equals():
     scheduler = Scheduler(slots=1)
     for one in (prior(0, 1), prior(1, 0), prior(2, 0), prior(3, -1)):
         scheduler.add(one)
@@ -79,7 +79,7 @@ def test_the_best_priority_starts_first_and_the_first_to_come_among_equals():
     assert order == [3, 1, 2, 0]
 
 
-def test_one_of_a_bad_priority_starts_though_better_ones_keep_coming():
+def test_one_of_bad_priority_starts_though_better_ones_keep_coming():
     scheduler, patient = Scheduler(slots=1), prior(0, 9)
     scheduler.add(patient)
     for number in range(1, 2 * FAIR):
@@ -92,7 +92,7 @@ def test_one_of_a_bad_priority_starts_though_better_ones_keep_coming():
     assert patient not in scheduler.waiting
 
 
-def test_the_last_to_come_of_the_worst_priority_is_preempted_and_returns_before_later_ones():
+def test_last_of_the_worst_priority_is_preempted():
     scheduler = Scheduler(slots=3)
     for one in (prior(0, 0), prior(1, 5), prior(2, 5)):
         scheduler.add(one)
@@ -103,7 +103,7 @@ def test_the_last_to_come_of_the_worst_priority_is_preempted_and_returns_before_
     assert [turn.sequence.id for turn in scheduler.next()] == [0, 1, 2]
 
 
-def test_nothing_starts_before_the_first_of_the_queue_that_is_not_admitted():
+def test_nothing_starts_before_first_of_queue_that_is_not_admitted():
     scheduler, begun = Scheduler(slots=2), []
     for number in range(3):
         scheduler.add(prior(number, 0))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from drafters import Foresight, Listener, RandomTree, known
+from drafters import Foresight, RandomTree, StatesRecorder, known
 from foreword.budget import FixedBudget
 from foreword.draft.base import Drafter
 from foreword.engine import Engine
@@ -16,6 +16,7 @@ from foreword.errors import ModelError
 from foreword.types import Draft, DraftTree, SamplingParams, Sequence
 from foreword.verify import rule
 from running import (
+    DTYPE,
     Answer,
     Request,
     draft,
@@ -55,7 +56,7 @@ class Allergic(Foresight):
         return super().propose(batch, nodes)
 
     def on_hidden_states(self, sequence, start, hidden):
-        if self.where == "hear" and self.sick(sequence):
+        if self.where == "read" and self.sick(sequence):
             raise RuntimeError("this text makes me ill")
 
 
@@ -66,13 +67,13 @@ def run(loop: Engine, asked: list[Request]) -> tuple[list[Answer], list[str]]:
     return got, [str(one.message) for one in said]
 
 
-@pytest.mark.parametrize("where", ["propose", "hear"])
-def test_a_fault_in_one_request_ends_drafting_for_that_request_only(where):
+@pytest.mark.parametrize("where", ["propose", "read"])
+def test_fault_in_one_request_ends_drafting_for_that_request_only(where):
     asked = requests()
-    want = plain(target(), asked)
-    guesser = Allergic(known(want), lambda sequence: sequence.seed == 41, where)
-    guesser.hidden_layers = (3,) if where == "hear" else ()
-    loop = engine(target(), guesser, 4)
+    want = plain(target(DTYPE), asked)
+    proposer = Allergic(known(want), lambda sequence: sequence.seed == 41, where)
+    proposer.hidden_layers = (3,) if where == "read" else ()
+    loop = engine(target(DTYPE), proposer, 4)
     got, said = run(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
     assert [answer.sequence.undrafted for answer in got] == [
@@ -82,8 +83,8 @@ def test_a_fault_in_one_request_ends_drafting_for_that_request_only(where):
     ]
     drafted = [answer.sequence.stats.drafted for answer in got]
     assert min(drafted[0], drafted[2]) > LENGTH / 2
-    assert drafted[1] == (4 if where == "hear" else 0), (
-        "what it heard came after its first draft"
+    assert drafted[1] == (4 if where == "read" else 0), (
+        "what it read came after its first draft"
     )
     assert len(said) == 1
     assert "off for one request; the text is not affected" in said[0]
@@ -91,9 +92,9 @@ def test_a_fault_in_one_request_ends_drafting_for_that_request_only(where):
 
 def test_a_fault_that_comes_late_leaves_what_was_drafted_before(monkeypatch):
     asked = requests(1)
-    want = plain(target(), asked)
+    want = plain(target(DTYPE), asked)
     loop = engine(
-        target(), Allergic(known(want), lambda sequence: sequence.produced > 8), 4
+        target(DTYPE), Allergic(known(want), lambda sequence: sequence.produced > 8), 4
     )
     (answer,), said = run(loop, asked)
     assert answer.said == want[0].said
@@ -101,12 +102,12 @@ def test_a_fault_that_comes_late_leaves_what_was_drafted_before(monkeypatch):
     assert len(said) == 1
 
 
-def test_repeated_faults_pause_a_drafter_and_it_is_tried_again_later(monkeypatch):
+def test_repeated_faults_pause_drafter_and_it_is_tried_again_later(monkeypatch):
     monkeypatch.setattr("foreword.speculator.PAUSE", 30)
     asked = requests(5)
-    want = plain(target(), asked)
+    want = plain(target(DTYPE), asked)
     ill = [True]
-    loop = engine(target(), Allergic(known(want), lambda _: ill[0]), 4)
+    loop = engine(target(DTYPE), Allergic(known(want), lambda _: ill[0]), 4)
     got, said = run(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
     assert sum(answer.sequence.stats.drafted for answer in got) == 0
@@ -129,9 +130,9 @@ def test_repeated_faults_pause_a_drafter_and_it_is_tried_again_later(monkeypatch
 def test_faults_long_ago_count_no_more(monkeypatch):
     monkeypatch.setattr("foreword.speculator.CLEAN", 3)
     asked = requests(5)
-    want = plain(target(), asked)
+    want = plain(target(DTYPE), asked)
     loop = engine(
-        target(),
+        target(DTYPE),
         Allergic(known(want), lambda sequence: sequence.seed in (41, 42, 43)),
         4,
         slots=1,
@@ -152,9 +153,9 @@ def test_faults_long_ago_count_no_more(monkeypatch):
 
 
 def test_hidden_states_that_are_not_there_are_missed_before_any_round():
-    listener = Listener(lambda _: [], (99,))
+    listener = StatesRecorder(lambda _: [], (99,))
     with pytest.raises(ModelError, match="states 0 to"):
-        engine(target(), listener, 4)
+        engine(target(DTYPE), listener, 4)
 
 
 # ---- probabilities that are none
@@ -169,7 +170,9 @@ class Lying(Drafter):
         self.lie = lie
 
     def propose(self, batch, nodes):
-        probs = torch.full((len(batch), 1, target().vocab), 1 / target().vocab)
+        probs = torch.full(
+            (len(batch), 1, target(DTYPE).vocab), 1 / target(DTYPE).vocab
+        )
         return Draft([DraftTree([7], [-1]) for _ in nodes], self.lie(probs))
 
 
@@ -188,13 +191,15 @@ class Lying(Drafter):
 )
 def test_probabilities_that_are_none_are_a_fault(lie, rule_name):
     asked = requests(1)
-    loop = engine(target(), Lying(lie), 1, rule=rule_name)
+    loop = engine(target(DTYPE), Lying(lie), 1, rule=rule_name)
     got, said = run(loop, asked)
-    assert got[0].tokens == finish(engine(target(), rule=rule_name), asked)[0].tokens
+    assert (
+        got[0].tokens == finish(engine(target(DTYPE), rule=rule_name), asked)[0].tokens
+    )
     assert got[0].sequence.stats.drafted == 0
     assert "probs must be probabilities" in said[0]
     assert (
-        run(engine(target(), Lying(lambda p: p), 1, rule=rule_name), asked)[0][
+        run(engine(target(DTYPE), Lying(lambda p: p), 1, rule=rule_name), asked)[0][
             0
         ].sequence.stats.drafted
         > 0
@@ -227,13 +232,11 @@ class Interrupted:
 )
 @pytest.mark.parametrize("hit", range(3))
 @pytest.mark.parametrize("at", [1, 6])
-def test_what_was_committed_before_and_after_an_interrupt_is_handed_over(
-    error, hit, at
-):
+def test_what_was_committed_before_and_after_interrupt_is_handed_over(error, hit, at):
     asked = requests()
-    want = plain(target(), asked)
-    loop = engine(target(), RandomTree(known(want), spoilt=0.3), 4)
-    sequences = [one.sequence(target().eos) for one in asked]
+    want = plain(target(DTYPE), asked)
+    loop = engine(target(DTYPE), RandomTree(known(want), spoilt=0.3), 4)
+    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
     sequences[hit].reader = Interrupted(sequences[hit].reader, at, error)
     for sequence in sequences:
         loop.add(sequence)
@@ -266,10 +269,10 @@ def test_what_was_committed_before_and_after_an_interrupt_is_handed_over(
 @pytest.mark.parametrize("step", ["propose", "observe", "read"])
 def test_an_interrupt_in_the_middle_of_a_round_loses_nothing(step, monkeypatch):
     asked = requests()
-    want = plain(target(), asked)
-    guesser = RandomTree(known(want), spoilt=0.3)
-    loop = engine(target(), guesser, 4)
-    owner = target() if step == "read" else guesser
+    want = plain(target(DTYPE), asked)
+    proposer = RandomTree(known(want), spoilt=0.3)
+    loop = engine(target(DTYPE), proposer, 4)
+    owner = target(DTYPE) if step == "read" else proposer
     method, left = getattr(owner, step), [4]
 
     def interrupted(*given):
@@ -279,7 +282,7 @@ def test_an_interrupt_in_the_middle_of_a_round_loses_nothing(step, monkeypatch):
         return method(*given)
 
     monkeypatch.setattr(owner, step, interrupted)
-    sequences = [one.sequence(target().eos) for one in asked]
+    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
     for sequence in sequences:
         loop.add(sequence)
     with pytest.raises(KeyboardInterrupt):
@@ -303,19 +306,21 @@ def _to_the_end(loop: Engine) -> None:
 
 def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
     asked = requests(6, temperature=0.7)
-    want = plain(target(), asked)
-    loop = engine(target(), drafter("lm"), 4, chunk=16)
+    want = plain(target(DTYPE), asked)
+    loop = engine(target(DTYPE), drafter("lm", DTYPE), 4, chunk=16)
     ways = [
         None,
-        loop.speculator(drafter("ngram"), rule("match"), FixedBudget(3)),
-        loop.speculator(drafter("eagle"), rule("match"), FixedBudget(6)),
-        loop.speculator(drafter("none"), rule("match"), FixedBudget(0)),
-        loop.speculator(Listener(known(want), (0, 5)), rule("match"), FixedBudget(4)),
+        loop.speculator(drafter("ngram", DTYPE), rule("match"), FixedBudget(3)),
+        loop.speculator(drafter("eagle", DTYPE), rule("match"), FixedBudget(6)),
+        loop.speculator(drafter("none", DTYPE), rule("match"), FixedBudget(0)),
+        loop.speculator(
+            StatesRecorder(known(want), (0, 5)), rule("match"), FixedBudget(4)
+        ),
         loop.speculator(
             RandomTree(known(want), spoilt=0.3), rule("match"), FixedBudget(8)
         ),
     ]
-    sequences = [one.sequence(target().eos) for one in asked]
+    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
     rounds = 0
     for sequence, way in zip(sequences, ways, strict=True):
         loop.add(sequence, way)
@@ -330,44 +335,48 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
         sequence.stats.accepted > 0 for sequence in sequences[:1] + sequences[4:]
     ] == [True] * 3
     assert sequences[3].stats.drafted == 0
-    heard = torch.cat(ways[4].drafter.heard[sequences[4].id])
-    alone = Listener(known(want), (0, 5))
-    single = finish(engine(target(), alone, 4), [asked[4]])[0]
+    seen = torch.cat(ways[4].drafter.seen[sequences[4].id])
+    alone = StatesRecorder(known(want), (0, 5))
+    single = finish(engine(target(DTYPE), alone, 4), [asked[4]])[0]
     torch.testing.assert_close(
-        heard, torch.cat(alone.heard[single.sequence.id]), atol=1e-3, rtol=1e-4
+        seen, torch.cat(alone.seen[single.sequence.id]), atol=1e-3, rtol=1e-4
     )
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["rejection", "block", "traversal", "specinfer"])
-def test_a_request_may_have_a_rule_of_its_own_beside_others(name):
-    """Alone or in company, the draws of a rule are keyed by the request: the text is
+def test_request_may_have_rule_of_its_own_beside_others(name):
+    """Alone or in a batch, the draws of a rule are keyed by the request: the text is
     the same.
     """
     (one, *others) = requests(3)
-    alone = finish(engine(target(), drafter("lm"), 4, rule=name), [one])[0]
-    loop = engine(target(), drafter("lm"), 4)
-    sequences = [request.sequence(target().eos) for request in (one, *others)]
-    loop.add(sequences[0], loop.speculator(drafter("lm"), rule(name), FixedBudget(4)))
+    alone = finish(engine(target(DTYPE), drafter("lm", DTYPE), 4, rule=name), [one])[0]
+    loop = engine(target(DTYPE), drafter("lm", DTYPE), 4)
+    sequences = [request.sequence(target(DTYPE).eos) for request in (one, *others)]
+    loop.add(
+        sequences[0], loop.speculator(drafter("lm", DTYPE), rule(name), FixedBudget(4))
+    )
     for sequence in sequences[1:]:
         loop.add(sequence)
     _to_the_end(loop)
     assert sequences[0].tokens == alone.sequence.tokens
     assert sequences[0].stats.accepted == alone.sequence.stats.accepted > 0
-    for sequence, answer in zip(sequences[1:], plain(target(), others), strict=True):
+    for sequence, answer in zip(
+        sequences[1:], plain(target(DTYPE), others), strict=True
+    ):
         assert sequence.tokens == answer.sequence.tokens
 
 
 def test_one_drafter_may_serve_two_speculators():
-    shared = drafter("lm")
+    shared = drafter("lm", DTYPE)
     asked = requests(4)
-    loop = engine(target(), shared, 4)
+    loop = engine(target(DTYPE), shared, 4)
     other = loop.speculator(shared, rule("match"), FixedBudget(8))
-    sequences = [one.sequence(target().eos) for one in asked]
+    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
     for place, sequence in enumerate(sequences):
         loop.add(sequence, other if place % 2 else None)
     _to_the_end(loop)
-    for sequence, answer in zip(sequences, plain(target(), asked), strict=True):
+    for sequence, answer in zip(sequences, plain(target(DTYPE), asked), strict=True):
         assert sequence.tokens == answer.sequence.tokens
         assert sequence.stats.accepted > 0
-    assert draft().vocab == target().vocab
+    assert draft(DTYPE).vocab == target(DTYPE).vocab

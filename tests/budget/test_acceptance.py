@@ -1,5 +1,5 @@
-"""How often guesses are kept agrees with what the two models' own laws say, under each
-rule.
+"""How often draft tokens are kept agrees with what the two models' own distributions
+say, under each rule.
 """
 
 from functools import cache
@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 import torch
 
-from foreword.native.cpu import fast_bfloat16
 from foreword.types import SamplingParams, Sequence
 from running import (
+    DTYPE,
     Request,
     distribution,
     draft,
@@ -20,13 +20,13 @@ from running import (
     target,
 )
 
-TEXTS, TOKENS = 30, 48
-DTYPE = "bfloat16" if fast_bfloat16() else "float32"
+TEXTS, TOKENS = 20, 48
+"""About 600 rounds: a share that is wrong by 0.06 is seen (three standard errors)."""
 
 
 @cache
 def rounds(rule: str, temperature: float) -> tuple[list[int], list[Sequence]]:
-    """One guess a round: which of them were kept, text by text, and the texts."""
+    """One draft token a round: which of them were kept, text by text, and the texts."""
     params = [
         SamplingParams(
             temperature=temperature, seed=s, max_tokens=TOKENS, ignore_eos=True
@@ -43,12 +43,12 @@ def rounds(rule: str, temperature: float) -> tuple[list[int], list[Sequence]]:
 
 
 def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """The chance that one guess is kept, row by row."""
+    """The probability that one draft token is kept, row by row."""
     if rule == "rejection":  # Leviathan et al. 2023, theorem 3.5
         return torch.minimum(p, q).sum(-1)
-    # Daliri, Musco, Suresh 2024: with one Gumbel noise both draw x with the chance 1 /
-    # sum_y max(p_y/p_x, q_y/q_x). The first is the larger for the y whose p_y/q_y is no
-    # smaller than that of x: sums over tokens in that order.
+    # Daliri, Musco, Suresh 2024: with one Gumbel noise both draw x with the probability
+    # 1 / sum_y max(p_y/p_x, q_y/q_x). The first is the larger for the y whose p_y/q_y
+    # is no smaller than that of x: sums over tokens in that order.
     order = (p / q).argsort(-1)
     ours, theirs = p.gather(-1, order).double(), q.gather(-1, order).double()
     above = ours.flip(-1).cumsum(-1).flip(-1)
@@ -56,9 +56,17 @@ def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return (1 / (above / ours + below / theirs)).nan_to_num(0.0).sum(-1)
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
-@pytest.mark.parametrize("rule", ["rejection", "match"])
-def test_acceptance_is_what_the_two_laws_say(rule, temperature):
+# each rule and each temperature once; `make test-all` has the other pairs too
+@pytest.mark.parametrize(
+    ("rule", "temperature"),
+    [
+        ("rejection", 0.7),
+        ("match", 1.0),
+        pytest.param("rejection", 1.0, marks=pytest.mark.slow),
+        pytest.param("match", 0.7, marks=pytest.mark.slow),
+    ],
+)
+def test_acceptance_follows_the_two_distributions(rule, temperature):
     all_deltas, sequences = rounds(rule, temperature)
     kept, probabilities = [], []
     for deltas, sequence in zip(all_deltas, sequences, strict=True):
@@ -74,19 +82,19 @@ def test_acceptance_is_what_the_two_laws_say(rule, temperature):
                     predicted(rule, p[place - 1 : place], q[place - 1 : place])[0]
                 )
             place += len(delta.tokens)
-    # Given the text so far, a round is kept with its own chance: the sum of what is
-    # left over is a martingale.
+    # Given the text so far, a round is kept with its own probability: the sum of what
+    # is left over is a martingale.
     expected = torch.stack(probabilities).double()
     surplus = torch.tensor(kept).double() - expected
     error = (expected * (1 - expected)).sum().sqrt() / len(kept)
-    assert len(kept) > 700
+    assert len(kept) > 450
     assert error < 0.02, "too few rounds to say anything"
     assert abs(surplus.mean()) < 3 * error, (
         f"{sum(kept) / len(kept):.3f} kept, {expected.mean():.3f} expected"
     )
 
 
-def test_the_prediction_for_shared_noise_is_that_of_drawing_with_it():
+def test_prediction_for_shared_noise_is_that_of_drawing_with_it():
     rng = torch.Generator().manual_seed(0)
     p, q = (torch.randn(1, 12, generator=rng).mul(1.5).softmax(-1) for _ in range(2))
     noise = -torch.log(

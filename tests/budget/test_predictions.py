@@ -21,7 +21,7 @@ def test_a_tree_is_as_large_as_rows_are_cheap(seconds, expected):
     assert largest(seconds) == expected
 
 
-def test_the_number_of_draft_tokens_grows_to_the_limit_and_no_further():
+def test_number_of_draft_tokens_grows_to_limit_and_no_further():
     probabilities = DraftProbabilities(NODES)
     for _ in range(40):
         probabilities.settle([probabilities.most], 1.0)

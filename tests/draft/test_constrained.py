@@ -106,7 +106,7 @@ def test_plain_decoding_drafts_no_forced_text():
         assert (sequence.stats.accepted > 0) == drafts
 
 
-def test_forced_text_after_sampled_tokens_comes_with_a_distribution_of_one_token():
+def test_forced_text_after_sampled_tokens_has_a_point_mass():
     several, vocab, path = sequences(), target().vocab, ids("one two")
     own = torch.full((2, len(path), vocab), 1 / vocab)
     tree = DraftTree(list(path), list(range(-1, len(path) - 1)))

@@ -7,30 +7,74 @@ from collections.abc import Sequence as List
 import pytest
 import torch
 
-from contract import CONTRACT, CONTRACT_IN_THE_LOOP, check_form
+from contract import (
+    CONTRACT,
+    CONTRACT_IN_THE_LOOP,
+    check_form,
+    the_text_is_unaffected,
+)
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.types import Batch, Draft
-from running import drafter
+from running import DTYPE, drafter
 
 every_method = pytest.mark.parametrize("name", METHODS)
+IN_FLOAT32 = ("lm", "eagle", "dflash")
+"""One method of each kind whose float32 runs without our C code; `make test-all` has
+all of them.
+"""
+LATER_CLAUSES = CONTRACT_IN_THE_LOOP[1:]
 
 
-@pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
 @every_method
-def test_a_drafter_keeps_the_contract(name, clause):
-    clause(lambda: drafter(name))
+def test_drafter_keeps_the_contract(name):
+    for clause in CONTRACT:
+        clause(lambda: drafter(name, DTYPE))
 
 
-# of three clauses each method keeps one or two, and each clause is kept by half of the
-# methods
-@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in IN_FLOAT32 else pytest.mark.slow)
+        for name in METHODS
+    ],
+)
+def test_drafter_keeps_the_contract_in_float32(name):
+    for clause in CONTRACT:
+        clause(lambda: drafter(name), "float32")
+
+
+@every_method
+def test_drafter_changes_no_text(name):
+    the_text_is_unaffected(lambda: drafter(name, DTYPE))
+
+
+# each method keeps one of the two clauses here, and each clause is kept by half of the
+# methods; `make test-all` has every pair
+@pytest.mark.parametrize(
+    ("name", "clause"),
+    [
+        pytest.param(
+            name,
+            clause,
+            marks=() if (number + place) % 2 else pytest.mark.slow,
+            id=f"{name}-{clause.__name__}",
+        )
+        for number, name in enumerate(METHODS)
+        for place, clause in enumerate(LATER_CLAUSES)
+    ],
+)
+def test_drafter_changes_no_later_text(name, clause):
+    clause(lambda: drafter(name, DTYPE))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clause", CONTRACT_IN_THE_LOOP, ids=lambda clause: clause.__name__
 )
 @every_method
-def test_a_drafter_keeps_the_contract_in_the_loop(name, clause):
-    clause(lambda: drafter(name))
+def test_drafter_changes_no_text_in_float32(name, clause):
+    clause(lambda: drafter(name), "float32")
 
 
 class Forgetful(Drafter):
@@ -52,19 +96,19 @@ class Forgetful(Drafter):
 @pytest.mark.parametrize(
     "clause", ["asking_twice_is_harmless", "pauses_are_harmless", "release_frees"]
 )
-def test_the_contract_finds_a_drafter_that_breaks_it(clause):
+def test_contract_finds_a_broken_drafter(clause):
     with pytest.raises(AssertionError):
         {one.__name__: one for one in CONTRACT}[clause](Forgetful)
 
 
-def test_a_form_that_is_wrong_is_found():
+def test_wrong_form_is_found():
     check_form(chosen([[1, 2], [3]]), [2, 2], 10)
     for draft in (chosen([[1, 2, 3], []]), chosen([[1, 10], []]), chosen([[1]])):
         with pytest.raises(AssertionError):
             check_form(draft, [2, 2], 10)
 
 
-def test_the_first_chain_of_a_tree_follows_first_children():
+def test_first_chain_follows_first_children():
     #        -1 → 0, 1;  0 → 2, 3;  1 → 4;  3 → 5, and the second row is empty
     parents = torch.tensor([[-1, -1, 0, 0, 1, 3], [-1] * 6])
     tokens = torch.tensor([[10, 11, 12, 13, 14, 15], [0] * 6])

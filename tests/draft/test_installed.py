@@ -52,7 +52,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.8])
-def test_a_method_of_a_package_drafts_for_an_llm_and_for_a_request(package, heat):
+def test_method_of_package_drafts_for_llm_and_for_request(package, heat):
     params = dict(temperature=heat, seed=4, max_tokens=32, ignore_eos=True)
     plain = LLM(starter.target(), method="none", nodes=3)
     (want,) = plain.generate(PROMPT, SamplingParams(**params))
@@ -84,7 +84,7 @@ def test_our_names_win(package):
         ("text", "is no Drafter"),
     ],
 )
-def test_a_broken_package_is_named_when_its_method_is_asked_for(package, name, why):
+def test_broken_package_is_named_when_its_method_is_asked_for(package, name, why):
     assert method("ngram")
     with pytest.raises(
         InvalidRequest,

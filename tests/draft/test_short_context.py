@@ -12,15 +12,15 @@ from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, Vocabular
 from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.draft.cross_vocab.tli import IntersectionDrafter
 from foreword.types import SamplingParams
-from running import Request, engine, finish, plain, prompts, target
-from strangers import NEAR, pair
+from other_tokenizers import NEAR, pair
+from running import DTYPE, Request, engine, finish, plain, prompts, target
 
 LONG = prompts()[3] * 12
 
 
 def short(context: int) -> VocabularyPair:
     """The pair of models whose draft reads this many tokens at most."""
-    known = pair(NEAR)
+    known = pair(NEAR, DTYPE)
     model = copy.copy(known.model)
     model.context = context
     return replace(known, model=model)
@@ -29,10 +29,12 @@ def short(context: int) -> VocabularyPair:
 def check(drafter: Drafter, length: int, nodes: int, heat: float) -> int:
     params = SamplingParams(temperature=heat, seed=1, max_tokens=24, ignore_eos=True)
     asked = [Request(LONG[:length], params)]
-    loop = engine(target(), drafter, nodes)
+    loop = engine(target(DTYPE), drafter, nodes)
     got = finish(loop, asked)
     assert loop.failed is None
-    assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
+    assert [one.said for one in got] == [
+        one.said for one in plain(target(DTYPE), asked)
+    ]
     return got[0].sequence.stats.accepted
 
 

@@ -29,7 +29,7 @@ import tiny_models
 import tiny_vision
 from foreword import InvalidRequest
 from generating import CollectedStream, ids
-from strangers import NEAR, TRANSLATED
+from other_tokenizers import NEAR, TRANSLATED
 
 pytestmark = pytest.mark.usefixtures("four")
 UNCHANGED = "transformers runs this call unchanged"

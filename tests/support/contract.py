@@ -14,13 +14,46 @@ from foreword.draft.none import NoDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, SamplingParams, Sequence
-from running import Answer, Request, emptied, engine, finish, plain, prompts, target
+from running import (
+    DTYPE,
+    Answer,
+    Request,
+    emptied,
+    engine,
+    finish,
+    plain,
+    prompts,
+    target,
+)
 
 SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
+Make = Callable[[], Drafter]
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)
 FILTERED = SamplingParams(
     temperature=0.8, top_p=0.9, seed=4, max_tokens=20, ignore_eos=True
 )
+
+
+_texts: dict[tuple[str, tuple[int, ...]], list[tuple[list[int], torch.Tensor]]] = {}
+"""Texts that were read, with their hidden states, by dtype and layers."""
+
+
+def hidden_states(
+    tokens: list[int], layers: tuple[int, ...], dtype: str
+) -> torch.Tensor:
+    """Return the target's hidden states of a text; the prefix of one that was read
+    before is not read again.
+    """
+    texts = _texts.setdefault((dtype, layers), [])
+    for text, hidden in texts:
+        if text[: len(tokens)] == tokens:
+            return hidden[: len(tokens)]
+    model = target(dtype)
+    model.open(-7, len(tokens))
+    _, hidden = model.read_hidden([Read(-7, 0, tokens, keep=0)], layers)
+    model.close(-7)
+    texts.append((tokens, hidden))
+    return hidden
 
 
 @dataclass
@@ -28,42 +61,39 @@ class Trial:
     """A drafter alone, without the loop."""
 
     make: Callable[[], Drafter]
+    dtype: str = DTYPE
 
     def __post_init__(self) -> None:
         self.drafter = self.make()
-        self._told: dict[Sequence, int] = {}
+        self._read: dict[Sequence, int] = {}
 
     def sequence(
         self, tokens: tuple[int, ...], params: SamplingParams = SAMPLED
     ) -> Sequence:
-        return Request(tuple(tokens), params).sequence(target().eos)
+        return Request(tuple(tokens), params).sequence(target(self.dtype).eos)
 
     def propose(
         self, sequences: list[Sequence], nodes: list[int], *, shared: bool = True
     ) -> Draft:
-        vocab = target().vocab
+        vocab = target(self.dtype).vocab
         if self.drafter.hidden_layers:
             for sequence in sequences:
-                self._tell(sequence)
+                self._hand_over_states(sequence)
         draft = self.drafter.propose(
             Batch(tuple(sequences), NoiseStreams(vocab, shared=shared)), nodes
         )
         check_form(draft, nodes, vocab, wants_probs=not shared)
         return draft
 
-    def _tell(self, sequence: Sequence) -> None:
-        """What the engine does after every forward: say what the target thinks at the
-        tokens that it has read.
+    def _hand_over_states(self, sequence: Sequence) -> None:
+        """Do what the engine does after every forward: hand over the hidden states of
+        the tokens that were read in it.
         """
-        model, read, told = target(), sequence.tokens[:-1], self._told.get(sequence, 0)
-        if len(read) > told:
-            model.open(-7, len(read))
-            _, hidden = model.read_hidden(
-                [Read(-7, 0, read, keep=0)], self.drafter.hidden_layers
-            )
-            model.close(-7)
-            self.drafter.on_hidden_states(sequence, told, hidden[told:])
-            self._told[sequence] = len(read)
+        read, known = sequence.tokens[:-1], self._read.get(sequence, 0)
+        if len(read) > known:
+            hidden = hidden_states(read, self.drafter.hidden_layers, self.dtype)
+            self.drafter.on_hidden_states(sequence, known, hidden[known:])
+            self._read[sequence] = len(read)
 
 
 def check_form(
@@ -87,7 +117,7 @@ def check_form(
     assert not draft.chain or bool((draft.parents == order - 1).all())
     if draft.probs is None:
         return
-    assert wants_probs, "laws are copied and compared for nothing"
+    assert wants_probs, "distributions are copied and compared for nothing"
     assert draft.probs.shape == (rows, width, vocab)
     for row, used in enumerate(count):
         distributions = draft.probs[row, :used]
@@ -96,7 +126,7 @@ def check_form(
         )
         assert bool(
             (distributions.gather(1, draft.tokens[row, :used, None]) > 0).all()
-        ), "drawn from a law that forbids it"
+        ), "drawn from a distribution that forbids it"
 
 
 def draft_tokens(draft: Draft) -> list[tuple[list[int], list[int]]]:
@@ -107,9 +137,9 @@ def draft_tokens(draft: Draft) -> list[tuple[list[int], list[int]]]:
     return [(tokens[:used], parents[:used]) for tokens, parents, used in rows]
 
 
-def keeps_its_form(make: Callable[[], Drafter]) -> None:
+def keeps_its_form(make: Make, dtype: str = DTYPE) -> None:
     for shared in (True, False):
-        trial = Trial(make)
+        trial = Trial(make, dtype)
         sequences = [
             trial.sequence(prompt, params)
             for prompt in prompts()
@@ -127,52 +157,52 @@ def keeps_its_form(make: Callable[[], Drafter]) -> None:
         trial.propose([trial.sequence((5,))], [4], shared=shared)
 
 
-def company_changes_nothing(make: Callable[[], Drafter]) -> None:
-    """In float32; what a drafter says of one sequence does not depend on the others,
-    their order or their budgets.
+def batch_changes_nothing(make: Make, dtype: str = DTYPE) -> None:
+    """What a drafter proposes for one sequence does not depend on the others, their
+    order or their budgets.
     """
 
     def alone_with(prompt: list[int]) -> object:
-        trial = Trial(make)
+        trial = Trial(make, dtype)
         return draft_tokens(trial.propose([trial.sequence(prompt)], [5]))[0]
 
     alone = [alone_with(prompt) for prompt in prompts()]
-    trial = Trial(make)
+    trial = Trial(make, dtype)
     sequences = [trial.sequence(prompt) for prompt in reversed(prompts())]
     together = draft_tokens(trial.propose(sequences, [5] * len(sequences)))
     assert together == alone[::-1]
 
 
-def asking_twice_is_harmless(make: Callable[[], Drafter]) -> None:
-    trial = Trial(make)
+def asking_twice_is_harmless(make: Make, dtype: str = DTYPE) -> None:
+    trial = Trial(make, dtype)
     one = trial.sequence(prompts()[3])
     first = draft_tokens(trial.propose([one], [4]))
     assert draft_tokens(trial.propose([one], [4])) == first
     one.tokens += [first[0][0][0], 7] if first[0][0] else [9, 7]
-    fresh = Trial(make)
+    fresh = Trial(make, dtype)
     assert draft_tokens(trial.propose([one], [4])) == draft_tokens(
         fresh.propose([one], [4])
     )
 
 
-def pauses_are_harmless(make: Callable[[], Drafter]) -> None:
-    """Tokens that were committed while nobody asked are not missed."""
-    trial = Trial(make)
+def pauses_are_harmless(make: Make, dtype: str = DTYPE) -> None:
+    """Tokens that were committed between two proposals are not missed."""
+    trial = Trial(make, dtype)
     one = trial.sequence(prompts()[3][:12])
     for token in prompts()[3][12:24]:
         trial.propose([one], [3 if token % 3 == 0 else 0])
         one.tokens.append(token)
-    fresh = Trial(make)
+    fresh = Trial(make, dtype)
     assert draft_tokens(trial.propose([one], [4])) == draft_tokens(
         fresh.propose([one], [4])
     )
 
 
-def release_frees(make: Callable[[], Drafter]) -> None:
+def release_frees(make: Make, dtype: str = DTYPE) -> None:
     """Nothing of a sequence is left, an unknown one is ignored, and its id may come
     again with another text.
     """
-    trial = Trial(make)
+    trial = Trial(make, dtype)
     for _ in range(3):
         first, unknown = trial.sequence(prompts()[3]), trial.sequence((5,))
         trial.propose([first], [3])
@@ -182,7 +212,7 @@ def release_frees(make: Callable[[], Drafter]) -> None:
         again = trial.sequence(prompts()[0])
         again.id = first.id
         assert draft_tokens(trial.propose([again], [3])) == draft_tokens(
-            Trial(make).propose([again], [3])
+            Trial(make, dtype).propose([again], [3])
         )
         trial.drafter.release(again)
     assert all(
@@ -192,32 +222,32 @@ def release_frees(make: Callable[[], Drafter]) -> None:
     )
 
 
-def the_edge_of_the_context_is_respected(make: Callable[[], Drafter]) -> None:
-    """The last places can be guessed at, and nothing is read beyond them."""
-    trial = Trial(make)
-    context = target().context
-    params = SamplingParams(temperature=0, max_tokens=8)
-    text = (prompts()[3] * 60)[: context - 8]
-    one = trial.sequence(text, params)
+def the_edge_of_the_context_is_respected(make: Make, dtype: str = DTYPE) -> None:
+    """The last positions have draft tokens, and nothing is read beyond them."""
+    trial = Trial(make, dtype)
+    text = (prompts()[3] * 60)[: target(dtype).context - 8]
+    if trial.drafter.hidden_layers:  # one read for all steps
+        hidden_states([*text, *range(5, 13)], trial.drafter.hidden_layers, dtype)
+    one = trial.sequence(text, SamplingParams(temperature=0, max_tokens=8))
     for step in range(8):
         trial.propose([one], [max(0, 8 - step - 1)])
         one.tokens.append(5 + step)
 
 
-def the_text_is_unaffected(make: Callable[[], Drafter]) -> None:
+def the_text_is_unaffected(make: Make, dtype: str = DTYPE) -> None:
     drafter = make()
-    loop = engine(target(), drafter, 3, chunk=16, slots=4)
+    loop = engine(target(dtype), drafter, 3, chunk=16, slots=4)
     got = [
         answer
         for kinds in ((FILTERED,), (SAMPLED, GREEDY))
         for answer in finish(loop, asked(kinds))
     ]
-    assert [one.said for one in got] == said_plainly()
+    assert [one.said for one in got] == plain_answers(dtype)
     assert loop.failed is None
     if not isinstance(drafter, NoDrafter):
         for kind in (FILTERED, SAMPLED, GREEDY):
             stats = [one.sequence.stats for one in got if one.sequence.params == kind]
-            assert sum(one.drafted for one in stats) > 0, f"nothing was guessed: {kind}"
+            assert sum(one.drafted for one in stats) > 0, f"nothing was drafted: {kind}"
         assert sum(one.sequence.stats.accepted for one in got) > 0
 
 
@@ -226,17 +256,19 @@ def asked(kinds: tuple[SamplingParams, ...]) -> list[Request]:
 
 
 @cache
-def said_plainly() -> list[tuple[list[int], str, str | None]]:
-    return [one.said for one in plain(target(), asked((FILTERED, SAMPLED, GREEDY)))]
+def plain_answers(dtype: str) -> list[tuple[list[int], str, str | None]]:
+    return [
+        one.said for one in plain(target(dtype), asked((FILTERED, SAMPLED, GREEDY)))
+    ]
 
 
-def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
+def earlier_texts_change_no_text(make: Make, dtype: str = DTYPE) -> None:
     """A second turn, after the pages of the first one, and after others that began
     alike.
     """
     drafter = make()
-    loop = engine(target(), drafter, 3, slots=4)
-    emptied(target())
+    loop = engine(target(dtype), drafter, 3, slots=4)
+    emptied(target(dtype))
     first = finish(loop, [Request(text, params) for text, params in conversations()])
     seconds = [
         Request((*one.sequence.tokens, *prompts()[2]), params)
@@ -244,9 +276,9 @@ def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
     ]
     got = finish(loop, seconds)
     assert [(*one.sequence.tokens, *prompts()[2]) for one in first] == [
-        one.prompt for one in second_turns()
+        one.prompt for one in second_turns(dtype)
     ]
-    assert [one.said for one in got] == second_plainly()
+    assert [one.said for one in got] == second_answers(dtype)
     assert loop.failed is None
     stats = [one.sequence.stats for one in got]
     assert all(one.cached >= 128 for one in stats)
@@ -255,27 +287,27 @@ def earlier_texts_change_no_text(make: Callable[[], Drafter]) -> None:
         assert sum(one.accepted for one in stats) > 0
 
 
-def giving_way_changes_no_text(make: Callable[[], Drafter]) -> None:
+def giving_way_changes_no_text(make: Make, dtype: str = DTYPE) -> None:
     """Sequences that lose their pages are read again, and go on as if nothing had
     happened.
     """
     drafter = make()
-    loop = engine(target(), drafter, 3, slots=4, chunk=1024)
-    before = target().cache_tokens
-    emptied(target())
-    sequences = [request.sequence(target().eos) for request in second_turns()]
+    loop = engine(target(dtype), drafter, 3, slots=4, chunk=1024)
+    before = target(dtype).cache_tokens
+    emptied(target(dtype))
+    sequences = [request.sequence(target(dtype).eos) for request in second_turns(dtype)]
     for sequence in sequences:
         loop.add(sequence)
     loop.step()  # all are read and hold their pages
     try:
-        target().cache_tokens = loop.load.kv_used  # not one page is left
+        target(dtype).cache_tokens = loop.load.kv_used  # not one page is left
         while not loop.idle:
             loop.step()
     finally:
-        target().cache_tokens = before
+        target(dtype).cache_tokens = before
     got = [Answer(sequence, list(sequence.unread)) for sequence in sequences]
     assert loop.load.preemptions > 0
-    assert [one.said for one in got] == second_plainly()
+    assert [one.said for one in got] == second_answers(dtype)
     assert loop.failed is None
     if not isinstance(drafter, NoDrafter):
         assert sum(one.sequence.stats.drafted for one in got) > 0
@@ -288,8 +320,10 @@ def conversations() -> list[tuple[tuple[int, ...], SamplingParams]]:
 
 
 @cache
-def second_turns() -> tuple[Request, ...]:
-    first = [answered_alone(Request(text, params)) for text, params in conversations()]
+def second_turns(dtype: str) -> tuple[Request, ...]:
+    first = [
+        answered_alone(Request(text, params), dtype) for text, params in conversations()
+    ]
     return tuple(
         Request((*one.sequence.tokens, *prompts()[2]), params)
         for one, (_, params) in zip(first, conversations(), strict=True)
@@ -297,19 +331,19 @@ def second_turns() -> tuple[Request, ...]:
 
 
 @cache
-def second_plainly() -> list[tuple[list[int], str, str | None]]:
-    return [answered_alone(request).said for request in second_turns()]
+def second_answers(dtype: str) -> list[tuple[list[int], str, str | None]]:
+    return [answered_alone(request, dtype).said for request in second_turns(dtype)]
 
 
-def answered_alone(request: Request) -> Answer:
+def answered_alone(request: Request, dtype: str) -> Answer:
     """Decode plainly, without the pages of earlier texts."""
-    target().backend.pool.prefixes.clear()
-    return plain(target(), [request])[0]
+    target(dtype).backend.pool.prefixes.clear()
+    return plain(target(dtype), [request])[0]
 
 
 CONTRACT = (
     keeps_its_form,
-    company_changes_nothing,
+    batch_changes_nothing,
     asking_twice_is_harmless,
     pauses_are_harmless,
     release_frees,

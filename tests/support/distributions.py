@@ -15,33 +15,45 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict, Verify
-from worlds import Guessing, World, along, next_law, repeat, text
+from worlds import Drafting, World, along, changed, next_distribution, repeat, text
 
 ALMOST_ZERO, ALMOST_ONE = 2.0**-60, 1 - 2.0**-53
 """Uniforms that every test which can be passed passes, and that every test which can be
 failed fails.
 """
-BACKENDS = torch.arange(1, 4, dtype=torch.float64) / 4
-"""Places at which a search looks at once."""
-STEPS = 20
-"""Steps of a search: each leaves a quarter, all of them 2 ** -40."""
+BITS, FEW_BITS = 36, 12
+"""Bits of a threshold that is searched for.
+
+Few are enough to see a bias: an error of 2 ** -12 is a twentieth of the smallest one
+that a test must see.
+"""
+ROWS = 120_000
+"""Runs of a sampled test: they see a bias of 0.005 (test_exactness.py shows it)."""
 
 
 # --- exact
 # ------------------------------------------------------------------------------------------------------------
 
 
-def bias(verify: Verify, guessing: Guessing, world: World, gumbel: bool) -> float:
+def bias(
+    verify: Verify,
+    drafting: Drafting,
+    world: World,
+    gumbel: bool,
+    bits: int = BITS,
+) -> float:
     """Total variation between what is written and what the target would write, over the
     first depth + 1 tokens.
 
     Exact, for every draft and all noise. Where a rule wrote less than depth + 1 tokens
     the target goes on alone.
     """
-    draft, likely = guessing(world)
+    draft, likely = drafting(world)
     weights = along(world.target, draft).log()
-    decided = (over_gumbel if gumbel else over_uniforms)(
-        verify, weights, draft
+    decided = (
+        over_gumbel(verify, weights, draft)
+        if gumbel
+        else over_uniforms(verify, weights, draft, bits)
     ) * likely[:, None, None]
     written = torch.zeros(world.vocab ** (world.depth + 1), dtype=torch.float64)
     for column, token in product(range(draft.nodes + 1), range(world.vocab)):
@@ -67,7 +79,7 @@ def _spread(world: World, prefix: Tensor, mass: Tensor, onto: Tensor) -> None:
     cell.
     """
     while prefix.shape[1] <= world.depth:
-        mass = (mass[:, None] * next_law(world.target, prefix)).flatten()
+        mass = (mass[:, None] * next_distribution(world.target, prefix)).flatten()
         token = torch.arange(world.vocab).repeat(len(prefix))[:, None]
         prefix = torch.cat((prefix.repeat_interleave(world.vocab, dim=0), token), dim=1)
     onto.index_add_(0, cells(prefix, world.vocab), mass)
@@ -79,7 +91,7 @@ def cells(tokens: Int[Tensor, "row length"], vocab: int) -> Int[Tensor, "row"]:
 
 
 def over_uniforms(
-    verify: Verify, weights: Tensor, draft: Draft
+    verify: Verify, weights: Tensor, draft: Draft, bits: int = BITS
 ) -> Float[Tensor, "row column vocab"]:
     """P(path ends at column, bonus | draft), integrated over uniforms that the rule
     compares with thresholds.
@@ -100,13 +112,15 @@ def over_uniforms(
         matters = _tested(verify, weights[row], repeat(draft, row), accept)
         node, split = matters.byte().argmax(dim=1), matters.any(dim=1)
         done = ~split
-        steps = _bonus(
-            verify, weights[row[done]], repeat(draft, row[done]), accept[done]
+        bonus = _bonus(
+            verify, weights[row[done]], repeat(draft, row[done]), accept[done], bits
         )
         end = _ends(verify, weights[row[done]], repeat(draft, row[done]), accept[done])
-        decided.index_put_((row[done], end), mass[done, None] * steps, accumulate=True)
+        decided.index_put_((row[done], end), mass[done, None] * bonus, accumulate=True)
         row, mass, accept, node = row[split], mass[split], accept[split], node[split]
-        threshold = _threshold(verify, weights[row], repeat(draft, row), accept, node)
+        threshold = _threshold(
+            verify, weights[row], repeat(draft, row), accept, node, bits
+        )
         passed, failed = (
             accept.scatter(1, node[:, None], u[:, None])
             for u in (threshold / 2, (1 + threshold) / 2)
@@ -136,7 +150,12 @@ def _tested(verify: Verify, weights: Tensor, draft: Draft, accept: Tensor) -> Te
 
 
 def _threshold(
-    verify: Verify, weights: Tensor, draft: Draft, accept: Tensor, node: Tensor
+    verify: Verify,
+    weights: Tensor,
+    draft: Draft,
+    accept: Tensor,
+    node: Tensor,
+    bits: int,
 ) -> Float[Tensor, "box"]:
     """The uniform up to which a node of each box, one that was tested, passes."""
     failed = _ends(verify, weights, draft, accept)
@@ -147,11 +166,11 @@ def _threshold(
             _ends(verify, weights[index], repeat(draft, index), tried) != failed[index]
         )
 
-    return _search(passes, len(node))
+    return _search(passes, len(node), bits)
 
 
 def _bonus(
-    verify: Verify, weights: Tensor, draft: Draft, accept: Tensor
+    verify: Verify, weights: Tensor, draft: Draft, accept: Tensor, bits: int
 ) -> Float[Tensor, "box vocab"]:
     """P(bonus) in each box."""
     boxes, vocab = len(weights), weights.shape[2]
@@ -163,22 +182,27 @@ def _bonus(
             <= token
         )
 
-    upto = _search(holds, boxes * vocab).reshape(vocab, boxes)
-    return torch.diff(upto, dim=0, prepend=torch.zeros(1, boxes, dtype=torch.float64)).T
+    upto = _search(holds, boxes * (vocab - 1), bits).reshape(vocab - 1, boxes)
+    ends = torch.zeros(1, boxes, dtype=torch.float64)
+    return torch.diff(upto, dim=0, prepend=ends, append=ends + 1).T
 
 
 def _search(
-    holds: Callable[[Tensor, Tensor], Tensor], rows: int
+    holds: Callable[[Tensor, Tensor], Tensor], rows: int, bits: int
 ) -> Float[Tensor, "row"]:
     """For each row the number in [0, 1] up to which a condition on (row,
     number) holds.
+
+    Few rows look at seven places at once: there the calls cost more than the numbers.
     """
     low, size = torch.zeros(rows, dtype=torch.float64), 1.0
-    index = torch.arange(rows).repeat_interleave(len(BACKENDS))
-    for _ in range(STEPS if rows else 0):
-        places = low[:, None] + size * BACKENDS
-        size /= len(BACKENDS) + 1
-        low += size * holds(index, places.flatten()).reshape(rows, -1).sum(dim=1)
+    places = 2.0 ** (3 if rows < 1000 else 1)
+    at_once = torch.arange(1, places, dtype=torch.float64)
+    index = torch.arange(rows).repeat_interleave(len(at_once))
+    while rows and size > 2.0**-bits:
+        size /= places
+        tried = low[:, None] + size * at_once
+        low += size * holds(index, tried.flatten()).reshape(rows, -1).sum(dim=1)
     # What a search cannot tell from an end is that end, so that the certain and the
     # impossible are exactly so.
     return low.where(low > 0, 0.0).where(low < 1 - 1.5 * size, 1.0)
@@ -235,23 +259,27 @@ def over_gumbel(
 # ----------------------------------------------------------------------------------------------------------
 
 
-def surprise(
-    verify: Verify, guessing: Guessing, world: World, seed: int = 0, rows: int = 200_000
-) -> float:
-    """Chi-square of the first `depth` tokens of many runs, over its 99.99 % quantile:
+def surprise(verify: Verify, drafting: Drafting, world: World, gumbel: bool) -> float:
+    """Chi-square of the first `depth` tokens of ROWS runs, over its 99.99 % quantile:
     above 1, the distribution differs.
+
+    In float32, as in the engine; only a rule that shares noise is given `gumbel`.
     """
-    rng = torch.Generator().manual_seed(seed)
-    draft_tokens = guessing(world)
+    rng, rows = torch.Generator().manual_seed(0), ROWS
+    draft_tokens = drafting(world)
     index = draft_tokens.likely.multinomial(rows, replacement=True, generator=rng)
-    weights, draft = (
-        along(world.target, draft_tokens.draft).log()[index],
-        repeat(draft_tokens.draft, index),
-    )
-    verdict = verify(weights, draft, random_noise(weights.shape, rng))
+    weights = along(world.target, draft_tokens.draft).log().float()[index]
+    whole = draft_tokens.draft
+    if whole.probs is not None:
+        whole = changed(whole, probs=whole.probs.float())
+    draft = repeat(whole, index)
+    noise = random_noise(weights.shape, rng, gumbel=gumbel, dtype=weights.dtype)
+    verdict = verify(weights, draft, noise)
     text = torch.zeros(rows, 0, dtype=torch.long)
     for depth in range(world.depth):
-        plain = next_law(world.target, text).multinomial(1, generator=rng)[:, 0]
+        plain = next_distribution(world.target, text).multinomial(1, generator=rng)[
+            :, 0
+        ]
         added = verdict.bonus.where(verdict.accepted == depth, plain)
         draft_token = draft.tokens.gather(1, verdict.path[:, depth, None].clamp(min=0))[
             :, 0
@@ -259,10 +287,10 @@ def surprise(
         text = torch.cat(
             (text, draft_token.where(verdict.accepted > depth, added)[:, None]), dim=1
         )
-    return chi_square(cells(text, world.vocab), plain_law(world))
+    return chi_square(cells(text, world.vocab), plain_distribution(world))
 
 
-def plain_law(world: World) -> Float[Tensor, "text"]:
+def plain_distribution(world: World) -> Float[Tensor, "text"]:
     """Probability of every text of `depth` tokens under the target."""
     distribution = torch.ones(1, dtype=torch.float64)
     for table in world.target[: world.depth]:
@@ -283,8 +311,16 @@ def chi_square(
     )
 
 
-def random_noise(shape: torch.Size, rng: torch.Generator) -> Noise:
+def random_noise(
+    shape: torch.Size,
+    rng: torch.Generator,
+    *,
+    gumbel: bool = True,
+    dtype: torch.dtype = torch.float64,
+) -> Noise:
     """Independent noise for weights of this shape [row, column, vocab]."""
-    gumbel = -torch.empty(shape, dtype=torch.float64).exponential_(generator=rng).log()
-    accept, bonus = torch.rand(2, *shape[:2], generator=rng, dtype=torch.float64)
-    return Noise(gumbel, accept, bonus)
+    accept, bonus = torch.rand(2, *shape[:2], generator=rng, dtype=dtype)
+    if not gumbel:
+        return Noise(None, accept, bonus)
+    waiting = torch.empty(shape, dtype=dtype).exponential_(generator=rng)
+    return Noise(-waiting.log(), accept, bonus)

@@ -35,8 +35,8 @@ def _name(sequence: Sequence) -> tuple[tuple[int, ...], int]:
 
 
 class Foresight(Drafter):
-    """Guesses the truth, each token spoilt with a chance; after the end of what is
-    known, token 1 for ever.
+    """Proposes the truth, each token spoilt with a probability; after the end of what
+    is known, token 1 for ever.
     """
 
     def __init__(self, truth: Truth, spoilt: float = 0.0, vocab: int = 8192) -> None:
@@ -132,20 +132,20 @@ class Breaking(Foresight):
         return where == self.where and self.left < 0
 
 
-class Listener(RandomTree):
-    """Remembers what the target thought at every token of every sequence."""
+class StatesRecorder(RandomTree):
+    """Remembers what the target computed at every token of every sequence."""
 
     def __init__(
         self, truth: Truth, layers: tuple[int, ...], spoilt: float = 0.3
     ) -> None:
         super().__init__(truth, spoilt)
         self.hidden_layers = layers
-        self.heard: dict[int, list[torch.Tensor]] = {}
+        self.seen: dict[int, list[torch.Tensor]] = {}
 
     def on_hidden_states(
         self, sequence: Sequence, start: int, hidden: torch.Tensor
     ) -> None:
-        states = self.heard.setdefault(sequence.id, [])
+        states = self.seen.setdefault(sequence.id, [])
         assert sum(map(len, states)) == start
         states.append(hidden.clone())
 

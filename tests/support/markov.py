@@ -16,8 +16,8 @@ from foreword.verify.match import follow
 
 @dataclass
 class Markov:
-    """The logits [vocab, vocab] after each token, and all that a round of guess, score,
-    decide, keep needs.
+    """The logits [vocab, vocab] after each token, and all that a round of propose,
+    score, verify, commit needs.
     """
 
     table: torch.Tensor

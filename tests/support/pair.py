@@ -42,7 +42,7 @@ def llama(seed: int = 0, layers: int = 1, hidden: int = 32) -> LlamaForCausalLM:
 def setting(
     target: LlamaForCausalLM, loss: str = "forward-kl", temperature: float = 1.0
 ) -> TrainContext:
-    """What a student finds beside this target.
+    """What a trainable finds beside this target.
 
     The tokenizer is another's, and never read.
     """

@@ -42,6 +42,7 @@ from foreword.errors import InvalidRequest
 from foreword.files import atomic_folder
 from foreword.model import Model, Read, load_tokenizer
 from foreword.model.view import view
+from foreword.native.cpu import fast_bfloat16
 from foreword.native.forward import library
 from foreword.scheduler import Scheduler
 from foreword.structured.compiler import Grammars
@@ -54,7 +55,7 @@ from foreword.train.registry import (
 )
 from foreword.types import Delta, SamplingParams, Sequence
 from foreword.verify import rule as find_rule
-from strangers import NEAR, pair
+from other_tokenizers import NEAR, pair
 from trainables import trained
 
 TEXTS = (
@@ -88,8 +89,10 @@ SAID = (
     "Rivers carry water from the sea. The sea will be used to make the sea.",
     "It is a small planet. The largest planet is a small planet.",
 )
-"""What the target says to them, more or less, for those who look things up
-elsewhere.
+"""About what the target answers, as texts for drafters that look things up."""
+DTYPE = "bfloat16" if fast_bfloat16() else "float32"
+"""The dtype in which the bundled models are fastest here, for tests of which it is not
+the subject.
 """
 _ids = count(1)
 
@@ -163,7 +166,7 @@ class Answer:
 
     @property
     def said(self) -> tuple[list[int], str, str | None]:
-        """All that must not depend on who guessed."""
+        """All that must not depend on the drafter."""
         return self.tokens, self.text, self.sequence.finish_reason
 
 
@@ -208,7 +211,7 @@ def emptied(model: Model) -> None:
 
 
 def plain(model: Model, requests: List[Request]) -> list[Answer]:
-    """What the target says when nobody guesses, one request at a time."""
+    """Decode plainly, one request at a time."""
     return [finish(engine(model), [request])[0] for request in requests]
 
 
@@ -296,7 +299,7 @@ def shelf(options: TrainOptions) -> Path:
     if not place.exists():
         # another process may have been faster
         with suppress(InvalidRequest), atomic_folder(place) as begun:
-            trained(options, sayings()).save(begun)
+            trained(options, sayings()[::2]).save(begun)
     return place
 
 

@@ -14,12 +14,12 @@ from foreword.train.methods.lm import load
 from foreword.train.registry import TrainOptions
 from foreword.train.task import Trainable, TrainContext
 
-ROUNDS, RATE, LENGTH = 8, 4e-3, 64
+ROUNDS, RATE, LENGTH = 8, 5e-3, 48
 
 
 def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> Trainable:
     """Train a drafter of the bundled target for a few rounds over these texts, until it
-    predicts about half of them.
+    predicts about a third of them.
     """
     target = load(starter.target(), torch.float32)
     with torch.random.fork_rng(devices=[]):

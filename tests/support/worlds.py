@@ -55,7 +55,7 @@ class World:
         return len(self.drafter)
 
 
-def next_law(
+def next_distribution(
     tables: tuple[Tensor, ...], prefix: Int[Tensor, "row length"]
 ) -> Float[Tensor, "row vocab"]:
     """Return the distribution of the token after each prefix."""
@@ -70,7 +70,10 @@ def along(
     shape.
     """
     return torch.stack(
-        [next_law(tables, text(draft, column)) for column in range(draft.nodes + 1)],
+        [
+            next_distribution(tables, text(draft, column))
+            for column in range(draft.nodes + 1)
+        ],
         dim=1,
     )
 
@@ -84,29 +87,29 @@ def text(draft: Draft, column: int) -> Int[Tensor, "row length"]:
     return draft.tokens[:, path[::-1]]
 
 
-class Guesses(NamedTuple):
+class AllDrafts(NamedTuple):
     """Every draft that may be made, and how likely each one is."""
 
     draft: Draft
     likely: Float[Tensor, "row"]
 
 
-Guessing = Callable[[World], Guesses]
+Drafting = Callable[[World], AllDrafts]
 
 
-def drawn_tree(*branching: int, distinct: bool) -> Guessing:
+def drawn_tree(*branching: int, distinct: bool) -> Drafting:
     """Return trees with so many children at each depth, sampled from the drafter's
     distribution without replacement or independently.
     """
 
-    def guessing(world: World) -> Guesses:
+    def drafting(world: World) -> AllDrafts:
         draft = planted(
             list(product(range(world.vocab), repeat=len(full_tree(branching)))),
             branching,
         )
         likely, distributions = torch.ones(len(draft.tokens), dtype=torch.float64), []
         for node, parent in enumerate(full_tree(branching)):
-            distribution = next_law(world.drafter, text(draft, parent + 1))
+            distribution = next_distribution(world.drafter, text(draft, parent + 1))
             distributions.append(distribution)
             free = distribution.clone()
             if distinct:
@@ -127,32 +130,32 @@ def drawn_tree(*branching: int, distinct: bool) -> Guessing:
             torch.stack(distributions, dim=1),
             chain=draft.chain,
         )
-        return Guesses(repeat(draft, likely.nonzero()[:, 0]), likely[likely > 0])
+        return AllDrafts(repeat(draft, likely.nonzero()[:, 0]), likely[likely > 0])
 
-    return guessing
+    return drafting
 
 
-def chosen_tree(*branching: int) -> Guessing:
+def chosen_tree(*branching: int) -> Drafting:
     """The drafter's likeliest tokens after each text: one tree, for certain."""
 
-    def guessing(world: World) -> Guesses:
+    def drafting(world: World) -> AllDrafts:
         draft = planted([[0] * len(full_tree(branching))], branching)
         for node, parent in enumerate(full_tree(branching)):
             rank = int((draft.parents[0, :node] == parent).sum())
-            draft.tokens[:, node] = next_law(
+            draft.tokens[:, node] = next_distribution(
                 world.drafter, text(draft, parent + 1)
             ).argsort(descending=True)[:, rank]
-        return Guesses(draft, torch.ones(1, dtype=torch.float64))
+        return AllDrafts(draft, torch.ones(1, dtype=torch.float64))
 
-    return guessing
+    return drafting
 
 
-def drawn(world: World) -> Guesses:
+def drawn(world: World) -> Drafts:
     """Return chains whose tokens are sampled from the drafter's distribution."""
     return drawn_tree(*[1] * world.depth, distinct=True)(world)
 
 
-def chosen(world: World) -> Guesses:
+def chosen(world: World) -> AllDrafts:
     """The chain of the drafter's likeliest tokens."""
     return chosen_tree(*[1] * world.depth)(world)
 

@@ -15,15 +15,15 @@ from worlds import World, along, chain, chosen, drawn
 
 
 def expected_length(verify: Verify, world: World) -> float:
-    """Guesses kept on average, exactly."""
+    """AllDrafts kept on average, exactly."""
     draft, likely = drawn(world)
     decided = over_uniforms(verify, along(world.target, draft).log(), draft).sum(dim=-1)
     return (likely[:, None] * decided * torch.arange(world.depth + 1)).sum().item()
 
 
 def test_the_example_of_the_paper() -> None:
-    """Sun et al., the example that motivates the rule: 10/9 guesses of two stay token
-    by token, 11/9 as a block.
+    """Sun et al., the example that motivates the rule: 10/9 draft tokens of two stay
+    token by token, 11/9 as a block.
     """
     p, q = (
         torch.tensor(distribution, dtype=torch.float64) / 3
@@ -35,12 +35,12 @@ def test_the_example_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_more_guesses_stay_than_token_by_token(seed: int) -> None:
+def test_more_draft_tokens_stay_than_token_by_token(seed: int) -> None:
     world = World.random(seed, vocab=3, depth=3)
     assert expected_length(block, world) > expected_length(rejection, world)
 
 
-def test_chosen_guesses_are_judged_as_token_by_token() -> None:
+def test_chosen_draft_tokens_are_verified_as_token_by_token() -> None:
     """A point mass leaves nothing to gain: both keep each prefix with the target's
     probability of it.
     """
@@ -54,9 +54,9 @@ def test_chosen_guesses_are_judged_as_token_by_token() -> None:
     )
 
 
-def test_a_guess_that_fails_alone_is_carried_by_the_next() -> None:
-    """p/q is 1/2 and then 2: the block is as likely under both laws, so it stays
-    whatever the noise.
+def test_draft_token_that_fails_alone_is_carried_by_next() -> None:
+    """p/q is 1/2 and then 2: the block is as likely under both distributions, so it
+    stays whatever the noise.
     """
     p = torch.tensor([[[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]])
     draft = chain(torch.tensor([[0, 0]]), torch.tensor([[[0.8, 0.2], [0.4, 0.6]]]))

@@ -5,9 +5,9 @@ after sampled draft tokens.
 import pytest
 import torch
 
-from distributions import bias
+from distributions import FEW_BITS, bias
 from foreword.verify import RULES
-from worlds import Guesses, Guessing, World, changed, drawn, drawn_tree, repeat
+from worlds import AllDrafts, Drafting, World, changed, drawn, drawn_tree, repeat
 
 EXACT, VISIBLE = 1e-9, 0.005
 TREE_RULES = [
@@ -33,13 +33,13 @@ def masked(world: World, drafter_too: bool) -> World:
     )
 
 
-def then_forced(guessing: Guessing, node: int, *, soft: bool = False) -> Guessing:
+def then_forced(drafting: Drafting, node: int, *, soft: bool = False) -> Drafting:
     """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the
     drafter's distribution.
     """
 
-    def forced(world: World) -> Guesses:
-        draft, likely = guessing(world)
+    def forced(world: World) -> AllDrafts:
+        draft, likely = drafting(world)
         assert draft.probs is not None
         draft = changed(draft, count=torch.full_like(draft.count, node + 1))
         chosen = draft.probs[:, node].argmax(1)
@@ -59,7 +59,7 @@ def then_forced(guessing: Guessing, node: int, *, soft: bool = False) -> Guessin
             distinct[seen[key]][1] += float(own[row])
         index = torch.tensor([row for row, _ in distinct])
         kept = changed(draft, probs=draft.probs if soft else probs)
-        return Guesses(
+        return AllDrafts(
             repeat(kept, index),
             torch.tensor([mass for _, mass in distinct], dtype=torch.float64),
         )
@@ -79,20 +79,16 @@ def test_masked_targets_are_sampled_exactly(name, drafter_too):
     "name", [name for name in RULES if not RULES[name].shares_noise]
 )
 def test_forced_text_after_a_sampled_chain_is_exact(name):
-    world = World.random(0, vocab=3, depth=3)
-    assert bias(RULES[name].verify, then_forced(drawn, 2), world, gumbel=False) < EXACT
-    assert (
-        bias(RULES[name].verify, then_forced(drawn, 2, soft=True), world, gumbel=False)
-        > VISIBLE
-    )
+    verify, world = RULES[name].verify, World.random(0, vocab=3, depth=3)
+    assert bias(verify, then_forced(drawn, 2), world, gumbel=False) < EXACT
+    soft = then_forced(drawn, 2, soft=True)
+    assert bias(verify, soft, world, False, FEW_BITS) > VISIBLE
 
 
 @pytest.mark.parametrize("name", TREE_RULES)
-def test_forced_text_after_the_first_chain_of_a_sampled_tree_is_exact(name):
-    world = World.random(0, vocab=3, depth=2)
+def test_forced_text_after_a_sampled_tree_is_exact(name):
+    verify, world = RULES[name].verify, World.random(0, vocab=3, depth=2)
     tree = drawn_tree(2, 1, distinct=RULES[name].lists == "distinct")
-    assert bias(RULES[name].verify, then_forced(tree, 2), world, gumbel=False) < EXACT
-    assert (
-        bias(RULES[name].verify, then_forced(tree, 2, soft=True), world, gumbel=False)
-        > VISIBLE
-    )
+    assert bias(verify, then_forced(tree, 2), world, gumbel=False) < EXACT
+    soft = then_forced(tree, 2, soft=True)
+    assert bias(verify, soft, world, False, FEW_BITS) > VISIBLE

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from distributions import bias, chi_square, plain_law, surprise
+from distributions import FEW_BITS, ROWS, bias, chi_square, plain_distribution, surprise
 from foreword.budget import (
     AcceptanceBudget,
     AdaEdlBudget,
@@ -30,8 +30,8 @@ from foreword.verify.rejection import (
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
 from worlds import (
-    Guesses,
-    Guessing,
+    AllDrafts,
+    Drafting,
     World,
     changed,
     chosen,
@@ -50,37 +50,37 @@ TREE_RULES = [
 ]
 
 
-def trees(name: str, *branching: int) -> Guessing:
+def trees(name: str, *branching: int) -> Drafting:
     """Trees drawn as the rule expects them."""
     return drawn_tree(*branching, distinct=RULES[name].lists == "distinct")
 
 
-def dropped(world: World) -> Guesses:
+def dropped(world: World) -> AllDrafts:
     """Biased under all rules but match: a drawn token is thrown away because the
-    drafter thinks little of it.
+    drafter computes little of it.
     """
     draft, likely = drawn(world)
     assert draft.probs is not None
     confident = draft.probs.gather(2, draft.tokens[..., None])[..., 0] > 0.3
-    return Guesses(changed(draft, count=confident.cumprod(dim=1).sum(dim=1)), likely)
+    return AllDrafts(changed(draft, count=confident.cumprod(dim=1).sum(dim=1)), likely)
 
 
-def last_dropped(guessing: Guessing) -> Guessing:
+def last_dropped(drafting: Drafting) -> Drafting:
     """Biased likewise: only the last node of a tree is thrown away, and only where the
-    drafter thinks little of it.
+    drafter computes little of it.
     """
 
-    def dropping(world: World) -> Guesses:
-        draft, likely = guessing(world)
+    def dropping(world: World) -> AllDrafts:
+        draft, likely = drafting(world)
         assert draft.probs is not None
         doubtful = draft.probs[:, -1].gather(1, draft.tokens[:, -1:])[:, 0] < 0.3
-        return Guesses(changed(draft, count=draft.count - doubtful.long()), likely)
+        return AllDrafts(changed(draft, count=draft.count - doubtful.long()), likely)
 
     return dropping
 
 
 STRAIGHT = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
-"""A guess is kept as often as its law's likeliest token is drawn."""
+"""A draft token is kept as often as its distribution's likeliest token is drawn."""
 POLICIES = {
     "confidence": ConfidenceBudget(0.6),
     "svip": SvipBudget(),
@@ -90,13 +90,13 @@ POLICIES = {
 """What ends a chain, with thresholds that these worlds come to."""
 
 
-def ended(policy: DraftBudget) -> Guessing:
-    """A chain ends where the policy says so, for the law that follows what
+def ended(policy: DraftBudget) -> Drafting:
+    """A chain ends where the policy says so, for the distribution that follows what
     was drawn.
     """
     asker = Sequence(0, [0], 1, SamplingParams(), seed=0)
 
-    def guessing(world: World) -> Guesses:
+    def drafting(world: World) -> AllDrafts:
         draft, likely = drawn(world)
         assert draft.probs is not None
         on = [
@@ -106,59 +106,59 @@ def ended(policy: DraftBudget) -> Guessing:
             ]
             for distributions in draft.probs
         ]
-        return Guesses(
+        return AllDrafts(
             changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)),
             likely,
         )
 
-    return guessing
+    return drafting
 
 
-def ended_by_its_guess(name: str) -> Guessing:
+def ended_by_its_draft_token(name: str) -> Drafting:
     """Biased under all rules but match: the policy is told of the token that was drawn,
     which then is left out.
     """
     policy = POLICIES[name]
 
-    def guessing(world: World) -> Guesses:
+    def drafting(world: World) -> AllDrafts:
         draft, likely = drawn(world)
         assert draft.probs is not None
         own = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
         told = -own.log() if name in ("svip", "adaedl") else own
         on = [[not policy.doubts(value) for value in row] for row in told.tolist()]
-        return Guesses(
+        return AllDrafts(
             changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)),
             likely,
         )
 
-    return guessing
+    return drafting
 
 
-def scheduled_by_its_guesses(world: World) -> Guesses:
-    """Biased likewise: a schedule that takes one guess back in the round it was drawn
-    in, not in the next.
+def scheduled_by_its_draft_tokens(world: World) -> AllDrafts:
+    """Biased likewise: a schedule that takes one draft token back in the round it was
+    drawn in, not in the next.
     """
     return last_dropped(drawn)(world)
 
 
-def twins_dropped(world: World) -> Guesses:
+def twins_dropped(world: World) -> AllDrafts:
     """Biased under rules for independent lists: the second of two equal siblings says
     nothing new and is left out.
     """
     draft, likely = drawn_tree(2, distinct=False)(world)
     twins = draft.tokens[:, 0] == draft.tokens[:, 1]
-    return Guesses(changed(draft, count=draft.count - twins.long()), likely)
+    return AllDrafts(changed(draft, count=draft.count - twins.long()), likely)
 
 
-def chosen_as_if_drawn(*branching: int) -> Guessing:
-    """Biased under all rules but match: the likeliest tokens, judged by the soft law
-    they were not drawn from.
+def chosen_as_if_drawn(*branching: int) -> Drafting:
+    """Biased under all rules but match: the likeliest tokens, verified by the soft
+    distribution they were not drawn from.
     """
 
-    def guessing(world: World) -> Guesses:
+    def drafting(world: World) -> AllDrafts:
         draft, likely = chosen_tree(*branching)(world)
         distributions = drawn_tree(*branching, distinct=False)(world).draft
-        return Guesses(
+        return AllDrafts(
             repeat(
                 distributions,
                 (distributions.tokens == draft.tokens).all(dim=1).nonzero()[:, 0],
@@ -166,7 +166,7 @@ def chosen_as_if_drawn(*branching: int) -> Guessing:
             likely,
         )
 
-    return guessing
+    return drafting
 
 
 def rejection_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
@@ -212,8 +212,8 @@ def siblings_not_renormalised(
 def siblings_as_if_independent(
     weights: torch.Tensor, draft: Draft, noise: Noise
 ) -> Verdict:
-    """Biased: siblings drawn without replacement are judged as if each had been drawn
-    from the whole law.
+    """Biased: siblings drawn without replacement are verified as if each had been drawn
+    from the whole distribution.
     """
     return RULES["specinfer"].verify(weights, draft, noise)
 
@@ -241,7 +241,7 @@ def traversal_unweighed(weights: torch.Tensor, draft: Draft, noise: Noise) -> Ve
 
 
 def match_longest(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
-    """Biased: keeps the last guess whether the target drew it or not."""
+    """Biased: keeps the last draft token whether the target drew it or not."""
     verdict = RULES["match"].verify(weights, draft, noise)
     accepted = torch.where(
         verdict.accepted == draft.nodes - 1, draft.nodes, verdict.accepted
@@ -254,10 +254,10 @@ def match_longest(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
 
 LONG, SHORT = (World.random(0, vocab=3, depth=depth) for depth in (3, 2))
 SINGLE = World.random(2, vocab=3, depth=1)
-BIASED: dict[str, tuple[Verify, Guessing, World]] = {
+BIASED: dict[str, tuple[Verify, Drafting, World]] = {
     "rejection, residual is the target": (rejection_then_target, drawn, LONG),
     "block, residual is the target": (block_then_target, drawn, LONG),
-    "match, last guess kept unseen": (match_longest, drawn, LONG),
+    "match, last draft token kept unseen": (match_longest, drawn, LONG),
     "siblings, residual is the target": (
         siblings_then_target,
         drawn_tree(2, 2, distinct=True),
@@ -280,7 +280,7 @@ BIASED: dict[str, tuple[Verify, Guessing, World]] = {
         SHORT,
     ),
     **{
-        f"{name}, soft law of chosen guesses": (
+        f"{name}, soft distribution of a chosen chain": (
             RULES[name].verify,
             chosen_as_if_drawn(1, 1, 1),
             LONG,
@@ -293,9 +293,9 @@ BIASED: dict[str, tuple[Verify, Guessing, World]] = {
         if not RULES[name].shares_noise
     },
     **{
-        f"{name}, {policy} told of the guess": (
+        f"{name}, {policy} told of the draft token": (
             RULES[name].verify,
-            ended_by_its_guess(policy),
+            ended_by_its_draft_token(policy),
             LONG,
         )
         for name in RULES
@@ -305,14 +305,14 @@ BIASED: dict[str, tuple[Verify, Guessing, World]] = {
     **{
         f"{name}, a schedule at once": (
             RULES[name].verify,
-            scheduled_by_its_guesses,
+            scheduled_by_its_draft_tokens,
             LONG,
         )
         for name in RULES
         if not RULES[name].shares_noise
     },
     **{
-        f"{name}, soft law of chosen siblings": (
+        f"{name}, soft distribution of chosen siblings": (
             RULES[name].verify,
             chosen_as_if_drawn(2, 2),
             SHORT,
@@ -335,24 +335,24 @@ BIASED: dict[str, tuple[Verify, Guessing, World]] = {
 }
 
 every_rule = pytest.mark.parametrize("name", RULES)
-every_guess = pytest.mark.parametrize("guessing", [drawn, chosen])
+every_draft = pytest.mark.parametrize("drafting", [drawn, chosen])
 every_tree = pytest.mark.parametrize("branching", TREES, ids=str)
 every_tree_rule = pytest.mark.parametrize("name", TREE_RULES)
 every_bias = pytest.mark.parametrize(
-    ("verify", "guessing", "world"), BIASED.values(), ids=BIASED
+    ("verify", "drafting", "world"), BIASED.values(), ids=BIASED
 )
 
 
 @pytest.mark.sample(3)  # every rule with every draft, in one of the worlds
 @every_rule
-@every_guess
+@every_draft
 @pytest.mark.parametrize("seed", range(3))
-def test_chains_exactly(name: str, guessing: Guessing, seed: int) -> None:
+def test_chains_exactly(name: str, drafting: Drafting, seed: int) -> None:
     rule = RULES[name]
     assert (
         bias(
             rule.verify,
-            guessing,
+            drafting,
             World.random(seed, vocab=3, depth=3),
             rule.shares_noise,
         )
@@ -363,19 +363,20 @@ def test_chains_exactly(name: str, guessing: Guessing, seed: int) -> None:
 @pytest.mark.sample(2)
 @every_rule
 @pytest.mark.parametrize("policy", POLICIES)
-def test_chains_that_end_for_the_law_after_them_exactly(name: str, policy: str) -> None:
-    rule, guessing = RULES[name], ended(POLICIES[policy])
-    assert len(set(guessing(LONG).draft.count.tolist())) > 1, (
+def test_chains_that_end_by_a_policy_exactly(name: str, policy: str) -> None:
+    rule, drafting = RULES[name], ended(POLICIES[policy])
+    assert len(set(drafting(LONG).draft.count.tolist())) > 1, (
         "some chains must end and some must not"
     )
-    assert bias(rule.verify, guessing, LONG, rule.shares_noise) < EXACT
+    assert bias(rule.verify, drafting, LONG, rule.shares_noise) < EXACT
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_match_is_exact_whatever_a_policy_is_told(policy: str) -> None:
     rule = RULES["match"]
     assert (
-        bias(rule.verify, ended_by_its_guess(policy), LONG, rule.shares_noise) < EXACT
+        bias(rule.verify, ended_by_its_draft_token(policy), LONG, rule.shares_noise)
+        < EXACT
     )
 
 
@@ -407,50 +408,49 @@ def test_chosen_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
 
 @pytest.mark.sample(2)
 @every_rule
-@every_guess
-def test_chains_in_samples(name: str, guessing: Guessing) -> None:
-    assert surprise(RULES[name].verify, guessing, World.random(7, vocab=4, depth=3)) < 1
+@every_draft
+def test_chains_in_samples(name: str, drafting: Drafting) -> None:
+    rule, world = RULES[name], World.random(7, vocab=4, depth=3)
+    assert surprise(rule.verify, drafting, world, rule.shares_noise) < 1
 
 
 @every_tree_rule
 def test_trees_in_samples(name: str) -> None:
-    assert (
-        surprise(
-            RULES[name].verify, trees(name, 2, 2), World.random(7, vocab=4, depth=2)
-        )
-        < 1
-    )
+    world = World.random(7, vocab=4, depth=2)
+    assert surprise(RULES[name].verify, trees(name, 2, 2), world, gumbel=False) < 1
 
 
 @pytest.mark.parametrize(
-    ("guessing", "depth"),
+    ("drafting", "depth"),
     [(dropped, 3), (chosen_as_if_drawn(1, 1, 1), 3), (chosen_as_if_drawn(2, 1), 2)],
 )
-def test_match_is_exact_however_it_was_guessed(guessing: Guessing, depth: int) -> None:
+def test_match_is_exact_for_every_draft(drafting: Drafting, depth: int) -> None:
     rule = RULES["match"]
     assert (
         bias(
             rule.verify,
-            guessing,
+            drafting,
             World.random(0, vocab=3, depth=depth),
             rule.shares_noise,
         )
         < EXACT
     )
-    assert surprise(rule.verify, guessing, World.random(7, vocab=4, depth=depth)) < 1
+    world = World.random(7, vocab=4, depth=depth)
+    assert surprise(rule.verify, drafting, world, rule.shares_noise) < 1
 
 
 @every_bias
-def test_bias_is_seen_exactly(verify: Verify, guessing: Guessing, world: World) -> None:
-    assert bias(verify, guessing, world, gumbel=verify is match_longest) > VISIBLE
+def test_bias_is_seen_exactly(verify: Verify, drafting: Drafting, world: World) -> None:
+    shares_noise = verify is match_longest
+    assert bias(verify, drafting, world, shares_noise, FEW_BITS) > VISIBLE
 
 
 @pytest.mark.sample(5)
 @every_bias
 def test_bias_is_seen_in_samples(
-    verify: Verify, guessing: Guessing, world: World
+    verify: Verify, drafting: Drafting, world: World
 ) -> None:
-    assert surprise(verify, guessing, world) > 1
+    assert surprise(verify, drafting, world, verify is match_longest) > 1
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -465,7 +465,7 @@ def test_bias_is_seen_in_samples(
 def test_chi_square_sees_the_smallest_bias(
     change: Callable[[torch.Tensor], torch.Tensor], depth: int
 ) -> None:
-    distribution = plain_law(World.random(7, vocab=4, depth=depth))
+    distribution = plain_distribution(World.random(7, vocab=4, depth=depth))
     shifted = distribution.clone()
     shifted[change(distribution)] += VISIBLE
     shifted[distribution.argsort()[len(distribution) // 2]] -= VISIBLE
@@ -473,14 +473,14 @@ def test_chi_square_sees_the_smallest_bias(
     assert (shifted > 0).all()
     assert (
         chi_square(
-            distribution.multinomial(200_000, replacement=True, generator=rng),
+            distribution.multinomial(ROWS, replacement=True, generator=rng),
             distribution,
         )
         < 1
     )
     assert (
         chi_square(
-            shifted.multinomial(200_000, replacement=True, generator=rng), distribution
+            shifted.multinomial(ROWS, replacement=True, generator=rng), distribution
         )
         > 1
     )

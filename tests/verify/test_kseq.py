@@ -1,5 +1,5 @@
-"""k-sequential selection: the factor that makes what is left a law, acceptance in
-theory, and drafts that agree.
+"""k-sequential selection: the factor that makes what is left a distribution, acceptance
+in theory, and drafts that agree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .test_rules import assert_same, problem
 def pairs(
     rows: int = 200, vocab: int = 6
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random laws p and q, and how many guesses are drawn."""
+    """Random distributions p and q, and how many draft tokens are drawn."""
     rng = torch.Generator().manual_seed(0)
     p, q = (
         2 * torch.randn(2, rows, vocab, generator=rng, dtype=torch.float64)
@@ -28,7 +28,7 @@ def pairs(
 
 
 @pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])
-def test_a_chain_is_judged_token_by_token(with_probs: bool) -> None:
+def test_a_chain_is_verified_token_by_token(with_probs: bool) -> None:
     weights, draft, noise = problem(23, with_probs)
     assert_same(kseq(weights, draft, noise), rejection(weights, draft, noise))
 
@@ -63,7 +63,7 @@ def test_acceptance_is_that_of_independent_tries(many: int) -> None:
     assert accepted == pytest.approx(1 - (1 - beta.item()) ** many, abs=1e-9)
 
 
-def test_drafts_that_begin_alike_are_judged_together() -> None:
+def test_drafts_that_begin_alike_are_verified_together() -> None:
     """Two chains [0, 1] and [0, 2]: the first [0] stays, then the target refuses 1 and
     takes the 2 below the second.
     """
@@ -85,7 +85,7 @@ def test_drafts_that_begin_alike_are_judged_together() -> None:
     assert verdict.accepted.tolist() == [2]
 
 
-def test_a_small_chance_is_not_rounded_away() -> None:
+def test_a_small_probability_is_not_rounded_away() -> None:
     assert any_of(torch.tensor([1e-9]), torch.tensor([4])).item() == pytest.approx(
         4e-9, rel=1e-5
     )

@@ -65,7 +65,7 @@ def forests(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], int]
     return draw(st.lists(row, min_size=1, max_size=4))
 
 
-def judge(rows: list[tuple[list[int], list[int], list[int], int]]) -> Verdict:
+def verify(rows: list[tuple[list[int], list[int], list[int], int]]) -> Verdict:
     says, tokens, parents, count = (
         torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True)
     )
@@ -80,7 +80,7 @@ def judge(rows: list[tuple[list[int], list[int], list[int], int]]) -> Verdict:
 def test_trees_are_walked_as_defined(
     rows: list[tuple[list[int], list[int], list[int], int]],
 ) -> None:
-    verdict = judge(rows)
+    verdict = verify(rows)
     for index, row in enumerate(rows):
         path, bonus = walk(*row)
         assert verdict.path[index].tolist() == path + [-1] * (len(row[1]) - len(path))
@@ -103,13 +103,13 @@ def test_a_chain_is_a_tree_with_one_branch(
 
 
 def test_the_first_of_equal_siblings_is_followed() -> None:
-    verdict = judge([([1, 0, 2, 2], [1, 1, 0], [-1, -1, 1], 3)])
+    verdict = verify([([1, 0, 2, 2], [1, 1, 0], [-1, -1, 1], 3)])
     assert verdict.path.tolist() == [[0, -1, -1]]
     assert verdict.bonus.tolist() == [0]
 
 
-def test_the_last_node_of_a_full_path_is_followed_by_a_bonus() -> None:
-    verdict = judge([([0, 1, 2, 1], [0, 1, 2], [-1, 0, 1], 3)])
+def test_last_node_of_full_path_is_followed_by_bonus() -> None:
+    verdict = verify([([0, 1, 2, 1], [0, 1, 2], [-1, 0, 1], 3)])
     assert verdict.path.tolist() == [[0, 1, 2]]
     assert verdict.bonus.tolist() == [1]
 

@@ -1,5 +1,5 @@
-"""Speculative sampling: how often a guess stays, and what happens where floating point
-has no answer.
+"""Speculative sampling: how often a draft token stays, and what happens where floating
+point has no answer.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from foreword.verify.rejection import chain_distributions, ratios
 from worlds import chain
 
 
-def test_acceptance_is_the_overlap_of_the_laws() -> None:
+def test_acceptance_is_the_overlap_of_the_distributions() -> None:
     """Leviathan et al.
 
-    2023, theorem 3.5: a drawn guess stays with probability sum min(p, q).
+    2023, theorem 3.5: a drawn draft token stays with probability sum min(p, q).
     """
     rng = torch.Generator().manual_seed(0)
     rows, vocab = 200_000, 6
@@ -37,8 +37,8 @@ def test_acceptance_is_the_overlap_of_the_laws() -> None:
 
 
 def test_where_nothing_is_left_the_target_is_drawn_from() -> None:
-    """Only rounding refuses a guess where p equals q; an acceptance draw of exactly 1
-    does the same.
+    """Only rounding refuses a draft token where p equals q; an acceptance draw of
+    exactly 1 does the same.
     """
     p = torch.tensor([0.25, 0.0, 0.75], dtype=torch.float64)
     weights = p.log().expand(2, 2, -1)
@@ -50,9 +50,7 @@ def test_where_nothing_is_left_the_target_is_drawn_from() -> None:
     assert verdict.bonus.tolist() == [0, 2]
 
 
-def test_a_guess_that_the_target_forbids_goes_and_one_that_only_the_drafter_forbids_stays() -> (
-    None
-):
+def test_only_the_target_forbids_draft_tokens() -> None:
     weights = torch.tensor([1.0, 0.0]).log().expand(2, 2, -1)
     probs = torch.tensor([[0.0, 1.0], [0.0, 1.0]])[:, None]
     noise = Noise(None, torch.full((2, 2), 1e-30), torch.full((2, 2), 0.5))
@@ -63,7 +61,7 @@ def test_a_guess_that_the_target_forbids_goes_and_one_that_only_the_drafter_forb
     assert verdict.bonus.tolist() == [0, 0]
 
 
-def test_a_guess_that_nobody_can_say_goes() -> None:
+def test_impossible_draft_token_is_rejected() -> None:
     weights = torch.tensor([1.0, 0.0]).log().expand(1, 2, -1)
     draft = chain(torch.tensor([[1]]), torch.tensor([[[1.0, 0.0]]]))
     assert ratios(*chain_distributions(weights, draft), draft).tolist() == [[0.0]]

@@ -1,5 +1,5 @@
-"""What every rule owes: a name, and a verdict that depends on the guesses in use and on
-nothing else.
+"""What every rule owes: a name, and a verdict that depends on the draft tokens in use
+and on nothing else.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def test_padding_never_matters(name: str, with_probs: bool, garbage: str) -> Non
 
 @every_rule
 @every_probs
-def test_a_row_does_not_depend_on_the_width_or_on_its_company(
+def test_row_does_not_depend_on_width_or_on_its_batch(
     name: str, with_probs: bool
 ) -> None:
     weights, draft, noise = problem(5, with_probs)
@@ -215,7 +215,7 @@ def test_greedy_rules_follow_the_same_branch(name: str, with_probs: bool) -> Non
 
 @every_tree_rule
 @every_probs
-def test_a_path_leads_from_the_root_through_guesses_in_use(
+def test_path_leads_from_root_through_draft_tokens_in_use(
     name: str, with_probs: bool
 ) -> None:
     weights, draft, noise = forest(9, with_probs)
@@ -250,7 +250,7 @@ def test_padding_of_trees_never_matters(name: str, with_probs: bool) -> None:
 
 @every_tree_rule
 @every_probs
-def test_a_tree_does_not_depend_on_its_company(name: str, with_probs: bool) -> None:
+def test_a_tree_does_not_depend_on_its_batch(name: str, with_probs: bool) -> None:
     weights, draft, noise = forest(11, with_probs)
     together = RULES[name].verify(weights, draft, noise)
     assert noise.gumbel is not None
@@ -267,7 +267,7 @@ def test_a_tree_does_not_depend_on_its_company(name: str, with_probs: bool) -> N
 
 
 @every_rule
-def test_without_guesses_the_target_speaks(name: str) -> None:
+def test_without_draft_tokens_the_target_decides(name: str) -> None:
     rng = torch.Generator().manual_seed(6)
     distribution = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
     rows = 20_000

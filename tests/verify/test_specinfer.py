@@ -13,7 +13,7 @@ from .test_rules import assert_same, problem
 
 
 @pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])
-def test_a_chain_is_judged_token_by_token(with_probs: bool) -> None:
+def test_a_chain_is_verified_token_by_token(with_probs: bool) -> None:
     weights, draft, noise = problem(22, with_probs)
     assert_same(specinfer(weights, draft, noise), rejection(weights, draft, noise))
 

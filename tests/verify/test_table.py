@@ -1,7 +1,7 @@
 """The tables of docs/rules.md are what the rules give: how often a list serves, and how
 much of a tree is kept.
 
-Laws are random and the draws are sampled, with fixed seeds.
+Distributions are random and the draws are sampled, with fixed seeds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rows(title: str) -> list[tuple[str, list[float]]]:
 
 def distributions(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-weights of target and drafter after each token, [pair, vocab, vocab]: the
-    laws depend on the last token.
+    distributions depend on the last token.
     """
     rng = torch.Generator().manual_seed(0)
     target = 2 * torch.randn(PAIRS, VOCAB, VOCAB, generator=rng)
@@ -55,7 +55,7 @@ def distributions(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
 def kept(
     rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, Tensor]
 ) -> float:
-    """Guesses kept on average.
+    """AllDrafts kept on average.
 
     `how`: one, distinct, independent, coupled (with the target's noise) or chosen.
     """

@@ -1,4 +1,4 @@
-"""Siblings drawn without replacement: a chain is judged as before, and a list that
+"""Siblings drawn without replacement: a chain is verified as before, and a list that
 holds everything always serves.
 """
 
@@ -10,7 +10,7 @@ import torch
 from distributions import bias, over_uniforms, random_noise
 from foreword.verify import rejection, without_replacement
 from foreword.verify.without_replacement import residual, untried
-from worlds import Guesses, World, along, changed, chosen_tree, drawn_tree
+from worlds import AllDrafts, World, along, changed, chosen_tree, drawn_tree
 
 from .test_rules import assert_same, problem
 
@@ -18,7 +18,7 @@ EXACT = 1e-9
 
 
 @pytest.mark.parametrize("with_probs", [True, False], ids=["drawn", "chosen"])
-def test_a_chain_is_judged_token_by_token(with_probs: bool) -> None:
+def test_a_chain_is_verified_token_by_token(with_probs: bool) -> None:
     weights, draft, noise = problem(21, with_probs)
     assert_same(
         without_replacement(weights, draft, noise), rejection(weights, draft, noise)
@@ -34,9 +34,7 @@ def test_a_list_of_the_whole_vocabulary_always_holds_the_token() -> None:
         assert without_replacement(weights, draft, noise).accepted.all()
 
 
-def test_chosen_siblings_stay_with_the_chance_that_the_target_says_one_of_them() -> (
-    None
-):
+def test_chosen_siblings_stay_with_their_target_mass() -> None:
     world = World.random(3, vocab=5, depth=1)
     draft, _ = chosen_tree(3)(world)
     decided = over_uniforms(
@@ -47,16 +45,16 @@ def test_chosen_siblings_stay_with_the_chance_that_the_target_says_one_of_them()
     )
 
 
-def test_a_guess_for_which_nothing_of_the_law_is_left_is_taken_as_chosen() -> None:
-    """A law of float32 may be out of tokens before the list is full; whatever fills it
-    up keeps the law.
+def test_draft_token_without_mass_counts_as_chosen() -> None:
+    """A distribution of float32 may be out of tokens before the list is full; whatever
+    fills it up keeps the distribution.
     """
     world = World.random(0, vocab=3, depth=1)
     certain = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
 
-    def filled(world: World) -> Guesses:
+    def filled(world: World) -> AllDrafts:
         draft, likely = chosen_tree(2)(world)
-        return Guesses(changed(draft, probs=certain.expand(1, 2, -1)), likely)
+        return AllDrafts(changed(draft, probs=certain.expand(1, 2, -1)), likely)
 
     assert (
         bias(without_replacement, filled, World(world.target, (certain,)), gumbel=False)
@@ -64,14 +62,14 @@ def test_a_guess_for_which_nothing_of_the_law_is_left_is_taken_as_chosen() -> No
     )
 
 
-def test_the_law_of_the_next_sibling_leaves_out_what_was_tried() -> None:
+def test_distribution_of_next_sibling_leaves_out_what_was_tried() -> None:
     distribution = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
     tried = torch.tensor([[True, False, False], [True, False, False]])
     expected = torch.tensor([[0.0, 0.6, 0.4], [0.0, 0.0, 1.0]])
     assert torch.allclose(untried(distribution, tried, torch.tensor([1, 2])), expected)
 
 
-def test_what_is_left_of_the_target_is_what_the_guess_did_not_cover() -> None:
+def test_residual_is_what_the_draft_token_did_not_cover() -> None:
     left = residual(
         torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]]),
         torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.8, 0.0]]),

@@ -8,14 +8,16 @@ from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams, Sequence
-from running import Request, engine, finish, plain, prompts, target, tokenizer
-from strangers import FAR, NEAR, Foreign, pair
+from other_tokenizers import FAR, NEAR, Foreign, pair
+from running import DTYPE, Request, engine, finish, plain, prompts, target, tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
 
 def sequence(text: str, params: SamplingParams = GREEDY) -> Sequence:
-    return Request(tuple(tokenizer()(text)["input_ids"]), params).sequence(target().eos)
+    return Request(tuple(tokenizer()(text)["input_ids"]), params).sequence(
+        target(DTYPE).eos
+    )
 
 
 def draft_tokens(
@@ -34,9 +36,7 @@ def draft_tokens(
     [*(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)), 1.3],
 )
 @pytest.mark.parametrize("how", [NEAR, FAR])
-def test_guesses_come_true_and_the_text_is_that_of_plain_decoding(
-    how, temperature, rule
-):
+def test_text_is_unchanged_and_draft_tokens_are_accepted(how, temperature, rule):
     params = [
         SamplingParams(temperature=temperature, seed=s, max_tokens=32, ignore_eos=True)
         for s in range(5)
@@ -44,46 +44,46 @@ def test_guesses_come_true_and_the_text_is_that_of_plain_decoding(
     asked = [
         Request(prompt, one) for prompt, one in zip(prompts(), params, strict=True)
     ]
-    loop = engine(target(), StringMatchDrafter(pair(how)), 3, rule=rule)
+    loop = engine(target(DTYPE), StringMatchDrafter(pair(how, DTYPE)), 3, rule=rule)
     got = finish(loop, asked)
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 3
     if rule == "match" or temperature == 0:
         assert [answer.said for answer in got] == [
-            answer.said for answer in plain(target(), asked)
+            answer.said for answer in plain(target(DTYPE), asked)
         ]
 
 
 @pytest.mark.parametrize("how", [NEAR, FAR])
-def test_the_draft_model_reads_the_text_as_its_own_tokenizer_spells_it(how):
+def test_draft_model_reads_text_as_its_own_tokenizer_spells_it(how):
     text = (
         "Rivers carry water from the mountains to the sea, 12 miles away. Ein Fluß "
         "fließt; 你好!"
     )
-    drafter, one = StringMatchDrafter(pair(how)), sequence(text)
+    drafter, one = StringMatchDrafter(pair(how, DTYPE)), sequence(text)
     whole, one.tokens = one.tokens, one.tokens[:3]
     for token in whole[3:]:
         draft_tokens(drafter, one, 2)
         one.tokens.append(token)
     draft_tokens(drafter, one, 2)
     telling = drafter._copies[one.id]
-    assert pair(how).draft.text(telling.ids) == text.encode()
+    assert pair(how, DTYPE).draft.text(telling.ids) == text.encode()
     assert telling.ids == how.tokenizer()(text)["input_ids"]
 
 
 def test_special_tokens_are_told_by_role_or_name():
-    drafter = StringMatchDrafter(pair(NEAR))
+    drafter = StringMatchDrafter(pair(NEAR, DTYPE))
     one = sequence("<|user|>\nHello<|end|>\n<|assistant|>\n")
     draft_tokens(drafter, one, 1)
     told = NEAR.tokenizer().convert_ids_to_tokens(drafter._copies[one.id].ids)
     assert "".join(told) == "<|user|>ĊHello</s>Ċ<|assistant|>Ċ"
 
 
-def test_guesses_are_what_the_draft_model_writes_in_the_targets_tokens():
+def test_draft_tokens_are_what_draft_model_writes_in_targets_tokens():
     """A draft that lacks half of the tokens needs several for one of the target's."""
     both, drafter, one = (
-        pair(FAR),
-        StringMatchDrafter(pair(FAR)),
+        pair(FAR, DTYPE),
+        StringMatchDrafter(pair(FAR, DTYPE)),
         sequence("Rivers carry water from the mountains to"),
     )
     wrote = list(both.draft.follow(b"", both.target.text(one.tokens)))
@@ -100,13 +100,13 @@ def test_guesses_are_what_the_draft_model_writes_in_the_targets_tokens():
     assert whole == one.tokens + found
 
 
-def test_an_end_of_text_ends_the_guesses_in_the_targets_own_token():
+def test_end_of_text_ends_draft_tokens_in_targets_own_token():
     """The family's own draft model, ids shuffled: where it ends its text, the end is
-    guessed, and nothing after it.
+    drafted, and nothing after it.
     """
     asked = "<|user|>\nTranslate to German: It's your fault.<|end|>\n<|assistant|>\n"
     (answer,) = plain(
-        target(),
+        target(DTYPE),
         [
             Request(
                 tuple(tokenizer()(asked)["input_ids"]), SamplingParams(temperature=0)
@@ -114,7 +114,10 @@ def test_an_end_of_text_ends_the_guesses_in_the_targets_own_token():
         ],
     )
     assert answer.tokens[-1] == 0
-    drafter, one = StringMatchDrafter(pair(Foreign(one_in=8192))), answer.sequence
+    drafter, one = (
+        StringMatchDrafter(pair(Foreign(one_in=8192), DTYPE)),
+        answer.sequence,
+    )
     said, one.tokens = one.tokens, one.tokens[: one.prompt]
     ends = []
     while len(one.tokens) < len(said):
@@ -126,16 +129,17 @@ def test_an_end_of_text_ends_the_guesses_in_the_targets_own_token():
 
 
 @pytest.mark.slow
-def test_drawn_with_the_targets_noise_more_guesses_come_true():
+def test_drawn_with_targets_noise_more_draft_tokens_come_true():
     def kept(shared: bool) -> int:
         params = [
             SamplingParams(temperature=1.3, seed=s, max_tokens=24, ignore_eos=True)
             for s in range(10)
         ]
         texts = plain(
-            target(), [Request(prompts()[s % 5], one) for s, one in enumerate(params)]
+            target(DTYPE),
+            [Request(prompts()[s % 5], one) for s, one in enumerate(params)],
         )
-        drafter, right = StringMatchDrafter(pair(NEAR)), 0
+        drafter, right = StringMatchDrafter(pair(NEAR, DTYPE)), 0
         for answer in texts:
             one = answer.sequence
             said, one.tokens = one.tokens, one.tokens[: one.prompt]
@@ -149,6 +153,6 @@ def test_drawn_with_the_targets_noise_more_guesses_come_true():
     assert kept(shared=True) > 1.5 * kept(shared=False)
 
 
-def test_no_guesses_beyond_the_draft_models_context():
+def test_no_draft_tokens_beyond_the_draft_models_context():
     one = sequence("a b c d e f g h " * 160)
-    assert draft_tokens(StringMatchDrafter(pair(FAR)), one, 3) == []
+    assert draft_tokens(StringMatchDrafter(pair(FAR, DTYPE)), one, 3) == []

@@ -1,5 +1,5 @@
-"""Drafting in shared tokens: what is guessed, how often it is kept, and which law a
-rule is told.
+"""Drafting in shared tokens: what is drafted, how often it is kept, and which
+distribution a rule is told.
 """
 
 import pytest
@@ -12,7 +12,9 @@ from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.native.cpu import fast_bfloat16
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
+from other_tokenizers import FAR, NEAR, Foreign, pair
 from running import (
+    DTYPE,
     Request,
     distribution,
     draft,
@@ -23,7 +25,6 @@ from running import (
     target,
     tokenizer,
 )
-from strangers import FAR, NEAR, Foreign, pair
 
 TEMPERATURES = (
     *(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)),
@@ -40,32 +41,34 @@ def requests(temperature: float) -> list[Request]:
 
 
 def accepted(drafter, temperature: float, rule: str = "match") -> int:
-    answers = finish(engine(target(), drafter, 3, rule=rule), requests(temperature))
+    answers = finish(
+        engine(target(DTYPE), drafter, 3, rule=rule), requests(temperature)
+    )
     return sum(answer.sequence.stats.accepted for answer in answers)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("how", [NEAR, pytest.param(FAR, marks=pytest.mark.slow)])
 def test_the_text_is_that_of_plain_decoding(how, temperature):
-    loop = engine(target(), IntersectionDrafter(pair(how)), 3)
+    loop = engine(target(DTYPE), IntersectionDrafter(pair(how, DTYPE)), 3)
     got = finish(loop, requests(temperature))
     assert [answer.said for answer in got] == [
-        answer.said for answer in plain(target(), requests(temperature))
+        answer.said for answer in plain(target(DTYPE), requests(temperature))
     ]
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 20
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_a_vocabulary_that_differs_in_numbers_only_guesses_what_the_same_one_guesses(
+def test_renumbered_vocabulary_drafts_the_same(
     temperature,
 ):
-    """Ids shuffled, nothing missing: the guesses are those of the family's own draft
-    model.
+    """Ids shuffled, nothing missing: the draft tokens are those of the family's own
+    draft model.
     """
-    renamed = IntersectionDrafter(pair(Foreign(one_in=8192, renamed=False)))
+    renamed = IntersectionDrafter(pair(Foreign(one_in=8192, renamed=False), DTYPE))
     assert accepted(renamed, temperature) == accepted(
-        LanguageModelDrafter(draft()), temperature
+        LanguageModelDrafter(draft(DTYPE)), temperature
     )
 
 
@@ -74,14 +77,14 @@ def test_a_vocabulary_that_differs_in_numbers_only_guesses_what_the_same_one_gue
 )
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("how", [NEAR, FAR])
-def test_a_tree_in_one_call_is_the_tree_level_by_level(how, temperature):
+def test_tree_in_one_call_is_tree_level_by_level(how, temperature):
     both = pair(how, "bfloat16")
     slow = IntersectionDrafter(both)
     slow.model.backend = RemappedBackend(
         both.model.backend, both.translation, both.model.context, both.model.device
     )
     sequences = tuple(
-        request.sequence(target().eos) for request in requests(temperature)[:5]
+        request.sequence(target(DTYPE).eos) for request in requests(temperature)[:5]
     )
     batch = Batch(sequences, NoiseStreams(8192, shared=True))
     ours = IntersectionDrafter(both).propose(batch, [8] * 5)
@@ -95,21 +98,23 @@ def test_a_tree_in_one_call_is_the_tree_level_by_level(how, temperature):
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
-def test_a_rule_that_compares_laws_is_told_the_renormalised_one(rule):
-    drafter, temperature = IntersectionDrafter(pair(FAR)), 0.9
+def test_rules_get_the_renormalised_distribution(rule):
+    drafter, temperature = IntersectionDrafter(pair(FAR, DTYPE)), 0.9
     sequence = Request(
         prompts()[3], SamplingParams(temperature=temperature, seed=1)
-    ).sequence(target().eos)
+    ).sequence(target(DTYPE).eos)
     draft_token = drafter.propose(
         Batch((sequence,), NoiseStreams(8192, shared=False)), [3]
     )
-    drafts, targets = pair(FAR).translation.shared
+    drafts, targets = pair(FAR, DTYPE).translation.shared
     ids = [
         spelt
         for token in sequence.tokens
-        for spelt in pair(FAR).translation.spellings[token]
+        for spelt in pair(FAR, DTYPE).translation.spellings[token]
     ]
-    theirs = (distribution(pair(FAR).model, ids)[-1] / temperature).softmax(-1)[drafts]
+    theirs = (distribution(pair(FAR, DTYPE).model, ids)[-1] / temperature).softmax(-1)[
+        drafts
+    ]
     q = torch.zeros(8192).index_put((targets,), theirs / theirs.sum())
     torch.testing.assert_close(draft_token.probs[0, 0], q, atol=1e-5, rtol=1e-3)
     assert theirs.sum() < 0.98, "else there is nothing to renormalise"
@@ -119,9 +124,9 @@ def test_a_rule_that_compares_laws_is_told_the_renormalised_one(rule):
 @pytest.mark.parametrize(
     "temperature", [pytest.param(0.7, marks=pytest.mark.slow), 1.3]
 )
-def test_guesses_are_kept_as_often_as_the_two_laws_say(temperature):
-    """One guess a round under `rejection`: kept with the chance sum_x min(p, q')
-    (Leviathan et al. 2023).
+def test_acceptance_follows_the_two_distributions(temperature):
+    """One draft token a round under `rejection`: kept with the probability sum_x min(p,
+    q') (Leviathan et al. 2023).
     """
     asked = [
         Request(
@@ -133,16 +138,19 @@ def test_guesses_are_kept_as_often_as_the_two_laws_say(temperature):
         for s in range(20)
     ]
     answers = finish(
-        engine(target(), IntersectionDrafter(pair(NEAR)), 1, rule="rejection"), asked
+        engine(
+            target(DTYPE), IntersectionDrafter(pair(NEAR, DTYPE)), 1, rule="rejection"
+        ),
+        asked,
     )
-    drafts, targets = pair(NEAR).translation.shared
+    drafts, targets = pair(NEAR, DTYPE).translation.shared
     kept, probabilities = [], []
     for answer in answers:
         tokens, place = answer.sequence.tokens, answer.sequence.prompt
-        spellings = [pair(NEAR).translation.spellings[token] for token in tokens]
-        p = (distribution(target(), tokens) / temperature).softmax(-1)
+        spellings = [pair(NEAR, DTYPE).translation.spellings[token] for token in tokens]
+        p = (distribution(target(DTYPE), tokens) / temperature).softmax(-1)
         theirs = distribution(
-            pair(NEAR).model, [spelt for ids in spellings for spelt in ids]
+            pair(NEAR, DTYPE).model, [spelt for ids in spellings for spelt in ids]
         )
         for delta in answer.deltas:
             if delta.drafted:
@@ -162,16 +170,16 @@ def test_guesses_are_kept_as_often_as_the_two_laws_say(temperature):
 
 
 def test_a_model_without_its_tokenizer_cannot_be_translated():
-    for source in (None, draft()):
+    for source in (None, draft(DTYPE)):
         with pytest.raises(InvalidRequest, match="Give draft='folder or hub id'"):
-            IntersectionDrafter.load(source, target(), tokenizer())
+            IntersectionDrafter.load(source, target(DTYPE), tokenizer())
 
 
 def test_a_target_without_its_tokenizer_cannot_be_translated(tmp_path):
     with pytest.raises(VocabularyMismatch, match="the target has no tokenizer here"):
-        IntersectionDrafter.load(tmp_path, target(), None)
+        IntersectionDrafter.load(tmp_path, target(DTYPE), None)
 
 
 def test_a_folder_is_enough(tmp_path):
-    drafter = IntersectionDrafter.load(NEAR.save(tmp_path), target(), tokenizer())
+    drafter = IntersectionDrafter.load(NEAR.save(tmp_path), target(DTYPE), tokenizer())
     assert accepted(drafter, 0.0) > 50

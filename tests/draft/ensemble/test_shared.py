@@ -15,13 +15,14 @@ from foreword.draft import METHODS, method, spelled
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.shared import Shared
 from foreword.speculators import UNUSED
+from running import DTYPE
 
 PARAMS = dict(temperature=0.0, max_tokens=8, nodes=3)
 
 
 @cache
 def llm() -> LLM:
-    return LLM(starter.target(), draft=starter.draft(), dtype="float32", nodes=3)
+    return LLM(starter.target(), draft=starter.draft(), dtype=DTYPE, nodes=3)
 
 
 def drafter(name: str):
@@ -90,7 +91,7 @@ def test_methods_share_their_members():
 def test_drafters_that_no_request_uses_are_freed():
     llm = LLM(
         starter.target(),
-        dtype="float32",
+        dtype=DTYPE,
         nodes=3,
         method="ngram",
         draft={"ngram": None, "lm": starter.draft()},
@@ -136,7 +137,7 @@ def test_rounds_go_on_while_a_drafter_is_loaded(monkeypatch):
     """
     llm = LLM(
         starter.target(),
-        dtype="float32",
+        dtype=DTYPE,
         nodes=3,
         method="ngram",
         draft={"ngram": None, "lm": starter.draft()},

@@ -24,8 +24,8 @@ DEEP = 4
 
 
 class Told(BlockPredictor):
-    """Stands where a head stands: its laws are drawn from the anchor and the number of
-    states it was shown.
+    """Stands where a head stands: its distributions are drawn from the anchor and the
+    number of states it was shown.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Independent(Told):
 
 
 class Dependent(Told):
-    """Each guess depends on the one before it."""
+    """Each draft token depends on the one before it."""
 
     def after(self, distributions: torch.Tensor, tokens: List[int]) -> torch.Tensor:
         return distributions + torch.stack(
@@ -97,7 +97,7 @@ def test_states_are_shown_once_and_in_order():
     drafter.propose(batch(one), [2])
     drafter.propose(batch(one), [2])
     one.tokens += [7, 8, 9]
-    # the target was not heard there yet
+    # the target was not read there yet
     assert drafter.propose(batch(one), [2]).trees[0].tokens == []
     drafter.on_hidden_states(one, len(one.tokens) - 4, torch.arange(9.0).view(3, 3))
     drafter.propose(batch(one), [2])
@@ -128,7 +128,7 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
 
 @pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
 @pytest.mark.parametrize("based", [False, True])
-def test_a_vocabulary_of_odd_size_grows_the_tree_of_one_with_tokens_that_nothing_speaks_for(
+def test_odd_vocabulary_grows_the_padded_tree(
     based,
 ):
     draws = torch.Generator().manual_seed(5)
@@ -156,7 +156,7 @@ def test_a_vocabulary_of_odd_size_grows_the_tree_of_one_with_tokens_that_nothing
     assert max(found.tokens) == 60
 
 
-def test_a_guess_follows_from_the_one_before_it():
+def test_a_draft_token_follows_from_the_one_before_it():
     """What a node says is the row of its depth, bettered by its own token: not by that
     of its uncle.
     """

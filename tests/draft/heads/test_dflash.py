@@ -195,7 +195,7 @@ def test_the_layout_of_speculators_says_the_same(folder):
     assert found.sizes.num_key_value_heads == 2
 
 
-def test_the_anchor_may_guess_itself(folder):
+def test_the_anchor_may_draft_token_itself(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(
         json.dumps(config | {"sample_from_anchor": True})

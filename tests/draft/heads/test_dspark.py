@@ -1,5 +1,5 @@
-"""The token before betters the law of a guess, through two small tables; folders are
-those of others.
+"""The token before betters the distribution of a draft token, through two small tables;
+folders are those of others.
 """
 
 import json
@@ -57,7 +57,7 @@ def folder(tmp_path) -> Path:
 
 
 @torch.inference_mode()
-def test_each_guess_is_bettered_by_the_token_before_it():
+def test_each_draft_token_is_bettered_by_token_before_it():
     made = head()
     states = torch.randn(5, 768, generator=torch.Generator().manual_seed(1))
     blocks = DSparkBlocks(made, target())
@@ -108,7 +108,7 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
     check_same(grown(start, most, monkeypatch), by_level)
 
 
-def test_confidence_sees_the_token_before_and_not_the_guess():
+def test_confidence_sees_token_before_and_not_draft_token():
     made = head()
     hidden = torch.randn(3, 384)
     weight, bias = made.confidence_head.proj.weight[0], made.confidence_head.proj.bias

@@ -97,7 +97,7 @@ def test_it_is_written_as_other_engines_read_it(folder, target):
     assert load(folder, target.config).config.states == (2, 4, 5)
 
 
-def test_states_that_are_not_the_usual_ones_are_written_for_both_engines(tmp_path):
+def test_unusual_states_are_written_for_both_engines(tmp_path):
     small = llama(0, layers=3)
     made = new(setting(small), EagleOptions())
     assert made.config.states == (1, 2, 3)

@@ -3,7 +3,9 @@ own.
 """
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -86,17 +88,23 @@ def plain(
         return EagleDrafter(head, model)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=KINDS, scope="module")
 def head(request) -> EagleHead:
     return made(request.param)
 
 
-@pytest.fixture
-def reader(head) -> NativeHead:
+@pytest.fixture(scope="module")
+def native_head(head) -> NativeHead:
     found = EagleDrafter(copy.deepcopy(head).bfloat16(), beside(torch.bfloat16))._reader
     assert isinstance(found, NativeHead)
-    found.open(1, 4 * LENGTH)
     return found
+
+
+@pytest.fixture
+def reader(native_head) -> Iterator[NativeHead]:
+    native_head.open(1, 4 * LENGTH)
+    yield native_head
+    native_head.close(1)
 
 
 @pytest.fixture
@@ -112,7 +120,7 @@ def states() -> torch.Tensor:
 
 
 def scores(reader, text: list[int], states: torch.Tensor) -> torch.Tensor:
-    """What is said along a text, then of a tree of guesses after it."""
+    """What is said along a text, then of a tree of draft tokens after it."""
     rows, nodes = len(text) - len(PARENTS), text[-len(PARENTS) :]
     reader.head_states.give(1, states[:23])
     found = [reader.read([Read(1, 0, text[:23], keep=23)])]
@@ -137,7 +145,8 @@ def test_scores_are_those_of_the_plain_head_up_to_bfloat16(
     )._reader
     found = []
     for asked in (truth, rounded, reader):
-        asked.open(1, 4 * LENGTH)
+        if asked is not reader:
+            asked.open(1, 4 * LENGTH)
         found.append(scores(asked, text, states))
     silent = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, head.tokens, False)
     assert all(bool((said[:, silent] == -torch.inf).all()) for said in found)
@@ -145,14 +154,14 @@ def test_scores_are_those_of_the_plain_head_up_to_bfloat16(
     theirs, ours = (
         (one - said[0]).pow(2).mean().sqrt() / said[0].std() for one in said[1:]
     )
-    # Thoughts stay in float32 between products here, so we are nearer to the truth than
-    # bfloat16 throughout.
+    # Hidden states stay in float32 between products here, so we are nearer to the truth
+    # than bfloat16 throughout.
     assert ours < theirs
     assert ours < 0.05
 
 
 @native
-def test_the_bits_of_a_row_do_not_depend_on_its_company(reader, text, states):
+def test_row_bits_do_not_depend_on_the_batch(reader, text, states):
     reader.head_states.give(1, states[:20])
     reader.read([Read(1, 0, text[:20], keep=0)])
     alone = []
@@ -171,11 +180,12 @@ def test_the_bits_of_a_row_do_not_depend_on_its_company(reader, text, states):
     reader.head_states.give(2, states[7:15])
     together.append(reader.read([tree[1], Read(2, 7, text[7:15])])[:-1])
     together.append(reader.read([Read(2, 15, text[15:18], [-1] * 3, 3), tree[2]])[3:])
+    reader.close(2)
     assert torch.equal(torch.cat(alone), torch.cat(together))
 
 
 @native
-def test_a_guess_goes_on_from_what_was_thought_at_its_parent(reader, text, states):
+def test_node_follows_the_hidden_state_of_its_parent(reader, text, states):
     """A node says what it says at the end of a chain of its ancestors alone."""
     nodes, branch = text[20 : 20 + len(PARENTS)], [1, 4, 6]
 
@@ -195,7 +205,7 @@ def test_a_guess_goes_on_from_what_was_thought_at_its_parent(reader, text, state
 
 
 @native
-def test_a_guess_whose_parent_was_not_read_is_refused(reader, text, states):
+def test_node_without_a_read_parent_is_refused(reader, text, states):
     reader.head_states.give(1, states[:20])
     reader.read([Read(1, 0, text[:20])])
     with pytest.raises(
@@ -214,7 +224,7 @@ def asked(temperature: float) -> tuple[Sequence, Batch]:
 
 
 def told(drafter: EagleDrafter, one: Sequence) -> None:
-    """The drafter hears what the target thinks of all but the last token."""
+    """The drafter reads what the target computes of all but the last token."""
     model = target("bfloat16")
     model.open(-3, len(one.tokens))
     states = model.read_hidden(
@@ -224,9 +234,14 @@ def told(drafter: EagleDrafter, one: Sequence) -> None:
     drafter.on_hidden_states(one, 0, states)
 
 
+@cache
+def whole_head() -> EagleHead:
+    return load(shelf(EagleOptions(unroll=2, draft_vocab=400)), target().hf.config)
+
+
 def trainable(dtype: str = "bfloat16", size: int = 400) -> EagleHead:
     """A trained head, of whose 400 tokens the first so many are left."""
-    trained = load(shelf(EagleOptions(unroll=2, draft_vocab=400)), target().hf.config)
+    trained = whole_head()
     head = EagleHead(replace(trained.config, draft_vocab=size))
     kept = {
         name: weight[:size]
@@ -249,13 +264,13 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature, most, size, monke
 
     by_level = grown(start, most, monkeypatch, AT_ONCE)
     assert max(by_level[0].depths) > 1 or most == 1, (
-        "guesses after guesses are what this is about"
+        "draft tokens after draft tokens are what this is about"
     )
     check_same(grown(start, most, monkeypatch), by_level)
 
 
 @native
-def test_on_real_text_it_guesses_as_the_plain_head_does(monkeypatch):
+def test_real_text_has_draft_tokens_of_the_plain_head(monkeypatch):
     model, found = target("bfloat16"), []
     for drafter in (
         EagleDrafter(trainable(), model),
@@ -277,7 +292,7 @@ def test_on_real_text_it_guesses_as_the_plain_head_does(monkeypatch):
         found.append(likeliest)
     same = sum(a == b for a, b in zip(*found, strict=True)) / len(found[0])
     assert same > 0.97
-    assert len(set(found[0])) > 20, "always the same guess would prove nothing"
+    assert len(set(found[0])) > 20, "always the same draft token would prove nothing"
 
 
 def test_what_it_is_not_made_for_is_computed_plainly():

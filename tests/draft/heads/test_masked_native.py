@@ -1,5 +1,5 @@
 """A head's layers in C against their plain definition, and the promise that a block
-does not depend on its company.
+does not depend on its batch.
 """
 
 import copy
@@ -62,7 +62,7 @@ def states() -> torch.Tensor:
 
 
 def hidden(stack: TorchLayers | NativeLayers, states: torch.Tensor) -> torch.Tensor:
-    """What is thought in the blocks after a text that grows."""
+    """What is computed in the blocks after a text that grows."""
     stack.open(1, 200)
     found, shown = [], 0
     for end in ENDS:
@@ -75,7 +75,7 @@ def hidden(stack: TorchLayers | NativeLayers, states: torch.Tensor) -> torch.Ten
 
 @native
 @torch.inference_mode()
-def test_thoughts_are_those_of_the_plain_head_up_to_bfloat16(states):
+def test_hidden_states_match_the_plain_head(states):
     truth = hidden(TorchLayers(head(), target()), states[0])
     rounded = hidden(TorchLayers(head().bfloat16(), target("bfloat16")), states[0])
     blocks = MaskedBlocks(head(), target("bfloat16"))
@@ -92,7 +92,7 @@ def test_thoughts_are_those_of_the_plain_head_up_to_bfloat16(states):
 
 @native
 @torch.inference_mode()
-def test_a_block_does_not_depend_on_its_company_or_on_how_the_text_was_heard(states):
+def test_block_does_not_depend_on_batch_or_chunks(states):
     alone, together = (
         NativeLayers(head().bfloat16(), target("bfloat16")) for _ in range(2)
     )
@@ -142,7 +142,7 @@ def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
         ]
         said.append(torch.cat(distributions).flatten(0, 1).argmax(-1))
     assert (said[0] == said[1]).float().mean() > 0.9
-    assert len(said[0].unique()) > 20, "always the same guess would prove nothing"
+    assert len(said[0].unique()) > 20, "always the same draft token would prove nothing"
 
 
 def test_what_it_is_not_made_for_is_computed_plainly():

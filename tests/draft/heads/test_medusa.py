@@ -1,4 +1,4 @@
-"""Heads say what their definition says, of the last token that was heard; folders are
+"""Heads say what their definition says, of the last token that was read; folders are
 those of the original.
 """
 
@@ -46,16 +46,16 @@ def test_a_block_is_what_the_definition_says(own, layers):
     torch.testing.assert_close(again[0], found[1])
     for distributions, x in zip(found, states[[0, 3]], strict=True):
         for head in range(3):
-            thought = x
+            hidden = x
             for layer in range(layers):
                 name = f"{head}.{layer}.linear"
-                thought = thought + F.silu(
-                    weights[f"{name}.weight"] @ thought + weights[f"{name}.bias"]
+                hidden = hidden + F.silu(
+                    weights[f"{name}.weight"] @ hidden + weights[f"{name}.bias"]
                 )
             said = (
-                weights[f"{head}.{layers}.weight"] @ thought
+                weights[f"{head}.{layers}.weight"] @ hidden
                 if own
-                else target().lm_head(thought[None])[0]
+                else target().lm_head(hidden[None])[0]
             )
             torch.testing.assert_close(distributions[head], said, atol=1e-3, rtol=1e-4)
 
@@ -67,10 +67,10 @@ def test_new_heads_say_what_the_target_says():
     """
     tokens = [5, 6, 7, 8]
     target().open(-3, 8)
-    logits, heard = target().read_hidden([Read(-3, 0, tokens)], (8,))
+    logits, seen = target().read_hidden([Read(-3, 0, tokens)], (8,))
     target().close(-3)
     blocks = MedusaBlocks(MedusaHeads(2, 1, 384, 8192, own=False), target())
-    distributions = blocks.compute([BlockRequest(1, 9, heard)])[0]
+    distributions = blocks.compute([BlockRequest(1, 9, seen)])[0]
     torch.testing.assert_close(
         distributions, logits.float().expand(2, -1), atol=1e-3, rtol=1e-4
     )

@@ -110,9 +110,7 @@ def test_it_finds_what_a_plain_search_finds(tmp_path_factory, texts, end, size, 
 
 
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=60))
-def test_the_places_are_in_the_order_of_what_stands_before_them(
-    tmp_path_factory, tokens
-):
+def test_places_are_in_order_of_what_stands_before_them(tmp_path_factory, tokens):
     text = "".join(chr(ord("a") + token) for token in tokens)
     store = made(tmp_path_factory.mktemp("store"), text)
     assert sorted(store.order.tolist()) == list(range(DEPTH + 1, DEPTH + len(text)))
@@ -130,7 +128,7 @@ def test_texts_are_never_joined(tmp_path):
     assert store.after(places, 9) == [ids("c")]
 
 
-def test_tokens_that_the_corpus_cannot_hold_are_looked_up_in_vain(tmp_path):
+def test_tokens_that_corpus_cannot_hold_are_looked_up_in_vain(tmp_path):
     store = made(tmp_path, "abc")
     for strange in (26, 0xFFFF, 200_000):
         assert store.nearest([0, strange], 9)[0].tolist() == []
@@ -140,17 +138,17 @@ def test_tokens_that_the_corpus_cannot_hold_are_looked_up_in_vain(tmp_path):
 
 
 def test_it_says_what_it_holds(tmp_path):
-    heard: list[float] = []
+    seen: list[float] = []
     meta = build(
         [("x", "ab"), ("y", "cd"), ("x", "e")],
         letters(),
         tmp_path / "new" / "store",
-        progress=heard.append,
+        progress=seen.append,
     )
     assert meta == Meta(1, 26, DEPTH + 8, 2, fingerprint(letters()), {"x": 2, "y": 1})
     assert Datastore(tmp_path / "new" / "store").meta == meta
-    assert heard[-1] == 1.0
-    assert heard == sorted(heard)
+    assert seen[-1] == 1.0
+    assert seen == sorted(seen)
 
 
 def test_a_tokenizer_is_known_by_its_ids(tmp_path):

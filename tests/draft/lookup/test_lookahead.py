@@ -33,7 +33,7 @@ def test_the_pool_gives_the_latest_first_and_forgets_the_oldest():
     assert pool.after(2) == []
 
 
-def test_the_pool_continues_token_by_token_from_the_last_two_or_the_last_one():
+def test_pool_continues_from_the_last_one_or_two_tokens():
     pool = Pool()
     for gram in ([1, 2, 3], [2, 3, 4], [3, 4, 2], [3, 9, 9]):
         pool.add(gram)
@@ -43,7 +43,7 @@ def test_the_pool_continues_token_by_token_from_the_last_two_or_the_last_one():
     assert pool.continued([2, 8], 2) == []
 
 
-def test_what_followed_the_last_token_is_guessed_and_the_rest_is_window():
+def test_what_followed_last_token_is_drafted_and_rest_is_window():
     drafter, target = LookaheadDrafter(), Markov(noisy(20))
     draft = drafter.propose(target.batch(target.sequence([1, 2, 3, 1, 4, 5, 1])), [16])
     check_form(draft, [16], 20)
@@ -55,7 +55,7 @@ def test_what_followed_the_last_token_is_guessed_and_the_rest_is_window():
         "a twin is never followed"
     )
     assert draft.probabilities is None, (
-        "a width that cuts unlikely guesses would cut the window"
+        "a width that cuts unlikely draft tokens would cut the window"
     )
 
 
@@ -70,7 +70,7 @@ def test_sizes_adapt_to_what_is_asked(nodes):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_every_gram_of_the_window_ends_with_what_the_target_would_say_there(
+def test_grams_of_the_window_end_with_the_targets_token(
     temperature,
 ):
     """With the noise of that place, so that the sampled text itself is what the window
@@ -108,8 +108,8 @@ def rounds_of(
 
 
 class Blind(LookaheadDrafter):
-    """Betters its guesses by what is likely, as the paper does, not by what will be
-    drawn.
+    """Betters its draft tokens by what is likely, as the paper does, not by what will
+    be drawn.
     """
 
     def observe(
@@ -119,7 +119,7 @@ class Blind(LookaheadDrafter):
         super().observe(Batch(batch.sequences, blind), draft, verdict, scores)
 
 
-def test_known_noise_lets_the_window_foresee_sampled_text():
+def test_known_noise_predicts_sampled_text():
     target = Markov(noisy(200))  # so many successors that no text repeats itself
     blind, seeing = (
         rounds_of(Blind(), target, 1.0),
@@ -130,7 +130,7 @@ def test_known_noise_lets_the_window_foresee_sampled_text():
 
 
 @pytest.mark.parametrize("more", [0, 1, 3])
-def test_a_place_keeps_its_guesses_however_far_the_text_has_come(more):
+def test_place_keeps_its_draft_tokens_however_far_text_has_come(more):
     drafter, target = LookaheadDrafter(), Markov(noisy(200))
     one = target.sequence([1, 2, 3, 4, 5, 6, 7])
     for _ in range(5):
@@ -146,7 +146,7 @@ def test_a_place_keeps_its_guesses_however_far_the_text_has_come(more):
         assert [*chain[: place + 1], *window.columns[gone + 1 + place][1:]] in found
 
 
-def test_where_trees_are_not_judged_the_pool_is_copied():
+def test_where_trees_are_not_verified_the_pool_is_copied():
     drafter, target = LookaheadDrafter(), Markov(noisy(20), trees=False)
     one = target.sequence([1, 2, 3, 1, 4, 5, 1])
     draft = drafter.propose(target.batch(one), [8])
@@ -154,9 +154,9 @@ def test_where_trees_are_not_judged_the_pool_is_copied():
     assert branches(draft)[-1] == [4, 5, 1, 4, 5, 1, 4, 5]
 
 
-def test_guesses_of_its_own_are_needed_to_learn():
-    """Rounds without a call, or with other guesses than its own, leave the window as it
-    was.
+def test_draft_tokens_of_its_own_are_needed_to_learn():
+    """Rounds without a call, or with other draft tokens than its own, leave the window
+    as it was.
     """
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
     one = target.sequence([1, 2, 3, 4, 5, 6, 7])

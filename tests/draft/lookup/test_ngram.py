@@ -53,7 +53,7 @@ def searched(tokens: list[int], sizes: range, budget: int) -> list[int]:
 
 
 @given(tokens_of_few, st.integers(1, 3), st.integers(0, 4), st.integers(0, 9))
-def test_guesses_are_those_of_a_plain_search(
+def test_draft_tokens_are_those_of_a_plain_search(
     tokens: list[int], smallest: int, more: int, budget: int
 ) -> None:
     drafter = NgramDrafter(max_ngram=smallest + more, min_ngram=smallest)
@@ -65,7 +65,7 @@ def test_guesses_are_those_of_a_plain_search(
     tokens_of_few,
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=12),
 )
-def test_a_text_that_grew_is_guessed_like_the_same_text_at_once(
+def test_text_that_grew_is_drafted_like_same_text_at_once(
     start: list[int], grown: list[list[int]]
 ) -> None:
     drafter, growing = NgramDrafter(), sequence(start)
@@ -98,7 +98,7 @@ def test_nothing_follows_an_end_of_text(tokens: list[int], budget: int) -> None:
     assert bound == (free[: free.index(EOS) + 1] if EOS in free else free)
 
 
-def test_only_the_first_end_of_text_is_guessed() -> None:
+def test_only_the_first_end_of_text_is_drafted() -> None:
     assert propose(
         NgramDrafter(), sequence([EOS, 1, EOS], eos=frozenset({EOS})), 4
     ) == [1, EOS]
@@ -142,7 +142,7 @@ def test_a_repetition_fills_the_whole_budget() -> None:
     assert copied([0, 1, 2], 1, 5) == [1, 2, 1, 2, 1]
 
 
-def test_a_text_without_repetition_gets_no_guess() -> None:
+def test_a_text_without_repetition_gets_no_draft_token() -> None:
     draft = NgramDrafter().propose(batch(sequence([1, 2, 3, 4])), [8])
     assert draft.count.tolist() == [0]
     assert draft.nodes == 0

@@ -68,7 +68,7 @@ def searched(expected: list[int], written: list[int]) -> list[int]:
 
 
 @given(texts, st.lists(few, max_size=20))
-def test_guesses_are_those_of_a_plain_search(
+def test_draft_tokens_are_those_of_a_plain_search(
     expected: list[int], written: list[int]
 ) -> None:
     assert propose(sequence(written, expected), 40) == searched(expected, written)
@@ -132,7 +132,7 @@ def test_sequences_keep_to_their_own_expectation_and_release_forgets_it() -> Non
     assert propose(sequence([], [3], id=1), 1, by) == [3]
 
 
-def test_chances_grow_with_agreement_and_learn_from_failure() -> None:
+def test_probabilities_grow_with_agreement_and_learn_from_failure() -> None:
     expected = list(range(10, 30))
     by, fresh = PredictedDrafter(), sequence(expected[:10], expected)
     sure = by.propose(batch(fresh), [3]).probabilities[0]
@@ -151,7 +151,7 @@ def test_chances_grow_with_agreement_and_learn_from_failure() -> None:
     assert by.propose(batch(fresh, floor=0.3), [3]).count.tolist() == [0]
 
 
-def test_only_guesses_that_were_reached_are_learned_from() -> None:
+def test_only_draft_tokens_that_were_reached_are_learned_from() -> None:
     copy, other = (Copy.of(sequence([], [1, 2, 3, 4])) for _ in range(2))
     for one, said in ((copy, [1, 40]), (other, [1, 40, 3, 4])):
         one.follow([40, 41])
@@ -164,7 +164,7 @@ def test_only_guesses_that_were_reached_are_learned_from() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_expected_answer_comes_in_few_rounds_and_is_not_changed(
+def test_expected_answer_comes_in_few_rounds_and_is_not_changed(
     temperature: float,
 ) -> None:
     params = SamplingParams(
@@ -201,7 +201,7 @@ def test_finishing_leaves_nothing_behind() -> None:
     assert by._copies == {}
 
 
-def test_the_source_of_an_encoder_decoder_is_expected_from_its_start() -> None:
+def test_source_of_encoder_decoder_is_expected_from_its_start() -> None:
     by, params = PredictedDrafter(), SamplingParams(temperature=0)
     one = Sequence(0, [0, 1], 2, params, 0, source=Source((4, 5, 6, 7, 2)))
     assert propose(one, 3, by) == [4, 5, 6]

@@ -1,5 +1,5 @@
-"""Token Recycling: what is remembered, who may read it, and that its chances are those
-of the target's text.
+"""Token Recycling: what is remembered, who may read it, and that its probabilities are
+those of the target's text.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_a_text_is_put_before_what_was_known():
     assert adjacency.read(9) == ([], [])
 
 
-def test_guesses_follow_what_the_target_found_likely_even_after_guesses_that_were_wrong():
+def test_draft_tokens_follow_what_the_target_found_likely():
     """A cycle with a false alley: 0 → 1 → 2 → … → 7 → 0, and after each token its twin
     (+ 8) comes second.
     """
@@ -66,11 +66,11 @@ def test_guesses_follow_what_the_target_found_likely_even_after_guesses_that_wer
         target.round(drafter, [one], 6)
     last = one.tokens[-1]
     assert target.round(drafter, [one], 6)[0] == [(last + n) % 8 for n in range(1, 8)]
-    # A guess that was never kept was scored too, so it has successors.
+    # A draft token that was never kept was scored too, so it has successors.
     assert drafter._memories[""].adjacency.read(9)[0][:2] == [2, 10]
 
 
-def test_a_chain_is_given_where_trees_are_not_judged():
+def test_a_chain_is_given_where_trees_are_not_verified():
     target, drafter = Markov(noisy(32, 3.0), trees=False), RecyclingDrafter()
     one = target.sequence([0], temperature=0)
     for _ in range(60):
@@ -80,8 +80,10 @@ def test_a_chain_is_given_where_trees_are_not_judged():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_chances_are_those_of_the_target_text(temperature):
-    """Never rising, best first; and as many guesses come true as their chances say."""
+def test_probabilities_are_those_of_the_target_text(temperature):
+    """Never rising, best first; and as many draft tokens are accepted as their
+    probabilities say.
+    """
     target, drafter = Markov(noisy(24, 2.0)), RecyclingDrafter()
     one = target.sequence([0], temperature=temperature)
     promised = kept = 0.0
@@ -100,7 +102,7 @@ def test_chances_are_those_of_the_target_text(temperature):
 
 
 class Blind(RecyclingDrafter):
-    """Guesses what is likely, not what will be drawn."""
+    """Drafts what is likely, not what will be drawn."""
 
     def propose(self, batch: Batch, nodes: List[int]) -> Draft:
         return super().propose(
@@ -108,7 +110,7 @@ class Blind(RecyclingDrafter):
         )
 
 
-def test_known_noise_makes_guesses_come_true():
+def test_known_noise_makes_draft_tokens_accepted():
     target = Markov(noisy(24))
     lengths = []
     for drafter in (RecyclingDrafter(), Blind()):
@@ -130,7 +132,7 @@ def test_a_floor_leaves_out_what_is_not_worth_its_scoring():
     assert draft.probabilities.min() > 0.1 > all_of_them.probabilities.min()
 
 
-def test_nothing_is_guessed_after_the_end_of_text():
+def test_nothing_is_drafted_after_the_end_of_text():
     target, drafter = Markov(noisy(12, 2.0)), RecyclingDrafter()
     one = target.sequence([0], temperature=0)
     for _ in range(30):
@@ -199,7 +201,7 @@ def test_bfloat16_logits_are_learnt_from():
     assert sum(lengths) > 150
 
 
-def test_a_chance_is_learnt_and_starts_at_what_the_share_says():
+def test_probability_is_learnt_and_starts_at_what_share_says():
     calibration = Calibration()
     assert (
         calibration.probability(0.1, 2, fresh=True)
@@ -213,7 +215,7 @@ def test_a_chance_is_learnt_and_starts_at_what_the_share_says():
     assert calibration.probability(0.9, 0, fresh=False) == before
 
 
-def test_the_source_of_an_encoder_decoder_is_read_for_what_follows_each_token():
+def test_source_of_an_encoder_decoder_gives_successors():
     target, drafter = Markov(noisy(20)), RecyclingDrafter()
     one = target.sequence([0], temperature=0)
     one.source = (13, 14, 15)

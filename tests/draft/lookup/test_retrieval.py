@@ -1,5 +1,5 @@
 """The lookup in other texts: trees of what followed there, likeliest first, with
-chances that come true.
+probabilities that come true.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def test_nothing_follows_an_end_of_text(rows):
 
 @cache
 def clichés() -> tuple[str, ...]:
-    """Texts of a few phrases, each at a chance of its own, so that what comes next is
-    known only so well.
+    """Texts of a few phrases, each at a probability of its own, so that what comes next
+    is known only so well.
     """
     dice = Random(1)
     phrases = (
@@ -147,7 +147,7 @@ def batch(*sequences: Sequence, **options) -> Batch:
     return Batch(sequences, NoiseStreams(target().vocab, shared=True), **options)
 
 
-def test_chances_come_true(drafter):
+def test_probabilities_are_calibrated(drafter):
     """On new texts of the same kind: as often as is said, or more often, for nothing in
     them is novel.
     """
@@ -177,7 +177,7 @@ def test_chances_come_true(drafter):
     assert seen == sorted(seen)
 
 
-def test_hot_text_is_foreseen_less_surely(drafter):
+def test_hot_text_is_predicted_less_surely(drafter):
     tokens = tokenizer()("once upon a")["input_ids"]
     cold, hot = (
         drafter.propose(
@@ -203,7 +203,7 @@ def test_it_says_what_followed(drafter):
     )
 
 
-def test_trees_where_they_are_judged_and_chains_where_not(drafter):
+def test_trees_where_they_are_verified_and_chains_where_not(drafter):
     tokens = tokenizer()("the end.")["input_ids"]
     assert not drafter.propose(batch(sequence(tokens)), [8]).chain
     alone = drafter.propose(batch(sequence(tokens), trees=False), [8])

@@ -1,4 +1,4 @@
-"""Votes of earlier places: counted as defined, grown into the likeliest guesses,
+"""Votes of earlier places: counted as defined, grown into the likeliest draft tokens,
 learned from, kept apart and kept.
 """
 
@@ -134,11 +134,11 @@ def test_votes_are_those_of_a_plain_search(
     )
 
 
-def expected_chances(
+def expected_probabilities(
     ballot: Votes, poll: ContinuationCounts
 ) -> dict[tuple[int, ...], float]:
-    """The definition: of each path, its parent's chance, times that of no surprise,
-    times the share of the votes.
+    """The definition: of each path, its parent's probability, times that of no
+    surprise, times the share of the votes.
     """
     probabilities: dict[tuple[int, ...], float] = {(): 1.0}
     every = sorted(
@@ -165,14 +165,14 @@ def expected_chances(
     st.sampled_from([0.0, 0.05, 0.3]),
     st.lists(st.lists(few, max_size=4), max_size=5),
 )
-def test_the_tree_holds_the_likeliest_guesses(
+def test_the_tree_holds_the_likeliest_draft_tokens(
     ballot: Votes, most: int, floor: float, experience: list[list[int]]
 ) -> None:
     poll = ContinuationCounts(ballot, AcceptanceEstimate())
     for tokens in experience:
         poll.close(tokens)
     tree = poll.grown(Bounds(most, floor))
-    expected = expected_chances(ballot, poll)
+    expected = expected_probabilities(ballot, poll)
     best = sorted(
         (probability for probability in expected.values() if probability > floor),
         reverse=True,
@@ -189,7 +189,7 @@ def test_the_tree_holds_the_likeliest_guesses(
 def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
     poll = ContinuationCounts(ballot, AcceptanceEstimate())
     tree = poll.grown(Bounds(most, branches=False))
-    expected = expected_chances(ballot, poll)
+    expected = expected_probabilities(ballot, poll)
     path: tuple[int, ...] = ()
     for token, parent, probability in zip(
         tree.tokens, tree.parents, tree.probabilities, strict=True
@@ -223,8 +223,8 @@ def test_votes_in_c_are_those_defined(
     how: tuple[int, float, set[int], bool],
     course: list[tuple[list[int], bool]],
 ) -> None:
-    """Every round of a text, greedy and sampled rounds mixed: the same guesses, in the
-    same order, as likely.
+    """Every round of a text, greedy and sampled rounds mixed: the same draft tokens, in
+    the same order, as likely.
     """
     own, archive = SuffixIndex(room), AnswerStore(VOCAB)
     own.extend(text)
@@ -240,7 +240,7 @@ def test_votes_in_c_are_those_defined(
         bounds = Bounds(most, floor, frozenset(ends), branches)
         expected, found = defined.grown(bounds), fast.grown(bounds)
         assert found.probabilities == pytest.approx(expected.probabilities, rel=1e-12)
-        # or the last bit may order equal chances
+        # or the last bit may order equal probabilities
         if len(set(expected.probabilities)) == len(expected.probabilities):
             assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
         for poll in (defined, fast):
@@ -255,7 +255,7 @@ def test_where_there_is_a_compiler_votes_are_counted_in_c() -> None:
     assert isinstance(SuffixDrafter(AnswerStore(VOCAB))._count, NativeCountsFactory)
 
 
-def test_equal_chances_keep_the_order_in_which_they_were_found() -> None:
+def test_equal_probabilities_keep_order_in_which_they_were_found() -> None:
     """Four tokens followed once each: the latest place is the first in the tree, in C
     and as defined.
     """
@@ -266,7 +266,7 @@ def test_equal_chances_keep_the_order_in_which_they_were_found() -> None:
         ) == [(5,), (4,), (3,), (2,)]
 
 
-def test_of_equal_places_this_text_is_heard_before_past_answers() -> None:
+def test_own_text_comes_before_past_answers() -> None:
     for ask in (PlainCountsFactory(), counts_factory()):
         one = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
         answer(one, [1, 2])
@@ -274,7 +274,7 @@ def test_of_equal_places_this_text_is_heard_before_past_answers() -> None:
 
 
 @pytest.mark.parametrize("branches", [True, False])
-def test_a_guess_at_the_floor_is_not_made(branches: bool) -> None:
+def test_a_draft_token_at_the_floor_is_not_made(branches: bool) -> None:
     history = SuffixIndex(64)
     history.extend([1, 2, 1])
     for ask in (PlainCountsFactory(), counts_factory()):
@@ -287,7 +287,7 @@ def test_a_guess_at_the_floor_is_not_made(branches: bool) -> None:
 @NATIVE
 def test_a_long_text_has_as_many_voters_in_c() -> None:
     """Where the latest places are the end itself, or were found for a longer run
-    already, older ones are heard.
+    already, older ones are read.
     """
     draw = random.Random(3)
     text = [draw.randrange(3) for _ in range(600)]
@@ -308,7 +308,7 @@ def test_a_longer_match_outvotes_a_few_short_ones() -> None:
     assert propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text[4:]), 1) == [(5,)]
 
 
-def test_nothing_follows_an_end_of_text_and_the_rest_goes_on() -> None:
+def test_nothing_follows_end_of_text_and_rest_goes_on() -> None:
     text = [1, 9, 3, 1, 9, 3, 1, 4, 5, 1]
     drafted = propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text), 6)
     assert (9,) in drafted
@@ -343,7 +343,9 @@ def decided(kept: list[int], bonus: int, nodes: int) -> Verdict:
 
 
 @pytest.mark.parametrize(("truth", "better"), [(True, True), (False, False)])
-def test_chances_learn_from_what_the_target_says(truth: bool, better: bool) -> None:
+def test_probabilities_learn_from_what_the_target_says(
+    truth: bool, better: bool
+) -> None:
     one = SuffixDrafter(AnswerStore(VOCAB))
     asked = sequence([1, 2, 3, 1, 2])
     before = one.propose(batch(asked), [1])
@@ -360,7 +362,7 @@ def test_chances_learn_from_what_the_target_says(truth: bool, better: bool) -> N
     )
 
 
-def test_chances_are_honest_on_a_random_text() -> None:
+def test_probabilities_are_honest_on_a_random_text() -> None:
     """Expected calibration error over ten bins after a hundred rounds; over 0.08 if
     nothing is learned.
     """
@@ -413,7 +415,7 @@ def test_tenants_do_not_meet() -> None:
     assert propose(one, sequence([5, 1], 3), 1) == []
 
 
-def test_an_answer_that_is_given_again_is_foreseen_whole() -> None:
+def test_an_answer_that_is_given_again_is_predicted_whole() -> None:
     asked = [
         Request(
             prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)

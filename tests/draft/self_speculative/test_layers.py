@@ -44,7 +44,7 @@ def test_a_neighbour_is_another_mask_of_the_same_halves():
 
 
 def test_gain_is_that_of_the_best_length():
-    # no length pays, and one guess loses least
+    # no length pays, and one draft token loses least
     assert gain(0.0, 0.5) == pytest.approx(1 / 1.5)
     assert gain(0.5, 0.9) == pytest.approx(1.5 / 1.9)
     assert gain(0.9, 0.5) == pytest.approx(

@@ -1,4 +1,4 @@
-"""The target in fewer bits as its own drafter: what it guesses, from which memory, and
+"""The target in fewer bits as its own drafter: what it drafts, from which memory, and
 what it refuses.
 """
 
@@ -14,7 +14,7 @@ from running import Request, engine, finish, plain, prompts, target
 native = pytest.mark.skipif(
     isinstance(library(), str), reason=f"no native kernel here: {library()}"
 )
-LENGTH = 40
+LENGTH = 24
 
 
 def requests() -> list[Request]:
@@ -30,7 +30,7 @@ def requests() -> list[Request]:
     ("source", "bytes", "kept"),
     [(None, 0.29, 0.6), ("int4", 0.29, 0.6), ("int8", 0.54, 0.75)],
 )
-def test_it_foresees_most_of_the_text_with_fewer_bytes(source, bytes, kept):
+def test_most_draft_tokens_are_accepted(source, bytes, kept):
     model = target("bfloat16")
     drafter = QuantizedDrafter.load(source, model, None)
     got = finish(engine(model, drafter, 3), requests())

@@ -1,5 +1,5 @@
-"""Coupled trees: the best-first tree, chances that are true, and one C call that equals
-its definition.
+"""Coupled trees: the best-first tree, probabilities that are true, and one C call that
+equals its definition.
 """
 
 import math
@@ -15,13 +15,11 @@ from foreword.draft.tree.calibration import Calibration
 from foreword.draft.tree.coupled import CoupledTree
 from foreword.model import Model
 from foreword.model.backend import GrowsTrees
-from foreword.native.cpu import fast_bfloat16
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, DraftTree, SamplingParams, Sequence
-from running import Request, draft, engine, finish, plain, prompts, target
+from running import DTYPE, Request, draft, engine, finish, plain, prompts, target
 
 _ids = count(1_000_000)
-DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 SETTINGS = [
     (0.0, {}),
     (0.7, {}),
@@ -46,7 +44,7 @@ def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch
 
 
 def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
-    """Every guess by the tokens that lead to it."""
+    """Every draft token by the tokens that lead to it."""
     assert draft.probabilities is not None
     return dict(
         zip(
@@ -57,11 +55,11 @@ def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
     )
 
 
-def child_law(
+def child_distribution(
     one: Sequence, path: tuple[int, ...], confidence: Calibration
 ) -> torch.Tensor:
-    """The chance of every token after a path, from a fresh reading of the whole text:
-    the definition.
+    """The probability of every token after a path, from a fresh reading of the whole
+    text: the definition.
     """
     model, text = draft(), [*one.tokens, *path]
     from foreword.model import Read
@@ -78,7 +76,7 @@ def child_law(
 
 @pytest.mark.parametrize(("temperature", "params"), SETTINGS)
 def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
-    """Search with one reading of the whole text for each guess, always after the
+    """Search with one reading of the whole text for each draft token, always after the
     likeliest one.
     """
     one, most, confidence = sequence(temperature, **params), 9, Calibration()
@@ -89,7 +87,7 @@ def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
         best[path] = probability = waiting.pop(path)
         if path and path[-1] in one.eos:
             continue
-        distribution = child_law(one, path, confidence).topk(8)
+        distribution = child_distribution(one, path, confidence).topk(8)
         pairs = zip(
             distribution.indices.tolist(), distribution.values.tolist(), strict=True
         )
@@ -111,9 +109,9 @@ def test_one_call_grows_the_tree_that_levels_grow(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_one_call_grows_it_from_a_vocabulary_of_odd_size_too(temperature, monkeypatch):
+def test_one_call_grows_it_from_vocabulary_of_odd_size_too(temperature, monkeypatch):
     hf = tiny_models.extended("llama-gqa").to(torch.bfloat16)
-    # so that the last ones are among the guesses
+    # so that the last ones are among the draft tokens
     hf.lm_head.weight.data[tiny_models.VOCAB :] *= 4
     model = Model(hf)
     said = check_growth(
@@ -129,7 +127,7 @@ def test_one_call_grows_it_from_a_vocabulary_of_odd_size_too(temperature, monkey
 
 def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int]:
     """Both ways from one text, then from one that has gone on; returns the tokens that
-    were guessed.
+    were drafted.
     """
     if not isinstance(model.backend, GrowsTrees):
         pytest.skip("no native driver here")
@@ -151,7 +149,7 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
             one = start(temperature)
             first = drafter.propose(batch(one, trees=trees, floor=0.003), [most])
             growth = drafter._coupled[one.id]
-            # a branch that came true, and a token that nobody guessed
+            # a branch that was accepted, and a token that was not drafted
             one.tokens += [*first.trees[0].paths[-1], 11]
             second = drafter.propose(batch(one, trees=trees), [most])
             made.append((first, second, growth))
@@ -179,9 +177,9 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
-def test_chances_are_true(temperature):
-    """Of guesses that are promised to come true with a chance, that share does, up to
-    the error of so few trials.
+def test_probabilities_are_calibrated(temperature):
+    """Of draft tokens that are promised to be accepted with a probability, that share
+    is, up to the error of so few trials.
 
     Not at temperature 0, where these prompts end in loops, of which a drafter is less
     sure than it could be.
@@ -212,7 +210,7 @@ def test_chances_are_true(temperature):
             came += int(verdict.accepted.sum())
             super().observe(batch, draft, verdict, scores)
 
-    finish(engine(target(), Watched(draft()), 8), asked)
+    finish(engine(target(DTYPE), Watched(draft(DTYPE)), 8), asked)
     assert promised > 50
     assert abs(came - promised) < 0.15 * promised + 4 * math.sqrt(trials)
 
@@ -233,7 +231,7 @@ def test_a_confidence_learns_how_far_a_drafter_is_off():
         assert confidence.error == pytest.approx(truth, rel=0.15)
 
 
-def test_a_floor_leaves_out_what_is_below_it_and_nothing_else():
+def test_floor_leaves_out_what_is_below_it_and_nothing_else():
     one, other = sequence(1.0), sequence(1.0)
     drafter = LanguageModelDrafter(draft())
     whole, floored = (
@@ -246,7 +244,7 @@ def test_a_floor_leaves_out_what_is_below_it_and_nothing_else():
     assert 0 < len(floored) < len(whole)
 
 
-def test_nothing_follows_the_end_of_a_text_and_processors_are_heard():
+def test_nothing_follows_eos_and_processors_apply():
     one = sequence(0.0)
     first = paths(LanguageModelDrafter(draft()).propose(batch(one), [12]))
     likeliest = next(iter(first))[0]
@@ -270,7 +268,7 @@ def test_nothing_follows_the_end_of_a_text_and_processors_are_heard():
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("left", [2, 3])
-def test_a_tree_is_no_deeper_than_guesses_can_be_of_use(left, shared, monkeypatch):
+def test_tree_is_no_deeper_than_the_text(left, shared, monkeypatch):
     """The last token is the target's own; and no level is asked for that could not be
     kept.
     """
@@ -288,7 +286,7 @@ def test_a_tree_is_no_deeper_than_guesses_can_be_of_use(left, shared, monkeypatc
     assert len(tree) == (16 if left > 2 else 8 if shared else 4)
 
 
-def test_trees_foresee_more_than_chains_at_every_temperature():
+def test_trees_need_fewer_rounds_than_chains():
     """With equal nodes, on the same requests; this is what they are for."""
     for temperature in (0.0, 1.0):
         asked = [

@@ -28,8 +28,8 @@ from foreword.model.view import view
 from foreword.model.weights import copied
 from foreword.native import forward
 from foreword.native.workspace import multiplied
+from other_tokenizers import NEAR
 from running import prompts, target, tokenizer
-from strangers import NEAR
 
 pytestmark = pytest.mark.skipif(
     forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"

@@ -31,8 +31,8 @@ from foreword.model.cpu.states import SLOTS
 from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.types import SamplingParams
+from other_tokenizers import NEAR, pair
 from running import Request, distribution, drafter, engine, finish, plain, prompts
-from strangers import NEAR, pair
 
 pytestmark = pytest.mark.skipif(
     isinstance(library(), str), reason=f"no native kernel here: {library()}"

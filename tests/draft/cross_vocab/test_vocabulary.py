@@ -107,7 +107,7 @@ def test_what_follows_is_spelt_as_the_tokenizer_spells_the_whole():
     assert [theirs.pieces[token] for token in theirs.follow(b"", b" ab")] == [b" ab"]
 
 
-def test_where_tokens_run_across_the_border_the_longest_that_fit_are_taken():
+def test_where_tokens_run_across_border_longest_that_fit_are_taken():
     theirs = sentencepiece()
     assert [theirs.pieces[token] for token in theirs.follow(b" a", b"ba")] == [
         b"b",

@@ -13,8 +13,8 @@ from foreword.model import Model, Read
 from foreword.model.backend import Mode
 from foreword.native.cpu import fast_bfloat16
 from foreword.native.tree import TreeRequest
+from other_tokenizers import FAR, NEAR, pair
 from running import prompts
-from strangers import FAR, NEAR, pair
 
 TEXT = list(prompts()[1] + prompts()[3])
 MISSING, OTHER = 700, 900
@@ -52,7 +52,7 @@ def same(found: Tensor, tokens: list[int]) -> None:
     torch.testing.assert_close(found, own(tokens), atol=1e-3, rtol=1e-4)
 
 
-def test_a_text_is_scored_as_the_draft_model_scores_its_translation():
+def test_text_is_scored_as_draft_model_scores_its_translation():
     model, text_id = opened()
     assert len(spelt(TEXT)) > len(TEXT) + 5
     model.read([Read(text_id, 0, TEXT[:10], keep=0)])
@@ -62,7 +62,7 @@ def test_a_text_is_scored_as_the_draft_model_scores_its_translation():
         same(row, TEXT[:length])
 
 
-def test_what_is_not_shared_is_forbidden_and_the_rest_is_the_law_given_that_it_is_shared():
+def test_only_shared_tokens_have_probability():
     model, text_id = opened()
     (row,) = model.read([Read(text_id, 0, TEXT)]).softmax(-1)
     drafts, targets = pair(FAR).translation.shared
@@ -80,13 +80,13 @@ def test_what_is_not_shared_is_forbidden_and_the_rest_is_the_law_given_that_it_i
     )
 
 
-def test_guesses_are_taken_back():
+def test_draft_tokens_are_taken_back():
     model, text_id = opened()
     model.read([Read(text_id, 0, [*TEXT[:10], MISSING, OTHER])])
     same(model.read([Read(text_id, 10, TEXT[10:12])])[0], TEXT[:12])
 
 
-def test_company_gets_its_own():
+def test_each_sequence_of_a_batch_gets_its_scores():
     model, text_id = opened()
     model.open(other := next(_ids), 400)
     found = model.read(
@@ -98,7 +98,7 @@ def test_company_gets_its_own():
         same(row, text)
 
 
-def test_a_tree_stays_a_tree_though_a_guess_takes_several_tokens_and_a_branch_is_kept():
+def test_tree_of_translated_tokens_is_scored():
     # text → MISSING → 300 → 301; text → 302 → OTHER → 303; read in two parts, the
     # second branch stays
     model, text_id = opened()
@@ -120,7 +120,7 @@ def test_a_tree_stays_a_tree_though_a_guess_takes_several_tokens_and_a_branch_is
     same(model.read([Read(text_id, 12, [305])])[0], [*text, 302, OTHER, 305])
 
 
-def test_a_branch_that_lies_where_the_text_goes_on_needs_no_moving():
+def test_branch_that_lies_where_text_goes_on_needs_no_moving():
     model, text_id = opened()
     model.read([Read(text_id, 0, [*TEXT[:10], MISSING, 300, 301], [-1, 0, -1], keep=3)])
     same(model.read([Read(text_id, 12, [305])])[0], [*TEXT[:10], MISSING, 300, 305])
@@ -137,7 +137,7 @@ def test_a_text_that_outgrows_its_room_gets_more():
     same(model.read([Read(text_id, len(text), [5])])[0], [*text, 5])
 
 
-def test_a_text_longer_than_the_context_is_followed_by_its_end():
+def test_text_longer_than_context_is_followed_by_its_end():
     model, text_id = opened(capacity=1)
     context, text = pair(FAR).model.context, (TEXT * 60)[:1400]
     for start in range(0, len(text), 350):
@@ -155,7 +155,7 @@ def test_a_text_longer_than_the_context_is_followed_by_its_end():
 )
 @pytest.mark.parametrize("how", [NEAR, FAR])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_chain_in_one_call_is_the_chain_step_by_step(how, temperature):
+def test_chain_in_one_call_is_chain_step_by_step(how, temperature):
     both = pair(how, "bfloat16")
     model, text_id = translated(both.model, both.translation), next(_ids)
     model.open(text_id, 200)

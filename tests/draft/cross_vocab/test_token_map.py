@@ -1,5 +1,5 @@
-"""Two vocabularies of the same text: images, spellings, roles, and how much of a law is
-shared.
+"""Two vocabularies of the same text: images, spellings, roles, and how much of a
+distribution is shared.
 """
 
 import pytest
@@ -8,12 +8,12 @@ import torch
 from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.draft.cross_vocab.vocabulary import Vocabulary
 from foreword.errors import VocabularyMismatch
+from other_tokenizers import FAR, NEAR, pair, shuffled
 from running import tokenizer
-from strangers import FAR, NEAR, pair, shuffled
 
 
 @pytest.mark.parametrize("how", [NEAR, FAR])
-def test_a_token_goes_to_the_one_of_the_same_text_or_is_spelt(how):
+def test_token_goes_to_one_of_same_text_or_is_spelt(how):
     both, places = pair(how), shuffled()
     translation = both.translation
     missing = [token for token in range(260, 8192) if token % how.one_in == 0]
@@ -31,7 +31,7 @@ def test_a_token_goes_to_the_one_of_the_same_text_or_is_spelt(how):
     )
 
 
-def test_end_of_text_is_found_by_its_role_and_a_shared_name_by_its_name():
+def test_special_tokens_are_found_by_role_or_name():
     translation, places = pair(NEAR).translation, shuffled()
     assert translation.to_draft[[0, 2]].tolist() == places[[0, 2]].tolist()
     assert translation.to_target[places[0]] == 0
@@ -43,14 +43,14 @@ def test_shared_tokens_are_one_to_one():
     assert bool((pair(FAR).translation.to_draft[targets] == drafts).all())
 
 
-def test_ids_without_a_token_are_spelt_somehow_and_never_guessed():
+def test_ids_without_token_are_spelt_somehow_and_never_drafted():
     ours = Vocabulary(tokenizer(), 8200)
     translation = TokenMap.between(ours, pair(NEAR).draft)
     assert [len(spelling) for spelling in translation.spellings[8192:]] == [1] * 8
     assert 8195 not in translation.to_target.tolist()
 
 
-def test_mass_is_the_share_of_the_law():
+def test_mass_is_the_share_of_the_distribution():
     translation = pair(FAR).translation
     logits = torch.full((2, 8192), -100.0)
     # one of them is missing

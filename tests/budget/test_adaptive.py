@@ -1,4 +1,4 @@
-"""How much is guessed: nothing while it loses, much while it wins, never for good.
+"""How much is drafted: nothing while it loses, much while it wins, never for good.
 
 Costs are given, not measured.
 """
@@ -35,7 +35,7 @@ from foreword.types import Clock, Draft, DraftTree, SamplingParams, Sequence
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 16: 16.0, 32: 32.0}
-"""Every row costs a whole forward: no guess can ever win."""
+"""Every row costs a whole forward: no draft token can ever win."""
 LONG_ROUNDS = {1: 1.0, 16: 1.0, 32: 8.0, 64: 9.0}
 """A round of 32 sequences takes eight times one of a single sequence; draft tokens cost
 little in both.
@@ -72,7 +72,7 @@ def play(
     return asked
 
 
-def test_losses_in_a_large_batch_do_not_stop_drafting_for_one_sequence():
+def test_losses_of_a_batch_do_not_stop_a_single_sequence():
     budget, batch = (
         AdaptiveBudget(LONG_ROUNDS),
         [sequence(number) for number in range(32)],
@@ -99,7 +99,7 @@ def test_losses_in_a_large_batch_do_not_stop_drafting_for_one_sequence():
     assert any(play(budget, alone, 10, kept=1.0))
 
 
-def test_what_a_batch_may_lose_is_counted_in_rounds_of_one_sequence():
+def test_losses_of_a_batch_are_counted_in_single_rounds():
     budget, batch, lost, seconds = (
         AdaptiveBudget(LONG_ROUNDS),
         [sequence(number) for number in range(32)],
@@ -129,7 +129,7 @@ def test_fixed_is_fixed():
     ]
 
 
-def test_a_policy_is_made_by_its_name_and_measures_only_where_it_must():
+def test_only_policies_that_need_costs_measure_them():
     measured = []
 
     def measure():
@@ -145,7 +145,7 @@ def test_a_policy_is_made_by_its_name_and_measures_only_where_it_must():
     assert policy(own)(measure) is own
 
 
-def test_a_policy_that_does_not_exist_or_is_asked_for_twice_is_refused():
+def test_unknown_or_double_policy_is_refused():
     with pytest.raises(UnknownMethod, match=r"budget='swip': .* Did you mean 'svip'\?"):
         policy("swip")
     with pytest.raises(
@@ -154,7 +154,7 @@ def test_a_policy_that_does_not_exist_or_is_asked_for_twice_is_refused():
         policy("svip", nodes=3)
 
 
-def test_the_schedule_of_transformers_goes_up_by_two_and_down_by_one():
+def test_heuristic_goes_up_by_two_and_down_by_one():
     schedule, asked = HeuristicBudget(), []
     for share in (1.0, 1.0, 0.5, 0.0, 1.0):
         asked.append(schedule.nodes(sequence(), 0))
@@ -166,7 +166,7 @@ def test_the_schedule_of_transformers_goes_up_by_two_and_down_by_one():
     assert schedule.nodes(sequence(), 0) == 1
     schedule.learn(sequence(), outcome(0, 0))
     assert schedule.nodes(sequence(), 0) == 1, (
-        "where nothing was guessed nothing was kept in vain"
+        "where nothing was drafted nothing was kept in vain"
     )
     schedule.release(sequence())
     assert schedule.nodes(sequence(), 0) == 5
@@ -177,8 +177,8 @@ def outcome(drafted: int, accepted: int) -> RoundResult:
 
 
 def even(tokens: int) -> torch.Tensor:
-    """The law, in log-weights, of so many tokens of one chance among twenty: its
-    entropy is log(tokens).
+    """The distribution, in log-weights, of so many tokens of one probability among
+    twenty: its entropy is log(tokens).
     """
     return torch.full((20,), -math.inf).index_fill_(0, torch.arange(tokens), 3.0)
 
@@ -186,7 +186,7 @@ def even(tokens: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("ends", "most"),
     [
-        # one of two has a chance of 0.5, one of three less than 0.4
+        # one of two has a probability of 0.5, one of three less than 0.4
         (ConfidenceBudget(0.4), 2),
         (SvipBudget(), 1),  # sqrt(0.15 log 2) is 0.32 already
         (SvipBudget(0.45), 3),  # sqrt(0.15 log 3) is 0.41, sqrt(0.15 log 4) is 0.46
@@ -194,14 +194,14 @@ def even(tokens: int) -> torch.Tensor:
         (AdaEdlBudget(0.4), 6),
     ],
 )
-def test_a_chain_ends_before_a_guess_that_is_too_uncertain(
+def test_chain_ends_before_draft_token_that_is_too_uncertain(
     ends: DraftBudget, most: int
 ):
     assert ends.chains
     assert [ends.stops(sequence(), 1, even(tokens)) for tokens in range(1, 10)] == [
         n > most for n in range(1, 10)
     ]
-    assert not ends.stops(sequence(), 0, even(9)), "one guess is always made"
+    assert not ends.stops(sequence(), 0, even(9)), "one draft token is always made"
     assert ends.nodes(sequence(), 0) == 40
 
 
@@ -260,23 +260,23 @@ def test_the_threshold_follows_what_was_kept():
     )
 
 
-def test_guesses_that_are_always_kept_are_made_in_large_numbers():
+def test_accepted_draft_tokens_raise_the_budget():
     assert play(AdaptiveBudget(FLAT), sequence(), 60, kept=1.0)[-1] == LIMIT
 
 
-def test_guesses_that_are_never_kept_are_given_up_and_tried_again_ever_more_rarely():
+def test_rejected_drafting_backs_off():
     asked = play(AdaptiveBudget(FLAT), sequence(), 600, kept=0.0, propose=0.3)
     tried = [place for place, count in enumerate(asked) if count]
     late = [place for place in tried if place >= 100]
     assert len(late) < 0.1 * 500
     assert late, (
-        "it must try again, or a text that becomes easy would never be guessed at"
+        "it must try again, or a text that becomes easy would never be drafted at"
     )
     assert max(asked[100:]) <= 2
 
 
 @pytest.mark.parametrize("draft_token", [0.001, 0.3, 0.8, 3.0])
-def test_whatever_guesses_cost_they_lose_what_the_purse_holds_and_a_share_of_the_time(
+def test_losses_are_bounded(
     draft_token,
 ):
     budget, lost, rounds = AdaptiveBudget(FLAT), [], 0
@@ -291,18 +291,18 @@ def test_whatever_guesses_cost_they_lose_what_the_purse_holds_and_a_share_of_the
     assert sum(lost) <= LOSS_BUDGET + SHARE * 1.01 * rounds + 2 * max(lost)
 
 
-def test_guesses_that_are_dear_to_make_are_tried_again_more_rarely():
+def test_expensive_draft_tokens_are_tried_more_rarely():
     again = []
     for draft_token in (0.001, 0.8, 3.0):
         asked = play(
-            AdaptiveBudget(FLAT), sequence(), 2000, kept=0.0, propose=draft_token
+            AdaptiveBudget(FLAT), sequence(), 1000, kept=0.0, propose=draft_token
         )
         again.append(sum(count > 0 for count in asked[LOSS_BUDGET:]))
     assert again == sorted(again, reverse=True)
     assert again[0] > 2 * again[2] > 0, "but never for good"
 
 
-def test_where_dear_guesses_have_lost_a_new_text_waits_with_them():
+def test_new_text_waits_after_expensive_losses():
     budget = AdaptiveBudget(FLAT)
     play(budget, sequence(1), 100, kept=0.0, propose=4.0)
     asked = play(budget, sequence(2), 1500, kept=1.0, propose=0.1)
@@ -319,14 +319,15 @@ def test_what_some_texts_win_others_may_lose():
     play(budget, hard, 60, kept=0.0, propose=2.0)
     play(budget, easy, 20, kept=1.0, propose=0.1)
     assert play(budget, sequence(3), 1, kept=1.0, propose=0.1)[0] > 0, (
-        "guessing wins on the whole: no text waits"
+        "drafting wins on the whole: no text waits"
     )
 
 
-def test_what_the_first_guess_of_a_process_takes_is_no_loss():
+def test_what_first_draft_token_of_process_takes_is_no_loss():
     """Everything is slow once.
 
-    Were that paid from the purse, losing a little would end guessing for a long time.
+    Were that paid from the loss budget, losing a little would end drafting for a long
+    time.
     """
     budget, one = AdaptiveBudget(FLAT), sequence()
     assert play(budget, one, 1, kept=0.0, propose=20.0)[0] > 0
@@ -334,10 +335,10 @@ def test_what_the_first_guess_of_a_process_takes_is_no_loss():
     assert any(play(budget, sequence(2), 100, kept=1.0, propose=0.1))
 
 
-def test_how_fast_the_likeliest_texts_grow_says_nothing_about_drawn_ones():
+def test_pace_of_greedy_texts_is_kept_apart():
     """The likeliest texts repeat themselves.
 
-    At their pace a second of guessing must earn more than drawn texts do.
+    At their pace a second of drafting must earn more than drawn texts do.
     """
     budget, easy = (
         AdaptiveBudget(FLAT),
@@ -354,13 +355,13 @@ def test_how_fast_the_likeliest_texts_grow_says_nothing_about_drawn_ones():
     assert budget.pace == pytest.approx(fast)
 
 
-def test_a_text_that_becomes_easy_is_guessed_at_again():
+def test_a_text_that_becomes_easy_is_drafted_at_again():
     budget, one = AdaptiveBudget(FLAT), sequence()
     play(budget, one, 100, kept=0.0, propose=0.3)
     assert play(budget, one, 600, kept=1.0, propose=0.05)[-1] >= 4
 
 
-def test_what_guesses_cost_is_told_apart_from_what_beginning_costs():
+def test_cost_of_each_draft_token_and_of_starting():
     making = LinearCost()
     for made in (4, 9, 2, 7, 5, 11, 3):
         making.learn(made, 0.25 + 0.03 * made)
@@ -368,7 +369,7 @@ def test_what_guesses_cost_is_told_apart_from_what_beginning_costs():
     assert making.start == pytest.approx(0.25)
 
 
-def test_rounds_that_are_all_alike_do_not_say_what_one_more_guess_costs():
+def test_equal_rounds_split_their_cost_in_half():
     making = LinearCost()
     assert (making.each, making.start) == (0.0, 0.0)
     for _ in range(9):
@@ -377,8 +378,8 @@ def test_rounds_that_are_all_alike_do_not_say_what_one_more_guess_costs():
     assert making.start + 5 * making.each == pytest.approx(0.5)
 
 
-def test_a_long_time_without_any_guess_does_not_make_the_next_one_dear():
-    """Else what finds nothing in one text would be forbidden to guess in all that come
+def test_pause_does_not_raise_the_cost_of_draft_tokens():
+    """Else what finds nothing in one text would be forbidden to draft in all that come
     after it.
     """
     making = LinearCost()
@@ -391,7 +392,7 @@ def test_a_long_time_without_any_guess_does_not_make_the_next_one_dear():
     assert making.each == pytest.approx(0.01, rel=0.05)
 
 
-def test_no_line_makes_guesses_free_or_dearer_than_all_there_was():
+def test_linear_cost_stays_within_what_was_measured():
     falling, steep = LinearCost(), LinearCost()
     for made in (1, 8, 2, 9):
         falling.learn(made, 1.0 / made)
@@ -402,7 +403,7 @@ def test_no_line_makes_guesses_free_or_dearer_than_all_there_was():
 
 
 def sure(probabilities: list[float]) -> Draft:
-    """A chain that says its chances."""
+    """A chain that says its probabilities."""
     return Draft(
         [
             DraftTree(
@@ -417,8 +418,8 @@ def sure(probabilities: list[float]) -> Draft:
 def play_sure(
     budget: AdaptiveBudget, one: Sequence, rounds: int, kept: float, propose: float
 ) -> list[int]:
-    """Rounds with chains that say their chances, of which this share is kept; making
-    one guess takes `guess`.
+    """Rounds with chains that say their probabilities, of which this share is kept;
+    making one draft token takes `propose` seconds.
     """
     asked = []
     for _ in range(rounds):
@@ -445,8 +446,8 @@ def test_promises_that_do_not_come_true_are_believed_less():
     assert keeps._draft_probs.calibration.share > 1
 
 
-def test_what_is_decided_more_slowly_for_its_guesses_is_no_measure_of_plain_decoding():
-    """A round with guesses takes 1.5 for 1.3 tokens.
+def test_slow_verification_is_no_measure_of_plain_decoding():
+    """A round with draft tokens takes 1.5 for 1.3 tokens.
 
     Plain decoding needs 1 for each, and not 1.5.
     """
@@ -478,8 +479,8 @@ def test_a_try_that_wins_ends_the_pause():
     assert all(asked[first : first + 30])
 
 
-def test_reading_a_text_first_is_not_held_against_guessing():
-    """The first round of a text takes long to guess in, for the drafter has to read all
+def test_reading_a_text_first_is_not_held_against_drafting():
+    """The first round of a text takes long to draft in, for the drafter has to read all
     of it.
     """
     budget = AdaptiveBudget(FLAT)
@@ -491,8 +492,8 @@ def test_reading_a_text_first_is_not_held_against_guessing():
 
 
 def test_dear_first_rounds_do_not_shut_a_drafter_out():
-    """The first rounds of a process are slow; a floor that is too high for any guess
-    must come down by itself.
+    """The first rounds of a process are slow; a floor that is too high for any draft
+    token must come down by itself.
     """
     budget, one = AdaptiveBudget(FLAT), sequence()
     for made in [6] * 4 + [0] * 40 + [6] * 20:
@@ -511,19 +512,19 @@ def test_dear_first_rounds_do_not_shut_a_drafter_out():
     assert 0 < budget.floor < 0.5
 
 
-def test_the_pace_is_that_of_plain_decoding_or_of_rounds_with_guesses_where_these_are_faster():
+def test_pace_is_that_of_the_faster_rounds():
     budget, one = AdaptiveBudget(FLAT), sequence()
     assert budget.pace == pytest.approx(1 / budget.costs.seconds(1))
     play_sure(budget, one, 60, kept=0.0, propose=0.0)
     assert budget.pace == pytest.approx(1.0, rel=0.05), (
-        "all guesses are wrong, and a forward takes a second"
+        "all draft tokens are wrong, and a forward takes a second"
     )
     play_sure(budget, one, 200, kept=1.0, propose=0.0)
     assert budget.pace > 3.0
-    assert FixedBudget(4).pace == 0.0, "nobody looks at the time"
+    assert FixedBudget(4).pace == 0.0, "nothing looks at the time"
 
 
-def test_where_every_row_costs_a_forward_nothing_is_guessed():
+def test_where_every_row_costs_a_forward_nothing_is_drafted():
     asked = play(
         AdaptiveBudget(STEEP), sequence(), 300, kept=0.5, steep=True, propose=0.1
     )
@@ -553,7 +554,7 @@ def test_the_cost_of_any_width_lies_between_its_neighbours(rows):
 
 def test_costs_follow_what_forwards_really_take():
     """The machine is half as fast as it was when it was measured, and a width is dear
-    that was thought cheap.
+    that was computed cheap.
     """
     costs = Costs({1: 1.0, 4: 1.0, 16: 1.0})
     for _ in range(200):
@@ -563,7 +564,7 @@ def test_costs_follow_what_forwards_really_take():
     assert costs.seconds(4) == pytest.approx(6.0, rel=0.1)
 
 
-def test_a_table_from_another_hour_is_put_right_by_the_first_forwards():
+def test_table_from_another_hour_is_put_right_by_first_forwards():
     costs = Costs({1: 1.0, 8: 1.2})
     for _ in range(4):
         costs.correct(8, 2.4)
@@ -585,7 +586,7 @@ def test_a_single_measured_width_is_enough():
     assert play(AdaptiveBudget({1: 0.5}), sequence(), 10, kept=1.0)[-1] >= 1
 
 
-def test_an_hour_in_which_all_forwards_take_longer_is_not_held_against_guesses():
+def test_slow_forwards_are_not_held_against_drafting():
     """A table from a faster hour makes every round look like a loss; a round is
     compared with itself.
     """
@@ -717,7 +718,7 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
     ],
     ids=["model", "poor", "long", "copies"],
 )
-def test_drafting_never_takes_longer_in_company(cost, together, drafter):
+def test_drafting_takes_no_longer_in_a_batch(cost, together, drafter):
     plain = served(FixedBudget(0), drafter, 12 * together, together, cost)[0]
     first = (
         LOSS_BUDGET * Costs(cost).seconds(together)

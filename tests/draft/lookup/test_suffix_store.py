@@ -50,7 +50,7 @@ def test_the_one_with_most_room_makes_room_for_others() -> None:
     assert remembered(archive, "big")[-3:] == [48, 49, GAP]
 
 
-def test_the_one_silent_longest_is_forgotten_when_all_have_the_least() -> None:
+def test_one_silent_longest_is_forgotten_when_all_have_least() -> None:
     archive = AnswerStore(100, capacity=3 * LEAST)
     for tenant in ("a", "b", "c", "a", "d"):
         archive.add(tenant, [1])
@@ -63,7 +63,7 @@ def test_the_one_silent_longest_is_forgotten_when_all_have_the_least() -> None:
         st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3 * LEAST)), max_size=25
     )
 )
-def test_memory_is_bounded_whoever_comes(texts: list[tuple[str, int]]) -> None:
+def test_memory_is_bounded_for_many_tenants(texts: list[tuple[str, int]]) -> None:
     archive = AnswerStore(100, capacity=5 * LEAST)
     for tenant, length in texts:
         archive.add(tenant, [1] * length)

@@ -8,7 +8,7 @@ import pytest
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree.calibration import Calibration
 from foreword.types import SamplingParams
-from running import Request, draft, drafter, engine, finish, prompts, target
+from running import DTYPE, Request, draft, drafter, engine, finish, prompts, target
 
 NOTHING = -math.inf
 FILTERS = (
@@ -114,13 +114,15 @@ def test_from_the_far_end_it_comes_back() -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["lm", "eagle", "dspark", "medusa"])
-def test_after_filtered_requests_guesses_are_made_and_kept_as_before(name: str) -> None:
-    """The law that a filter leaves has fewer tokens than a guess has children."""
+def test_filtered_requests_spoil_no_calibration(name: str) -> None:
+    """The distribution that a filter leaves has fewer tokens than a draft token has
+    children.
+    """
     greedy = [
         Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
         for prompt in prompts()
     ]
-    spoiled, fresh = drafter(name), drafter(name)
+    spoiled, fresh = drafter(name, DTYPE), drafter(name, DTYPE)
     filtered = [
         Request(
             prompt,
@@ -132,11 +134,13 @@ def test_after_filtered_requests_guesses_are_made_and_kept_as_before(name: str) 
             zip((*prompts(), prompts()[0]), FILTERS, strict=True)
         )
     ]
-    loop = engine(target(), spoiled, 6)
+    loop = engine(target(DTYPE), spoiled, 6)
     others = [one.sequence.stats for one in finish(loop, filtered)]
     assert sum(one.drafted for one in others) > 4 * len(filtered)
     after = [one.sequence.stats for one in finish(loop, greedy)]
-    before = [one.sequence.stats for one in finish(engine(target(), fresh, 6), greedy)]
+    before = [
+        one.sequence.stats for one in finish(engine(target(DTYPE), fresh, 6), greedy)
+    ]
     assert loop.failed is None
     assert sum(one.drafted for one in after) > 0.8 * sum(one.drafted for one in before)
     assert (
@@ -149,7 +153,7 @@ def test_after_filtered_requests_guesses_are_made_and_kept_as_before(name: str) 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_children_are_tokens_that_may_come(filters: dict[str, float]) -> None:
     """What the levels hand over is what one call in C does: no child without
-    a chance.
+    a probability.
     """
     handed: list[list[float]] = []
 
@@ -158,12 +162,12 @@ def test_children_are_tokens_that_may_come(filters: dict[str, float]) -> None:
             handed.append(list(values))
             super().learn(values, drawn, temperature)
 
-    guesser = LanguageModelDrafter(draft())
-    guesser.calibration = Noting()
+    proposer = LanguageModelDrafter(draft(DTYPE))
+    proposer.calibration = Noting()
     asked = [
         Request(one, SamplingParams(temperature=0.8, seed=3, max_tokens=16, **filters))
         for one in prompts()
     ]
-    finish(engine(target(), guesser, 4), asked)
+    finish(engine(target(DTYPE), proposer, 4), asked)
     assert handed
     assert all(map(math.isfinite, (value for values in handed for value in values)))

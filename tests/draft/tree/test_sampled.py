@@ -1,10 +1,11 @@
-"""Drawn trees: the laws they carry, lists of both kinds, and a text that keeps the
-target's law from end to end.
+"""Drawn trees: the distributions they carry, lists of both kinds, and a text that keeps
+the target's distribution from end to end.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -19,13 +20,13 @@ from foreword.verify import RULES
 VOCAB = 6
 QUICK = ("rejection", "traversal", "kseq")
 LEVEL = 1e-4
-"""Seeds are fixed, so a test either always passes or always fails; this is its chance
-of being unlucky.
+"""Seeds are fixed, so a test either always passes or always fails; this is its
+probability of being unlucky.
 """
 DRAFTER = torch.tensor(
     [[2.0, 1.0, 0.5, 0.0, -1.0, -2.0], [0.0, 1.0, 2.0, -1.0, 0.5, 0.3]]
 )
-"""Raw logits: after the last committed token, and after any guess."""
+"""Raw logits: after the last committed token, and after any draft token."""
 
 
 def sequence(seed: int = 3, **params: object) -> Sequence:
@@ -54,7 +55,22 @@ def grow(batch: Batch, shape: Shape) -> Draft:
     return tree.draft()
 
 
-def test_siblings_carry_the_law_that_the_first_was_drawn_from() -> None:
+ROWS = 900
+"""Sequences of a sampled test: a uniform q instead of DRAFTER has p-values below LEVEL
+(the last test shows it).
+"""
+
+
+@cache
+def many(lists: Lists) -> tuple[Batch, Draft]:
+    """A batch of ROWS sequences, and a tree of two children with one child each for
+    every one of them.
+    """
+    several = batch(*(sequence(seed) for seed in range(ROWS)), lists=lists)
+    return several, grow(several, full_tree((2, 1)))
+
+
+def test_siblings_carry_distribution_that_first_was_drawn_from() -> None:
     draft = grow(batch(sequence(temperature=0.5)), full_tree((2, 2)))
     assert draft.parents.tolist() == [[-1, -1, 0, 0, 1, 1]]
     assert draft.count.tolist() == [6]
@@ -64,7 +80,7 @@ def test_siblings_carry_the_law_that_the_first_was_drawn_from() -> None:
     torch.testing.assert_close(draft.probs[0], distributions)
 
 
-def test_a_chain_is_drawn_guess_by_guess() -> None:
+def test_a_chain_is_drawn_draft_token_by_draft_token() -> None:
     """The definition: the largest of log q + G at each depth, G being the drafter's own
     noise of that position.
     """
@@ -86,34 +102,32 @@ def test_a_chain_is_drawn_guess_by_guess() -> None:
     ("lists", "twins"), [("distinct", False), ("independent", True)]
 )
 def test_lists_are_drawn_as_the_rule_wants_them(lists: Lists, twins: bool) -> None:
-    draft = grow(
-        batch(*(sequence(seed) for seed in range(1500)), lists=lists), full_tree((2,))
-    )
-    first, second = draft.tokens.unbind(dim=1)
+    _, draft = many(lists)
+    first, second = draft.tokens[:, :2].unbind(dim=1)
     assert bool((first == second).any()) == twins
     q = DRAFTER[0].double().softmax(-1)
     pairs = q[:, None] * q
     if not twins:
         pairs = (pairs / (1 - q[:, None])).fill_diagonal_(0.0)
     seen = (first * VOCAB + second).bincount(minlength=VOCAB**2)[pairs.flatten() > 0]
-    assert chisquare(seen.numpy(), (pairs[pairs > 0] * 1500).numpy()).pvalue > LEVEL
+    assert chisquare(seen.numpy(), (pairs[pairs > 0] * ROWS).numpy()).pvalue > LEVEL
 
 
 def test_families_of_one_depth_are_drawn_independently() -> None:
-    """The children of two nodes follow the same law here; with the same noise they
-    would be equal.
+    """The children of two nodes follow the same distribution here; with the same noise
+    they would be equal.
     """
-    draft = grow(batch(*(sequence(seed) for seed in range(1500))), full_tree((2, 1)))
+    _, draft = many("distinct")
     left, right = draft.tokens[:, 2], draft.tokens[:, 3]
     q = DRAFTER[1].double().softmax(-1)
     seen = (left * VOCAB + right).bincount(minlength=VOCAB**2)
     assert (
-        chisquare(seen.numpy(), ((q[:, None] * q).flatten() * 1500).numpy()).pvalue
+        chisquare(seen.numpy(), ((q[:, None] * q).flatten() * ROWS).numpy()).pvalue
         > LEVEL
     )
 
 
-def test_under_shared_noise_the_list_holds_what_the_target_is_nearest_to() -> None:
+def test_under_shared_noise_list_holds_what_target_is_nearest_to() -> None:
     one = sequence()
     shared = batch(one, shared=True)
     draft = grow(shared, full_tree((2, 2)))
@@ -136,7 +150,7 @@ def test_a_greedy_list_is_the_likeliest_and_each_is_certain(lists: Lists) -> Non
     assert torch.equal(draft.probs[0], torch.eye(VOCAB)[:3])
 
 
-def test_where_the_law_allows_fewer_there_are_fewer() -> None:
+def test_where_the_distribution_allows_fewer_there_are_fewer() -> None:
     draft = grow(batch(sequence(top_k=2), sequence(4)), full_tree((3, 1)))
     assert draft.count.tolist() == [4, 6]
     assert draft.parents[0, :4].tolist() == [-1, -1, 0, 1]
@@ -144,9 +158,9 @@ def test_where_the_law_allows_fewer_there_are_fewer() -> None:
     assert (draft.probs[0, :2] > 0).sum(dim=1).tolist() == [2, 2]
 
 
-def test_a_chain_ends_where_the_law_after_it_says_so_before_anything_is_drawn() -> None:
-    """Asked once for each guess, with the law it would be drawn from; the guesses
-    before it are what they would be.
+def test_chain_ends_by_the_next_distribution_alone() -> None:
+    """Asked once for each draft token, with the distribution it would be drawn from;
+    the draft tokens before it are what they would be.
     """
     asked: list[tuple[int, int, list[float]]] = []
 
@@ -172,13 +186,13 @@ def test_a_chain_ends_where_the_law_after_it_says_so_before_anything_is_drawn() 
 
 
 @pytest.mark.parametrize("one", [{"lists": "one"}, {"trees": False}])
-def test_where_chains_are_judged_a_chain_is_drawn(one: dict) -> None:
+def test_where_chains_are_verified_a_chain_is_drawn(one: dict) -> None:
     draft = grow(batch(sequence(), **one), full_tree((2, 2)))
     assert draft.chain
     assert draft.count.tolist() == [2]
 
 
-def test_a_processor_that_fails_costs_its_guesses_alone() -> None:
+def test_a_processor_that_fails_costs_its_draft_tokens_alone() -> None:
     def fails(text: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if text.shape[1] > 4:
             raise RuntimeError("it knows no such text")
@@ -196,18 +210,17 @@ def test_a_processor_that_fails_costs_its_guesses_alone() -> None:
         if not RULES[name].shares_noise
     ],
 )
-def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
-    """The first token of many sequences, drafted and judged with keyed noise, follows
-    the target's law.
+def test_text_keeps_its_distribution(name: str) -> None:
+    """The first token of many sequences, drafted and verified with keyed noise, follows
+    the target's distribution.
     """
-    rule, rows = RULES[name], 1500
-    one = batch(*(sequence(seed) for seed in range(rows)), lists=rule.lists)
-    draft = grow(one, full_tree((2, 1)))
+    rule, rows = RULES[name], ROWS
+    one, draft = many(rule.lists)
     target = torch.tensor([0.0, 2.0, 1.0, 0.5, -1.0, 0.5])
     noise = one.draws.verifying(one.sequences, draft, [draft.trees[0].depths] * rows)
 
     def likely(draft: Draft) -> float:
-        """p-value of the first token under the target's law."""
+        """p-value of the first token under the target's distribution."""
         verdict = rule.verify(target.expand(rows, draft.nodes + 1, -1), draft, noise)
         draft_token = draft.tokens.gather(1, verdict.path[:, :1].clamp(min=0))[:, 0]
         seen = draft_token.where(verdict.accepted > 0, verdict.bonus).bincount(
@@ -220,4 +233,4 @@ def test_the_text_keeps_its_law_with_the_noise_of_the_engine(name: str) -> None:
     assert likely(draft) > LEVEL
     assert (
         likely(Draft(draft.trees, torch.full_like(draft.probs, 1 / VOCAB))) < LEVEL
-    ), "any law would have done"
+    ), "any distribution would have done"

@@ -36,7 +36,7 @@ MOST = 3
 
 
 def worth(forest: tuple, acceptance: list[float]) -> float:
-    """Guesses that are kept on average, by the definition."""
+    """Draft tokens that are kept on average, by the definition."""
     return sum(
         acceptance[rank] * (1 + worth(child, acceptance))
         for rank, child in enumerate(forest)
@@ -50,7 +50,7 @@ def test_a_tree_is_spread_depth_by_depth() -> None:
     assert full_tree(()) == ()
 
 
-def test_what_is_expected_is_the_sum_of_the_chances_of_all_paths() -> None:
+def test_what_is_expected_is_sum_of_probabilities_of_all_paths() -> None:
     assert expected((-1, 0, -1, 0), [0.5, 0.2]) == pytest.approx(0.5 + 0.25 + 0.2 + 0.1)
 
 
@@ -77,13 +77,13 @@ def test_a_shape_keeps_to_its_bounds(
     assert all(_depth(shape, node) <= depth for node in range(len(shape)))
 
 
-def test_a_likely_first_child_makes_a_chain_and_an_unlikely_one_a_bush() -> None:
+def test_likely_first_child_makes_chain_and_unlikely_one_bush() -> None:
     assert sequoia([0.9, 0.05], 5, 8) == full_tree((1, 1, 1, 1, 1))
     assert sequoia([0.3, 0.25, 0.2], 3, 8) == full_tree((3,))
     assert sequoia([0.9, 0.05], 5, 2).count(-1) == 2
 
 
-def test_a_guess_that_is_never_kept_is_left_out() -> None:
+def test_draft_token_that_is_never_kept_is_left_out() -> None:
     assert sequoia([0.5, 0.0], 8, 3) == full_tree((1, 1, 1))
 
 
