@@ -5,28 +5,13 @@ import inspect
 import re
 
 import foreword
+from foreword.registry import OWN_METHODS
 from sources import FILES, SOURCE, lines, syntax, where
 
-REGISTRY = SOURCE / "draft" / "__init__.py"
+REGISTRY = SOURCE / "registry.py"
 TRAIN_OPTIONS = SOURCE / "train" / "registry.py"
 COMMON_WORDS = {"none", "lm", "layers", "predicted", "quantized", "retrieval", "suffix"}
 """Names of methods that are also words of everyday code; a search for them would say nothing."""
-
-
-def methods() -> dict[str, str]:
-    """Return the methods and where they live, name -> "module:Class", read without importing them."""
-    for node in syntax(REGISTRY).body:
-        targets = (
-            [node.target]
-            if isinstance(node, ast.AnnAssign)
-            else getattr(node, "targets", [])
-        )
-        if any(
-            isinstance(target, ast.Name) and target.id == "METHODS"
-            for target in targets
-        ):
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{where(REGISTRY)} has no METHODS = {{...}} of plain strings")
 
 
 def calls(path):
@@ -83,11 +68,9 @@ def test_only_the_command_line_prints():
 
 def test_a_method_is_named_in_its_own_files_and_the_registries_only():
     leaks = []
-    for name, place in methods().items():
-        home = SOURCE.parent / (place.partition(":")[0].replace(".", "/") + ".py")
-        assert home.exists(), (
-            f"METHODS sends {name!r} to {place}, and there is no {where(home)}"
-        )
+    for name, about in OWN_METHODS.items():
+        module, _, _ = about.home.partition(":")
+        home = SOURCE.parent / (module.replace(".", "/") + ".py")
         if name in COMMON_WORDS:
             continue
         parts = home.parent.glob(f"{home.stem}_*.py")

@@ -24,7 +24,7 @@ __all__ = ["METHODS", "Drafter", "MethodSpec", "default_method", "method", "spel
 
 def method(name: str) -> type[Drafter] | MethodSpec:
     """Return the class of a method, or the spec of an ensemble, written like a call:
-    `fuse(suffix, lm)`.
+    `name(one, two)`.
 
     Raises UnknownMethod with the nearest names, or InvalidRequest for a name that
     cannot be read.
