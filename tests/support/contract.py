@@ -203,7 +203,7 @@ def release_frees(make: Make, dtype: str = DTYPE) -> None:
     again with another text.
     """
     trial = Trial(make, dtype)
-    for _ in range(3):
+    for _ in range(2):
         first, unknown = trial.sequence(prompts()[3]), trial.sequence((5,))
         trial.propose([first], [3])
         trial.drafter.release(first)

@@ -265,11 +265,11 @@ def test_text_is_captured_where_time_allows():
 def test_pieces_of_work_are_cut_to_pause_that_is_allowed():
     trainable = filled(Learning(share=1e-9, pause=1e-6))
     trainable._trainer.window = 256
-    for _ in range(6):
+    for _ in range(4):
         assert trainable.learn()
     assert trainable._trainer.window == 32
-    trainable = filled(Learning(share=1e-9, pause=60.0))
-    for _ in range(6):
+    object.__setattr__(trainable.settings, "pause", 60.0)
+    for _ in range(2):
         assert trainable.learn()
     assert trainable._trainer.window > 32
 
