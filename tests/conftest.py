@@ -73,10 +73,10 @@ def registers(
     More in test_simd.py.
     """
     from foreword.native import forward
-    from foreword.native.cpu import told
+    from foreword.native.cpu import cpuinfo
 
     if request.param == OLDER:
-        if not any(line.startswith("flags") and "avx2" in line for line in told()):
+        if not any(line.startswith("flags") and "avx2" in line for line in cpuinfo()):
             pytest.skip("the processor has no AVX2")
         monkeypatch.setenv("FOREWORD_CFLAGS", "-march=x86-64-v3")
         older = forward.library.__wrapped__()

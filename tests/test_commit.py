@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.commit import commit
+from foreword.engine.commit import commit
 from foreword.types import SamplingParams, Sequence, TokenLogprob
 
 

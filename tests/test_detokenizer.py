@@ -24,7 +24,7 @@ from transformers import (
 )
 
 import starter
-from foreword.detokenizer import Detokenizer, byte_tokens, cut
+from foreword.api.detokenizer import Detokenizer, byte_tokens, cut
 
 SENTENCES = [
     "Die Grüße aus Köln sind schön, sagt Jürgen.",
@@ -330,3 +330,22 @@ def test_nothing_may_follow_a_stop_string() -> None:
     assert reader.push(token) == ("", True)
     with pytest.raises(AssertionError, match="a stop string has ended this text"):
         reader.push(token)
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "found"),
+    [
+        (("ba", "a"), "xxba", "ba"),
+        (("a", "ba"), "xxba", "ba"),
+        (("b", "ba"), "xxba", "b"),
+        (("cd", "never"), "abcdef", "cd"),
+        (("never",), "abc", None),
+    ],
+)
+def test_stop_string_that_ended_the_text_is_named(stop, text, found):
+    reader = Detokenizer(BYTE_LEVEL, [], stop, True)
+    for token in BYTE_LEVEL(text)["input_ids"]:
+        _, stopped = reader.push(token)
+        if stopped:
+            break
+    assert reader.stop == found

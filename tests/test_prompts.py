@@ -10,7 +10,7 @@ from transformers import BatchEncoding
 import starter
 from foreword import LLM, InvalidRequest
 from foreword.chats import conversation
-from foreword.prompts import listed, token_ids
+from foreword.chats.prompts import listed, token_ids
 from running import tokenizer
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.scheduler import FAIR, Scheduler
+from foreword.engine.scheduler import FAIR, Scheduler
 from foreword.types import SamplingParams, Sequence
 
 

@@ -103,7 +103,7 @@ def test_a_fault_that_comes_late_leaves_what_was_drafted_before(monkeypatch):
 
 
 def test_repeated_faults_pause_drafter_and_it_is_tried_again_later(monkeypatch):
-    monkeypatch.setattr("foreword.speculator.PAUSE", 30)
+    monkeypatch.setattr("foreword.engine.failures.PAUSE", 30)
     asked = requests(5)
     want = plain(target(DTYPE), asked)
     ill = [True]
@@ -128,7 +128,7 @@ def test_repeated_faults_pause_drafter_and_it_is_tried_again_later(monkeypatch):
 
 
 def test_faults_long_ago_count_no_more(monkeypatch):
-    monkeypatch.setattr("foreword.speculator.CLEAN", 3)
+    monkeypatch.setattr("foreword.engine.failures.CLEAN", 3)
     asked = requests(5)
     want = plain(target(DTYPE), asked)
     loop = engine(

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from foreword.async_llm import AsyncLLM
+    from foreword.api.async_llm import AsyncLLM
+    from foreword.api.llm import LLM
     from foreword.draft.online.learner import Learning
     from foreword.errors import (
         DraftError,
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
         VocabularyMismatch,
     )
     from foreword.hf import disable, enable, generate, pure
-    from foreword.llm import LLM
     from foreword.recording import Recording
     from foreword.speech.options import Segment, Transcript
     from foreword.types import (
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "LLM": "llm",
-    "AsyncLLM": "async_llm",
+    "LLM": "api.llm",
+    "AsyncLLM": "api.async_llm",
     "Learning": "draft.online.learner",
     "SamplingParams": "types",
     "Completion": "types",

@@ -75,7 +75,7 @@ def test_wrong_hidden_states_are_found():
     }
 
     def finding(shown: tuple[int, ...]) -> Finding:
-        llm.engine.usual.drafter = Picky(
+        llm.engine.default.drafter = Picky(
             lambda s: answers[tuple(s.tokens[: s.prompt])], shown
         )
         configured = _run_drafter(llm, prompts, 0.0, 10)

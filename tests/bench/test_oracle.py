@@ -12,10 +12,10 @@ from foreword.bench.oracle import Oracle
 from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
 from foreword.model import Model
 from foreword.sampling.streams import NoiseStreams
-from foreword.scheduler import Scheduler
 from foreword.types import Batch, SamplingParams, Sequence
 from foreword.verify import rule
 

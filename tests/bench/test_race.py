@@ -15,9 +15,9 @@ from foreword.bench.run import Options, run
 from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.errors import DraftError, ModelError
 from foreword.model import Model, load_tokenizer
-from foreword.scheduler import Scheduler
 from foreword.verify import rule
 
 TOKENIZER = load_tokenizer(starter.target())
@@ -129,7 +129,7 @@ def test_target_answers_the_next_entry_after_a_failure():
     def verify(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    engines[0].usual._verifier.verify = verify  # type: ignore[method-assign]
+    engines[0].default._verifier.verify = verify  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(RuntimeError, match="out of memory"):
             broken.run(REQUESTS[0])

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 import starter
 from foreword import LLM, InvalidRequest
+from foreword.api.requests import Requests
 from foreword.chats import functions_of, instruction
-from foreword.requests import Requests
 from foreword.server.output import (
     format_of,
     has_special_tags,

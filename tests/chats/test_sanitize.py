@@ -8,8 +8,8 @@ import pytest
 
 import tiny_vision
 from foreword import LLM, InvalidRequest
+from foreword.api.requests import Requests
 from foreword.chats import image_reader
-from foreword.requests import Requests
 
 
 @cache

@@ -10,7 +10,7 @@ class Four(FixedBudget):
     """Four draft tokens a round, whatever forwards of this machine cost."""
 
     @classmethod
-    def told(cls, source):
+    def from_text(cls, source):
         return lambda _: cls(4)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foreword.native import compiler
 from foreword.native.compiler import SOURCES
-from foreword.native.cpu import told
+from foreword.native.cpu import cpuinfo
 
 PROGRAM, PROMISED = (
     Path(__file__).with_name("simd.c"),
@@ -64,7 +64,9 @@ class Kind:
             return f"there is no {missing}"
         if self.emulator or self.flags == (compiler.NATIVE,):
             return None
-        flags = next((line for line in told() if line.startswith("flags")), "").split()
+        flags = next(
+            (line for line in cpuinfo() if line.startswith("flags")), ""
+        ).split()
         if platform.machine() != "x86_64" or not set(self.hidden_layers.split()) <= set(
             flags
         ):

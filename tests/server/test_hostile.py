@@ -18,8 +18,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from foreword import LLM, AsyncLLM, SamplingParams
+from foreword.api.requests import Requests
 from foreword.errors import ContextExceeded
-from foreword.requests import Requests
 from foreword.server import connections
 from foreword.server.app import BODIES
 from foreword.server.body import parsed

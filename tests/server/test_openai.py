@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from foreword import LLM, SamplingParams
-from foreword.requests import Requests
+from foreword.api.requests import Requests
 from foreword.server.dialects.completions import CompletionBody, prompts_of
 from serving import Running
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import starter
+from foreword.api.detokenizer import Detokenizer
 from foreword.budget import DraftBudget, FixedBudget
-from foreword.detokenizer import Detokenizer
 from foreword.draft import method
 from foreword.draft.base import Drafter
 from foreword.draft.cross_vocab.slem import StringMatchDrafter
@@ -38,13 +38,13 @@ from foreword.draft.self_speculative.base import SPARE
 from foreword.draft.self_speculative.layers import LayersDrafter, costs
 from foreword.draft.self_speculative.quantized import QuantizedDrafter
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_folder
 from foreword.model import Model, Read, load_tokenizer
 from foreword.model.view import view
 from foreword.native.cpu import fast_bfloat16
 from foreword.native.forward import library
-from foreword.scheduler import Scheduler
 from foreword.structured.compiler import Grammars
 from foreword.train.registry import (
     DFlashOptions,

@@ -12,6 +12,7 @@ import pytest
 from torch.nn import ModuleList
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from foreword.api.llm import LLM
 from foreword.bench.inflate.model import Shape, inflate, shape_of
 from foreword.draft.self_speculative.base import SPARE
 from foreword.draft.self_speculative.layers import (
@@ -22,7 +23,6 @@ from foreword.draft.self_speculative.layers import (
     load,
 )
 from foreword.errors import InvalidRequest
-from foreword.llm import LLM
 from foreword.model import Read
 from foreword.model.view import view
 from foreword.sampling.streams import NoiseStreams

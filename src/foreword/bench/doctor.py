@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from foreword import bundled
+from foreword.api.llm import LLM
 from foreword.bench.prompts import load
 from foreword.budget import FixedBudget
 from foreword.draft import default_method as usual_method
 from foreword.draft import method as find_method
 from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.llm import LLM
 from foreword.model import check_decoder_only, check_same, load_tokenizer
 from foreword.registry import MODEL, PLAIN
-from foreword.scheduler import Scheduler
 from foreword.types.params import SamplingParams
 from foreword.types.stats import Stats
 from foreword.verify import rule
@@ -189,12 +189,12 @@ def _run_drafter(
         )
         for seed in range(len(prompts))
     ]
-    llm.engine.usual.budget = FixedBudget(1)
+    llm.engine.default.budget = FixedBudget(1)
     first: list[Stats] = [
         llm.generate([prompt], [one])[0].stats
         for prompt, one in zip(prompts, params, strict=True)
     ]
-    llm.engine.usual.budget = FixedBudget(8)
+    llm.engine.default.budget = FixedBudget(8)
     eight = [
         llm.generate([prompt], [one])[0].stats
         for prompt, one in zip(prompts, params, strict=True)

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from foreword.api.requests import Requests
 from foreword.bench.records import Request, Round, Trial
 from foreword.draft import Drafter
 from foreword.engine import Engine
@@ -25,7 +26,6 @@ from foreword.model import Model, Read
 from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.pool.pages import PagePool
 from foreword.native.tree import GrownTree, TreeRequest
-from foreword.requests import Requests
 from foreword.types import SamplingParams, Sequence
 
 

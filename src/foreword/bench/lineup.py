@@ -38,6 +38,7 @@ from foreword.draft import Drafter, MethodSpec, method
 from foreword.draft.ensemble.recipe import shipped
 from foreword.draft.online.learner import taught
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, check_same, load_tokenizer, measure
 from foreword.model.cpu.supported import usual
@@ -53,7 +54,6 @@ from foreword.registry import (
     MODEL,
     PLAIN,
 )
-from foreword.scheduler import Scheduler
 from foreword.verify import rule
 
 PLAIN_ROW = "plain"

@@ -24,6 +24,7 @@ from foreword.bench.stats import Interval, speedup
 from foreword.budget import FixedBudget
 from foreword.draft import method
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
 from foreword.model import (
     Model,
@@ -33,7 +34,6 @@ from foreword.model import (
     load_tokenizer,
 )
 from foreword.registry import DEFAULT_WITH_DRAFT, RULES
-from foreword.scheduler import Scheduler
 from foreword.types import SamplingParams, Sequence
 from foreword.types.params import NODES
 from foreword.verify import Rule

@@ -17,6 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from foreword.api.llm import LLM
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import Weights, weights
 from foreword.bench.machine import machine, versions
@@ -35,7 +36,6 @@ from foreword.bench.peers.transcribers import (
 from foreword.bench.race import REST, rotated
 from foreword.bench.run import Options, check, sources
 from foreword.errors import DraftError, InvalidRequest
-from foreword.llm import LLM
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 from foreword.speech.audio import samples
 from foreword.speech.features import FeatureReader

@@ -59,4 +59,4 @@ def policy(
     if budget is None:
         budget = DEFAULT_BUDGET
     name, _, source = str(budget).partition(":")
-    return BUDGETS.find(name).told(source)
+    return BUDGETS.find(name).from_text(source)

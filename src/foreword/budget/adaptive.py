@@ -109,7 +109,7 @@ class AdaptiveBudget(DraftBudget):
         """Mean tokens of an answer; 0 before any ended."""
 
     @classmethod
-    def made(cls, measure: Measure) -> AdaptiveBudget:
+    def from_measure(cls, measure: Measure) -> AdaptiveBudget:
         return cls(measure())
 
     @property

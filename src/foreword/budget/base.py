@@ -36,7 +36,7 @@ class DraftBudget(ABC):
     """
 
     @classmethod
-    def made(cls, measure: Measure) -> DraftBudget:
+    def from_measure(cls, measure: Measure) -> DraftBudget:
         """Make the policy for a target whose forwards `measure` measures.
 
         The default ignores it.
@@ -45,7 +45,7 @@ class DraftBudget(ABC):
         return cls()
 
     @classmethod
-    def told(cls, source: str) -> Callable[[Measure], DraftBudget]:
+    def from_text(cls, source: str) -> Callable[[Measure], DraftBudget]:
         """Return a factory from the text after the name and a colon.
 
         Raises InvalidRequest if it is invalid.
@@ -55,7 +55,7 @@ class DraftBudget(ABC):
                 f"cannot use the budget option {source!r}: this budget takes nothing "
                 "after its name. Leave it out"
             )
-        return cls.made
+        return cls.from_measure
 
     @property
     def never(self) -> bool:

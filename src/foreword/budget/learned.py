@@ -186,7 +186,7 @@ class AcceptanceBudget(DraftBudget):
         """
 
     @classmethod
-    def told(cls, source: str) -> Callable[[Measure], DraftBudget]:
+    def from_text(cls, source: str) -> Callable[[Measure], DraftBudget]:
         if not source:
             raise InvalidRequest(
                 "cannot use budget='acceptance': it takes a folder that `foreword "

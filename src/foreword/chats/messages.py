@@ -12,8 +12,8 @@ from itertools import chain
 from typing import Any, cast
 
 from foreword.chats.images import is_image
+from foreword.chats.prompts import check_texts, is_list
 from foreword.errors import InvalidRequest
-from foreword.prompts import check_texts, is_list
 
 Message = Mapping[str, object]
 """{"role": "user", "content": "…"}, as OpenAI's chat API has it; content may be a list

@@ -7,8 +7,8 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from foreword.chats.prompts import check_texts, is_list
 from foreword.errors import InvalidRequest
-from foreword.prompts import check_texts, is_list
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """Names of functions: OpenAI's, and dots."""

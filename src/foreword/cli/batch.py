@@ -19,7 +19,7 @@ from foreword.errors import ForewordError, InvalidRequest, named
 from foreword.types.params import PARAMETER_NAMES, SamplingParams
 
 if TYPE_CHECKING:
-    from foreword.llm import LLM
+    from foreword.api.llm import LLM
     from foreword.types import Delta
 
 RECORD_FIELDS, TEXTS = ("prompt", "messages", "id"), ".txt"
@@ -244,7 +244,7 @@ class Runner:
         """Yield None while the answer is generated, and its output fields in
         the end.
         """
-        from foreword.cli.common.session import Answer, stop_reason
+        from foreword.cli.common.session import Answer
 
         if job.error:
             raise InvalidRequest(job.error)
@@ -261,9 +261,7 @@ class Runner:
         fields = {
             "text": answer.text,
             "finish_reason": answer.finish_reason,
-            "stop_reason": stop_reason(
-                self.llm, params, answer.tokens, answer.finish_reason
-            ),
+            "stop_reason": answer.stop_reason,
             "seed": answer.seed,
             "prompt_tokens": len(ids),
             "tokens": answer.tokens,

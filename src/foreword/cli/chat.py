@@ -20,8 +20,8 @@ from foreword.files import check_writable
 from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
+    from foreword.api.llm import LLM
     from foreword.cli.common.session import Answer
-    from foreword.llm import LLM
     from foreword.types import SamplingParams
 
 LEAVE = ("/exit", "/quit")

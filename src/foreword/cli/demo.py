@@ -15,9 +15,9 @@ from foreword.cli.common.demo_view import Scene, picture, table
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 
 if TYPE_CHECKING:
+    from foreword.api.llm import LLM
     from foreword.bench.prompts import Prompt
     from foreword.bench.report import Row
-    from foreword.llm import LLM
     from foreword.recording import Recording
 
 PROMPTS = ("sgd_call/10", "wiki_split/119", "open_trivia/133", "tldr/184")

@@ -22,7 +22,7 @@ from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
-    from foreword.llm import LLM
+    from foreword.api.llm import LLM
     from foreword.types.params import SamplingParams
 
 PromptFile = Annotated[

@@ -25,7 +25,7 @@ from foreword.registry import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from foreword.llm import LLM
+    from foreword.api.llm import LLM
     from foreword.model.cost import Cost
     from foreword.model.cpu.backend import CpuBackend
 

@@ -219,7 +219,7 @@ def _serve(
         ):
             if name is not None:
                 check(name)
-        from foreword.llm import LLM
+        from foreword.api.llm import LLM
         from foreword.server.service import Service
 
         llm = LLM(model, **keywords)

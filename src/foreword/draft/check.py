@@ -1,15 +1,82 @@
-"""The check of the distributions that a drafter returns."""
+"""Checks of what a drafter returns."""
 
 from __future__ import annotations
 
+from itertools import count
+from operator import ge
+
 import torch
 
+from foreword.model import Model
 from foreword.types.draft import Draft
 
 TOLERANCE = 1e-3
 """Largest deviation of a distribution's sum from 1: rounding of 16-bit numbers over a
 large vocabulary.
 """
+
+
+def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
+    """Return a copy of the draft on the target's device. Raises ValueError if the draft
+    breaks the contract.
+
+    A copy, because the drafter may change its lists before the round is over.
+    """
+    trees = draft.trees
+    if len(trees) != len(budgets):
+        raise ValueError(
+            f"cannot use this draft: it has {len(trees)} rows for {len(budgets)} "
+            "sequences"
+        )
+    if any(len(tree.parents) != len(tree.tokens) for tree in trees):
+        raise ValueError(
+            "cannot use this draft: tokens and parents must have equal lengths"
+        )
+    if any(
+        set(map(type, numbers)) - {int}
+        for tree in trees
+        for numbers in (tree.tokens, tree.parents)
+    ):
+        raise ValueError(
+            "cannot use this draft: tokens and parents must be Python ints"
+        )
+    if any(len(tree) > most for tree, most in zip(trees, budgets, strict=True)):
+        raise ValueError(
+            f"cannot use this draft: it has {[len(tree) for tree in trees]} tokens, "
+            f"the limit is {budgets}"
+        )
+    if any(
+        not 0 <= min(tree.tokens) <= max(tree.tokens) < target.vocab
+        for tree in trees
+        if tree.tokens
+    ):
+        raise ValueError(
+            "cannot use this draft: a token is outside the target's vocabulary of "
+            f"{target.vocab}"
+        )
+    if any(
+        min(tree.parents) < -1 or any(map(ge, tree.parents, count()))
+        for tree in trees
+        if tree.parents
+    ):
+        raise ValueError(
+            "cannot use this draft: a node's parent must come before it, or be -1"
+        )
+    if draft.probs is None:
+        return draft.copy(target.device)
+    if draft.weighed and draft.nodes:
+        raise ValueError(
+            "cannot use this draft: sampled tokens must not carry probabilities. Pass "
+            "one of the two"
+        )
+    shape = [len(budgets), draft.nodes, target.vocab]
+    if list(draft.probs.shape) != shape:
+        raise ValueError(
+            f"cannot use this draft: probs must have shape {shape}, got "
+            f"{list(draft.probs.shape)}"
+        )
+    check_probs(draft)
+    return draft.copy(target.device)
 
 
 def check_probs(draft: Draft) -> None:

@@ -185,6 +185,8 @@ class StopRules:
         self._start = self._length = prompt.shape[1]
         self._eos, self._criteria = eos, criteria
         self.recorder = recorder
+        self.stop: str | None = None
+        """None: transformers' criteria do not say which string ended a row."""
 
     def push(self, token: int) -> tuple[str, bool]:
         """Append one token. Returns no text, and whether the row ends with it."""

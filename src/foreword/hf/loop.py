@@ -20,13 +20,13 @@ from foreword.budget import DraftBudget, FixedBudget, policy
 from foreword.draft import Drafter, check_seq2seq, default_method
 from foreword.draft import method as find_method
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.model import Mode, Model, borrow, is_decoder, is_seq2seq, with_encoder
 from foreword.model.backend import Encodes
 from foreword.options import DraftingOptions
 from foreword.registry import BUDGETS, DEFAULT_RULE, MODEL, PLAIN
-from foreword.scheduler import Scheduler
 from foreword.types import Sequence
 from foreword.verify import rule as find_rule
 

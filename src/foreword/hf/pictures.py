@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foreword.chats.prompts import ImagePrompt
 from foreword.errors import InvalidRequest, ModelError
 from foreword.hf.borrowed import borrowed_model
 from foreword.hf.refusal import Refusal
@@ -17,7 +18,6 @@ from foreword.model.backend import SeesImages
 from foreword.model.cuda.backend import GRAPH
 from foreword.model.vision.processor import Vision, has_vision
 from foreword.model.vision.rows import ImageRows
-from foreword.prompts import ImagePrompt
 
 PIXELS = "pixel_values"
 PICTURES = {

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from foreword.files import atomic_file
 from foreword.files import cache as cache_folder
-from foreword.native.cpu import told
+from foreword.native.cpu import cpuinfo
 
 SOURCES = Path(__file__).parent / "csrc"
 """The folder of the C files."""
@@ -235,5 +235,5 @@ def _processor() -> str:
     """Return the identity of this processor; code compiled for it must not run on
     another.
     """
-    lines = [line for line in told() if line.startswith(("model name", "flags"))][:2]
+    lines = [line for line in cpuinfo() if line.startswith(("model name", "flags"))][:2]
     return "\n".join([platform.machine(), platform.processor(), *lines])

@@ -14,13 +14,13 @@ def processor() -> str:
     """
     names = (
         line.partition(":")[2].strip()
-        for line in told()
+        for line in cpuinfo()
         if line.startswith("model name")
     )
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def told() -> list[str]:
+def cpuinfo() -> list[str]:
     """Return the lines of /proc/cpuinfo; none on systems other than Linux."""
     try:
         return Path("/proc/cpuinfo").read_text().splitlines()

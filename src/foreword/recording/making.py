@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
 import foreword
+from foreword.api.llm import LLM
 from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget
 from foreword.errors import InvalidRequest
-from foreword.llm import LLM
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.recording.recording import Machine, Recording, Totals

@@ -17,7 +17,7 @@ from foreword.recording.reading import Wrong, parsed, plain_json
 from foreword.types.round import Round, short
 
 if TYPE_CHECKING:
-    from foreword.llm import LLM
+    from foreword.api.llm import LLM
     from foreword.recording.making import Answered
     from foreword.types.params import SamplingParams
 

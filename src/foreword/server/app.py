@@ -14,8 +14,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from foreword import __version__
+from foreword.api.requests import Requests
 from foreword.errors import ForewordError
-from foreword.requests import Requests
 from foreword.server import page, speech
 from foreword.server.answer import Call
 from foreword.server.body import content, takes, with_bodies

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from foreword.llm import LLM
+from foreword.api.llm import LLM
 from foreword.server.limits import Limits
 from foreword.types import Load
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foreword.requests import Requests
+from foreword.api.requests import Requests
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.body import parsed
 from foreword.server.errors import ApiError

@@ -14,13 +14,13 @@ from pathlib import PurePath
 from time import perf_counter, time
 from typing import Any
 
-from foreword.async_llm import AsyncLLM, Job
+from foreword.api.async_llm import AsyncLLM, Job
+from foreword.api.llm import LLM
+from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import shipped
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
-from foreword.llm import LLM
-from foreword.requests import Requests
 from foreword.server.answer import Answer, Call
 from foreword.server.errors import ApiError, as_api_error
 from foreword.server.limits import Limits

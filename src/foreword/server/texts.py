@@ -12,7 +12,7 @@ from threading import Event
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from foreword.requests import Requests
+from foreword.api.requests import Requests
 from foreword.wanted import dropped_when
 
 LONG = 256 * 2**10

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from foreword.api.llm import LLM
 from foreword.bench.engine_entry import EngineEntry
 from foreword.bench.race import REST
 from foreword.bench.records import Request, Trial
@@ -21,11 +22,10 @@ from foreword.draft.none import NoDrafter
 from foreword.draft.self_speculative.base import SPARE
 from foreword.draft.self_speculative.layers import LayersDrafter, Mask, costs
 from foreword.engine import Engine
-from foreword.llm import LLM
+from foreword.engine.scheduler import Scheduler
 from foreword.model import measure
 from foreword.model.view import view
 from foreword.registry import DEFAULT_BUDGET
-from foreword.scheduler import Scheduler
 from foreword.verify import rule
 
 FINALISTS = 3

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
+from foreword.api.llm import LLM
 from foreword.draft.self_speculative.layers import DEEPEST, Mask, skipped
-from foreword.llm import LLM
 from foreword.model import Model, Read
 from foreword.model.view import Skipping, view
 from foreword.sampling.draw import choose

@@ -13,13 +13,13 @@ from random import Random
 from typing import Any
 
 from foreword import bundled
+from foreword.api.llm import LLM
 from foreword.bench.prompts import load
 from foreword.bench.run import render
 from foreword.checks import whole
 from foreword.draft.self_speculative.layers import Mask, save, skipped
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
-from foreword.llm import LLM
 from foreword.model import Tokenizer, check_decoder_only
 from foreword.registry import PLAIN
 from foreword.tune.cost import Prices, timed

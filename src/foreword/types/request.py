@@ -20,6 +20,10 @@ from foreword.types.speech import Features
 from foreword.types.stats import Stats
 
 FinishReason = Literal["stop", "length", "abort"]
+StopReason = str | int | None
+"""The stop string, or the id of the stop token, that ended an answer; None if something
+else did.
+"""
 Lists = Literal["one", "distinct", "independent"]
 """How siblings in a draft are sampled for a rule: only one, without replacement, or
 independently.
@@ -33,6 +37,9 @@ the target adds.
 @runtime_checkable
 class TextDecoder(Protocol):
     """Incremental detokenizer; detokenizer.py implements it."""
+
+    stop: str | None
+    """The stop string that ended the text."""
 
     def push(self, token: int) -> tuple[str, bool]:
         """Read one token.
@@ -144,6 +151,7 @@ class Sequence:
     it.
     """
     finish_reason: FinishReason | None = None
+    stop_reason: StopReason = None
     error: Exception | None = None
     """The error that ended this sequence, e.g. of its own logits processor."""
     undrafted: str | None = None
@@ -324,6 +332,7 @@ class Delta:
     """
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
+    stop_reason: StopReason = None
     drafted: int = 0
     """Draft tokens scored this round."""
     round: Round | None = None
@@ -349,6 +358,7 @@ class Completion:
 
     The text is the same either way.
     """
+    stop_reason: StopReason = None
     rounds: list[Round] | None = None
     """Every round that emitted tokens; None without `SamplingParams(trace=True)`."""
 

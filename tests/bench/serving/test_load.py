@@ -10,7 +10,7 @@ import pytest
 
 import starter
 from foreword import LLM
-from foreword.async_llm import AsyncLLM
+from foreword.api.async_llm import AsyncLLM
 from foreword.bench.records import Request
 from foreword.bench.serving.load import Answer, Load, percentiles, send
 from foreword.bench.serving.report import IN_PROCESS, rows

@@ -13,8 +13,8 @@ import starter
 from foreword import LLM, InvalidRequest, SamplingParams
 from foreword.draft import METHODS, method, spelled
 from foreword.draft.lm import LanguageModelDrafter
+from foreword.engine.speculator_cache import UNUSED
 from foreword.shared import Shared
-from foreword.speculators import UNUSED
 from running import DTYPE
 
 PARAMS = dict(temperature=0.0, max_tokens=8, nodes=3)

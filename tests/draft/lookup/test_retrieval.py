@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foreword.api.llm import LLM
 from foreword.draft.lookup.datastore import Datastore, build
 from foreword.draft.lookup.retrieval import (
     GROWTH,
@@ -21,7 +22,6 @@ from foreword.draft.lookup.retrieval import (
     grown,
 )
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch
-from foreword.llm import LLM
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, DraftTree, SamplingParams, Sequence
 from running import datastore, draft, target, tokenizer

@@ -13,6 +13,7 @@ import torch
 
 import tiny_vision
 from foreword import LLM, SamplingParams
+from foreword.chats.prompts import ImagePrompt
 from foreword.draft.self_speculative.base import SPARE
 from foreword.model import Model, Read
 from foreword.model.cpu.backend import joined
@@ -21,7 +22,6 @@ from foreword.model.probe.probe import NATIVE
 from foreword.model.probe.trial import ROUNDED
 from foreword.model.view import view
 from foreword.native.forward import reason
-from foreword.prompts import ImagePrompt
 from tiny_vision import chats, folder, picture, said
 
 pytestmark = pytest.mark.skipif(

@@ -17,7 +17,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from foreword import bundled
-from foreword.async_llm import AsyncLLM
+from foreword.api.async_llm import AsyncLLM
+from foreword.api.llm import LLM
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import Weights, convertible_draft, weights
 from foreword.bench.machine import machine, versions
@@ -41,7 +42,6 @@ from foreword.bench.serving.servers import (
 )
 from foreword.bench.serving.targets import HttpTarget, InProcess
 from foreword.errors import InvalidRequest
-from foreword.llm import LLM
 from foreword.model.loading.config import read_config
 
 WARM = "warm"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from foreword.async_llm import AsyncLLM
+from foreword.api.async_llm import AsyncLLM
 from foreword.bench.records import Request
 from foreword.bench.serving.client import events
 from foreword.bench.serving.load import Answer

@@ -13,7 +13,7 @@ from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
-    from foreword.llm import LLM
+    from foreword.api.llm import LLM
     from foreword.types.params import SamplingParams
 
 

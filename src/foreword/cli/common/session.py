@@ -20,7 +20,7 @@ from foreword.types import (
 )
 
 if TYPE_CHECKING:
-    from foreword.llm import LLM
+    from foreword.api.llm import LLM
 
 
 @dataclass(slots=True)
@@ -61,6 +61,7 @@ class Answer:
         self.logprobs += delta.logprobs
         self.pieces += zip(delta.pieces, delta.origins, strict=True)
         self.finish_reason = delta.finish_reason or "abort"
+        self.stop_reason = delta.stop_reason
 
     def as_json(self) -> dict[str, object]:
         """Return everything as plain values."""
@@ -151,22 +152,4 @@ def follow(
     except KeyboardInterrupt:
         pass
     answer.seconds = perf_counter() - started
-    answer.stop_reason = stop_reason(llm, params, answer.tokens, answer.finish_reason)
     return answer
-
-
-def stop_reason(
-    llm: LLM, params: SamplingParams, tokens: list[int], ended: FinishReason
-) -> str | int | None:
-    """Return the stop string or stop token that ended an answer; None if something else
-    did.
-    """
-    if ended != "stop":
-        return None
-    if tokens[-1] in params.stop_token_ids:
-        return tokens[-1]
-    text = str(
-        llm.tokenizer.decode(tokens, skip_special_tokens=params.skip_special_tokens)
-    )
-    ends = [(text.find(stop) + len(stop), stop) for stop in params.stop if stop in text]
-    return min(ends)[1] if ends else None

@@ -23,6 +23,7 @@ from transformers import (
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
 
+from foreword.chats.prompts import ImagePrompt
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model.architectures import body
 from foreword.model.backend import Backend, SeesImages
@@ -35,7 +36,6 @@ from foreword.model.probe.trial import EXACT, ROUNDED
 from foreword.model.vision.one_by_one import decode_one_by_one
 from foreword.model.vision.rows import ImageRows, image_rows
 from foreword.native.openmp import all_threads
-from foreword.prompts import ImagePrompt
 
 PROBE = -1
 """Reserved id of the sequence that checks a backend; ids of requests begin at 1."""

@@ -172,6 +172,7 @@ class ChatDialect:
                 "message": self._message(choice),
                 "logprobs": self._logprobs(choice.logprobs),
                 "finish_reason": choice.finish_reason,
+                "stop_reason": choice.sequence.stop_reason,
                 "seed": choice.sequence.seed,
                 **rounds(answer, choice),
             }
@@ -272,6 +273,7 @@ class ChatDialect:
         }
         if reason is not None:
             written |= {
+                "stop_reason": choice.sequence.stop_reason,
                 "seed": choice.sequence.seed,
                 **(recording(self._answer, choice) if self._answer else {}),
             }

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from foreword import __version__
+from foreword.api.requests import Requests
 from foreword.errors import InvalidRequest
-from foreword.requests import Requests
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.chat import DONE, StreamOptions
 from foreword.server.dialects.common import (
@@ -127,7 +127,11 @@ class CompletionDialect:
                     choice.finish_reason,
                     answer,
                 )
-                | {"seed": choice.sequence.seed, **rounds(answer, choice)}
+                | {
+                    "stop_reason": choice.sequence.stop_reason,
+                    "seed": choice.sequence.seed,
+                    **rounds(answer, choice),
+                }
                 for choice in answer.choices
             ]
         else:
@@ -234,9 +238,13 @@ class CompletionDialect:
             )
             self._places[choice.index] = place + len(text)
         reason = choice.finish_reason if choice.ended else None
-        more = {} if delta.round is None else {"speculation": delta.round.as_json()}
-        if choice.ended and self._answer is not None:
-            more |= recording(self._answer, choice)
+        more: dict[str, Any] = {}
+        if delta.round is not None:
+            more["speculation"] = delta.round.as_json()
+        if choice.ended:
+            more["stop_reason"] = choice.sequence.stop_reason
+            if self._answer is not None:
+                more |= recording(self._answer, choice)
         return (
             self._chunk(choice, text, logprobs, reason, more)
             if text or logprobs or reason or more

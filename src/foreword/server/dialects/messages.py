@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from foreword.chats import is_image
-from foreword.detokenizer import first_stop
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
@@ -76,7 +75,6 @@ class MessagesDialect:
     """How an answer is written as a message: a list of content blocks."""
 
     def __init__(self, body: MessagesBody, translator: Translator) -> None:
-        self._tokenizer = translator.tokenizer
         self._id = new_id("msg_")
         self._open: Shown | None = None
         """First event of the open block."""
@@ -152,22 +150,10 @@ class MessagesDialect:
 
     def _ending(self, answer: Answer) -> dict[str, Any]:
         choice = answer.choices[0]
-        word = self._stop_sequence(choice)
+        found = choice.sequence.stop_reason
+        word = found if isinstance(found, str) else None
         reason = "stop_sequence" if word is not None else STOPS[choice.finish_reason]
         return {"stop_reason": reason, "stop_sequence": word}
-
-    def _stop_sequence(self, choice: Choice) -> str | None:
-        """Return the stop string that ended the choice, if one did."""
-        stops = choice.sequence.params.stop
-        if choice.sequence.finish_reason != "stop" or not stops:
-            return None
-        text = self._tokenizer.decode(choice.sequence.tokens[choice.sequence.prompt :])
-        start = first_stop(text, stops)
-        return (
-            None
-            if start is None
-            else max((word for word in stops if text.startswith(word, start)), key=len)
-        )
 
     def _usage(self, answer: Answer) -> dict[str, Any]:
         cached = answer.cached_tokens

@@ -10,9 +10,9 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
+from foreword.api.requests import Requests
 from foreword.errors import InvalidRequest
 from foreword.registry import METHODS
-from foreword.requests import Requests
 from foreword.server.body import content, parsed, takes
 from foreword.server.dialects.fields import Messages
 from foreword.server.errors import ApiError

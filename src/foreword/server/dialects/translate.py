@@ -11,10 +11,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+from foreword.api.requests import Requests
 from foreword.chats import functions_of
 from foreword.chats.templates import named_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
-from foreword.requests import Requests
 from foreword.server.answer import Call
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
 from foreword.server.errors import ApiError

@@ -9,10 +9,10 @@ from itertools import count
 from foreword.budget import FixedBudget
 from foreword.draft import method
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
 from foreword.model import HFModel, borrow
 from foreword.model.probe.probe import Capability
 from foreword.registry import PLAIN
-from foreword.scheduler import Scheduler
 from foreword.train.data.packing import Block, Piece, stack
 from foreword.types import SamplingParams, Sequence
 from foreword.verify import rule

@@ -14,9 +14,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
+from foreword.api.llm import LLM
 from foreword.checks import whole
 from foreword.errors import InvalidRequest
-from foreword.llm import LLM
 from foreword.train.data.pairs import source_of
 from foreword.train.data.records import ANSWERS, Record
 from foreword.types import Completion

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import transformers
 
-from foreword.llm import LLM
+from foreword.api.llm import LLM
 from foreword.train.log import Row
 from foreword.train.report.card import card
 from foreword.train.report.metrics import ALL, Metrics, TrainReport, summary

@@ -10,9 +10,9 @@ from typing import cast
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.engine.scheduler import ScheduledSequence
 from foreword.model import Model, source_id
 from foreword.model.backend import SeesImages
-from foreword.scheduler import ScheduledSequence
 from foreword.types import Load, Sequence
 from foreword.types.params import NODES
 

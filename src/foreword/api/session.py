@@ -12,14 +12,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
 
+from foreword.api.requests import Request, Requests, completed, has_texts
+from foreword.chats.prompts import Prompt
 from foreword.draft import Drafter
 from foreword.engine import Engine
+from foreword.engine.speculator import Speculator
+from foreword.engine.speculator_cache import SpeculatorCache
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
-from foreword.prompts import Prompt
-from foreword.requests import Request, Requests, completed, has_texts
-from foreword.speculator import Speculator
-from foreword.speculators import Speculators
 from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt
 
 
@@ -29,7 +29,7 @@ class Session:
     def __init__(
         self,
         engine: Engine,
-        speculators: Speculators,
+        speculators: SpeculatorCache,
         requests: Requests,
         tokenizer: Tokenizer | None,
         method: str,

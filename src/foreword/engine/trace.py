@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.engine.scheduler import ScheduledSequence
 from foreword.model import Mode
-from foreword.scheduler import ScheduledSequence
 from foreword.types import Delta, Draft, Round, Sequence
 from foreword.types.round import (
     REASONS,
@@ -25,7 +25,7 @@ from foreword.types.round import (
 )
 
 if TYPE_CHECKING:
-    from foreword.speculator import SubBatch
+    from foreword.engine.sub_batch import SubBatch
 
 
 @runtime_checkable

@@ -8,32 +8,32 @@ from dataclasses import replace
 from pathlib import Path
 
 from foreword import bundled
+from foreword.api.requests import Requests
+from foreword.api.session import Session
 from foreword.budget import DraftBudget
 from foreword.chats import Message, Options, Tool, image_reader
+from foreword.chats.prompts import Prompt, listed, per_prompt
 from foreword.draft import default_method
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources
 from foreword.draft.online.learner import Learning, OnlineLearner, teaching
 from foreword.draft.online.trainer import Progress
 from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
+from foreword.engine.speculator import Speculator
+from foreword.engine.speculator_cache import (
+    SpeculatorCache,
+    check_source,
+    described,
+    source_of,
+)
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
 from foreword.model.scoring import score
 from foreword.model.weights import save
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
-from foreword.prompts import Prompt, listed, per_prompt
 from foreword.registry import DEFAULT_RULE, DEFAULT_WITH_DRAFT, MODEL
-from foreword.requests import Requests
-from foreword.scheduler import Scheduler
-from foreword.session import Session
-from foreword.speculator import Speculator
-from foreword.speculators import (
-    Speculators,
-    check_source,
-    described,
-    source_of,
-)
 from foreword.speech.audio import LONGEST, Audio
 from foreword.speech.options import SpeechOptions, Transcript
 from foreword.speech.transcribe import transcribe
@@ -143,12 +143,12 @@ class LLM:
             load_tokenizer(source, trust_remote_code=trust_remote_code)
         self.target, self._tokenizer = opened(target, tokenizer, options)
         self.target.cache_tokens = scheduling.cache_tokens
-        speculators = Speculators(
+        speculators = SpeculatorCache(
             self.target, self._tokenizer, draft, drafting, bundled=is_bundled
         )
         self.engine = Engine(
             self.target,
-            *speculators.usual(settings, anyhow=method is None),
+            *speculators.default(settings, fallback=method is None),
             Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
         )
         requests = Requests(self.target, self._tokenizer, image_reader)

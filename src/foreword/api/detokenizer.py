@@ -27,7 +27,7 @@ class Detokenizer:
     every tokenizer.
     """
 
-    __slots__ = ("_characters", "_decode", "_stop", "_stopped")
+    __slots__ = ("_characters", "_decode", "_stop", "stop")
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class Detokenizer:
             decode, prompt_tokens, byte_tokens(tokenizer)
         )
         self._stop = StopFilter(stop) if stop else None
-        self._stopped = False
+        self.stop: str | None = None
+        """The stop string that ended the text."""
         self._decode = decoder(tokenizer, skip_special_tokens=False)
 
     def push(self, token: int) -> tuple[str, bool]:
@@ -50,20 +51,20 @@ class Detokenizer:
 
         Raises AssertionError after a stop string was completed.
         """
-        assert not self._stopped, (
+        assert self.stop is None, (
             "cannot push a token: a stop string has ended this text"
         )
         text = self._characters.push(token)
         if self._stop is None or not text:
             return text, False
-        text, self._stopped = self._stop.push(text)
-        return text, self._stopped
+        text, self.stop = self._stop.push(text)
+        return text, self.stop is not None
 
     def finish(self) -> str:
         """Return the text held back: an unfinished character (as U+FFFD), or the
         beginning of a stop string.
         """
-        if self._stopped:
+        if self.stop is not None:
             return ""
         text = self._characters.finish()
         return text if self._stop is None else self._stop.finish(text)
@@ -141,23 +142,22 @@ class StopFilter:
         self._longest = max(map(len, stop))
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Return the text that is final, and whether a stop string ended it."""
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Return the text that is final, and the stop string that ended it."""
         text = self._held + text
-        end = first_stop(text, self._stop)
-        self._held = (
-            "" if end is not None else text[len(text) - self._beginning(text) :]
-        )
-        return (
-            (text[:end], True)
-            if end is not None
-            else (text[: len(text) - len(self._held)], False)
-        )
+        found = first_stop(text, self._stop)
+        if found is not None:
+            start, word = found
+            self._held = ""
+            return text[:start], word
+        final = len(text) - self._beginning(text)
+        self._held = text[final:]
+        return text[:final], None
 
     def finish(self, text: str) -> str:
         """Return the held text plus `text`, up to the first stop string."""
         text, self._held = self._held + text, ""
-        return text[: first_stop(text, self._stop)]
+        return cut(text, self._stop)
 
     def _beginning(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that is a proper prefix of
@@ -170,23 +170,24 @@ class StopFilter:
         return 0
 
 
-def first_stop(text: str, stop: tuple[str, ...]) -> int | None:
-    """Return where the stop string that is completed first begins; of equals, the
-    longest. None without one.
+def first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
+    """Return the stop string that is completed first, after where it begins; of equals,
+    the longest. None without one.
 
     Completed first, not begun first: only this is independent of token borders, because
     streaming ends at once.
     """
     starts = ((text.find(word), word) for word in stop)
-    ends = [(start + len(word), start) for start, word in starts if start >= 0]
-    return min(ends)[1] if ends else None
+    ends = [(start + len(word), start, word) for start, word in starts if start >= 0]
+    return min(ends)[1:] if ends else None
 
 
 def cut(text: str, stop: tuple[str, ...]) -> str:
     """Return everything before the first stop string: the reference for a
     whole text.
     """
-    return text[: first_stop(text, stop)]
+    found = first_stop(text, stop)
+    return text if found is None else text[: found[0]]
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool) -> Decode:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any, cast
 
+from foreword.api.detokenizer import Detokenizer
 from foreword.chats import (
     Message,
     Options,
@@ -33,11 +34,10 @@ from foreword.chats import (
     template_of,
 )
 from foreword.chats.length import TextLimit, characters
-from foreword.detokenizer import Detokenizer
+from foreword.chats.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
 from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
 from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
-from foreword.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
 from foreword.structured.compiler import Grammars
 from foreword.types import (
     Completion,
@@ -451,6 +451,7 @@ def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completio
         text="".join(delta.text for delta in deltas),
         tokens=sequence.tokens[sequence.prompt :],
         finish_reason=sequence.finish_reason or "abort",
+        stop_reason=sequence.stop_reason,
         seed=sequence.seed,
         stats=sequence.stats,
         prompt_tokens=sequence.given,

@@ -19,6 +19,7 @@ from foreword.draft.ensemble.recipe import Loader, Sources, shipped
 from foreword.draft.none import NoDrafter
 from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
+from foreword.engine.speculator import Speculator
 from foreword.errors import (
     ForewordError,
     InvalidRequest,
@@ -31,18 +32,17 @@ from foreword.model.loading.given import learner
 from foreword.options import DraftingOptions
 from foreword.registry import MODEL, PLAIN
 from foreword.shared import Shared
-from foreword.speculator import Speculator
 from foreword.types import SamplingParams
 from foreword.verify import Rule
 from foreword.verify import rule as find_rule
 
 UNUSED = 16
-"""Speculators that no request uses and that stay in memory, with their drafters and
+"""SpeculatorCache that no request uses and that stay in memory, with their drafters and
 what they have learnt.
 """
 
 
-class Speculators:
+class SpeculatorCache:
     """Cache of speculators, each a method, a rule and a budget policy that requests
     name.
     """
@@ -69,20 +69,20 @@ class Speculators:
         self._members: Shared[Drafter] = Shared()
         """By name and source, for ensembles and alone."""
         self._drafters: Shared[Drafter] = Shared()
-        """By method. Speculators hold them."""
+        """By method. SpeculatorCache hold them."""
         self._speculators: Shared[Speculator] = Shared(UNUSED)
         self._loading = ThreadPoolExecutor(1, "foreword-loading")
         """One thread, so that no drafter is loaded twice; rounds go on meanwhile."""
 
-    def usual(
-        self, how: Learning | None, *, anyhow: bool
+    def default(
+        self, learning: Learning | None, *, fallback: bool
     ) -> tuple[Drafter, Rule, DraftBudget]:
         """Return the defaults of requests.
 
-        `anyhow`: the method is not explicit, so a fallback may replace it.
+        `fallback`: the method is not explicit, so a fallback may replace it.
         """
         drafter = self._drafters.get(
-            self._method, partial(self._load, self._method, how, anyhow=anyhow)
+            self._method, partial(self._load, self._method, learning, fallback=fallback)
         )
         return (
             drafter,
@@ -99,7 +99,7 @@ class Speculators:
         wanted = params.drafting
         if wanted in (DraftingOptions(), DraftingOptions(method=self._method)):
             # One budget for both, so that it learns from all of them.
-            return engine.usual
+            return engine.default
 
         def make() -> Speculator:
             drafter = self.load(params).result()
@@ -125,7 +125,7 @@ class Speculators:
             return loaded
         # refuse wrong names before a model is loaded
         self._rule_for(chosen)
-        make = partial(self._load, method, None, anyhow=False)
+        make = partial(self._load, method, None, fallback=False)
         return self._loading.submit(self._drafters.get, method, make)
 
     def _chosen(self, wanted: DraftingOptions) -> DraftingOptions:
@@ -152,7 +152,7 @@ class Speculators:
         make = policy(chosen.budget, chosen.nodes)
         return make(partial(measure, self._target))
 
-    def _load(self, name: str, how: Learning | None, *, anyhow: bool) -> Drafter:
+    def _load(self, name: str, learning: Learning | None, *, fallback: bool) -> Drafter:
         """Load a drafter. One that the caller named must load; without any other,
         requests decode plainly.
 
@@ -162,28 +162,28 @@ class Speculators:
         kind = find_method(name)
         if self._target.seq2seq is not None:
             check_seq2seq(name, self._target.name)
-        if how is not None:
+        if learning is not None:
             check_decoder_only(self._target, "learn from answers")
         # what learns is shared with no other method
         loader = Loader(name, kind, Shared())
-        if how is None:
+        if learning is None:
             loader = Loader(
                 name,
                 kind,
                 self._members,
                 partial(taught, target=self._target, settings=None),
             )
-        load = partial(load_with_fallback, loader) if anyhow else loader.load
+        load = partial(load_with_fallback, loader) if fallback else loader.load
         try:
             source = self._source(name, kind)
-            source = cast("Source", source if how is None else learner(source))
+            source = cast("Source", source if learning is None else learner(source))
             return taught(
-                load(source, self._target, self._tokenizer), self._target, how
+                load(source, self._target, self._tokenizer), self._target, learning
             )
         except (InvalidRequest, VocabularyMismatch):
             raise  # a wrong request must fail, not only warn
         except Exception as error:
-            if name == self._method and not (anyhow and self._sources is None):
+            if name == self._method and not (fallback and self._sources is None):
                 if isinstance(error, ForewordError):
                     raise
                 raise ModelError(

@@ -14,15 +14,17 @@ from time import perf_counter
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword import trace
 from foreword.budget import DraftBudget
-from foreword.commit import commit
 from foreword.draft.base import Drafter
-from foreword.kv_cache import KVCache
+from foreword.engine import trace
+from foreword.engine.accounting import account
+from foreword.engine.commit import commit
+from foreword.engine.kv_cache import KVCache
+from foreword.engine.scheduler import ScheduledSequence, Scheduler
+from foreword.engine.speculator import Speculator, select_layers
+from foreword.engine.sub_batch import SubBatch
 from foreword.model import Model, Read
 from foreword.sampling.draw import logprobs
-from foreword.scheduler import ScheduledSequence, Scheduler
-from foreword.speculator import Speculator, SubBatch, select_layers
 from foreword.types import Clock, Delta, Load, Origin, Sequence
 from foreword.verify import Rule
 
@@ -45,7 +47,7 @@ class Engine:
         self.target = target
         self.scheduler = scheduler
         self._cache = KVCache(target)
-        self.usual = self.speculator(drafter, rule, budget)
+        self.default = self.speculator(drafter, rule, budget)
         self.clock = Clock()
         self._others: dict[int, Speculator] = {}
         """Sequence id -> speculator, for sequences that do not use the default one."""
@@ -63,7 +65,7 @@ class Engine:
 
     def add(self, sequence: Sequence, speculator: Speculator | None = None) -> None:
         """Queue a sequence, with its own speculator or the default one."""
-        if speculator is not None and speculator is not self.usual:
+        if speculator is not None and speculator is not self.default:
             self._others[sequence.id] = speculator
         self.scheduler.add(sequence)
 
@@ -97,7 +99,7 @@ class Engine:
             ]:
                 self._retire(sequence)  # an interrupt skipped this in the last round
             for speculator in {
-                id(one.drafter): one for one in (self.usual, *self._others.values())
+                id(one.drafter): one for one in (self.default, *self._others.values())
             }.values():
                 speculator.rest(self.clock.total)
             return self._round()
@@ -175,7 +177,7 @@ class Engine:
     def _sub_batches(self, scheduled: list[ScheduledSequence]) -> list[SubBatch]:
         """Group the entries that write by their speculator."""
         if not self._others:
-            return self.usual.begin(scheduled)
+            return self.default.begin(scheduled)
         groups: dict[int, tuple[Speculator, list[ScheduledSequence]]] = {}
         for entry in scheduled:
             speculator = self._of(entry.sequence)
@@ -187,7 +189,7 @@ class Engine:
         ]
 
     def _of(self, sequence: Sequence) -> Speculator:
-        return self._others.get(sequence.id, self.usual)
+        return self._others.get(sequence.id, self.default)
 
     # ---- score
 
@@ -389,7 +391,7 @@ class Engine:
             if len(sub_batches) == 1:
                 sub_batch.clock = self.clock
             sub_batch.clock.score = self.clock.score
-            sub_batch.speculator.account(sub_batch, wrote + drafted, reading)
+            account(sub_batch, wrote + drafted, reading)
             trace.close(sub_batch)
 
     def _retire(self, sequence: Sequence) -> None:
@@ -403,19 +405,19 @@ class Engine:
     @property
     def drafter(self) -> Drafter:
         """The default drafter."""
-        return self.usual.drafter
+        return self.default.drafter
 
     @property
     def budget(self) -> DraftBudget:
         """The default budget policy."""
-        return self.usual.budget
+        return self.default.budget
 
     @property
     def rule(self) -> Rule:
         """The default verification rule."""
-        return self.usual.rule
+        return self.default.rule
 
     @property
     def failed(self) -> str | None:
         """The last error of the default drafter, or None."""
-        return self.usual.failed
+        return self.default.failed

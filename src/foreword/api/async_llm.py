@@ -14,10 +14,10 @@ from threading import Condition, Thread
 from types import TracebackType
 from typing import cast
 
+from foreword.api.llm import LLM
+from foreword.api.requests import has_texts
+from foreword.chats.prompts import Prompt, listed, per_prompt
 from foreword.errors import InvalidRequest
-from foreword.llm import LLM
-from foreword.prompts import Prompt, listed, per_prompt
-from foreword.requests import has_texts
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 
 Event = tuple[Sequence | None, Delta | BaseException | None]

@@ -35,6 +35,7 @@ def commit(
         pieces=tuple(pieces),
         logprobs=tuple(logprobs[: len(kept)]),
         finish_reason=sequence.finish_reason,
+        stop_reason=sequence.stop_reason,
         drafted=drafted,
     )
 
@@ -51,10 +52,13 @@ def _append_text(sequence: Sequence, token: int) -> str:
         cut = sequence.forced_end is not None and sequence.room <= 0
         # such a token ends the text and is not part of it
         sequence.finish_reason = "length" if cut else "stop"
+        if token in params.stop_token_ids:
+            sequence.stop_reason = token
         return reader.finish() if reader else ""
     text, stopped = reader.push(token) if reader else ("", False)
     if stopped:
         sequence.finish_reason = "stop"
+        sequence.stop_reason = reader.stop if reader else None
     elif sequence.grammar is not None and sequence.grammar.finished(sequence.tokens):
         sequence.finish_reason = "stop"
         text += reader.finish() if reader else ""

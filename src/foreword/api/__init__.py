@@ -1,0 +1,1 @@
+"""What users call: `LLM`, `AsyncLLM`, and the reading of their requests."""

@@ -1,0 +1,5 @@
+"""Rounds of decoding: propose, score, verify, commit."""
+
+from foreword.engine.engine import Engine
+
+__all__ = ["Engine"]

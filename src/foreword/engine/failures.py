@@ -1,0 +1,98 @@
+"""Failures of a drafter, which never fail or change a request: counted, told once, and
+answered with a pause.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from foreword.errors import named
+from foreword.types import Sequence
+
+FAULTS = 3
+"""Faults, without `CLEAN` clean rounds in between, that pause a drafter for all
+requests.
+"""
+CLEAN = 64
+"""Rounds. Drafting rounds without a fault that reset the fault count."""
+PAUSE, LONGEST = 256, 65_536
+"""Rounds.
+
+Length of the first and of the longest pause; each pause doubles the one before.
+"""
+
+
+class Failures:
+    """Counts the failures of one drafter.
+
+    A failure turns drafting off for its request. Repeated failures pause the drafter
+    for all requests; it is tried again later with new ones. The first failure and each
+    pause give a RuntimeWarning; `Sequence.undrafted` keeps the reason.
+    """
+
+    def __init__(self, missing: str | None) -> None:
+        """`missing`: why there is no drafter; then the pause does not end."""
+        self.last: str | None = missing
+        """The last error of the drafter."""
+        self._count = 0
+        self._clean = 0
+        self._paused = math.inf if missing else 0
+        self._pause = PAUSE
+        self._warned = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether drafting is off for all requests."""
+        return bool(self._paused)
+
+    def count_down(self) -> None:
+        """Count a round of a pause."""
+        if self._paused:
+            self._paused -= 1
+
+    def count_clean(self) -> None:
+        """Count a round with draft tokens and without a failure."""
+        if not self._count:
+            return
+        self._clean += 1
+        if self._clean >= CLEAN:
+            self._count = self._clean = 0
+
+    @contextmanager
+    def contained(self, sequence: Sequence | None = None) -> Iterator[None]:
+        """Record an exception of the drafter as a failure, of `sequence` if given."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a drafter's error must not fail the request
+            self.record(error, sequence)
+
+    def record(
+        self, error: Exception, sequence: Sequence | None = None, *, quiet: bool = False
+    ) -> None:
+        """Turn drafting off for a sequence; after `FAULTS` failures in a row, pause it
+        for all.
+        """
+        self.last = named(error)
+        if sequence is not None:
+            sequence.undrafted = self.last
+        self._count = 0 if self._paused else self._count + 1
+        self._clean = 0
+        if self._count >= FAULTS:
+            self._paused = self._pause
+            self._pause = min(2 * self._pause, LONGEST)
+            self._count = 0
+            self._warn(
+                f"the drafter failed {FAULTS} times and is off for all requests for "
+                f"{self._paused} rounds"
+            )
+        elif not (self._warned or self._paused or quiet):
+            extent = "one request" if sequence else "one round"
+            self._warn(f"the drafter failed and is off for {extent}")
+        self._warned = True
+
+    def _warn(self, event: str) -> None:
+        message = f"{event}; the text is not affected, only slower. {self.last}"
+        warnings.warn(message, RuntimeWarning, stacklevel=6)
