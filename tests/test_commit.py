@@ -9,11 +9,16 @@ from foreword.types import SamplingParams, Sequence, TokenLogprob
 
 
 class Letters:
-    """Token n reads as the n-th letter; "#" completes a stop string."""
+    """Token n reads as the n-th letter; "z" completes the stop string "#"."""
+
+    stop: str | None = None
 
     def push(self, token: int) -> tuple[str, bool]:
         letter = chr(97 + token)
-        return ("", True) if letter == "z" else (letter, False)
+        if letter != "z":
+            return letter, False
+        self.stop = "#"
+        return "", True
 
     def finish(self) -> str:
         return "."

@@ -431,7 +431,7 @@ def test_the_whole_context_can_be_used():
     ("options", "error", "said"),
     [
         ({"method": "ngrams"}, UnknownMethod, "Did you mean 'ngram'"),
-        ({"rule": "macth"}, UnknownMethod, "did you mean 'match'"),
+        ({"rule": "macth"}, UnknownMethod, "Did you mean 'match'"),
         (
             {"nodes": 65},
             InvalidRequest,
@@ -512,7 +512,7 @@ def test_a_guarantee_may_be_named_instead_of_a_rule():
     assert (
         LLM(rule="same-distribution", dtype=DTYPE, nodes=2).engine.rule.name == "match"
     )
-    with pytest.raises(UnknownMethod, match="did you mean 'same-text'"):
+    with pytest.raises(UnknownMethod, match="Did you mean 'same-text'"):
         LLM(rule="same-test")
 
 
@@ -627,7 +627,7 @@ def both_params() -> SamplingParams:
     ("params", "error", "said"),
     [
         (SamplingParams(method="ngrams"), UnknownMethod, "Did you mean 'ngram'"),
-        (SamplingParams(rule="macth"), UnknownMethod, "did you mean 'match'"),
+        (SamplingParams(rule="macth"), UnknownMethod, "Did you mean 'match'"),
         (SamplingParams(budget="svpi"), UnknownMethod, "Did you mean 'svip'"),
         (SamplingParams(budget="svip", nodes=4), InvalidRequest, "Give one"),
         (

@@ -82,6 +82,8 @@ def parsed(name: str) -> MethodName:
     METHODS.check(head)
     if inside is None:
         return MethodName(head)
+    if not inside:
+        return MethodName(head, ())
     members = tuple(parsed(member) for member in _arguments(inside))
     return MethodName(head, members)
 

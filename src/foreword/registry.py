@@ -234,6 +234,7 @@ OWN_METHODS: dict[str, Method] = {
         "the target itself without some of its layers",
         "foreword.draft.self_speculative.layers:LayersDrafter",
         takes="a file of skipped layers",
+        seq2seq=True,
     ),
     "quantized": Method(
         "the target itself with weights of 4 or 8 bits (native backend only)",

@@ -93,7 +93,7 @@ def test_the_tags_of_reasoning_are_found():
     tags = reasoning_of(template("qwen"))
     assert tags == named_reasoning("xml")
     for name in ("named_format", "named_reasoning"):
-        with pytest.raises(InvalidRequest, match=r"unknown.*Use one of"):
+        with pytest.raises(ValueError, match=r"'other': .*(Use|Choose) one of"):
             globals()[name]("other")
 
 

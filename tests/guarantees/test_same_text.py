@@ -15,6 +15,7 @@ from foreword.draft import METHODS
 from foreword.draft.base import Drafter
 from foreword.engine import Engine
 from foreword.native.cpu import fast_bfloat16
+from foreword.registry import BUDGETS
 from foreword.types import SamplingParams
 from running import (
     Answer,

@@ -181,7 +181,7 @@ def test_transcription_ends_when_its_client_leaves():
     with dropped_when(left), pytest.raises(Abandoned, match="its client has left"):
         model.transcribe((long(3), RATE), GREEDY, language="en")
     assert asks == 9
-    assert not model._running
+    assert not model.session._running
     assert model.engine.idle
     # in the same process
     again = model.transcribe((long(3), RATE), GREEDY, language="en")[0]

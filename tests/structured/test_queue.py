@@ -190,4 +190,4 @@ def test_processes_end_with_the_grammars():
     assert len(processes) >= 1
     made.cache_clear()
     gc.collect()
-    assert None not in [process.poll() for process in processes]
+    assert None not in [process.wait(60) for process in processes]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.errors import InvalidRequest
+from foreword.errors import UnknownMethod
 from foreword.train.losses import (
     LOSSES,
     PIECE,
@@ -187,5 +187,5 @@ def test_prefix_weights_by_hand():
 
 
 def test_unknown_loss_names_the_nearest():
-    with pytest.raises(InvalidRequest, match="forward-kl"):
+    with pytest.raises(UnknownMethod, match="forward-kl"):
         loss("forward_kl")

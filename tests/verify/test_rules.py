@@ -116,7 +116,7 @@ def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
     assert all(name in str(error.value) for name in RULES)
     with pytest.raises(UnknownMethod) as error:
         rule("zzz")
-    assert "did you mean" not in str(error.value)
+    assert "Did you mean" not in str(error.value)
 
 
 @every_rule

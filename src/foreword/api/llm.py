@@ -28,7 +28,7 @@ from foreword.engine.speculator_cache import (
     source_of,
 )
 from foreword.errors import InvalidRequest
-from foreword.model import Tokenizer, load_tokenizer, need_tokenizer
+from foreword.model import Model, Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
 from foreword.model.scoring import score
 from foreword.model.weights import save
@@ -141,19 +141,19 @@ class LLM:
         ):
             # fail now if its files are missing
             load_tokenizer(source, trust_remote_code=trust_remote_code)
-        self.target, self._tokenizer = opened(target, tokenizer, options)
-        self.target.cache_tokens = scheduling.cache_tokens
+        model, self._tokenizer = opened(target, tokenizer, options)
+        model.cache_tokens = scheduling.cache_tokens
         speculators = SpeculatorCache(
-            self.target, self._tokenizer, draft, drafting, bundled=is_bundled
+            model, self._tokenizer, draft, drafting, bundled=is_bundled
         )
-        self.engine = Engine(
-            self.target,
+        engine = Engine(
+            model,
             *speculators.default(settings, fallback=method is None),
             Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
         )
-        requests = Requests(self.target, self._tokenizer, image_reader)
+        requests = Requests(model, self._tokenizer, image_reader)
         self.session = Session(
-            self.engine, speculators, requests, self._tokenizer, self.method
+            engine, speculators, requests, self._tokenizer, self.method
         )
         """Runs the requests; for code that runs rounds itself."""
 
@@ -257,9 +257,7 @@ class LLM:
 
         May be called twice.
         """
-        if not self.session.closed and not self.session.forked:
-            self.session.close()
-            del self.engine, self.target
+        self.session.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -287,6 +285,16 @@ class LLM:
             )
         with self.session.locked():
             save(model, Path(folder), self._tokenizer)
+
+    @property
+    def target(self) -> Model:
+        """The target, until the LLM is closed."""
+        return self.session.target
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the rounds, until the LLM is closed."""
+        return self.session.engine
 
     @property
     def tokenizer(self) -> Tokenizer:

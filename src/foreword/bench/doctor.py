@@ -166,7 +166,9 @@ def _load(options: DoctorOptions, draft: str | None, method: str) -> LLM:
     check_decoder_only(llm.target, "diagnose drafting")
     load = partial(load_with_fallback, kind) if options.method is None else kind.load
     drafter = load(draft, llm.target, llm.tokenizer)
-    llm.engine = Engine(llm.target, drafter, rule("match"), FixedBudget(1), Scheduler())
+    llm.session.engine = Engine(
+        llm.target, drafter, rule("match"), FixedBudget(1), Scheduler()
+    )
     return llm
 
 

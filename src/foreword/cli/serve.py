@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -208,32 +209,33 @@ def _serve(
 ) -> None:
     from foreword.server.run import bound, serve
 
-    # before the model loads: a port in use should not cost seconds
-    listener = bound(settings)
-    with render.loading():
-        from foreword.server.output import named_format, named_reasoning
+    # A port in use is refused before the model loads.
+    with closing(bound(settings)) as listener:
+        with render.loading():
+            from foreword.server.output import named_format, named_reasoning
 
-        for check, name in (
-            (named_format, settings.tool_format),
-            (named_reasoning, settings.reasoning),
-        ):
-            if name is not None:
-                check(name)
-        from foreword.api.llm import LLM
-        from foreword.server.service import Service
+            for check, name in (
+                (named_format, settings.tool_format),
+                (named_reasoning, settings.reasoning),
+            ):
+                if name is not None:
+                    check(name)
+            from foreword.api.llm import LLM
+            from foreword.server.service import Service
 
-        llm = LLM(model, **keywords)
-        service = Service(llm, settings, bundled=model is None)
-    host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            llm = LLM(model, **keywords)
+            service = Service(llm, settings, bundled=model is None)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{port}"
 
-    def ready() -> None:
-        runtime.note(
-            f"{service.name} at {address}/v1, drafting with {llm.method}; the page: "
-            f"{address}/"
-        )
+        def ready() -> None:
+            runtime.note(
+                f"{service.name} at {address}/v1, drafting with {llm.method}; "
+                f"the page: {address}/"
+            )
 
-    serve(service, listener, ready, quiet=quiet)
+        serve(service, listener, ready, quiet=quiet)
 
 
 def _number(option: str, value: float) -> float:

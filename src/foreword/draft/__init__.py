@@ -50,7 +50,11 @@ def _found(name: MethodName) -> type[Drafter] | MethodSpec:
 
 
 def _once(members: tuple[MethodName, ...]) -> tuple[MethodName, ...]:
-    """Return the members. Raises InvalidRequest if one is named twice."""
+    """Return the members. Raises InvalidRequest if there are none, or one is named
+    twice.
+    """
+    if not members:
+        raise InvalidRequest("cannot join no methods: name the members in the brackets")
     twice = [one for at, one in enumerate(members) if one in members[:at]]
     if twice:
         raise InvalidRequest(

@@ -141,6 +141,7 @@ def _budget(
     A budget given by name continues from the last call with the same settings.
     """
     drafting = speculation.drafting
+    rule = drafting.rule or DEFAULT_RULE
     if drafting.nodes is not None or drafting.budget not in (None, *BUDGETS):
         return nullcontext(make())
     source, draft = speculation.drafter, model
@@ -149,7 +150,7 @@ def _budget(
     name, drafter = drafts
     return record.budget(
         draft,
-        (name, type(drafter), str(source), drafting.rule, drafting.budget),
+        (name, type(drafter), str(source), rule, drafting.budget),
         make,
     )
 

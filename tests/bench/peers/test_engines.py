@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from foreword.bench.lineup import ENTRIES, PLAIN_ROW, row_names
-from foreword.bench.peers import hf, registry
+from foreword.bench.peers import engines, hf, registry
 from foreword.bench.peers.engines import ENGINES, MODES
 from foreword.bench.peers.registry import check, entry_names
 from foreword.bench.run import Options, run
@@ -31,16 +31,16 @@ def test_each_engine_has_a_row_for_each_mode():
         tuple(
             f"{engine}.{mode}" for engine in ("openvino", "llamacpp") for mode in MODES
         )
-        == registry.NAMES
+        == engines.NAMES
     )
-    assert set(registry.NAMES) < set(ENTRIES)
+    assert set(engines.NAMES) < set(ENTRIES)
 
 
 def test_all_stands_for_the_installed_engines(installed):
     installed(*ENGINES["openvino"].modules)
     assert entry_names(("all",)) == tuple(f"openvino.{mode}" for mode in MODES)
     installed(*(module for package in ENGINES.values() for module in package.modules))
-    assert entry_names(("all",)) == registry.NAMES
+    assert entry_names(("all",)) == engines.NAMES
     assert entry_names(()) == ()
 
 
@@ -90,7 +90,7 @@ def test_peers_are_added_to_the_rows(installed):
         hf.GENERATE,
         "llamacpp.lookup",
     )
-    assert not set(registry.NAMES) & set(row_names(None, quick=False))
+    assert not set(engines.NAMES) & set(row_names(None, quick=False))
 
 
 def test_versions_and_settings_are_those_of_measured_engines(monkeypatch):
@@ -109,9 +109,9 @@ def test_versions_and_settings_are_those_of_measured_engines(monkeypatch):
         "openvino-genai": "unknown",
         "llama-cpp-python": "1.2",
     }
-    assert set(registry.settings(("plain", *registry.NAMES))["openvino"]) == {
-        registry.ASSISTED,
-        registry.LOOKUP,
+    assert set(registry.settings(("plain", *engines.NAMES))["openvino"]) == {
+        engines.ASSISTED,
+        engines.LOOKUP,
     }
 
 

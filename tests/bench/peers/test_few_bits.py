@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import starter
 from foreword.bench.lineup import SPECIAL, convertible_draft, weights
-from foreword.bench.peers import gguf, llamacpp, registry
+from foreword.bench.peers import engines, gguf, llamacpp, registry
 from foreword.bench.peers.convert import INT4, INT8, Source, source
 from foreword.bench.peers.engines import ENGINES, GENERATE, MODES
 from foreword.bench.peers.openvino_graph import BITS, GROUP, graph, quantized
@@ -207,7 +207,7 @@ def test_report_names_the_form_of_the_weights():
     )
     assert "weights:" not in str(report.table().caption)
     given = weights(None, None, "bfloat16", None)
-    assert given.held(registry.NAMES)["llamacpp"] == "bfloat16"
+    assert given.held(engines.NAMES)["llamacpp"] == "bfloat16"
     report = run(Options(**{**vars(few), "weights": INT4}))
     assert (
         json.loads(json.dumps(report.as_json()))["settings"]["held"]["foreword"] == INT4

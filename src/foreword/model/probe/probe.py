@@ -154,7 +154,8 @@ def backend_named(backend: str | None) -> str | None:
     names = list(dict.fromkeys(name.partition(" ")[0] for name in (*BACKENDS, PLAIN)))
     if backend is not None and backend not in names:
         raise InvalidRequest(
-            f"there is no backend {backend!r}; choose one of {', '.join(names)}"
+            f"cannot use backend={backend!r}: choose one of {', '.join(names)}, or "
+            "leave it out"
         )
     return backend
 
