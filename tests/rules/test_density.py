@@ -24,7 +24,7 @@ def test_no_file_gets_larger_or_denser():
 
 
 def test_a_round_and_a_chat_request_run_no_more_code_than_before():
-    assert ratchet.worse(measured.measure(), ratchet.recorded()["paths"]) == []
+    assert ratchet.longer(measured.measure(), ratchet.recorded()["paths"]) == []
 
 
 def test_functions_have_few_positional_parameters():

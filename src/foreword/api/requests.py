@@ -40,8 +40,6 @@ from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.structured.compiler import Grammars
 from foreword.types import (
-    Completion,
-    Delta,
     SamplingParams,
     Sequence,
     Source,
@@ -439,26 +437,4 @@ def has_texts(prompt: object, params: object) -> bool:
         return False
     return bool(
         params.bad_words or (params.prediction and isinstance(params.prediction, str))
-    )
-
-
-def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completion:
-    """Return the completion of a sequence that was drafted by `method`, from all its
-    deltas.
-    """
-    logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
-    return Completion(
-        text="".join(delta.text for delta in deltas),
-        tokens=sequence.tokens[sequence.prompt :],
-        finish_reason=sequence.finish_reason or "abort",
-        stop_reason=sequence.stop_reason,
-        seed=sequence.seed,
-        stats=sequence.stats,
-        prompt_tokens=sequence.given,
-        logprobs=None if sequence.params.logprobs is None else logprobs,
-        method=method,
-        undrafted=sequence.undrafted,
-        rounds=[delta.round for delta in deltas if delta.round]
-        if sequence.params.trace
-        else None,
     )

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
 
-from foreword.api.requests import Request, Requests, completed, has_texts
+from foreword.api.requests import Request, Requests, has_texts
 from foreword.chats.prompts import Prompt
 from foreword.draft import Drafter
 from foreword.engine import Engine
@@ -222,3 +222,25 @@ class Session:
             raise InvalidRequest(
                 "cannot use this LLM: it was closed. Create another one"
             )
+
+
+def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completion:
+    """Return the completion of a sequence that was drafted by `method`, from all its
+    deltas.
+    """
+    logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
+    return Completion(
+        text="".join(delta.text for delta in deltas),
+        tokens=sequence.tokens[sequence.prompt :],
+        finish_reason=sequence.finish_reason or "abort",
+        stop_reason=sequence.stop_reason,
+        seed=sequence.seed,
+        stats=sequence.stats,
+        prompt_tokens=sequence.given,
+        logprobs=None if sequence.params.logprobs is None else logprobs,
+        method=method,
+        undrafted=sequence.undrafted,
+        rounds=[delta.round for delta in deltas if delta.round]
+        if sequence.params.trace
+        else None,
+    )

@@ -22,6 +22,28 @@ def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
 
     A copy, because the drafter may change its lists before the round is over.
     """
+    _check_trees(draft, budgets, target.vocab)
+    if draft.probs is None:
+        return draft.copy(target.device)
+    if draft.weighed and draft.nodes:
+        raise ValueError(
+            "cannot use this draft: sampled tokens must not carry probabilities. Pass "
+            "one of the two"
+        )
+    shape = [len(budgets), draft.nodes, target.vocab]
+    if list(draft.probs.shape) != shape:
+        raise ValueError(
+            f"cannot use this draft: probs must have shape {shape}, got "
+            f"{list(draft.probs.shape)}"
+        )
+    check_probs(draft)
+    return draft.copy(target.device)
+
+
+def _check_trees(draft: Draft, budgets: list[int], vocab: int) -> None:
+    """Raise ValueError unless there is a tree of draft tokens for each sequence, within
+    its budget.
+    """
     trees = draft.trees
     if len(trees) != len(budgets):
         raise ValueError(
@@ -46,13 +68,13 @@ def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
             f"the limit is {budgets}"
         )
     if any(
-        not 0 <= min(tree.tokens) <= max(tree.tokens) < target.vocab
+        not 0 <= min(tree.tokens) <= max(tree.tokens) < vocab
         for tree in trees
         if tree.tokens
     ):
         raise ValueError(
             "cannot use this draft: a token is outside the target's vocabulary of "
-            f"{target.vocab}"
+            f"{vocab}"
         )
     if any(
         min(tree.parents) < -1 or any(map(ge, tree.parents, count()))
@@ -62,21 +84,6 @@ def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
         raise ValueError(
             "cannot use this draft: a node's parent must come before it, or be -1"
         )
-    if draft.probs is None:
-        return draft.copy(target.device)
-    if draft.weighed and draft.nodes:
-        raise ValueError(
-            "cannot use this draft: sampled tokens must not carry probabilities. Pass "
-            "one of the two"
-        )
-    shape = [len(budgets), draft.nodes, target.vocab]
-    if list(draft.probs.shape) != shape:
-        raise ValueError(
-            f"cannot use this draft: probs must have shape {shape}, got "
-            f"{list(draft.probs.shape)}"
-        )
-    check_probs(draft)
-    return draft.copy(target.device)
 
 
 def check_probs(draft: Draft) -> None:

@@ -400,8 +400,6 @@ class Engine:
         self._of(sequence).release(sequence)
         self._others.pop(sequence.id, None)
 
-    # ---- the default speculator
-
     @property
     def drafter(self) -> Drafter:
         """The default drafter."""
