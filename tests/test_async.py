@@ -217,3 +217,32 @@ def test_the_loop_turns_while_rounds_run():
 
     turns, rounds = run(work)
     assert turns > 20 * rounds
+
+
+CHATS = [
+    [{"role": "user", "content": "Name a river."}],
+    [{"role": "user", "content": "Name a fish."}],
+]
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
+SHORT = SamplingParams(temperature=0, max_tokens=12)
+
+
+def test_chats_are_answered_as_the_llm_answers_them():
+    one, several = llm().chat(CHATS[0], SHORT, TOOLS), llm().chat(CHATS, SHORT)
+
+    async def work(serving):
+        pieces = [delta.text async for delta in serving.stream_chat(CHATS[0], SHORT)]
+        assert serving.tokenizer is llm().tokenizer
+        assert await serving.render(CHATS[0], TOOLS) == llm().render(CHATS[0], TOOLS)
+        return (
+            await serving.chat(CHATS[0], SHORT, TOOLS),
+            await serving.chat(CHATS, SHORT),
+            "".join(pieces),
+        )
+
+    with_tools, both, streamed = run(work)
+    assert with_tools.tokens == one.tokens
+    assert one.prompt_tokens == llm().render(CHATS[0], TOOLS)
+    assert [answer.tokens for answer in both] == [answer.tokens for answer in several]
+    assert several[0].text == llm().chat(CHATS[0], SHORT).text == streamed
+    assert sum(answer.stats.accepted for answer in both) > 0

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
+import foreword
 import starter
 from foreword import (
     LLM,
@@ -763,3 +764,22 @@ def test_request_that_names_default_method_shares_what_was_learned():
         one.speculator(SamplingParams(method=one.method, nodes=2))
         is not one.engine.default
     )
+
+
+def test_stop_that_ended_an_answer_is_named_where_it_was_found():
+    prompt, params = "one two three one two three", dict(temperature=0, max_tokens=24)
+    (whole,) = llm().generate(prompt, SamplingParams(**params, ignore_eos=True))
+    word = whole.text.split()[2]
+    stops = ("never there", word)
+    (cut,) = llm().generate(prompt, SamplingParams(**params, stop=stops))
+    *_, last = llm().stream(prompt, SamplingParams(**params, stop=stops))
+    assert cut.stop_reason == last.stop_reason == word
+    token = whole.tokens[3]
+    (ended,) = llm().generate(prompt, SamplingParams(**params, stop_token_ids=[token]))
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", token)
+    assert whole.stop_reason is None
+
+
+def test_foreword_generate_with_a_text_names_what_generates():
+    with pytest.raises(InvalidRequest, match=r"Use foreword\.LLM\(\)\.generate"):
+        foreword.generate("Hello")

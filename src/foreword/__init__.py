@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from foreword.api.llm import LLM
     from foreword.draft.online.learner import Learning
     from foreword.errors import (
-        DraftError,
         ForewordError,
         InvalidRequest,
         ModelError,
@@ -53,7 +52,6 @@ _HOME = {
     "UnknownMethod": "errors",
     "ModelError": "errors",
     "VocabularyMismatch": "errors",
-    "DraftError": "errors",
 }
 
 __all__ = [
@@ -61,7 +59,6 @@ __all__ = [
     "AsyncLLM",
     "Completion",
     "Delta",
-    "DraftError",
     "ForewordError",
     "InvalidRequest",
     "Learning",

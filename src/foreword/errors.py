@@ -6,7 +6,6 @@
     ├── UnknownMethod       a drafting method or rule that does not exist (a ValueError)
     ├── ModelError          a model that cannot be loaded or run
     │   └── VocabularyMismatch   target and drafter do not share one tokenizer
-    ├── DraftError          a drafter that failed; the target continues without it
     └── DiskError           a full disk (also an OSError)
 
 Messages have the form "cannot DO X: REASON. FIX".
@@ -39,10 +38,6 @@ class VocabularyMismatch(ModelError):
     """Target and drafter do not share one tokenizer, so token ids mean different
     things.
     """
-
-
-class DraftError(ForewordError, RuntimeError):
-    """A drafter failed. The engine turns it off and continues with the target."""
 
 
 class DiskError(ForewordError, OSError):

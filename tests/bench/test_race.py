@@ -10,13 +10,13 @@ from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import Oracle
 from foreword.bench.race import Race, rotated
-from foreword.bench.records import Request, Trial
+from foreword.bench.records import EntryFailed, Request, Trial
 from foreword.bench.run import Options, run
 from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
-from foreword.errors import DraftError, ModelError
+from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
 from foreword.verify import rule
 
@@ -64,7 +64,7 @@ def test_failing_entry_is_left_out_and_others_go_on():
 def test_our_own_errors_are_shown_without_their_class():
     contest, out = race(
         OtherEntry(PLAIN_ROW),
-        OtherEntry("ours", DraftError("it is too long")),
+        OtherEntry("ours", EntryFailed("it is too long")),
         progress=[],
     )
     contest.run(REQUESTS[1], 0)

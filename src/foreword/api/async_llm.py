@@ -12,12 +12,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Thread
 from types import TracebackType
-from typing import cast
+from typing import Any, cast, overload
 
 from foreword.api.llm import LLM
 from foreword.api.requests import has_texts
-from foreword.chats.prompts import Prompt, listed, per_prompt
+from foreword.chats import Message, Tool
+from foreword.chats.prompts import (
+    Prompt,
+    check_one_answer,
+    is_several,
+    listed,
+    per_prompt,
+)
 from foreword.errors import InvalidRequest
+from foreword.model import Tokenizer
+from foreword.speech.audio import Audio
+from foreword.speech.options import Transcript
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
 
 Event = tuple[Sequence | None, Delta | BaseException | None]
@@ -163,17 +173,69 @@ class AsyncLLM:
         )
         return await scored
 
+    @overload
     async def chat(
-        self, messages: List[dict[str, str]], params: SamplingParams | None = None
-    ) -> Completion:
-        """Answer a conversation, formatted with the model's chat template."""
-        if params is not None and params.n > 1:
-            raise InvalidRequest(
-                f"cannot answer a chat with n={params.n} completions: chat returns "
-                "one. Use generate"
-            )
-        prompt = await asyncio.to_thread(self.llm.render, messages)
+        self,
+        messages: List[Message],
+        params: SamplingParams | None = None,
+        tools: List[Tool] | None = None,
+    ) -> Completion: ...
+
+    @overload
+    async def chat(
+        self,
+        messages: List[List[Message]],
+        params: SamplingParams | List[SamplingParams] | None = None,
+        tools: List[Tool] | None = None,
+    ) -> list[Completion]: ...
+
+    async def chat(
+        self,
+        messages: List[Message] | List[List[Message]],
+        params: SamplingParams | List[SamplingParams] | None = None,
+        tools: List[Tool] | None = None,
+    ) -> Completion | list[Completion]:
+        """Answer a conversation, or several, as `LLM.chat` does."""
+        if is_several(messages):
+            prompts = [await self.render(one, tools) for one in messages]
+            return await self.generate(prompts, params)
+        check_one_answer(params)
+        prompt = await self.render(cast("List[Message]", messages), tools)
         return (await self.generate([prompt], params))[0]
+
+    async def stream_chat(
+        self,
+        messages: List[Message],
+        params: SamplingParams | None = None,
+        tools: List[Tool] | None = None,
+        *,
+        id: str | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Answer a conversation and yield a delta per round, as `stream` does."""
+        prompt = await self.render(messages, tools)
+        async for delta in self.stream(prompt, params, id=id):
+            yield delta
+
+    async def render(
+        self, messages: List[Message], tools: List[Tool] | None = None
+    ) -> list[int]:
+        """Return the prompt token ids of a chat, as `LLM.render` does."""
+        return await asyncio.to_thread(self.llm.render, messages, tools)
+
+    async def transcribe(
+        self,
+        audio: Audio | List[Audio],
+        params: SamplingParams | None = None,
+        **options: Any,
+    ) -> list[Transcript]:
+        """Transcribe sounds, as `LLM.transcribe` does, with its options."""
+        run = partial(self.llm.transcribe, audio, params, **options)
+        return await asyncio.to_thread(run)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's tokenizer. Raises InvalidRequest where there is none."""
+        return self.llm.tokenizer
 
     def abort(self, id: str) -> bool:
         """Abort the stream of that name; it ends after its committed tokens.

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from dataclasses import replace
 from pathlib import Path
+from typing import cast, overload
 
 from foreword import bundled
 from foreword.api.requests import Requests
 from foreword.api.session import Session
 from foreword.budget import DraftBudget
 from foreword.chats import Message, Options, Tool, image_reader
-from foreword.chats.prompts import Prompt, listed, per_prompt
+from foreword.chats.prompts import (
+    Prompt,
+    check_one_answer,
+    is_several,
+    listed,
+    per_prompt,
+)
 from foreword.draft import default_method
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources
@@ -203,16 +210,49 @@ class LLM:
             )
         return self._stream(sequence)
 
+    @overload
     def chat(
-        self, messages: List[Message], params: SamplingParams | None = None
-    ) -> Completion:
-        """Answer a conversation, formatted with the model's chat template."""
-        if params is not None and params.n > 1:
-            raise InvalidRequest(
-                f"cannot answer a chat with n={params.n} completions: chat returns "
-                "one. Use generate(render(messages))"
-            )
-        return self.generate([self.render(messages)], params)[0]
+        self,
+        messages: List[Message],
+        params: SamplingParams | None = None,
+        tools: List[Tool] | None = None,
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: List[List[Message]],
+        params: SamplingParams | List[SamplingParams] | None = None,
+        tools: List[Tool] | None = None,
+    ) -> list[Completion]: ...
+
+    def chat(
+        self,
+        messages: List[Message] | List[List[Message]],
+        params: SamplingParams | List[SamplingParams] | None = None,
+        tools: List[Tool] | None = None,
+    ) -> Completion | list[Completion]:
+        """Answer a conversation, formatted with the model's chat template; or several
+        together, in a list, as `generate` does.
+
+        `tools` are the functions that the model may call, as in OpenAI's API; a call is
+        part of the text. Raises InvalidRequest for a chat that cannot be rendered.
+        """
+        if is_several(messages):
+            prompts = [self.render(one, tools) for one in messages]
+            return self.generate(prompts, params)
+        check_one_answer(params)
+        prompt = self.render(cast("List[Message]", messages), tools)
+        return self.generate([prompt], params)[0]
+
+    def stream_chat(
+        self,
+        messages: List[Message],
+        params: SamplingParams | None = None,
+        tools: List[Tool] | None = None,
+    ) -> Iterator[Delta]:
+        """Answer a conversation and yield a delta per round, as `stream` does."""
+        return self.stream(self.render(messages, tools), params)
 
     def transcribe(
         self,

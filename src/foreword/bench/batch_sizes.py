@@ -23,12 +23,12 @@ from foreword.bench.machine import machine, versions
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.prompts import load
 from foreword.bench.race import REST, rotated
-from foreword.bench.records import Request
+from foreword.bench.records import EntryFailed, Request
 from foreword.bench.roofline.timing import middle
 from foreword.bench.run import Options, check, measured_weights, rendered, spread
 from foreword.bench.stats import Interval
 from foreword.budget import policy
-from foreword.errors import DraftError, InvalidRequest
+from foreword.errors import InvalidRequest
 
 TURNS = 3
 """Minimum number of turns, so that an interval can be given."""
@@ -199,7 +199,7 @@ def _without_single(names: List[str], out: Exclusions) -> list[str]:
     single += [ORACLE] if ORACLE in names else []
     for name in single:
         with out.unless(name):
-            raise DraftError("it answers one request at a time here")
+            raise EntryFailed("it answers one request at a time here")
     return [name for name in names if name not in out]
 
 

@@ -18,10 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from foreword.api.requests import Requests
-from foreword.bench.records import Request, Round, Trial
+from foreword.bench.records import EntryFailed, Request, Round, Trial
 from foreword.draft import Drafter
 from foreword.engine import Engine
-from foreword.errors import DraftError
 from foreword.model import Model, Read
 from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.pool.pages import PagePool
@@ -182,7 +181,7 @@ class EngineEntry:
     def run(self, request: Request) -> Trial:
         """Answer one request.
 
-        Raises DraftError if the drafter failed, since the engine then decodes plainly.
+        Raises EntryFailed if the drafter failed, since the engine then decodes plainly.
         """
         reads = self._target.reads
         disk = _disk()
@@ -199,7 +198,7 @@ class EngineEntry:
                 self._engine.abort(sequence)
         seconds = perf_counter() - started
         if self._engine.failed:
-            raise DraftError(
+            raise EntryFailed(
                 f"cannot measure {self.name}: it failed on {request.name}: "
                 f"{self._engine.failed}"
             )
@@ -215,7 +214,7 @@ class EngineEntry:
     def serve(self, requests: List[Request], slots: int) -> Served:
         """Answer all requests, at most `slots` at a time.
 
-        Raises DraftError as `run`.
+        Raises EntryFailed as `run`.
         """
         scheduler = self._engine.scheduler
         sequences = [self._sequence(request) for request in requests]
@@ -233,7 +232,7 @@ class EngineEntry:
                     self._engine.abort(sequence)
         seconds = perf_counter() - started
         if self._engine.failed:
-            raise DraftError(
+            raise EntryFailed(
                 f"cannot measure {self.name}: it failed: {self._engine.failed}"
             )
         stats = [sequence.stats for sequence in sequences]

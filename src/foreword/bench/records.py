@@ -7,7 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from foreword.errors import ForewordError
 from foreword.types import Clock
+
+
+class EntryFailed(ForewordError):
+    """An entry that cannot be measured: its drafter failed, or it answers otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

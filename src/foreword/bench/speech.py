@@ -34,8 +34,9 @@ from foreword.bench.peers.transcribers import (
     faster_whisper,
 )
 from foreword.bench.race import REST, rotated
+from foreword.bench.records import EntryFailed
 from foreword.bench.run import Options, check, sources
-from foreword.errors import DraftError, InvalidRequest
+from foreword.errors import InvalidRequest
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 from foreword.speech.audio import samples
 from foreword.speech.features import FeatureReader
@@ -379,7 +380,7 @@ def _ours(llm: LLM, method: str, ask: Ask) -> Trial:
     found = llm.transcribe((ask.samples, ask.rate), params)[0]
     seconds = perf_counter() - started
     if found.undrafted is not None:
-        raise DraftError(found.undrafted)
+        raise EntryFailed(found.undrafted)
     stats = found.stats
     return Trial(
         found.text,

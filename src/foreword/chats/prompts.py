@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from numbers import Integral
-from typing import TypeGuard, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from torch import Tensor
 
@@ -151,3 +151,23 @@ def _invalid_prompt(prompt: object) -> InvalidRequest:
         "cannot read this prompt: a prompt is a text or a list of token ids (ints), "
         f"not {type(prompt).__name__}: {shown}"
     )
+
+
+def is_several(messages: object) -> TypeGuard[List[List[Any]]]:
+    """Return whether this is a list of conversations, not one of messages."""
+    return (
+        isinstance(messages, List)
+        and bool(messages)
+        and isinstance(messages[0], List)
+        and not isinstance(messages[0], str)
+    )
+
+
+def check_one_answer(params: Any) -> None:
+    """Raise InvalidRequest for parameters of several answers to one conversation."""
+    several = getattr(params, "n", 1)
+    if several > 1:
+        raise InvalidRequest(
+            f"cannot answer a chat with n={several} completions: chat returns one. Use "
+            "generate(render(messages))"
+        )

@@ -54,9 +54,9 @@ Output = (
 
 def generate(
     model: PreTrainedModel,
-    input_ids: Prompts,
+    input_ids: Prompts | None = None,
     *,
-    generation_config: GenerationConfig,
+    generation_config: GenerationConfig | None = None,
     logits_processor: LogitsProcessorList | None = None,
     stopping_criteria: StoppingCriteriaList | None = None,
     drafter: PreTrainedModel | str | Path | None = None,
@@ -100,6 +100,13 @@ def generate(
     exactly. transformers does not pass `tokenizer` to a callable: for stop strings pass
     a StopStringCriteria, or use `foreword.enable`.
     """
+    if input_ids is None or generation_config is None:
+        given = type(model).__name__
+        raise InvalidRequest(
+            f"cannot generate from {given} alone: foreword.generate is what "
+            "transformers' generate(custom_generate=…) calls. Use "
+            "foreword.LLM().generate(prompt)"
+        )
     frame_locals = _generate_locals(model)
     streamer = frame_locals.get("streamer") if streamer is None else streamer
     drafter = next(
