@@ -770,6 +770,7 @@ def test_stop_that_ended_an_answer_is_named_where_it_was_found():
     prompt, params = "one two three one two three", dict(temperature=0, max_tokens=24)
     (whole,) = llm().generate(prompt, SamplingParams(**params, ignore_eos=True))
     word = whole.text.split()[2]
+    params |= dict(ignore_eos=True)
     stops = ("never there", word)
     (cut,) = llm().generate(prompt, SamplingParams(**params, stop=stops))
     *_, last = llm().stream(prompt, SamplingParams(**params, stop=stops))

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as List
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Thread
 from types import TracebackType
 from typing import Any, cast, overload
 
+from foreword.api.job import Event, Job, deliver
 from foreword.api.llm import LLM
 from foreword.api.requests import has_texts
 from foreword.chats import Message, Tool
@@ -29,46 +29,6 @@ from foreword.model import Tokenizer
 from foreword.speech.audio import Audio
 from foreword.speech.options import Transcript
 from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
-
-Event = tuple[Sequence | None, Delta | BaseException | None]
-"""(sequence, event): a delta, an error, or None for its end.
-
-Sequence None: the event is of the whole job.
-"""
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """Sequences that one caller waits for. Iterating yields (sequence, delta) as rounds
-    commit, until all have ended.
-
-    An error of a sequence is raised to the iterating caller.
-    """
-
-    loop: asyncio.AbstractEventLoop
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-    sequences: list[Sequence] = field(default_factory=list)
-    given_up: bool = False
-
-    async def __aiter__(self) -> AsyncIterator[tuple[Sequence, Delta]]:
-        left = len(self.sequences)
-        while left:
-            sequence, event = await self.events.get()
-            if isinstance(event, BaseException):
-                raise event
-            if event is None:
-                left -= 1
-            elif sequence is not None:
-                yield sequence, event
-
-    async def started(self) -> None:
-        """Wait until all sequences are queued.
-
-        Raises InvalidRequest if one cannot be served.
-        """
-        _, event = await self.events.get()
-        if isinstance(event, BaseException):
-            raise event
 
 
 class AsyncLLM:
@@ -405,7 +365,7 @@ class AsyncLLM:
             by_loop.setdefault(job.loop, []).append((job, several))
         for loop, several in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_deliver, several)
+                loop.call_soon_threadsafe(deliver, several)
             # the loop has ended without closing its iterators, so no caller waits
             except RuntimeError:
                 for job, _ in several:
@@ -413,12 +373,6 @@ class AsyncLLM:
                     for sequence in job.sequences:
                         self.llm.session.forget(sequence)
                 self._jobs = [job for job in self._jobs if not job.given_up]
-
-
-def _deliver(several: list[tuple[Job, list[Event]]]) -> None:
-    for job, events in several:
-        for one in events:
-            job.events.put_nowait(one)
 
 
 def _resolve(

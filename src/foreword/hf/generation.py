@@ -38,6 +38,7 @@ from foreword.hf.inputs import copied_source, unpadded
 from foreword.hf.loop import Prompts, Speculation, engine, run
 from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
 from foreword.hf.pictures import as_given, image_rows_of, picture_inputs
+from foreword.hf.refusal import not_a_call
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq, is_speech
 from foreword.model.vision.rows import ImageRows
@@ -101,22 +102,11 @@ def generate(
     a StopStringCriteria, or use `foreword.enable`.
     """
     if input_ids is None or generation_config is None:
-        given = type(model).__name__
-        raise InvalidRequest(
-            f"cannot generate from {given} alone: foreword.generate is what "
-            "transformers' generate(custom_generate=…) calls. Use "
-            "foreword.LLM().generate(prompt)"
-        )
+        raise not_a_call(model)
     frame_locals = _generate_locals(model)
     streamer = frame_locals.get("streamer") if streamer is None else streamer
-    drafter = next(
-        (
-            one
-            for one in (drafter, assistant_model, frame_locals.get("assistant_model"))
-            if one is not None
-        ),
-        None,
-    )
+    models = (drafter, assistant_model, frame_locals.get("assistant_model"))
+    drafter = next((one for one in models if one is not None), None)
     names = (tokenizer, assistant_tokenizer)
     speculation = Speculation(
         drafter=drafter,

@@ -31,3 +31,12 @@ class Refusal:
     def warning(self, outcome: str) -> str:
         """Return the warning for a call that goes to transformers."""
         return f"{self.subject}: {self.reason}; {outcome}"
+
+
+def not_a_call(given: object) -> InvalidRequest:
+    """Return the error of a call that transformers did not make."""
+    return InvalidRequest(
+        f"cannot generate from {type(given).__name__} alone: foreword.generate is what "
+        "transformers' generate(custom_generate=…) calls. Use "
+        "foreword.LLM().generate(prompt)"
+    )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter, time
 from typing import Any
 
-from foreword.api.async_llm import Job
+from foreword.api.job import Job
 from foreword.api.llm import LLM
 from foreword.recording.making import recorded
 from foreword.server.output import (

@@ -14,7 +14,8 @@ from pathlib import PurePath
 from time import perf_counter, time
 from typing import Any
 
-from foreword.api.async_llm import AsyncLLM, Job
+from foreword.api.async_llm import AsyncLLM
+from foreword.api.job import Job
 from foreword.api.llm import LLM
 from foreword.api.requests import Requests
 from foreword.chats import image_reader

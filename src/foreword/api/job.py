@@ -1,0 +1,56 @@
+"""Sequences that one caller of an event loop waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from foreword.types import Delta, Sequence
+
+Event = tuple[Sequence | None, Delta | BaseException | None]
+"""(sequence, event): a delta, an error, or None for its end.
+
+Sequence None: the event is of the whole job.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Sequences that one caller waits for. Iterating yields (sequence, delta) as rounds
+    commit, until all have ended.
+
+    An error of a sequence is raised to the iterating caller.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    sequences: list[Sequence] = field(default_factory=list)
+    given_up: bool = False
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Sequence, Delta]]:
+        left = len(self.sequences)
+        while left:
+            sequence, event = await self.events.get()
+            if isinstance(event, BaseException):
+                raise event
+            if event is None:
+                left -= 1
+            elif sequence is not None:
+                yield sequence, event
+
+    async def started(self) -> None:
+        """Wait until all sequences are queued.
+
+        Raises InvalidRequest if one cannot be served.
+        """
+        _, event = await self.events.get()
+        if isinstance(event, BaseException):
+            raise event
+
+
+def deliver(several: list[tuple[Job, list[Event]]]) -> None:
+    """Give each job its events, in the thread of its loop."""
+    for job, events in several:
+        for one in events:
+            job.events.put_nowait(one)
