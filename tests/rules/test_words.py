@@ -33,11 +33,18 @@ FILES = sorted(
     [
         *SOURCE.rglob("*.py"),
         *SOURCE.rglob("*.c"),
-        ROOT / "README.md",
+        *(
+            path
+            for top in ("tests", "recipes", "examples")
+            for path in (ROOT / top).rglob("*.py")
+        ),
         *(ROOT / "docs").rglob("*.md"),
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
     ]
 )
-TAGS = re.compile(r"</?think>|\[/?THINK\]|\.listen\(")
+TAGS = re.compile(r"</?think>|\[/?THINK\]|\.listen\(|pirate speak", re.IGNORECASE)
 """What models write around their reasoning is theirs, and no word of ours; so is the
 method of sockets.
 """
@@ -49,10 +56,16 @@ def test_files_use_the_words_of_the_field() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in FILES
+        if path != Path(__file__)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if BANNED.search(TAGS.sub("", line))
+        if BANNED.search(TAGS.sub("", line).replace("_", " "))
     ]
     assert found == []
+
+
+def test_files_are_named_in_the_words_of_the_field() -> None:
+    names = [path.relative_to(ROOT).as_posix() for path in FILES]
+    assert [name for name in names if BANNED.search(re.sub(r"[_/.]", " ", name))] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -74,6 +74,21 @@ def test_a_forced_call_is_a_call(client: openai.OpenAI) -> None:
     assert plain.choices[0].message.tool_calls[0].function == call.function
 
 
+def test_call_that_is_cut_ends_by_length(client: openai.OpenAI) -> None:
+    ask = dict(
+        model="foreword-family",
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice=NAMED,
+        seed=1,
+    )
+    whole = client.chat.completions.create(**ask, max_tokens=200)
+    length = whole.usage.completion_tokens - 4
+    cut = client.chat.completions.create(**ask, max_tokens=length)
+    assert cut.choices[0].message.tool_calls[0].function.name == "get_time"
+    assert cut.choices[0].finish_reason == "length"
+
+
 def test_a_streamed_call_names_itself_once(client: openai.OpenAI) -> None:
     ask = dict(
         model="foreword-family",

@@ -102,7 +102,7 @@ def test_an_id_in_the_cache_is_loaded_after_one_try(silent, tmp_path):
     assert 0 < silent.calls <= ONCE
 
 
-def test_a_folder_asks_nobody(silent):
+def test_folder_needs_no_network(silent):
     assert LLM(starter.draft(), method="none").target.vocab == 8192
     assert silent.calls == 0
 
