@@ -96,11 +96,10 @@ def test_scores_are_near_those_of_bfloat16_but_not_equal(form):
         )
         model.close(9)
     ours, whole = scores
-    assert (
-        0
-        < (whole.exp() * (whole - ours)).sum(-1).mean()
-        < {"int4": 0.2}.get(form.get("weights"), 0.005)
-    )  # KL divergence, nats
+    divergence = (whole.exp() * (whole - ours)).sum(-1).mean()  # KL, nats
+    # Weights of 4 bits are farther away than those of 8 ever are.
+    low, high = (0.005, 0.2) if form.get("weights") == "int4" else (0, 0.005)
+    assert low < divergence < high
 
 
 @pytest.mark.sample(3)
