@@ -18,7 +18,7 @@ import starter
 import tiny_models
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read, load_tokenizer
-from foreword.native import forward
+from foreword.native import compiler, forward
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,7 @@ def test_other_models_are_float32_without_bfloat16(slow_bfloat16, tmp_path, name
 def test_models_are_float32_without_a_compiler(slow_bfloat16, monkeypatch):
     monkeypatch.setenv("CC", "/nonexistent")
     monkeypatch.setattr(forward, "library", forward.library.__wrapped__)
+    monkeypatch.setattr(compiler, "_warned", set())  # once per process otherwise
     with pytest.warns(
         RuntimeWarning, match="C code is off and PyTorch computes instead"
     ):
