@@ -7,6 +7,7 @@ import pytest
 from foreword import LLM, SamplingParams, registry
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.method_name import MethodName, parsed, spelled
+from foreword.options import DraftingOptions
 from foreword.registry import BUDGETS, METHODS, OWN_METHODS, RULES, Registry
 
 REGISTRIES = [one for one in vars(registry).values() if isinstance(one, Registry)]
@@ -134,3 +135,10 @@ def test_names_of_methods_are_parsed():
 def test_names_that_cannot_be_read_are_refused(name, reason):
     with pytest.raises((InvalidRequest, UnknownMethod), match=reason):
         parsed(name)
+
+
+def test_own_names_are_checked_without_a_look_at_other_packages(monkeypatch):
+    monkeypatch.setattr(registry, "entry_points", None)
+    options = DraftingOptions(method="fuse(suffix, lm)", rule="match", budget="svip")
+    assert options.method == "fuse(suffix, lm)"
+    RULES.check("same-text", *registry.GUARANTEES)

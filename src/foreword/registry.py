@@ -89,14 +89,15 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
         """Raise UnknownMethod, with the nearest names, unless this is a name or one of
         `more`; InvalidRequest if it is no text.
         """
+        # Names of other packages are listed only for an error: it takes milliseconds.
+        if isinstance(name, str) and (name in more or name in self):
+            return
         names = (*self, *more)
         choices = f"Choose one of {', '.join(names)}"
         if not isinstance(name, str) or not name.strip():
             raise InvalidRequest(
                 f"cannot use {self.kind} {name!r}: it is no name. {choices}"
             )
-        if name in names:
-            return
         near = get_close_matches(name, names, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UnknownMethod(

@@ -71,7 +71,7 @@ class Options:
     Plain decoding and transformers' generate are always measured.
     """
     budget: str | None = None
-    """Draft budget of our methods, a name in foreword.budget.BUDGETS; None = the
+    """Draft budget of our methods, a name in foreword.registry.BUDGETS; None = the
     default.
     """
     peers: tuple[str, ...] = ()

@@ -142,7 +142,8 @@ def _budget(
     """
     drafting = speculation.drafting
     rule = drafting.rule or DEFAULT_RULE
-    if drafting.nodes is not None or drafting.budget not in (None, *BUDGETS):
+    is_named = drafting.budget is None or drafting.budget in BUDGETS
+    if drafting.nodes is not None or not is_named:
         return nullcontext(make())
     source, draft = speculation.drafter, model
     if isinstance(source, PreTrainedModel):

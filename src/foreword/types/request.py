@@ -36,7 +36,7 @@ the target adds.
 
 @runtime_checkable
 class TextDecoder(Protocol):
-    """Incremental detokenizer; detokenizer.py implements it."""
+    """Incremental detokenizer; api/detokenizer.py implements it."""
 
     stop: str | None
     """The stop string that ended the text."""
@@ -112,7 +112,7 @@ class PromptImages(Protocol):
 class Sequence:
     """A running request.
 
-    The only mutable type; the engine and commit.py write to it.
+    The only mutable type; the engine and engine/commit.py write to it.
     """
 
     id: int
