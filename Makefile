@@ -8,6 +8,8 @@ PYTHON ?= python3
 # Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 PY := .venv/bin/python
+# As many processes as cores; a file stays in one; a test that hangs ends the run once the others are done.
+TOGETHER := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 STAMP := .venv/.installed
 KERNELS := .venv/.kernels
 CLIENTS := .venv-clients/.installed
@@ -49,13 +51,13 @@ check: $(STAMP)  ## Format, lint, types, which module may import which, and rule
 	$(PY) -m pytest -q tests/rules
 
 test: $(KERNELS) $(BROWSER)  ## The tests that see what no other does: seven minutes on two cores
-	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/rules --durations=10
+	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --durations=10
 
 test-all: $(KERNELS) $(BROWSER)  ## Every test, the slow ones and (where there is one) those on the GPU too
-	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ""
+	$(PY) -m pytest $(TOGETHER) -m ""
 
 durations: $(KERNELS) $(BROWSER)  ## Measure how long each file of tests takes, on an idle machine
-	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/rules --write-durations
+	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --write-durations
 
 # An environment of their own: they pin what we do not. Torch comes first here too, as lm-eval wants it.
 $(CLIENTS): tests/clients/constraints.txt

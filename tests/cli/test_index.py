@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import select
 import signal
 from threading import Thread, main_thread
 
@@ -238,21 +239,23 @@ def test_a_folder_that_exists_is_left_alone(here):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupted_build_leaves_nothing(here):
     os.mkfifo(here.folder / "pipe.txt")
+    # with both ends open, no other end waits for one that opens or closes
+    pipe = os.open(here.folder / "pipe.txt", os.O_RDWR)
+    # the command looks at 8,192 bytes first: what is left, the build reads
+    os.write(pipe, b"words " * 2000)
 
-    def write() -> None:
-        """The pipe is opened twice, to look whether it holds text and to read it; the
-        second time, the build has begun, and waits for the end of the file.
+    def interrupt() -> None:
+        """Interrupt the build that waits for the end of the pipe, then end it, in case
+        the interrupt came before the wait.
         """
-        for turn in range(2):
-            with (here.folder / "pipe.txt").open("w") as pipe:
-                pipe.write("words " * 2000)
-                if turn:
-                    pipe.flush()
-                    signal.pthread_kill(main_thread().ident, signal.SIGINT)
+        while select.select([pipe], [], [], 0)[0]:
+            os.sched_yield()
+        signal.pthread_kill(main_thread().ident, signal.SIGINT)
+        os.close(pipe)
 
-    writer = Thread(target=write)
+    writer = Thread(target=interrupt)
     writer.start()
     found = here("index", "pipe.txt", "--out", "store")
-    writer.join()
+    writer.join(60)
     assert found.returncode == 130
     assert [path.name for path in here.folder.iterdir()] == ["pipe.txt"]

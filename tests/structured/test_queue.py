@@ -9,6 +9,7 @@ import gc
 import random
 from concurrent.futures import CancelledError, Future
 from functools import cache
+from queue import Queue
 
 import pytest
 
@@ -99,6 +100,16 @@ def test_refusals_of_another_process_are_the_same(wanted, reason):
     with pytest.raises(InvalidRequest) as here:
         near().compiled(SamplingParams(**wanted))
     assert str(far.value) == str(here.value)
+
+
+def test_form_is_compiled_again_by_a_caller_that_comes_as_it_ends():
+    """Every caller gets an answer, also one that comes while others get theirs."""
+    later: Queue[Future] = Queue()
+    first = submitted("(", "again")
+    first.add_done_callback(lambda _: later.put(submitted("(", "again")))
+    for future in (first, later.get(timeout=120)):
+        with pytest.raises(InvalidRequest, match="parenthesis is not closed"):
+            future.result(120)
 
 
 def test_tenant_has_one_place_and_what_is_left_ends():

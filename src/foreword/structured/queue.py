@@ -124,13 +124,11 @@ class CompileQueue:
                 job.late = True
                 job.worker.kill()
 
-    def _next(self, done: Job | None) -> Job | None:
+    def _next(self) -> Job | None:
         """Return the next job, or None if no tenant without a running one waits; then
         the calling thread ends.
         """
         with self._lock:
-            if done is not None:
-                self._running.remove(done)
             busy = {job.tenant for job in self._running}
             open_ = [job for job in self._waiting if job.tenant not in busy]
             if not open_:
@@ -154,7 +152,7 @@ class CompileQueue:
 
     def _work(self) -> None:
         """Run jobs until none is left for this thread."""
-        job = self._next(None)
+        job = self._next()
         while job is not None:
             try:
                 settle = partial(
@@ -163,11 +161,12 @@ class CompileQueue:
             except Exception as error:  # noqa: BLE001 - the callers raise it
                 settle = partial(Future.set_exception, exception=error)
             with self._lock:
+                self._running.remove(job)  # no caller can join it now
                 futures = list(job.futures)
             for future in futures:
                 with suppress(InvalidStateError):  # given up meanwhile
                     settle(future)
-            job = self._next(job)
+            job = self._next()
 
     def _compiled(self, job: Job) -> CompiledGrammar:
         """Return a job's form compiled by a process.
