@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.engine.commit import commit
-from foreword.types import SamplingParams, Sequence, TokenLogprob
+from foreword.types import Request, SamplingParams, TokenLogprob
 
 
 class Letters:
@@ -24,12 +24,12 @@ class Letters:
         return "."
 
 
-def sequence(**params: object) -> Sequence:
+def sequence(**params: object) -> Request:
     asked = SamplingParams(**({"max_tokens": 8} | params))
-    return Sequence(1, [9, 9], 2, asked, seed=0, eos=frozenset([4]), reader=Letters())
+    return Request(1, [9, 9], 2, asked, seed=0, eos=frozenset([4]), reader=Letters())
 
 
-def keep(one: Sequence, tokens: list[int]):
+def keep(one: Request, tokens: list[int]):
     origins = ["accepted"] * (len(tokens) - 1) + ["bonus"]
     return commit(
         one,

@@ -15,11 +15,11 @@ from foreword.engine import Engine
 from foreword.errors import InvalidRequest
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, DraftTree, SamplingParams, Sequence
+from foreword.types import Batch, Draft, DraftTree, Request, SamplingParams
 from running import (
     DTYPE,
     Answer,
-    Request,
+    Case,
     draft,
     drafter,
     engine,
@@ -31,9 +31,9 @@ from running import (
 )
 
 
-def requests(**params: object) -> list[Request]:
+def requests(**params: object) -> list[Case]:
     values = dict(temperature=0.0, max_tokens=24, ignore_eos=True) | params
-    return [Request(prompt, SamplingParams(**values)) for prompt in prompts()[:3]]
+    return [Case(prompt, SamplingParams(**values)) for prompt in prompts()[:3]]
 
 
 @cache
@@ -42,7 +42,7 @@ def truth() -> list[Answer]:
     return plain(target(DTYPE), requests(max_tokens=40))
 
 
-def run(loop: Engine, asked: list[Request]) -> list[tuple]:
+def run(loop: Engine, asked: list[Case]) -> list[tuple]:
     return [answer.said for answer in finish(loop, asked)]
 
 
@@ -132,7 +132,7 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(
     [(5, 99, 4), (1, 99, 0), (50, 13, 2), (50, 11, 0), (50, 9, 0)],
 )
 def test_reach_ends_with_the_text_and_the_context(left, context, deep):
-    sequence = Sequence(1, [5] * 10, 8, SamplingParams(max_tokens=left + 2), seed=0)
+    sequence = Request(1, [5] * 10, 8, SamplingParams(max_tokens=left + 2), seed=0)
     assert (
         Batch((sequence,), NoiseStreams(9, shared=True), context=context).reach(
             sequence
@@ -217,9 +217,7 @@ def test_eos_ends_a_text_unless_it_is_ignored():
 def test_the_last_token_of_the_context_can_be_written():
     room = target(DTYPE).context
     text = (prompts()[3] * 60)[: room - 6]
-    request = Request(
-        text, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-    )
+    request = Case(text, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
     want = plain(target(DTYPE), [request])
     got = finish(engine(target(DTYPE), drafter("ngram", DTYPE), 8), [request])
     assert got[0].said == want[0].said
@@ -247,7 +245,7 @@ def test_at_edge_of_context_only_places_that_exist_are_read(
         monkeypatch.setattr(model.backend, "read", noted)
     text = (prompts()[3] * 60)[: context - 9]
     asked = [
-        Request(
+        Case(
             text,
             SamplingParams(
                 temperature=temperature, seed=1, max_tokens=9, ignore_eos=True
@@ -487,7 +485,7 @@ def test_error_of_one_request_leaves_others_their_round(rule):
         for p in ((), (breaks,), ())
     ]
     several = [
-        Request(prompt, one) for prompt, one in zip(prompts()[:3], params, strict=True)
+        Case(prompt, one) for prompt, one in zip(prompts()[:3], params, strict=True)
     ]
     first, failing, last = (one.sequence(loop.target.eos) for one in several)
     for sequence in (first, failing, last):

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import foreword
 from foreword import bundled
 from foreword.types import SamplingParams
-from running import Request, engine, finish, plain, prompts, target
+from running import Case, engine, finish, plain, prompts, target
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -160,7 +160,7 @@ def test_the_method_in_the_guide_is_a_method():
         SamplingParams(temperature=t, seed=5, max_tokens=24, ignore_eos=True)
         for t in (0.0, 0.9)
     ]
-    requests = [Request(prompt, params) for prompt in prompts() for params in sampling]
+    requests = [Case(prompt, params) for prompt in prompts() for params in sampling]
     loop = engine(model, echo, 3)
     answers = finish(loop, requests)
     assert [answer.said for answer in answers] == [

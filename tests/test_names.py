@@ -9,7 +9,7 @@ from foreword.draft.lookup.suffix import SuffixDrafter
 from foreword.draft.lookup.suffix_store import AnswerStore
 from foreword.types import SamplingParams
 from foreword.verify import rule
-from running import Request, engine, finish, plain, prompts, target
+from running import Case, engine, finish, plain, prompts, target
 
 DTYPE = "bfloat16"
 
@@ -56,7 +56,7 @@ def test_unsaved_history_is_warned_about_once(tmp_path):
     drafter = SuffixDrafter.load(folder / "history", target(DTYPE), None)
     folder.rmdir()
     asked = [
-        Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
+        Case(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
         for prompt in prompts()
     ]
     loop = engine(target(DTYPE), drafter, 4)

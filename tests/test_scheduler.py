@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.engine.scheduler import FAIR, Scheduler
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 
 
-def sequence(length: int, id: int = 0) -> Sequence:
-    return Sequence(id, list(range(length)), length, SamplingParams(), seed=0)
+def sequence(length: int, id: int = 0) -> Request:
+    return Request(id, list(range(length)), length, SamplingParams(), seed=0)
 
 
 def test_first_come_first_served_within_the_slots():
@@ -63,8 +63,8 @@ def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(
     assert [one.cached for one in sequences] == lengths
 
 
-def prior(id: int, priority: int) -> Sequence:
-    return Sequence(id, [1, 2], 2, SamplingParams(priority=priority), seed=0)
+def prior(id: int, priority: int) -> Request:
+    return Request(id, [1, 2], 2, SamplingParams(priority=priority), seed=0)
 
 
 def test_best_priority_starts_first_and_first_to_come_among_equals():

@@ -13,12 +13,12 @@ from foreword.budget import FixedBudget
 from foreword.draft.base import Drafter
 from foreword.engine import Engine
 from foreword.errors import ModelError
-from foreword.types import Draft, DraftTree, SamplingParams, Sequence
+from foreword.types import Draft, DraftTree, Request, SamplingParams
 from foreword.verify import rule
 from running import (
     DTYPE,
     Answer,
-    Request,
+    Case,
     draft,
     drafter,
     engine,
@@ -31,10 +31,10 @@ from running import (
 LENGTH = 24
 
 
-def requests(count: int = 3, **params: object) -> list[Request]:
+def requests(count: int = 3, **params: object) -> list[Case]:
     values = dict(temperature=0.8, max_tokens=LENGTH, ignore_eos=True) | params
     return [
-        Request(prompts()[i % 5], SamplingParams(**(values | {"seed": 40 + i})))
+        Case(prompts()[i % 5], SamplingParams(**(values | {"seed": 40 + i})))
         for i in range(count)
     ]
 
@@ -45,7 +45,7 @@ class Allergic(Foresight):
     """
 
     def __init__(
-        self, truth, sick: Callable[[Sequence], bool], where: str = "propose"
+        self, truth, sick: Callable[[Request], bool], where: str = "propose"
     ) -> None:
         super().__init__(truth)
         self.sick, self.where = sick, where
@@ -60,7 +60,7 @@ class Allergic(Foresight):
             raise RuntimeError("this text makes me ill")
 
 
-def run(loop: Engine, asked: list[Request]) -> tuple[list[Answer], list[str]]:
+def run(loop: Engine, asked: list[Case]) -> tuple[list[Answer], list[str]]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         got = finish(loop, asked)

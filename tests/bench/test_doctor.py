@@ -21,7 +21,7 @@ from foreword.bench.doctor import (
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.train.registry import EagleOptions
-from foreword.types import Sequence
+from foreword.types import Request
 from running import TEXTS, shelf
 
 TARGET = str(starter.target())
@@ -62,7 +62,7 @@ class Picky(Foresight):
         super().__init__(truth)
         self.hidden_layers = shown
 
-    def token_at(self, sequence: Sequence, depth: int) -> int:
+    def token_at(self, sequence: Request, depth: int) -> int:
         return super().token_at(sequence, depth) if self.hidden_layers == RIGHT else 1
 
 

@@ -16,7 +16,7 @@ from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
 from foreword.model import Model
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, SamplingParams, Sequence
+from foreword.types import Batch, Request, SamplingParams
 from foreword.verify import rule
 
 PROMPT = [5, 6, 7, 8]
@@ -43,10 +43,10 @@ def target() -> Model:
 
 def answer(
     target: Model, drafter, temperature: float, tokens: int = 32, seed: int = 3
-) -> Sequence:
+) -> Request:
     engine = Engine(target, drafter, rule("match"), FixedBudget(8), Scheduler(slots=1))
     params = SamplingParams(temperature=temperature, max_tokens=tokens)
-    sequence = Sequence(1, list(PROMPT), len(PROMPT), params, seed)
+    sequence = Request(1, list(PROMPT), len(PROMPT), params, seed)
     engine.add(sequence)
     while not engine.idle:
         engine.step()
@@ -54,7 +54,7 @@ def answer(
     return sequence
 
 
-def draft_tokens(oracle: Oracle, sequence: Sequence, count: int) -> list[int]:
+def draft_tokens(oracle: Oracle, sequence: Request, count: int) -> list[int]:
     batch = Batch((sequence,), NoiseStreams(VOCAB, shared=True))
     return oracle.propose(batch, [count]).tokens[0].tolist()
 
@@ -104,10 +104,10 @@ def test_share_of_accepted_tokens_is_the_acceptance(target, acceptance):
 def test_draft_tokens_of_a_position_depend_on_it_alone():
     oracle, text = Oracle(VOCAB, 0.5), list(range(40, 60))
     oracle.record_answer(PROMPT, 0.0, 3, text)
-    start = Sequence(
+    start = Request(
         1, list(PROMPT), len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3
     )
-    later = Sequence(
+    later = Request(
         1,
         PROMPT + text[:5],
         len(PROMPT),
@@ -125,7 +125,7 @@ def test_draft_tokens_of_a_position_depend_on_it_alone():
 def test_unrecorded_answer_gets_no_draft_tokens():
     oracle = Oracle(VOCAB)
     oracle.record_answer(PROMPT, 0.0, 3, [1, 2, 3])
-    other = Sequence(
+    other = Request(
         1, list(PROMPT), len(PROMPT), SamplingParams(temperature=1, max_tokens=20), 3
     )
     assert draft_tokens(oracle, other, 8) == []

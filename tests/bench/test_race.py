@@ -10,7 +10,7 @@ from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import Oracle
 from foreword.bench.race import Race, rotated
-from foreword.bench.records import EntryFailed, Request, Trial
+from foreword.bench.records import BenchRequest, EntryFailed, Trial
 from foreword.bench.run import Options, run
 from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
@@ -22,7 +22,7 @@ from foreword.verify import rule
 
 TOKENIZER = load_tokenizer(starter.target())
 REQUESTS = [
-    Request(name, (1, 5, 9, 2), 0.0, 0, 4) for name in ("first", "second", "third")
+    BenchRequest(name, (1, 5, 9, 2), 0.0, 0, 4) for name in ("first", "second", "third")
 ]
 
 
@@ -34,7 +34,7 @@ class OtherEntry:
     ) -> None:
         self.name, self._error, self._at = name, error, at
 
-    def run(self, request: Request) -> Trial:
+    def run(self, request: BenchRequest) -> Trial:
         if self._error is not None and request.name == self._at:
             raise self._error
         return Trial([1, 2], 0.01, None)

@@ -7,10 +7,10 @@ from functools import cache
 import pytest
 import torch
 
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 from running import (
     DTYPE,
-    Request,
+    Case,
     distribution,
     draft,
     drafter,
@@ -25,7 +25,7 @@ TEXTS, TOKENS = 20, 48
 
 
 @cache
-def rounds(rule: str, temperature: float) -> tuple[list[int], list[Sequence]]:
+def rounds(rule: str, temperature: float) -> tuple[list[int], list[Request]]:
     """One draft token a round: which of them were kept, text by text, and the texts."""
     params = [
         SamplingParams(
@@ -33,7 +33,7 @@ def rounds(rule: str, temperature: float) -> tuple[list[int], list[Sequence]]:
         )
         for s in range(TEXTS)
     ]
-    requests = [Request(prompts()[seed % 5], params[seed]) for seed in range(TEXTS)]
+    requests = [Case(prompts()[seed % 5], params[seed]) for seed in range(TEXTS)]
     answers = finish(
         engine(target(DTYPE), drafter("lm", DTYPE), 1, rule=rule, slots=5), requests
     )

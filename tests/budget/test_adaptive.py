@@ -30,7 +30,7 @@ from foreword.budget.learned import AcceptanceBudget, AcceptanceModel, LogisticM
 from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.estimators import LinearCost
-from foreword.types import Clock, Draft, DraftTree, SamplingParams, Sequence
+from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
@@ -42,13 +42,13 @@ little in both.
 """
 
 
-def sequence(id: int = 1) -> Sequence:
-    return Sequence(id, [1, 2, 3], 3, SamplingParams(), seed=0)
+def sequence(id: int = 1) -> Request:
+    return Request(id, [1, 2, 3], 3, SamplingParams(), seed=0)
 
 
 def play(
     budget: AdaptiveBudget,
-    one: Sequence,
+    one: Request,
     rounds: int,
     kept: float,
     *,
@@ -220,7 +220,7 @@ def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
     assert [ends.stops(one, depth, even(1)) for depth in range(9)] == [False] * 9, (
         "it begins again with each chain"
     )
-    greedy = Sequence(9, [1], 1, SamplingParams(temperature=0), seed=0)
+    greedy = Request(9, [1], 1, SamplingParams(temperature=0), seed=0)
     assert [ends.stops(greedy, depth, even(2)) for depth in range(9)] == [False] * 9, (
         "temperature 0 has its own odds"
     )
@@ -342,14 +342,12 @@ def test_pace_of_greedy_texts_is_kept_apart():
     """
     budget, easy = (
         AdaptiveBudget(FLAT),
-        Sequence(1, [1], 1, SamplingParams(temperature=0), seed=0),
+        Request(1, [1], 1, SamplingParams(temperature=0), seed=0),
     )
     play(budget, easy, 50, kept=1.0)
     fast = budget.pace
     assert fast > 4, "tokens for each forward"
-    play(
-        budget, Sequence(2, [1], 1, SamplingParams(temperature=1), seed=0), 1, kept=0.0
-    )
+    play(budget, Request(2, [1], 1, SamplingParams(temperature=1), seed=0), 1, kept=0.0)
     assert budget.pace < 1.1
     budget.nodes(easy, 0)
     assert budget.pace == pytest.approx(fast)
@@ -416,7 +414,7 @@ def sure(probabilities: list[float]) -> Draft:
 
 
 def play_sure(
-    budget: AdaptiveBudget, one: Sequence, rounds: int, kept: float, propose: float
+    budget: AdaptiveBudget, one: Request, rounds: int, kept: float, propose: float
 ) -> list[int]:
     """Rounds with chains that say their probabilities, of which this share is kept;
     making one draft token takes `propose` seconds.
@@ -485,7 +483,7 @@ def test_reading_a_text_first_is_not_held_against_drafting():
     """
     budget = AdaptiveBudget(FLAT)
     for one in (
-        Sequence(text, [1] * 100, 100, SamplingParams(), seed=0) for text in (1, 2)
+        Request(text, [1] * 100, 100, SamplingParams(), seed=0) for text in (1, 2)
     ):
         play_sure(budget, one, 1, kept=0.5, propose=2.0)
         assert all(play_sure(budget, one, 9, kept=0.5, propose=0.02))
@@ -625,7 +623,7 @@ def served(
     """
     costs, spent, rounds, drafted = Costs(cost), 0.0, 0, 0
     waiting = [
-        Sequence(
+        Request(
             1 + one,
             [1] * drafter.prompt,
             drafter.prompt,

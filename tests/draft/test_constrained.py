@@ -10,17 +10,15 @@ from foreword.draft.base import chosen
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, DraftTree
 from foreword.types.params import NODES, SamplingParams
-from running import Request, drafter, engine, target, tokenizer
+from running import Case, drafter, engine, target, tokenizer
 
 REGEX = "one (two|three) four five"
 
 
 def sequences(text: str = ""):
     made = [
-        Request((5, 6), SamplingParams(regex=REGEX, max_tokens=64)).sequence(
-            target().eos
-        ),
-        Request((5, 6), SamplingParams(max_tokens=64)).sequence(target().eos),
+        Case((5, 6), SamplingParams(regex=REGEX, max_tokens=64)).sequence(target().eos),
+        Case((5, 6), SamplingParams(max_tokens=64)).sequence(target().eos),
     ]
     made[0].tokens += ids(text)
     return made
@@ -95,7 +93,7 @@ def test_forced_text_fits_into_the_room():
 
 
 def test_plain_decoding_drafts_no_forced_text():
-    request = Request((5, 6), SamplingParams(regex=REGEX, max_tokens=32, temperature=0))
+    request = Case((5, 6), SamplingParams(regex=REGEX, max_tokens=32, temperature=0))
     for nodes, drafts in ((0, False), (4, True)):
         loop = engine(target(), drafter("ngram"), nodes)
         sequence = request.sequence(target().eos)

@@ -2,7 +2,7 @@
 to say no.
 """
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -85,7 +85,7 @@ class Forgetful(Drafter):
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         for sequence in batch.sequences:
             self.seen[sequence.id] = self.seen.get(sequence.id, 0) + 1
         return chosen(

@@ -13,7 +13,7 @@ from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.draft.cross_vocab.tli import IntersectionDrafter
 from foreword.types import SamplingParams
 from other_tokenizers import NEAR, pair
-from running import DTYPE, Request, engine, finish, plain, prompts, target
+from running import DTYPE, Case, engine, finish, plain, prompts, target
 
 LONG = prompts()[3] * 12
 
@@ -28,7 +28,7 @@ def short(context: int) -> VocabularyPair:
 
 def check(drafter: Drafter, length: int, nodes: int, heat: float) -> int:
     params = SamplingParams(temperature=heat, seed=1, max_tokens=24, ignore_eos=True)
-    asked = [Request(LONG[:length], params)]
+    asked = [Case(LONG[:length], params)]
     loop = engine(target(DTYPE), drafter, nodes)
     got = finish(loop, asked)
     assert loop.failed is None

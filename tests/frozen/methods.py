@@ -33,7 +33,7 @@ head.
 """
 
 
-def requests() -> list[running.Request]:
+def requests() -> list[running.Case]:
     """Return one bundled prompt of each source, at every temperature.
 
     Half of the sampled ones are filtered.
@@ -42,7 +42,7 @@ def requests() -> list[running.Request]:
     texts = [first[source].messages[-1]["content"] for source in sorted(first)]
     ids = [tuple(running.tokenizer()(text)["input_ids"])[:200] for text in texts]
     return [
-        running.Request(
+        running.Case(
             tokens,
             SamplingParams(
                 temperature=temperature,

@@ -22,8 +22,8 @@ import zoo
 from drafters import Foresight, RandomTree, known
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Mode, Model
-from foreword.types import SamplingParams, Sequence
-from running import Answer, Request, engine, finish
+from foreword.types import Request, SamplingParams
+from running import Answer, Case, engine, finish
 from sweep import DTYPES, PAGE, find
 from tiny_models import ARCHITECTURES, EXPECTED, VOCAB, Support
 
@@ -69,16 +69,16 @@ def driven(name: str) -> tuple[Model, list[str]]:
     ]
 
 
-def requests(name: str) -> list[Request]:
+def requests(name: str) -> list[Case]:
     return [
-        Request(tuple(prompt), SamplingParams(temperature=0, max_tokens=NEW))
+        Case(tuple(prompt), SamplingParams(temperature=0, max_tokens=NEW))
         for prompt in prompts(name)
     ]
 
 
 def known_texts(name: str) -> list[Answer]:
     return [
-        Answer(Sequence(0, prompt + text, len(prompt), SamplingParams(), 0), [])
+        Answer(Request(0, prompt + text, len(prompt), SamplingParams(), 0), [])
         for prompt, text in zip(prompts(name), greedy(name), strict=True)
     ]
 

@@ -19,7 +19,7 @@ from foreword.native.cpu import fast_bfloat16
 from foreword.types import Draft, DraftTree, SamplingParams
 from foreword.verify import RULES
 from running import (
-    Request,
+    Case,
     distribution,
     draft,
     drafter,
@@ -56,7 +56,7 @@ def ranks(rule: str, budget: DraftBudget | int = 6) -> tuple[list[float], float]
         SamplingParams(temperature=1.0, seed=seed, max_tokens=TOKENS, ignore_eos=True)
         for seed in range(TEXTS)
     ]
-    asked = [Request(prompts()[seed % 5], one) for seed, one in enumerate(params)]
+    asked = [Case(prompts()[seed % 5], one) for seed, one in enumerate(params)]
     answers = finish(
         engine(target(DTYPE), drafter("lm", DTYPE), budget, rule=rule, slots=4), asked
     )
@@ -125,7 +125,7 @@ def test_budget_does_not_see_sampled_draft_tokens(rule):
     for budget in (Peeking(6), FixedBudget(6)):
         (answer,) = finish(
             engine(target(DTYPE), drafter("lm", DTYPE), budget, rule=rule),
-            [Request(prompts()[1], params)],
+            [Case(prompts()[1], params)],
         )
         assert answer.sequence.stats.accepted > 0
         texts.append((answer.tokens, [delta.drafted for delta in answer.deltas]))
@@ -134,7 +134,7 @@ def test_budget_does_not_see_sampled_draft_tokens(rule):
     seen = Peeking(6)
     finish(
         engine(target(DTYPE), drafter("ngram", DTYPE), seen, rule=rule),
-        [Request(prompts()[2], params)],
+        [Case(prompts()[2], params)],
     )
     assert seen.shown, "it may drop chosen ones"
 

@@ -19,7 +19,7 @@ from foreword.sampling.noise import Stream, plain_gumbel
 from foreword.train.methods.lm import load
 from foreword.types import SamplingParams
 from layers import TOLERANCE, Layer
-from running import Request, engine, finish, plain, prompts
+from running import Case, engine, finish, plain, prompts
 
 pytestmark = pytest.mark.gpu
 
@@ -30,11 +30,11 @@ def on_device(dtype: str = "float32", device: str = "cuda") -> Model:
     return model
 
 
-def requests(temperature: float, tokens: int = 24) -> list[Request]:
+def requests(temperature: float, tokens: int = 24) -> list[Case]:
     params = SamplingParams(
         temperature=temperature, seed=3, max_tokens=tokens, ignore_eos=True
     )
-    return [Request(prompt, params) for prompt in prompts()]
+    return [Case(prompt, params) for prompt in prompts()]
 
 
 def test_noise_is_the_same_on_both_devices():

@@ -15,7 +15,7 @@ from foreword.native.cpu import fast_bfloat16
 from foreword.types import SamplingParams
 from running import (
     Answer,
-    Request,
+    Case,
     draft,
     drafter,
     engine,
@@ -40,7 +40,7 @@ def settings(seed: int, heat: float, length: int) -> SamplingParams:
 
 
 @cache
-def asked(heat: float) -> list[Request]:
+def asked(heat: float) -> list[Case]:
     """The edges; then four ordinary requests."""
     context, long = target(DTYPE).context, prompts()[3] * 60
     special = tuple(tokenizer().all_special_ids)
@@ -57,7 +57,7 @@ def asked(heat: float) -> list[Request]:
     ]
     ordinary = [(prompt, 20) for prompt in prompts()[:4]]
     return [
-        Request(prompt, settings(at, heat, length))
+        Case(prompt, settings(at, heat, length))
         for at, (prompt, length) in enumerate([*edges, *ordinary])
     ]
 
@@ -77,7 +77,7 @@ def check(own: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
     loop = engine(target(DTYPE), own, nodes, rule=rule, chunk=chunk, slots=6)
     requests = asked(heat)
     aborted = [
-        Request(requests[at].prompt, settings(90 + at, heat, 12)).sequence(
+        Case(requests[at].prompt, settings(90 + at, heat, 12)).sequence(
             target(DTYPE).eos
         )
         for at in (0, 4, 9)

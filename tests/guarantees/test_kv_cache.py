@@ -18,7 +18,7 @@ from foreword.model.pool.memory import key_bytes
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from grids import NEEDS_C, grid
-from running import Request, drafter, emptied, engine, finish, plain, prompts, target
+from running import Case, drafter, emptied, engine, finish, plain, prompts, target
 
 
 def covered(*cases: tuple[str, str]) -> pytest.MarkDecorator:
@@ -114,12 +114,12 @@ def test_second_turn_does_not_read_the_first_again(name, dtype, counted):
     model = target(dtype)
     loop = engine(model, drafter(name, dtype), 4)
     counter = counted(model)
-    (first,) = finish(loop, [Request((prompts()[3] * 60)[:800], CHAT)])
+    (first,) = finish(loop, [Case((prompts()[3] * 60)[:800], CHAT)])
     said = (*first.sequence.tokens, *prompts()[4])
     assert counter.rows >= first.sequence.prompt
     assert first.sequence.stats.cached == 0
     counter.rows = 0
-    (second,) = finish(loop, [Request(said, CHAT)])
+    (second,) = finish(loop, [Case(said, CHAT)])
     stats = second.sequence.stats
     assert len(said) - len(prompts()[4]) - 1 - 64 <= stats.cached < len(said)
     assert stats.cached % 64 == 0
@@ -127,7 +127,7 @@ def test_second_turn_does_not_read_the_first_again(name, dtype, counted):
     assert counter.rows <= len(said) - stats.cached + scored
     assert len(said) > 10 * (len(said) - stats.cached), "there would be nothing to see"
     emptied(model)
-    assert second.said == plain(model, [Request(said, CHAT)])[0].said
+    assert second.said == plain(model, [Case(said, CHAT)])[0].said
     if name != "none":
         assert stats.accepted > 0
 
@@ -136,9 +136,9 @@ def test_draft_model_does_not_read_the_first_turn_again(counted):
     own = drafter("lm", QUICK)
     loop = engine(target(QUICK), own, 4)
     counter = counted(own.model)
-    (first,) = finish(loop, [Request((prompts()[3] * 20)[:500], CHAT)])
+    (first,) = finish(loop, [Case((prompts()[3] * 20)[:500], CHAT)])
     counter.rows = 0
-    (second,) = finish(loop, [Request((*first.sequence.tokens, *prompts()[4]), CHAT)])
+    (second,) = finish(loop, [Case((*first.sequence.tokens, *prompts()[4]), CHAT)])
     assert second.sequence.stats.accepted > 0
     assert second.sequence.stats.rounds > 1
     assert counter.rows < 300, "the end of the text, and draft tokens"
@@ -150,7 +150,7 @@ def test_requests_of_one_tenant_share_pages():
     loop = engine(model, slots=8, chunk=128)
     before = loop.load
     requests = [
-        Request(
+        Case(
             (*common, *prompt),
             SamplingParams(temperature=0, max_tokens=4, tenant=tenant),
         )
@@ -174,7 +174,7 @@ def test_requests_of_one_tenant_share_pages():
 def test_text_under_a_small_limit_is_that_of_requests_alone(name, dtype, limited):
     model = target(dtype)
     requests = [
-        Request(
+        Case(
             (prompts()[3] * 9)[shift : shift + 90],
             SamplingParams(
                 temperature=0.5 * (shift % 3),
@@ -215,7 +215,7 @@ def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
     )
     text = [(7 * place) % 90 + 3 for place in range(200)]
     requests = [
-        Request(
+        Case(
             tuple(text[shift : shift + 90]),
             SamplingParams(
                 temperature=0.5 * (shift % 3),
@@ -246,7 +246,7 @@ def test_worst_priority_gives_way_and_returns_first(limited):
     ]
     loop = engine(model)
     first, second, third, fourth, fifth = (
-        Request(text, own).sequence(model.eos)
+        Case(text, own).sequence(model.eos)
         for text, own in zip(texts, params, strict=True)
     )
     for sequence in (first, second, third):
@@ -300,7 +300,7 @@ def test_aborted_requests_free_their_places_at_once(limited):
     limited(model, 100 * 64)
     loop = engine(model, slots=2)
     running, other, waiting = (
-        Request(prompts()[3], CHAT).sequence(model.eos) for _ in range(3)
+        Case(prompts()[3], CHAT).sequence(model.eos) for _ in range(3)
     )
     for sequence in (running, other, waiting):
         loop.add(sequence)

@@ -19,9 +19,9 @@ from foreword.draft import method
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.recipe import shipped
 from foreword.model import Model, load_tokenizer
-from foreword.types import Sequence
+from foreword.types import Request
 from foreword.types.stats import Clock
-from running import Answer, Request, drafter, engine, finish
+from running import Answer, Case, drafter, engine, finish
 
 KINDS = {
     "greedy": {"temperature": 0.0},
@@ -73,12 +73,12 @@ def drafter_of(name: str) -> Drafter:
     return kind.load(shipped(kind, name), target(), load_tokenizer(bundled.target()))
 
 
-def stream(count: int, length: int) -> list[tuple[str, Request]]:
+def stream(count: int, length: int) -> list[tuple[str, Case]]:
     """So many requests of each kind, in an order that mixes them."""
     asked = [
         (
             name,
-            Request(
+            Case(
                 texts()[turn % len(texts())],
                 SamplingParams(**{"temperature": 0.8, "seed": turn} | about),
             ),
@@ -102,7 +102,7 @@ def counted(answers: list[Answer]) -> np.ndarray:
     )
 
 
-def check(name: str, asked: list[tuple[str, Request]]) -> None:
+def check(name: str, asked: list[tuple[str, Case]]) -> None:
     loop = engine(target(), drafter_of(name), NODES)
     together = finish(loop, [request for _, request in asked])
     assert loop.failed is None
@@ -140,7 +140,7 @@ class Timed(AdaptiveBudget):
 
     filtered = False
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         self.filtered |= not sequence.params.plain
         return super().nodes(sequence, others)
 

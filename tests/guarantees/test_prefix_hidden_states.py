@@ -2,7 +2,7 @@
 if all had been read anew.
 """
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -16,10 +16,10 @@ from foreword.draft.ensemble.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Model, Read
-from foreword.types import Batch, Draft, SamplingParams, Sequence
+from foreword.types import Batch, Draft, Request, SamplingParams
 from grids import NEEDS_C, grid
 from running import (
-    Request,
+    Case,
     draft,
     drafter,
     emptied,
@@ -70,7 +70,7 @@ def counts(answer) -> tuple[object, ...]:
 def test_second_turns_read_only_what_is_new(name, dtype):
     model, text = target(dtype), prompts()[3] * 9
     firsts = [
-        Request(text[9 * number : 9 * number + 150], params)
+        Case(text[9 * number : 9 * number + 150], params)
         for number, params in enumerate(PARAMS)
     ]
     emptied(model)
@@ -78,7 +78,7 @@ def test_second_turns_read_only_what_is_new(name, dtype):
         finish(engine(model, made(name, dtype), 4), [request])[0] for request in firsts
     ]
     seconds = [
-        Request((*one.sequence.tokens, *prompts()[2]), one.sequence.params)
+        Case((*one.sequence.tokens, *prompts()[2]), one.sequence.params)
         for one in first
     ]
     got = [
@@ -137,10 +137,10 @@ class Recorder(Drafter):
         self.hidden_layers = layers
         self.got: dict[int, list[Tensor]] = {}
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return chosen([[7] * count for count in nodes])
 
-    def on_hidden_states(self, sequence: Sequence, start: int, hidden: Tensor) -> None:
+    def on_hidden_states(self, sequence: Request, start: int, hidden: Tensor) -> None:
         held = self.got.setdefault(sequence.id, [])
         assert start == sum(map(len, held)), "each token once, and in order"
         held.append(hidden)
@@ -193,9 +193,9 @@ def test_kept_hidden_states_have_the_bits_of_computed_ones(kind, chunk):
     loop = engine(model, recorder, 2, chunk=chunk)
     emptied(model)
     cached = []
-    for request in [Request((*common, *text(90, seed)), params) for seed in (5, 6, 7)]:
+    for request in [Case((*common, *text(90, seed)), params) for seed in (5, 6, 7)]:
         (first,) = finish(loop, [request])
-        (second,) = finish(loop, [Request((*first.sequence.tokens, *text(30)), short)])
+        (second,) = finish(loop, [Case((*first.sequence.tokens, *text(30)), short)])
         cached += [first.sequence.stats.cached, second.sequence.stats.cached]
         for one in (first, second):
             check(model, recorder, one)
@@ -209,7 +209,7 @@ def test_pages_without_hidden_states_are_read_again_once():
     emptied(model)
 
     def cached(own: Drafter, tokens: tuple[int, ...]) -> int:
-        (answer,) = finish(engine(model, own, 2), [Request(tokens, params)])
+        (answer,) = finish(engine(model, own, 2), [Case(tokens, params)])
         if isinstance(own, Recorder):
             check(model, own, answer)
         return answer.sequence.stats.cached
@@ -259,7 +259,7 @@ def test_a_drafter_that_is_off_needs_no_hidden_states():
     emptied(model)
     loop, other = engine(model, Recorder(3), 2), Recorder(1)
     beside = loop.speculator(other, loop.rule, loop.budget)
-    off, on = (Request(words[:140], params).sequence(model.eos) for _ in range(2))
+    off, on = (Case(words[:140], params).sequence(model.eos) for _ in range(2))
     off.undrafted = "it failed"
     loop.add(off)
     loop.add(on, beside)
@@ -268,5 +268,5 @@ def test_a_drafter_that_is_off_needs_no_hidden_states():
     assert off.tokens == on.tokens
     assert set(loop.drafter.got) == set()
     assert set(other.got) == {on.id}
-    (again,) = finish(loop, [Request(words[:140], params)])
+    (again,) = finish(loop, [Case(words[:140], params)])
     assert again.sequence.stats.cached == 0, "these states are of another layer"

@@ -19,7 +19,7 @@ from foreword.model.cpu.recurrent import RecurrentBackend
 from foreword.model.cpu.states import SLOTS
 from foreword.native.forward import library
 from foreword.types import SamplingParams
-from running import Answer, Request, emptied, engine, finish, plain
+from running import Answer, Case, emptied, engine, finish, plain
 
 pytestmark = pytest.mark.skipif(
     isinstance(library(), str), reason=f"no native kernel here: {library()}"
@@ -61,13 +61,13 @@ def text(count: int, seed: int = 3) -> list[int]:
     ).tolist()
 
 
-def conversations() -> list[Request]:
+def conversations() -> list[Case]:
     """First turns; the second one ends at a border of pages, and so does the answer of
     the third.
     """
     kinds = [(200, 0.0, 40), (192, 0.8, 30), (150, 0.6, 42), (60, 0.0, 100)]
     return [
-        Request(
+        Case(
             tuple(text(length, seed)),
             SamplingParams(
                 temperature=heat, seed=seed, max_tokens=most, ignore_eos=True
@@ -84,15 +84,14 @@ def turns(family: str):
     """
     first = [alone(family, request) for request in conversations()]
     asked = [
-        Request((*one.sequence.tokens, *text(20, 9)), one.sequence.params)
-        for one in first
+        Case((*one.sequence.tokens, *text(20, 9)), one.sequence.params) for one in first
     ]
     answers = [alone(family, request) for request in asked]
     assert {one.sequence.stats.cached for one in (*first, *answers)} == {0}
     return first, asked, answers
 
 
-def alone(family: str, request: Request) -> Answer:
+def alone(family: str, request: Case) -> Answer:
     emptied(target(family))
     return plain(target(family), [request])[0]
 
@@ -125,7 +124,7 @@ def test_second_turns_read_only_what_is_new(family, name, slots):
 def test_third_text_starts_where_the_first_two_parted(family, chunk):
     model, common = target(family), text(300)
     requests = [
-        Request(
+        Case(
             (*common, *text(200, seed)),
             SamplingParams(temperature=0, max_tokens=8, ignore_eos=True),
         )
@@ -207,23 +206,23 @@ def test_states_take_bounded_memory_and_end_with_their_pages():
     params = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True)
     model.cache_tokens = 12 * PAGE
     for seed in range(8):
-        finish(loop, [Request(tuple(text(150, seed)), params)])
+        finish(loop, [Case(tuple(text(150, seed)), params)])
         assert all(one.state is not None for one in states)
         assert len(states) == 2, "every text leaves two"
         assert (
             sum(part.nbytes for one in states for part in one.state)
             <= 12 * PAGE * pool.row_bytes
         )
-    (again,) = finish(loop, [Request(tuple(text(150, 7)), params)])
+    (again,) = finish(loop, [Case(tuple(text(150, 7)), params)])
     assert again.sequence.stats.cached == 128
     model.cache_tokens = 5 * PAGE
-    (again,) = finish(loop, [Request(tuple(text(150, 1)), params)])
+    (again,) = finish(loop, [Case(tuple(text(150, 1)), params)])
     assert again.sequence.stats.cached == 0
     assert len(states) == 1
     pool.prefixes.clear()
     assert not states
     model.cache_tokens = 3 * PAGE
-    finish(loop, [Request(tuple(text(150)), replace(params, max_tokens=2))])
+    finish(loop, [Case(tuple(text(150)), replace(params, max_tokens=2))])
     assert not states, "there is no room for one"
 
 
@@ -234,10 +233,6 @@ def test_a_state_ends_with_its_page():
     for seed in range(4):
         finish(
             loop,
-            [
-                Request(
-                    tuple(text(150, seed)), SamplingParams(temperature=0, max_tokens=2)
-                )
-            ],
+            [Case(tuple(text(150, seed)), SamplingParams(temperature=0, max_tokens=2))],
         )
         assert len(states) == 1, "the second text has taken the last page of the first"

@@ -19,7 +19,7 @@ from foreword.registry import BUDGETS
 from foreword.types import SamplingParams
 from running import (
     Answer,
-    Request,
+    Case,
     drafter,
     engine,
     finish,
@@ -64,7 +64,7 @@ tests/draft/test_contract.py.
 """
 
 
-def requests(turn: int) -> list[Request]:
+def requests(turn: int) -> list[Case]:
     """Five requests that differ in everything; another pairing of prompts and settings
     for each turn.
     """
@@ -79,7 +79,7 @@ def requests(turn: int) -> list[Request]:
             max_tokens=length,
             ignore_eos=True,
         )
-        rows.append(Request(prompt, params))
+        rows.append(Case(prompt, params))
     return rows
 
 
@@ -164,7 +164,7 @@ def test_long_prompt_may_be_read_in_any_chunks(name, dtype):
         :410
     ]
     asked = [
-        Request(
+        Case(
             prompt[:length],
             SamplingParams(temperature=t, seed=length, max_tokens=10, ignore_eos=True),
         )
@@ -240,13 +240,13 @@ FEW = 2
 
 
 @cache
-def asked(name: str) -> list[Request]:
+def asked(name: str) -> list[Case]:
     params = SamplingParams(
         **{key: getattr(ASKED[name], key) for key in ASKED[name].__slots__}
         | {"max_tokens": 24}
     )
     few = FEW if name in tuple(ASKED)[6:] else None
-    return [Request(prompt, params) for prompt in prompts()[:few]]
+    return [Case(prompt, params) for prompt in prompts()[:few]]
 
 
 @cache
@@ -275,7 +275,7 @@ def check_same(got: list[Answer], want: list[Answer], loop: Engine) -> None:
 
 
 @cache
-def mixed() -> tuple[list[Request], list[Answer]]:
+def mixed() -> tuple[list[Case], list[Answer]]:
     """One request with each parameter, and what plain decoding makes of it."""
     every = [asked(name)[1] for name in ASKED]
     return every, plain(target(QUICK), every)

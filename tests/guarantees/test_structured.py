@@ -15,13 +15,13 @@ from foreword.draft import METHODS
 from foreword.model import Model
 from foreword.native.cpu import fast_bfloat16
 from foreword.sampling.logits import weights
-from foreword.types import Sequence
+from foreword.types import Request
 from foreword.types.params import SamplingParams
 from foreword.verify import RULES
 from grids import grid
 from running import (
     Answer,
-    Request,
+    Case,
     distribution,
     draft,
     drafter,
@@ -68,7 +68,7 @@ def loaded() -> Model:
     return target(DTYPE)
 
 
-def requests(turn: int) -> list[Request]:
+def requests(turn: int) -> list[Case]:
     """Every form, and none, at a temperature that changes from turn to turn."""
     asked = []
     for at, form in enumerate(FORMS):
@@ -76,7 +76,7 @@ def requests(turn: int) -> list[Request]:
         params = SamplingParams(
             **({"temperature": heat, "seed": 10 * turn + at, "max_tokens": 56} | form)
         )
-        asked.append(Request(prompts()[at % 5], params))
+        asked.append(Case(prompts()[at % 5], params))
     return asked
 
 
@@ -119,7 +119,7 @@ def test_text_is_that_of_plain_decoding(name, turn):
 )
 def test_every_rule_gives_greedy_text(rule):
     asked = [
-        Request(
+        Case(
             prompts()[at % 5],
             SamplingParams(**({"max_tokens": 48} | form | {"temperature": 0.0})),
         )
@@ -149,7 +149,7 @@ def test_tokens_have_the_masked_distribution(rule, method):
     """
     words = SamplingParams(regex="([a-z ]{1,5}, ){12}", max_tokens=24).regex
     asked = [
-        Request(
+        Case(
             prompts()[seed % 5],
             SamplingParams(temperature=1.0, seed=seed, max_tokens=24, regex=words),
         )
@@ -170,7 +170,7 @@ def test_tokens_have_the_masked_distribution(rule, method):
             grammars().compiled(request.params), request.params, sequence.prompt
         )
         for place in range(sequence.prompt, len(sequence.tokens)):
-            before = Sequence(
+            before = Request(
                 0,
                 sequence.tokens[:place],
                 sequence.prompt,
@@ -222,18 +222,12 @@ def test_complete_answers_are_valid_and_end_with_stop():
 def test_cut_answer_begins_the_whole_one(form):
     (whole,) = plain(
         target(),
-        [
-            Request(
-                prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": 60} | form))
-            )
-        ],
+        [Case(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": 60} | form)))],
     )
     lengths = range(1, min(len(whole.tokens), 16))
     assert len(lengths) > 8
     asked = [
-        Request(
-            prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form))
-        )
+        Case(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form)))
         for length in lengths
     ]
     got = finish(engine(loaded(), drafter("lm", DTYPE), 6), asked)
@@ -247,7 +241,7 @@ def test_cut_answer_begins_the_whole_one(form):
 def test_text_ends_without_an_end_of_text_token():
     for ends in ({"ignore_eos": True}, {}):
         asked = [
-            Request(
+            Case(
                 prompts()[1],
                 SamplingParams(
                     regex="(yes|no), [ab]{3}", max_tokens=30, seed=1, **ends
@@ -259,7 +253,7 @@ def test_text_ends_without_an_end_of_text_token():
             assert re.fullmatch("(yes|no), [ab]{3}", answer.text)
             assert answer.sequence.finish_reason == "stop"
             assert not loaded().eos & set(answer.tokens)
-    open_end = Request(
+    open_end = Case(
         prompts()[1],
         SamplingParams(regex="[ab]+", max_tokens=30, seed=1, ignore_eos=True),
     )
@@ -273,7 +267,7 @@ def test_open_end_is_left_to_the_model():
         regex="[ab]+", max_tokens=30, seed=1, temperature=0, logit_bias={0: 100.0}
     )
     for loop in (engine(loaded()), engine(loaded(), drafter("lm", DTYPE), 5)):
-        (answer,) = finish(loop, [Request(prompts()[1], biased)])
+        (answer,) = finish(loop, [Case(prompts()[1], biased)])
         assert re.fullmatch("[ab]+", answer.text)
         assert answer.tokens[-1] in loaded().eos
         assert answer.sequence.finish_reason == "stop"
@@ -284,7 +278,7 @@ def test_open_end_is_left_to_the_model():
 )
 def test_recursive_grammars_run_to_the_longest_length(grammar):
     asked = [
-        Request(
+        Case(
             prompts()[1],
             SamplingParams(grammar=grammar, max_tokens=24, seed=1, ignore_eos=True),
         )
@@ -299,7 +293,7 @@ def test_forbidden_words_that_leave_no_token_end_only_that_request():
     from foreword.errors import InvalidRequest
 
     every = tuple((token,) for token in range(loaded().vocab))
-    stuck = Request(
+    stuck = Case(
         prompts()[0], SamplingParams(regex="abc", max_tokens=9, bad_word_ids=every)
     )
     with pytest.raises(

@@ -13,12 +13,12 @@ from foreword.budget import FixedBudget
 from foreword.draft.base import Drafter
 from foreword.model import Model
 from foreword.sampling.logits import weights
-from foreword.types import Draft, DraftTree, SamplingParams, Sequence
+from foreword.types import Draft, DraftTree, Request, SamplingParams
 from foreword.types.round import REASONS, Round
 from foreword.verify import RULES
 from running import (
     Answer,
-    Request,
+    Case,
     distribution,
     drafter,
     engine,
@@ -36,11 +36,11 @@ KINDS = (
 )
 
 
-def requests(*traced: bool, **params: object) -> list[Request]:
+def requests(*traced: bool, **params: object) -> list[Case]:
     """One request of each kind, with or without a trace."""
     values = {"max_tokens": 14, "ignore_eos": True} | params
     return [
-        Request(
+        Case(
             prompt, SamplingParams(**({"seed": number, "trace": flag} | kind | values))
         )
         for number, (prompt, kind, flag) in enumerate(
@@ -117,7 +117,7 @@ def test_a_round_agrees_with_its_delta(name, rule):
 @pytest.mark.parametrize("rule", ["match", "traversal"])
 def test_target_probabilities_are_of_the_sampled_distribution(kind, rule):
     asked = [
-        Request(
+        Case(
             prompts()[1],
             SamplingParams(max_tokens=12, ignore_eos=True, seed=1, trace=True, **kind),
         )
@@ -139,7 +139,7 @@ def test_target_probabilities_are_of_the_sampled_distribution(kind, rule):
         )
         for parent, token, found in given:
             path = paths[parent + 1]
-            before = Sequence(0, text, sequence.prompt, sequence.params, seed=0)
+            before = Request(0, text, sequence.prompt, sequence.params, seed=0)
             logits = distribution(target(DTYPE), [*text, *path])[-1:]
             want = weights(logits, before, [path]).softmax(-1)[0, token]
             assert found == pytest.approx(float(want), rel=1e-3, abs=1e-6)

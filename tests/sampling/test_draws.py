@@ -8,13 +8,13 @@ import torch
 from foreword.draft.base import chosen
 from foreword.sampling.noise import Stream, gumbel
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Draft, SamplingParams, Sequence
+from foreword.types import Draft, Request, SamplingParams
 
 VOCAB = 50
 
 
-def sequence(seed: int = 3, length: int = 4, **params: object) -> Sequence:
-    return Sequence(1, list(range(length)), 2, SamplingParams(**params), seed=seed)
+def sequence(seed: int = 3, length: int = 4, **params: object) -> Request:
+    return Request(1, list(range(length)), 2, SamplingParams(**params), seed=seed)
 
 
 def draws(*, shared: bool) -> NoiseStreams:

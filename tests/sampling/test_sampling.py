@@ -18,7 +18,7 @@ from foreword.sampling.filters import _filtered_all, fit, nucleus
 from foreword.sampling.filters import top_p as quick_nucleus
 from foreword.sampling.logits import weights, weights_or_invalid
 from foreword.sampling.noise import gumbel
-from foreword.types import DraftTree, SamplingParams, Sequence
+from foreword.types import DraftTree, Request, SamplingParams
 from foreword.verify.match import follow
 
 VOCAB = 1003
@@ -36,7 +36,7 @@ def _logits(rows=5, vocab=VOCAB, scale=4.0, seed=0):
 
 def _sequence(**params):
     params = SamplingParams(**params)
-    return Sequence(
+    return Request(
         0, PROMPT + OUTPUT, len(PROMPT), params, seed=0, eos=frozenset({EOS})
     )
 
@@ -162,7 +162,7 @@ def check_rows(params: dict, vocab: int) -> None:
     for row, path in enumerate(PATHS):
         alone = weights(logits[row : row + 1].clone(), sequence, [path])[0]
         assert torch.equal(alone, together[row]), (params, row)
-    committed = Sequence(
+    committed = Request(
         1,
         PROMPT + OUTPUT + PATHS[3],
         len(PROMPT),
@@ -258,7 +258,7 @@ def check_candidates(kind: str, top_k: int, options: dict) -> None:
     given = logits.clone()
     assert fit(params, logits.shape[-1])
     found = weights(
-        logits, Sequence(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset())
+        logits, Request(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset())
     )
     assert torch.equal(found, _filtered_all(given, params)), params
     assert torch.equal(logits, given), params

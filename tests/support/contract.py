@@ -13,11 +13,11 @@ from foreword.draft.base import Drafter
 from foreword.draft.none import NoDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, SamplingParams, Sequence
+from foreword.types import Batch, Draft, Request, SamplingParams
 from running import (
     DTYPE,
     Answer,
-    Request,
+    Case,
     emptied,
     engine,
     finish,
@@ -65,15 +65,15 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.drafter = self.make()
-        self._read: dict[Sequence, int] = {}
+        self._read: dict[Request, int] = {}
 
     def sequence(
         self, tokens: tuple[int, ...], params: SamplingParams = SAMPLED
-    ) -> Sequence:
-        return Request(tuple(tokens), params).sequence(target(self.dtype).eos)
+    ) -> Request:
+        return Case(tuple(tokens), params).sequence(target(self.dtype).eos)
 
     def propose(
-        self, sequences: list[Sequence], nodes: list[int], *, shared: bool = True
+        self, sequences: list[Request], nodes: list[int], *, shared: bool = True
     ) -> Draft:
         vocab = target(self.dtype).vocab
         if self.drafter.hidden_layers:
@@ -85,7 +85,7 @@ class Trial:
         check_form(draft, nodes, vocab, wants_probs=not shared)
         return draft
 
-    def _hand_over_states(self, sequence: Sequence) -> None:
+    def _hand_over_states(self, sequence: Request) -> None:
         """Do what the engine does after every forward: hand over the hidden states of
         the tokens that were read in it.
         """
@@ -251,8 +251,8 @@ def the_text_is_unaffected(make: Make, dtype: str = DTYPE) -> None:
         assert sum(one.sequence.stats.accepted for one in got) > 0
 
 
-def asked(kinds: tuple[SamplingParams, ...]) -> list[Request]:
-    return [Request(prompt, params) for params in kinds for prompt in prompts()[1:4]]
+def asked(kinds: tuple[SamplingParams, ...]) -> list[Case]:
+    return [Case(prompt, params) for params in kinds for prompt in prompts()[1:4]]
 
 
 @cache
@@ -269,9 +269,9 @@ def earlier_texts_change_no_text(make: Make, dtype: str = DTYPE) -> None:
     drafter = make()
     loop = engine(target(dtype), drafter, 3, slots=4)
     emptied(target(dtype))
-    first = finish(loop, [Request(text, params) for text, params in conversations()])
+    first = finish(loop, [Case(text, params) for text, params in conversations()])
     seconds = [
-        Request((*one.sequence.tokens, *prompts()[2]), params)
+        Case((*one.sequence.tokens, *prompts()[2]), params)
         for one, (_, params) in zip(first, conversations(), strict=True)
     ]
     got = finish(loop, seconds)
@@ -320,12 +320,12 @@ def conversations() -> list[tuple[tuple[int, ...], SamplingParams]]:
 
 
 @cache
-def second_turns(dtype: str) -> tuple[Request, ...]:
+def second_turns(dtype: str) -> tuple[Case, ...]:
     first = [
-        answered_alone(Request(text, params), dtype) for text, params in conversations()
+        answered_alone(Case(text, params), dtype) for text, params in conversations()
     ]
     return tuple(
-        Request((*one.sequence.tokens, *prompts()[2]), params)
+        Case((*one.sequence.tokens, *prompts()[2]), params)
         for one, (_, params) in zip(first, conversations(), strict=True)
     )
 
@@ -335,7 +335,7 @@ def second_answers(dtype: str) -> list[tuple[list[int], str, str | None]]:
     return [answered_alone(request, dtype).said for request in second_turns(dtype)]
 
 
-def answered_alone(request: Request, dtype: str) -> Answer:
+def answered_alone(request: Case, dtype: str) -> Answer:
     """Decode plainly, without the pages of earlier texts."""
     target(dtype).backend.pool.prefixes.clear()
     return plain(target(dtype), [request])[0]

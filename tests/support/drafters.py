@@ -4,8 +4,7 @@ or break. Test code.
 And one tree grown in different ways, to be held side by side.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -14,14 +13,14 @@ import torch
 from foreword.draft.base import Drafter, chosen
 from foreword.draft.tree.coupled import CoupledTree
 from foreword.draft.tree.drafter import ModelDrafter
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 from running import Answer
 
-Truth = Callable[[Sequence], list[int]]
+Truth = Callable[[Request], list[int]]
 """The tokens that a sequence will write, from its first on; as many as are known."""
 
 
-def known(answers: List[Answer]) -> Truth:
+def known(answers: Sequence[Answer]) -> Truth:
     """The truth about requests that were answered before.
 
     Two of them must differ in prompt or seed.
@@ -30,7 +29,7 @@ def known(answers: List[Answer]) -> Truth:
     return lambda sequence: texts[_name(sequence)]
 
 
-def _name(sequence: Sequence) -> tuple[tuple[int, ...], int]:
+def _name(sequence: Request) -> tuple[tuple[int, ...], int]:
     return tuple(sequence.tokens[: sequence.prompt]), sequence.seed
 
 
@@ -43,7 +42,7 @@ class Foresight(Drafter):
         self.truth, self.spoilt, self.vocab, self.dice = truth, spoilt, vocab, Random(3)
         self.observed = self.released = 0
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return chosen(
             [
                 [self.token_at(s, d) for d in range(n)]
@@ -56,10 +55,10 @@ class Foresight(Drafter):
     ) -> None:
         self.observed += 1
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self.released += 1
 
-    def token_at(self, sequence: Sequence, depth: int) -> int:
+    def token_at(self, sequence: Request, depth: int) -> int:
         rest = self.truth(sequence)[sequence.produced + depth :]
         token = rest[0] if rest else 1
         return (
@@ -74,7 +73,7 @@ class RandomTree(Foresight):
     branches.
     """
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         width = max(nodes)
         tokens = torch.zeros(len(nodes), width, dtype=torch.int64)
         parents = torch.full((len(nodes), width), -1)
@@ -100,7 +99,7 @@ class Breaking(Foresight):
     def __init__(
         self,
         truth: Truth,
-        wrong: Callable[[Batch, List[int]], Draft],
+        wrong: Callable[[Batch, Sequence[int]], Draft],
         *,
         where: str,
         after: int = 3,
@@ -109,7 +108,7 @@ class Breaking(Foresight):
         self.wrong, self.where, self.left = wrong, where, after
         self.calls = 0
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         self.calls += 1
         return (
             self.wrong(batch, nodes)
@@ -123,7 +122,7 @@ class Breaking(Foresight):
         if self._now("observe"):
             self.wrong(batch, [])
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         if self.where == "release":
             raise RuntimeError("release broke")
 
@@ -143,14 +142,14 @@ class StatesRecorder(RandomTree):
         self.seen: dict[int, list[torch.Tensor]] = {}
 
     def on_hidden_states(
-        self, sequence: Sequence, start: int, hidden: torch.Tensor
+        self, sequence: Request, start: int, hidden: torch.Tensor
     ) -> None:
         states = self.seen.setdefault(sequence.id, [])
         assert sum(map(len, states)) == start
         states.append(hidden.clone())
 
 
-Start = Callable[[], tuple[ModelDrafter, Sequence, Batch]]
+Start = Callable[[], tuple[ModelDrafter, Request, Batch]]
 """A new drafter that is ready to propose, and for which sequence."""
 GrownTree = tuple[DraftTree, CoupledTree]
 IN_C, AT_ONCE = (CoupledTree, "at_once"), (ModelDrafter, "_at_once")

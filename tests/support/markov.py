@@ -10,7 +10,7 @@ import torch
 from foreword.draft.base import Drafter
 from foreword.sampling.draw import choose
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, SamplingParams, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, Request, SamplingParams, Scores, Verdict
 from foreword.verify.match import follow
 
 
@@ -35,18 +35,18 @@ class Markov:
         *,
         temperature: float = 1.0,
         tenant: str = "",
-    ) -> Sequence:
+    ) -> Request:
         """A request of that id and seed."""
         params = SamplingParams(
             temperature=temperature, tenant=tenant, max_tokens=10_000
         )
-        return Sequence(name, list(tokens), len(tokens), params, seed=name)
+        return Request(name, list(tokens), len(tokens), params, seed=name)
 
-    def batch(self, *sequences: Sequence) -> Batch:
+    def batch(self, *sequences: Request) -> Batch:
         return Batch(sequences, self.draws, self.trees)
 
     def round(
-        self, drafter: Drafter, sequences: list[Sequence], nodes: int
+        self, drafter: Drafter, sequences: list[Request], nodes: int
     ) -> list[list[int]]:
         """One round of all sequences; returns what each wrote."""
         batch = self.batch(*sequences)

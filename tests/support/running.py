@@ -3,7 +3,7 @@
 Test code; asserts nothing.
 """
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -53,7 +53,7 @@ from foreword.train.registry import (
     MedusaOptions,
     TrainOptions,
 )
-from foreword.types import Delta, SamplingParams, Sequence
+from foreword.types import Delta, Request, SamplingParams
 from foreword.verify import rule as find_rule
 from other_tokenizers import NEAR, pair
 from trainables import trained
@@ -123,11 +123,11 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 
 
 @dataclass(frozen=True)
-class Request:
+class Case:
     prompt: tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
 
-    def sequence(self, eos: frozenset[int]) -> Sequence:
+    def sequence(self, eos: frozenset[int]) -> Request:
         reader = Detokenizer(
             tokenizer(),
             list(self.prompt),
@@ -135,7 +135,7 @@ class Request:
             self.params.skip_special_tokens,
         )
         seed = self.params.seed or 0
-        sequence = Sequence(
+        sequence = Request(
             next(_ids),
             list(self.prompt),
             len(self.prompt),
@@ -153,7 +153,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    sequence: Sequence
+    sequence: Request
     deltas: list[Delta]
 
     @property
@@ -189,7 +189,7 @@ def engine(
     )
 
 
-def finish(loop: Engine, requests: List[Request]) -> list[Answer]:
+def finish(loop: Engine, requests: Sequence[Case]) -> list[Answer]:
     """Run the requests together to their end."""
     answers = [Answer(request.sequence(loop.target.eos), []) for request in requests]
     by_id = {answer.sequence.id: answer for answer in answers}
@@ -210,7 +210,7 @@ def emptied(model: Model) -> None:
     model.backend.pool.prefixes.clear()
 
 
-def plain(model: Model, requests: List[Request]) -> list[Answer]:
+def plain(model: Model, requests: Sequence[Case]) -> list[Answer]:
     """Decode plainly, one request at a time."""
     return [finish(engine(model), [request])[0] for request in requests]
 
@@ -267,7 +267,7 @@ def sayings() -> tuple[tuple[int, ...], ...]:
     above.
     """
     asked = [
-        Request(
+        Case(
             prompt,
             SamplingParams(temperature=heat, seed=3, max_tokens=32, ignore_eos=True),
         )
@@ -331,7 +331,7 @@ def quantized(dtype: str) -> Drafter:
     )
 
 
-def distribution(model: Model, tokens: List[int]) -> torch.Tensor:
+def distribution(model: Model, tokens: Sequence[int]) -> torch.Tensor:
     """The model's own logits after every token of a text, in one forward."""
     model.open(-7, len(tokens))
     try:

@@ -21,7 +21,7 @@ import zoo
 from drafters import Foresight, known
 from foreword.model import Mode, Model
 from foreword.types import SamplingParams
-from running import Answer, Request, engine, finish, plain
+from running import Answer, Case, engine, finish, plain
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -52,13 +52,13 @@ class Found:
     refused: int
 
 
-def requests() -> list[Request]:
+def requests() -> list[Case]:
     drawn = torch.randint(
         4, zoo.VOCAB - 4, (2, 21), generator=torch.Generator().manual_seed(5)
     ).tolist()
     settings = [(0.0, 13), (1.0, 21)]
     return [
-        Request(
+        Case(
             tuple(row[:size]),
             SamplingParams(temperature=heat, seed=7, max_tokens=16, logprobs=1),
         )

@@ -31,7 +31,7 @@ from foreword.tune.journal import TrialsFile
 from foreword.tune.replay import MaskReplay, Reach, Text, gain, written
 from foreword.tune.run import TuneOptions, split_prompts, tune
 from foreword.tune.search import MaskStudy
-from foreword.types import Batch, Sequence
+from foreword.types import Batch, Request
 from foreword.types.params import SamplingParams
 from running import prompts, target, tokenizer
 
@@ -181,7 +181,7 @@ def test_replayed_draft_tokens_reach_as_deep_as_in_decoding(temperature):
         model.open(number, 400)
         for begin in range(text.prompt, len(text.tokens) - 1, DEEPEST):
             params = replace(text.params, max_tokens=100)
-            one = Sequence(
+            one = Request(
                 number,
                 text.tokens[: begin + 1],
                 text.prompt,

@@ -20,12 +20,12 @@ from foreword.types import (
     Clock,
     Draft,
     DraftTree,
+    Request,
     SamplingParams,
     Scores,
-    Sequence,
     Verdict,
 )
-from running import Request, prompts, target
+from running import Case, prompts, target
 
 BAD = (math.nan, math.inf, -math.inf)
 TABLE = {1: 0.01, 4: 0.012, 16: 0.02}
@@ -62,7 +62,7 @@ def round_(
     """One round of one text, of which three draft tokens are accepted; returns how many were
     asked for.
     """
-    one = Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0)
+    one = Request(1, [1, 2, 3], 3, SamplingParams(), seed=0)
     asked = budget.nodes(one, 0)
     drafted = min(asked, drafted)
     clock = Clock(draft_token if asked else 0.0, score, 0.0001, 0.0001)
@@ -151,9 +151,9 @@ def test_drafting_resumes_after_a_stall() -> None:
 def test_losses_of_filtered_requests_do_not_count_for_others() -> None:
     """There they take many times as long."""
     budget = AdaptiveBudget(TABLE)
-    filtered = Sequence(1, [1, 2, 3], 3, SamplingParams(top_p=0.9), seed=0)
+    filtered = Request(1, [1, 2, 3], 3, SamplingParams(top_p=0.9), seed=0)
 
-    def asked_for(one: Sequence) -> int:
+    def asked_for(one: Request) -> int:
         asked = budget.nodes(one, 0)
         clock = Clock(0.2 if asked else 0.0, 0.012, 0.0001, 0.0001)
         budget.on_timing(1 + asked, clock)
@@ -162,9 +162,9 @@ def test_losses_of_filtered_requests_do_not_count_for_others() -> None:
 
     for _ in range(200):
         asked_for(filtered)
-    assert not asked_for(Sequence(2, [1], 1, SamplingParams(top_p=0.9), seed=0))
+    assert not asked_for(Request(2, [1], 1, SamplingParams(top_p=0.9), seed=0))
     for one, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
-        assert asked_for(Sequence(one, [1], 1, params, seed=0))
+        assert asked_for(Request(one, [1], 1, params, seed=0))
 
 
 def test_noisy_clocks_keep_costs_of_unused_budgets() -> None:
@@ -176,7 +176,7 @@ def test_noisy_clocks_keep_costs_of_unused_budgets() -> None:
 
 
 def test_threshold_recovers_from_unpredictable_texts() -> None:
-    one, text = AdaEdlBudget(), Sequence(1, [1], 1, SamplingParams(), seed=0)
+    one, text = AdaEdlBudget(), Request(1, [1], 1, SamplingParams(), seed=0)
     for _ in range(6_000):
         one.learn(text, RoundResult(4, 4, 0, 0.0, 0.0))
     assert one.threshold <= 1
@@ -188,7 +188,7 @@ def test_threshold_recovers_from_unpredictable_texts() -> None:
 @pytest.mark.parametrize("bad", BAD)
 def test_recycling_keeps_only_finite_logits(bad: float) -> None:
     drafter, vocab = RecyclingDrafter(), target().vocab
-    one = Request(prompts()[0], SamplingParams(temperature=0.8)).sequence(frozenset())
+    one = Case(prompts()[0], SamplingParams(temperature=0.8)).sequence(frozenset())
     batch = Batch((one,), NoiseStreams(vocab, shared=True))
     verdict = Verdict([[]], [5], 0)
     for logits in (
@@ -218,7 +218,7 @@ def test_floor_stays_a_probability() -> None:
     """Above it nothing is drafted, so nothing would be learnt that lowers it."""
     budget, one = (
         AdaptiveBudget(TABLE),
-        Sequence(1, [1, 2, 3], 3, SamplingParams(), seed=0),
+        Request(1, [1, 2, 3], 3, SamplingParams(), seed=0),
     )
     promising = Draft([DraftTree([5, 6, 7, 8], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])])
     for draft in [promising] * 20 + [Draft([DraftTree()])] * 100:

@@ -18,7 +18,7 @@ from foreword.budget import (
     SvipBudget,
 )
 from foreword.budget.learned import AcceptanceModel, LogisticModel
-from foreword.types import Draft, Noise, SamplingParams, Sequence, Verdict, Verify
+from foreword.types import Draft, Noise, Request, SamplingParams, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
 from foreword.verify.rejection import (
@@ -94,7 +94,7 @@ def ended(policy: DraftBudget) -> Drafting:
     """A chain ends where the policy says so, for the distribution that follows what
     was drawn.
     """
-    asker = Sequence(0, [0], 1, SamplingParams(), seed=0)
+    asker = Request(0, [0], 1, SamplingParams(), seed=0)
 
     def drafting(world: World) -> AllDrafts:
         draft, likely = drawn(world)

@@ -7,7 +7,7 @@ import torch
 
 from foreword.sampling.logits import weights
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, DraftTree, SamplingParams, Sequence
+from foreword.types import Batch, Draft, DraftTree, Request, SamplingParams
 from foreword.verify import rule
 from foreword.verify.verifier import Verifier
 
@@ -23,7 +23,7 @@ PARAMS = {
 }
 
 
-def decided(one: Sequence, draws: NoiseStreams, tree: DraftTree, logits: torch.Tensor):
+def decided(one: Request, draws: NoiseStreams, tree: DraftTree, logits: torch.Tensor):
     verifier, batch, draft = (
         Verifier(rule("match"), draws),
         Batch((one,), draws),
@@ -34,8 +34,8 @@ def decided(one: Sequence, draws: NoiseStreams, tree: DraftTree, logits: torch.T
     return verifier.verify(batch, draft, distributions)
 
 
-def sequence(**params) -> Sequence:
-    return Sequence(1, list(TEXT), 3, SamplingParams(**params), seed=7, eos=frozenset())
+def sequence(**params) -> Request:
+    return Request(1, list(TEXT), 3, SamplingParams(**params), seed=7, eos=frozenset())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -65,7 +65,7 @@ def test_several_seeds_draw_by_the_temperature():
     for temperature in (0.2, 2.0):
         params = SamplingParams(temperature=temperature)
         several = [
-            Sequence(seed, list(TEXT), 3, params, seed=seed, eos=frozenset())
+            Request(seed, list(TEXT), 3, params, seed=seed, eos=frozenset())
             for seed in range(SEEDS)
         ]
         batch = Batch(tuple(several), draws)

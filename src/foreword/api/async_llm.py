@@ -5,8 +5,7 @@ the loops never block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from collections.abc import Sequence as List
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from threading import Condition, Thread
@@ -28,7 +27,7 @@ from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
 from foreword.speech.audio import Audio
 from foreword.speech.options import Transcript
-from foreword.types import Completion, Delta, SamplingParams, Sequence, TokenLogprob
+from foreword.types import Completion, Delta, Request, SamplingParams, TokenLogprob
 
 
 class AsyncLLM:
@@ -57,8 +56,8 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompts: Prompt | List[Prompt],
-        params: SamplingParams | List[SamplingParams] | None = None,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
         """Complete every prompt, as `LLM.generate` does; all prompts are checked before
         any starts.
@@ -97,7 +96,7 @@ class AsyncLLM:
     @asynccontextmanager
     async def submit(
         self,
-        requests: List[tuple[Prompt, SamplingParams | None]],
+        requests: Sequence[tuple[Prompt, SamplingParams | None]],
         *,
         id: str | None = None,
     ) -> AsyncIterator[Job]:
@@ -136,38 +135,38 @@ class AsyncLLM:
     @overload
     async def chat(
         self,
-        messages: List[Message],
+        messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: List[Tool] | None = None,
+        tools: Sequence[Tool] | None = None,
     ) -> Completion: ...
 
     @overload
     async def chat(
         self,
-        messages: List[List[Message]],
-        params: SamplingParams | List[SamplingParams] | None = None,
-        tools: List[Tool] | None = None,
+        messages: Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        tools: Sequence[Tool] | None = None,
     ) -> list[Completion]: ...
 
     async def chat(
         self,
-        messages: List[Message] | List[List[Message]],
-        params: SamplingParams | List[SamplingParams] | None = None,
-        tools: List[Tool] | None = None,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        tools: Sequence[Tool] | None = None,
     ) -> Completion | list[Completion]:
         """Answer a conversation, or several, as `LLM.chat` does."""
         if is_several(messages):
             prompts = [await self.render(one, tools) for one in messages]
             return await self.generate(prompts, params)
         check_one_answer(params)
-        prompt = await self.render(cast("List[Message]", messages), tools)
+        prompt = await self.render(cast("Sequence[Message]", messages), tools)
         return (await self.generate([prompt], params))[0]
 
     async def stream_chat(
         self,
-        messages: List[Message],
+        messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: List[Tool] | None = None,
+        tools: Sequence[Tool] | None = None,
         *,
         id: str | None = None,
     ) -> AsyncIterator[Delta]:
@@ -177,14 +176,14 @@ class AsyncLLM:
             yield delta
 
     async def render(
-        self, messages: List[Message], tools: List[Tool] | None = None
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
     ) -> list[int]:
         """Return the prompt token ids of a chat, as `LLM.render` does."""
         return await asyncio.to_thread(self.llm.render, messages, tools)
 
     async def transcribe(
         self,
-        audio: Audio | List[Audio],
+        audio: Audio | Sequence[Audio],
         params: SamplingParams | None = None,
         **options: Any,
     ) -> list[Transcript]:
@@ -207,7 +206,7 @@ class AsyncLLM:
             self._call_in_thread(partial(self._abort, job))
         return job is not None
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: Request) -> None:
         """End one sequence of a job before its next round; the committed
         tokens stay.
         """
@@ -306,7 +305,7 @@ class AsyncLLM:
                 self._round()
 
     def _start(
-        self, job: Job, requests: List[tuple[Prompt, SamplingParams | None]]
+        self, job: Job, requests: Sequence[tuple[Prompt, SamplingParams | None]]
     ) -> None:
         if job.given_up:
             return

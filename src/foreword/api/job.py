@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from foreword.types import Delta, Sequence
+from foreword.types import Delta, Request
 
-Event = tuple[Sequence | None, Delta | BaseException | None]
+Event = tuple[Request | None, Delta | BaseException | None]
 """(sequence, event): a delta, an error, or None for its end.
 
-Sequence None: the event is of the whole job.
+Request None: the event is of the whole job.
 """
 
 
@@ -25,10 +25,10 @@ class Job:
 
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-    sequences: list[Sequence] = field(default_factory=list)
+    sequences: list[Request] = field(default_factory=list)
     given_up: bool = False
 
-    async def __aiter__(self) -> AsyncIterator[tuple[Sequence, Delta]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[Request, Delta]]:
         left = len(self.sequences)
         while left:
             sequence, event = await self.events.get()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast, overload
@@ -47,8 +46,8 @@ from foreword.speech.transcribe import transcribe
 from foreword.types import (
     Completion,
     Delta,
+    Request,
     SamplingParams,
-    Sequence,
     TokenLogprob,
 )
 
@@ -166,8 +165,8 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | List[Prompt],
-        params: SamplingParams | List[SamplingParams] | None = None,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
         """Complete all prompts together and return the completions in the order of the
         prompts.
@@ -213,24 +212,24 @@ class LLM:
     @overload
     def chat(
         self,
-        messages: List[Message],
+        messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: List[Tool] | None = None,
+        tools: Sequence[Tool] | None = None,
     ) -> Completion: ...
 
     @overload
     def chat(
         self,
-        messages: List[List[Message]],
-        params: SamplingParams | List[SamplingParams] | None = None,
-        tools: List[Tool] | None = None,
+        messages: Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        tools: Sequence[Tool] | None = None,
     ) -> list[Completion]: ...
 
     def chat(
         self,
-        messages: List[Message] | List[List[Message]],
-        params: SamplingParams | List[SamplingParams] | None = None,
-        tools: List[Tool] | None = None,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        tools: Sequence[Tool] | None = None,
     ) -> Completion | list[Completion]:
         """Answer a conversation, formatted with the model's chat template; or several
         together, in a list, as `generate` does.
@@ -242,21 +241,21 @@ class LLM:
             prompts = [self.render(one, tools) for one in messages]
             return self.generate(prompts, params)
         check_one_answer(params)
-        prompt = self.render(cast("List[Message]", messages), tools)
+        prompt = self.render(cast("Sequence[Message]", messages), tools)
         return self.generate([prompt], params)[0]
 
     def stream_chat(
         self,
-        messages: List[Message],
+        messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: List[Tool] | None = None,
+        tools: Sequence[Tool] | None = None,
     ) -> Iterator[Delta]:
         """Answer a conversation and yield a delta per round, as `stream` does."""
         return self.stream(self.render(messages, tools), params)
 
     def transcribe(
         self,
-        audio: Audio | List[Audio],
+        audio: Audio | Sequence[Audio],
         params: SamplingParams | None = None,
         *,
         language: str | None = None,
@@ -264,7 +263,7 @@ class LLM:
         timestamps: bool = False,
         prompt: str = "",
         condition_on_prev_tokens: bool = False,
-        fallback: List[float] = (),
+        fallback: Sequence[float] = (),
         compression_ratio_threshold: float | None = None,
         logprob_threshold: float | None = None,
         no_speech_threshold: float | None = None,
@@ -352,8 +351,8 @@ class LLM:
 
     def render(
         self,
-        messages: List[Message],
-        tools: List[Tool] | None = None,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
         template_options: Options | None = None,
     ) -> list[int]:
         """Return the prompt token ids of a chat, tools included.
@@ -379,7 +378,7 @@ class LLM:
         """Return the drafter, rule and budget of requests with these parameters."""
         return self.session.speculator(params)
 
-    def _stream(self, sequence: Sequence) -> Iterator[Delta]:
+    def _stream(self, sequence: Request) -> Iterator[Delta]:
         self.session.begin(sequence)
         try:
             yield from self.session.deltas(sequence)

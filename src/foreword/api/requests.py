@@ -5,8 +5,7 @@ check parameters.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -40,14 +39,14 @@ from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.structured.compiler import Grammars
 from foreword.types import (
+    Request,
     SamplingParams,
-    Sequence,
     Source,
     SpeechPrompt,
 )
 from foreword.types.params import NODES
 
-Request = tuple["list[int] | SpeechPrompt", SamplingParams]
+PromptAndParams = tuple["list[int] | SpeechPrompt", SamplingParams]
 """A prompt and its parameters, without texts that a tokenizer has to read."""
 SEEDS = 2**63
 """Number of seeds; a seed is in [0, SEEDS)."""
@@ -105,7 +104,7 @@ class Requests:
 
     def read(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
-    ) -> Request:
+    ) -> PromptAndParams:
         """Return a request with its texts as token ids: the prompt, the prediction and
         the bad words.
 
@@ -129,7 +128,7 @@ class Requests:
 
     def sequences(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
-    ) -> list[Sequence]:
+    ) -> list[Request]:
         """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
@@ -161,7 +160,7 @@ class Requests:
                 self._grammars.answer(grammar, params, len(ids)) if grammar else None
             )
             sequences.append(
-                Sequence(
+                Request(
                     next(self._ids),
                     ids,
                     len(ids),
@@ -181,8 +180,8 @@ class Requests:
 
     def render(
         self,
-        messages: List[Message],
-        tools: List[Tool] | None = None,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
         template_options: Options | None = None,
     ) -> list[int]:
         """Return the prompt token ids of a conversation, with tools that the model may

@@ -6,13 +6,12 @@ Any thread may call it. Rounds hold one lock; texts are read under another, mean
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
 
-from foreword.api.requests import Request, Requests, has_texts
+from foreword.api.requests import PromptAndParams, Requests, has_texts
 from foreword.chats.prompts import Prompt
 from foreword.draft import Drafter
 from foreword.engine import Engine
@@ -20,7 +19,7 @@ from foreword.engine.speculator import Speculator
 from foreword.engine.speculator_cache import SpeculatorCache
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
-from foreword.types import Completion, Delta, SamplingParams, Sequence, SpeechPrompt
+from foreword.types import Completion, Delta, Request, SamplingParams, SpeechPrompt
 
 
 class Session:
@@ -48,14 +47,14 @@ class Session:
 
         Rounds go on meanwhile.
         """
-        self._running: dict[int, Sequence] = {}
+        self._running: dict[int, Request] = {}
         self._process = os.getpid()
 
     # ---- requests
 
     def read(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
-    ) -> Request:
+    ) -> PromptAndParams:
         """Return a request with its texts as token ids, for `prepare`.
 
         Holds up no round.
@@ -65,7 +64,7 @@ class Session:
 
     def prepare(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
-    ) -> list[Sequence]:
+    ) -> list[Request]:
         """Return `params.n` sequences for a prompt.
 
         Raises InvalidRequest if the request cannot be served.
@@ -82,7 +81,7 @@ class Session:
                 sequence.speculator = self.speculator(sequence.params)
         return sequences
 
-    def sequences(self, request: Request) -> list[Sequence]:
+    def sequences(self, request: PromptAndParams) -> list[Request]:
         """Return the sequences of a request from `read`, not yet queued. The caller
         holds the lock.
         """
@@ -108,7 +107,7 @@ class Session:
 
     # ---- rounds
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: Request) -> None:
         """Queue a sequence from `prepare`."""
         with self.locked():
             self._running[sequence.id] = sequence
@@ -116,9 +115,9 @@ class Session:
 
     def advance(self) -> None:
         """Run one round of the engine; an error of one sequence goes to
-        `Sequence.error` for its reader.
+        `Request.error` for its reader.
 
-        Committed deltas are in `Sequence.unread`, even if this raises. Raises errors
+        Committed deltas are in `Request.unread`, even if this raises. Raises errors
         that belong to no sequence.
         """
         with self.locked():
@@ -128,9 +127,9 @@ class Session:
                 if not any(one.error for one in self._running.values()):
                     raise
 
-    def deltas(self, sequence: Sequence) -> Iterator[Delta]:
+    def deltas(self, sequence: Request) -> Iterator[Delta]:
         """Yield the deltas of one sequence; deltas of the others stay in
-        `Sequence.unread` for their readers.
+        `Request.unread` for their readers.
         """
         while True:
             # Hold the lock for one round, never while the caller has the delta.
@@ -145,7 +144,7 @@ class Session:
             if delta:
                 yield delta
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: Request) -> None:
         """Release a sequence; abort it if it still runs."""
         if self.forked:
             return
@@ -154,7 +153,7 @@ class Session:
                 self.engine.abort(sequence)
             self._running.pop(sequence.id, None)
 
-    def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion:
+    def completion(self, sequence: Request, deltas: Sequence[Delta]) -> Completion:
         """Return the completion of a sequence, from all its deltas."""
         return completed(sequence, deltas, sequence.params.method or self.method)
 
@@ -224,7 +223,7 @@ class Session:
             )
 
 
-def completed(sequence: Sequence, deltas: List[Delta], method: str) -> Completion:
+def completed(sequence: Request, deltas: Sequence[Delta], method: str) -> Completion:
     """Return the completion of a sequence that was drafted by `method`, from all its
     deltas.
     """

@@ -4,8 +4,7 @@ sequences in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from statistics import median
@@ -23,7 +22,7 @@ from foreword.bench.machine import machine, versions
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.prompts import load
 from foreword.bench.race import REST, rotated
-from foreword.bench.records import EntryFailed, Request
+from foreword.bench.records import BenchRequest, EntryFailed
 from foreword.bench.roofline.timing import middle
 from foreword.bench.run import Options, check, measured_weights, rendered, spread
 from foreword.bench.stats import Interval
@@ -117,7 +116,7 @@ class Together:
 
 def together(
     options: Options,
-    batches: List[int],
+    batches: Sequence[int],
     progress: Callable[[str], None] = lambda _: None,
 ) -> Together:
     """Answer all prompts at every batch size by every entry in turn; the order rotates.
@@ -165,11 +164,11 @@ class _Plan:
     batches: tuple[int, ...]
     turns: int
 
-    def requests(self, turn: int, heat: float) -> list[Request]:
+    def requests(self, turn: int, heat: float) -> list[BenchRequest]:
         """Return the requests of a turn, whose seeds no other turn has."""
         first = self.options.seed + (turn + 1) * len(self.texts)
         return [
-            Request(name, tokens, heat, first + place, self.options.tokens)
+            BenchRequest(name, tokens, heat, first + place, self.options.tokens)
             for place, (name, tokens) in enumerate(self.texts)
         ]
 
@@ -184,7 +183,7 @@ class _Plan:
         }
 
 
-def _plan(options: Options, entrants: Lineup, batches: List[int]) -> _Plan:
+def _plan(options: Options, entrants: Lineup, batches: Sequence[int]) -> _Plan:
     prompts = spread(load(options.prompts), options.limit)
     texts = [
         (prompt.id, rendered(prompt, entrants.tokenizer, entrants.context, options))
@@ -193,7 +192,7 @@ def _plan(options: Options, entrants: Lineup, batches: List[int]) -> _Plan:
     return _Plan(options, texts, tuple(batches), max(options.times, TURNS))
 
 
-def _without_single(names: List[str], out: Exclusions) -> list[str]:
+def _without_single(names: Sequence[str], out: Exclusions) -> list[str]:
     """Exclude the entries that answer one request at a time; return the others."""
     single = [name for name in names if name in OUTSIDE]
     single += [ORACLE] if ORACLE in names else []
@@ -204,7 +203,7 @@ def _without_single(names: List[str], out: Exclusions) -> list[str]:
 
 
 def _measure(
-    ours: List[EngineEntry],
+    ours: Sequence[EngineEntry],
     plan: _Plan,
     out: Exclusions,
     progress: Callable[[str], None],

@@ -4,8 +4,7 @@ domain, on the fixed prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -28,7 +27,7 @@ CONTEXT = 2048
 def divergence(
     whole: Model,
     other: Model,
-    tokenize: Callable[[List[Mapping[str, str]]], List[int]],
+    tokenize: Callable[[Sequence[Mapping[str, str]]], Sequence[int]],
     *,
     long: bool = False,
 ) -> dict[str, float]:
@@ -61,7 +60,7 @@ def divergence(
 
 
 def _divergences(
-    whole: Model, other: Model, tokens: List[int]
+    whole: Model, other: Model, tokens: Sequence[int]
 ) -> Float[Tensor, "tokens"]:
     for model in (whole, other):
         model.open(SEQUENCE, len(tokens))

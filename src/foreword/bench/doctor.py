@@ -5,8 +5,7 @@ common causes of failure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -183,7 +182,7 @@ def _prompts(llm: LLM, options: DoctorOptions) -> list[list[int]]:
 
 
 def _run_drafter(
-    llm: LLM, prompts: List[list[int]], temperature: float, tokens: int
+    llm: LLM, prompts: Sequence[list[int]], temperature: float, tokens: int
 ) -> DrafterResult:
     params = [
         SamplingParams(
@@ -268,7 +267,7 @@ def _acceptance(work: dict[str, DrafterResult]) -> Finding:
 
 def _layers(
     llm: LLM,
-    prompts: List[list[int]],
+    prompts: Sequence[list[int]],
     configured: DrafterResult,
     tokens: int,
     note: Callable[[str], None],

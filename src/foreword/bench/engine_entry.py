@@ -4,8 +4,7 @@ model's forwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -18,14 +17,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from foreword.api.requests import Requests
-from foreword.bench.records import EntryFailed, Request, Round, Trial
+from foreword.bench.records import BenchRequest, EntryFailed, Round, Trial
 from foreword.draft import Drafter
 from foreword.engine import Engine
 from foreword.model import Model, Read
 from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.pool.pages import PagePool
 from foreword.native.tree import GrownTree, TreeRequest
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,9 @@ class TimedBackend:
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence, without the pages of earlier ones: every run of a prompt
         reads all of it.
@@ -72,7 +71,7 @@ class TimedBackend:
     def close(self, id: int) -> None:
         self._inner.close(id)
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         before = perf_counter()
         logits = self._inner.read(reads)
         self.seconds += perf_counter() - before
@@ -178,7 +177,7 @@ class EngineEntry:
         self._target = timed(engine.target)
         self._drafts = [timed(model) for model in _models(engine.drafter)]
 
-    def run(self, request: Request) -> Trial:
+    def run(self, request: BenchRequest) -> Trial:
         """Answer one request.
 
         Raises EntryFailed if the drafter failed, since the engine then decodes plainly.
@@ -211,7 +210,7 @@ class EngineEntry:
             None if disk is None else (_disk() or 0) - disk,
         )
 
-    def serve(self, requests: List[Request], slots: int) -> Served:
+    def serve(self, requests: Sequence[BenchRequest], slots: int) -> Served:
         """Answer all requests, at most `slots` at a time.
 
         Raises EntryFailed as `run`.
@@ -244,7 +243,7 @@ class EngineEntry:
             sum(one.accepted for one in stats),
         )
 
-    def _sequence(self, request: Request) -> Sequence:
+    def _sequence(self, request: BenchRequest) -> Request:
         params = SamplingParams(
             temperature=request.temperature,
             seed=request.seed,
@@ -252,7 +251,7 @@ class EngineEntry:
         )
         return self._requests.sequences(request.prompt, params)[0]
 
-    def _round(self, sequence: Sequence) -> Round:
+    def _round(self, sequence: Request) -> Round:
         stats = sequence.stats
         written = sequence.produced
         reading = len(sequence.pending) > 1

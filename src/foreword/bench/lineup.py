@@ -5,8 +5,7 @@ builds every entry on them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -125,7 +124,7 @@ class Weights:
             return gguf.form_of(self.file)
         return self.form
 
-    def held(self, names: List[str]) -> dict[str, str]:
+    def held(self, names: Sequence[str]) -> dict[str, str]:
         """Return engine -> how it holds the target's matrices in a run of these rows,
         and their draft models'.
         """
@@ -240,7 +239,7 @@ def weights(
 
 
 def row_names(
-    methods: List[str] | None, quick: bool, others: List[str] = ()
+    methods: Sequence[str] | None, quick: bool, others: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the names of the rows: the default ones, or `methods` and the baselines;
     ALL stands for every method.
@@ -274,7 +273,7 @@ def row_names(
 
 def lineup(
     source: Weights,
-    names: List[str],
+    names: Sequence[str],
     out: Exclusions,
     note: Callable[[str], None],
     make_budget: Callable[[Measure], DraftBudget],

@@ -6,12 +6,12 @@ It measures the engine apart from any drafter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from foreword.draft.base import Drafter, chosen
 from foreword.errors import InvalidRequest
 from foreword.sampling.noise import Stream, uniform
-from foreword.types import Batch, Draft, Sequence
+from foreword.types import Batch, Draft, Request
 
 NAME = "oracle"
 NODES = 8
@@ -49,7 +49,7 @@ class Oracle(Drafter):
         self._draft_tokens: dict[tuple[int, float, tuple[int, ...]], list[int]] = {}
 
     def record_answer(
-        self, prompt: List[int], temperature: float, seed: int, text: List[int]
+        self, prompt: Sequence[int], temperature: float, seed: int, text: Sequence[int]
     ) -> None:
         """Record the target's answer to a prompt and draw the positions whose draft
         token is wrong.
@@ -64,7 +64,7 @@ class Oracle(Drafter):
         ]
         self._draft_tokens[seed, temperature, tuple(prompt)] = draft_tokens
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return chosen(
             [
                 self._propose(sequence, count)
@@ -72,7 +72,7 @@ class Oracle(Drafter):
             ]
         )
 
-    def _propose(self, sequence: Sequence, count: int) -> list[int]:
+    def _propose(self, sequence: Request, count: int) -> list[int]:
         prompt = sequence.source or tuple(sequence.tokens[: sequence.prompt])
         drafted = self._draft_tokens.get(
             (sequence.seed, sequence.params.temperature, prompt), []

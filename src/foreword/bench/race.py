@@ -4,14 +4,14 @@ is excluded from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from time import sleep
 from typing import TypeVar
 
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import NAME as ORACLE
-from foreword.bench.records import Entry, Request, Trial
+from foreword.bench.records import BenchRequest, Entry, Trial
 from foreword.bench.report import Results
 
 REST = 0.02
@@ -22,7 +22,7 @@ milliseconds after their work; the next entry must not compete with them."""
 T = TypeVar("T")
 
 
-def rotated(entries: List[T], turn: int) -> list[T]:
+def rotated(entries: Sequence[T], turn: int) -> list[T]:
     """Return the entries of a turn, which begin one further in each turn."""
     first = turn % len(entries)
     return [*entries[first:], *entries[:first]]
@@ -38,7 +38,7 @@ class Race:
         self._entrants = entrants
         self._out = out
 
-    def run(self, request: Request, turn: int, *, counts: bool = True) -> None:
+    def run(self, request: BenchRequest, turn: int, *, counts: bool = True) -> None:
         """Run one request on every entry. The order rotates with `turn`; the oracle is
         last.
 
@@ -59,7 +59,7 @@ class Race:
             if entry.name in self._out:
                 self._drop(entry.name)
 
-    def _answer(self, entry: Entry, request: Request) -> Trial:
+    def _answer(self, entry: Entry, request: BenchRequest) -> Trial:
         trial = entry.run(request)
         if entry.name == PLAIN_ROW:
             self._entrants.oracle.record_answer(
@@ -70,7 +70,7 @@ class Race:
             )
         return trial
 
-    def _keep(self, name: str, request: Request, trial: Trial) -> None:
+    def _keep(self, name: str, request: BenchRequest, trial: Trial) -> None:
         kept = self.results.setdefault((name, request.temperature), {})
         kept.setdefault(request.name, []).append(trial)
 

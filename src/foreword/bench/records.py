@@ -16,7 +16,7 @@ class EntryFailed(ForewordError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BenchRequest:
     """One prompt and its sampling parameters, the same for every entry."""
 
     name: str
@@ -82,6 +82,6 @@ class Entry(Protocol):
         """The name of its row."""
         ...
 
-    def run(self, request: Request) -> Trial:
+    def run(self, request: BenchRequest) -> Trial:
         """Answer one request."""
         ...

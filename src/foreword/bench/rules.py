@@ -7,8 +7,7 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count, product
 from typing import Any
@@ -34,7 +33,7 @@ from foreword.model import (
     load_tokenizer,
 )
 from foreword.registry import DEFAULT_WITH_DRAFT, RULES
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 from foreword.types.params import NODES
 from foreword.verify import Rule
 
@@ -68,7 +67,7 @@ def entrants() -> dict[str, Rule]:
 
 def compare(
     options: Options,
-    budgets: List[int],
+    budgets: Sequence[int],
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """Answer every prompt under every rule, at every temperature and draft budget.
@@ -91,7 +90,7 @@ def compare(
     return rows
 
 
-def _check(options: Options, budgets: List[int]) -> None:
+def _check(options: Options, budgets: Sequence[int]) -> None:
     check(options)
     ignored = [
         name for name in TIMED if getattr(options, name) != getattr(Options(), name)
@@ -141,7 +140,7 @@ def _load(options: Options) -> _Models:
     return _Models(target, model, tokenizer)
 
 
-def as_json(rows: List[Row], options: Options) -> dict[str, Any]:
+def as_json(rows: Sequence[Row], options: Options) -> dict[str, Any]:
     """Return plain numbers; an interval is [low, mid, high]."""
     plain = [
         asdict(row)
@@ -155,7 +154,7 @@ def as_json(rows: List[Row], options: Options) -> dict[str, Any]:
     return {"settings": asdict(options), "rows": plain}
 
 
-def table(rows: List[Row]) -> Table:
+def table(rows: Sequence[Row]) -> Table:
     """Return a terminal table: a line per rule and temperature, a column per budget,
     the best of each in bold.
     """
@@ -187,7 +186,7 @@ def table(rows: List[Row]) -> Table:
 
 
 def _counts(
-    engine: Engine, texts: List[List[int]], options: Options, temperature: float
+    engine: Engine, texts: Sequence[Sequence[int]], options: Options, temperature: float
 ) -> np.ndarray:
     """Return emitted tokens and rounds that emitted any, for each prompt."""
     ids, eos = count(1), engine.target.eos
@@ -197,7 +196,7 @@ def _counts(
         params = SamplingParams(
             temperature=temperature, seed=seed, max_tokens=options.tokens
         )
-        sequences.append(Sequence(next(ids), list(text), len(text), params, seed, eos))
+        sequences.append(Request(next(ids), list(text), len(text), params, seed, eos))
         engine.add(sequences[-1])
     while not engine.idle:
         engine.step()

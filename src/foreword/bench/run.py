@@ -28,7 +28,7 @@ from foreword.bench.machine import machine, versions
 from foreword.bench.peers import hf, registry
 from foreword.bench.prompts import Prompt, load
 from foreword.bench.race import Race
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 from foreword.bench.report import Report, rows
 from foreword.budget import policy
 from foreword.errors import InvalidRequest
@@ -201,20 +201,20 @@ def spread(prompts: list[Prompt], limit: int | None) -> list[Prompt]:
 
 def _requests(
     entrants: Lineup, prompts: list[Prompt], options: Options
-) -> dict[str, list[Request]]:
+) -> dict[str, list[BenchRequest]]:
     """Return prompt id -> one request at every temperature, with a seed per prompt."""
-    requests: dict[str, list[Request]] = {}
+    requests: dict[str, list[BenchRequest]] = {}
     for place, prompt in enumerate(prompts):
         tokens = rendered(prompt, entrants.tokenizer, entrants.context, options)
         seed = options.seed + place
         requests[prompt.id] = [
-            Request(prompt.id, tokens, heat, seed, options.tokens)
+            BenchRequest(prompt.id, tokens, heat, seed, options.tokens)
             for heat in options.temperatures
         ]
     return requests
 
 
-def _warm_up(race: Race, requests: list[Request], seed: int) -> None:
+def _warm_up(race: Race, requests: list[BenchRequest], seed: int) -> None:
     """Run short answers that are not counted.
 
     No other request has their seed: a drafter must not have seen an answer before it is
@@ -227,7 +227,7 @@ def _warm_up(race: Race, requests: list[Request], seed: int) -> None:
 
 def _measure(
     race: Race,
-    requests: dict[str, list[Request]],
+    requests: dict[str, list[BenchRequest]],
     repeats: int,
     ends: float,
     progress: Callable[[str], None],

@@ -29,7 +29,7 @@ from foreword.budget.record import (
     Requested,
 )
 from foreword.estimators import finite, running_mean
-from foreword.types import Clock, Draft, Sequence
+from foreword.types import Clock, Draft, Request
 
 UNPRICED = 4
 """Tokens. Longest chain before the cost of drafting is measured."""
@@ -147,7 +147,7 @@ class AdaptiveBudget(DraftBudget):
         """
         return self._plain_overhead or self._overhead
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         record = self._records.get(sequence.id) or self._record(sequence)
         if self._batch_size != others + 1:
             self._batch_size = others + 1
@@ -272,7 +272,7 @@ class AdaptiveBudget(DraftBudget):
         self._draft_probs.count = None
         self._requested = Requested()
 
-    def learn(self, sequence: Sequence, outcome: RoundResult) -> None:
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:
         probabilities = self._round_probs.pop(0) if self._round_probs else None
         if not (outcome.asked and finite(outcome.seconds)):
             return
@@ -295,7 +295,7 @@ class AdaptiveBudget(DraftBudget):
         if gained > 0:
             record.pause, record.backoff = 0, BACKOFF
 
-    def _record(self, sequence: Sequence) -> AcceptanceRecord:
+    def _record(self, sequence: Request) -> AcceptanceRecord:
         """Add a new record for a sequence that has none."""
         params = sequence.params
         return self._records.setdefault(
@@ -307,11 +307,11 @@ class AdaptiveBudget(DraftBudget):
             record.greedy, record.plain, self._batch_size.bit_length()
         ]
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         if self._records.pop(sequence.id, None) is not None:
             self._length = running_mean(self._length, float(sequence.produced))
 
-    def _choose(self, sequence: Sequence, record: AcceptanceRecord) -> int:
+    def _choose(self, sequence: Request, record: AcceptanceRecord) -> int:
         """Return the budget of this sequence: as many draft tokens as pay, or a few to
         measure whether they would.
         """
@@ -344,7 +344,7 @@ class AdaptiveBudget(DraftBudget):
         record.back_off()
         return max(count, 1)
 
-    def _left(self, sequence: Sequence) -> float:
+    def _left(self, sequence: Request) -> float:
         """Return the expected remaining rounds: from the mean answer length, or as many
         as so far, within its room.
         """
@@ -355,7 +355,7 @@ class AdaptiveBudget(DraftBudget):
         return min(left, sequence.room) / self._balance.pace
 
     def _best(
-        self, sequence: Sequence, record: AcceptanceRecord, batch: BatchGain
+        self, sequence: Request, record: AcceptanceRecord, batch: BatchGain
     ) -> tuple[int, float]:
         """Return the draft tokens that maximize tokens per second, and the seconds this
         sequence gains per round.

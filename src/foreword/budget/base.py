@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.types import Clock, Draft, Sequence
+from foreword.types import Clock, Draft, Request
 
 Measure = Callable[[], Mapping[int, float]]
 """Function that measures the seconds of a forward by its number of rows."""
@@ -73,13 +73,13 @@ class DraftBudget(ABC):
         return 0.0
 
     @abstractmethod
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         """Return the most draft tokens for the next round of a sequence in a batch with
         `others` other sequences.
         """
 
     def stops(
-        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         """Return whether to stop after `depth` draft tokens, which `distribution`
         (log-weights) follows.
@@ -106,12 +106,12 @@ class DraftBudget(ABC):
         `reading` prompt tokens were read in the same forward.
         """
 
-    def learn(self, sequence: Sequence, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
         """Receive the outcome of that round for a sequence; of rounds in which no draft
         tokens were requested, none.
         """
 
-    def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
+    def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a sequence that has ended."""
 
 
@@ -142,5 +142,5 @@ class FixedBudget(DraftBudget):
     def never(self) -> bool:
         return self.count == 0
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         return self.count

@@ -4,7 +4,7 @@ draft tokens, and what they add.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from foreword.budget.costs import Costs
@@ -26,7 +26,7 @@ class PredictedGain:
     counts: list[float] = field(default_factory=lambda: [0.0] * LEVELS)
     """Draft tokens by bin of probability."""
 
-    def add(self, probabilities: List[float], decay: float) -> None:
+    def add(self, probabilities: Sequence[float], decay: float) -> None:
         """Add the probabilities of one sequence's draft in one round; none if its
         drafter proposed nothing.
         """

@@ -21,7 +21,7 @@ from torch import Tensor
 from foreword.budget.base import DraftBudget, Measure
 from foreword.errors import InvalidRequest, named
 from foreword.files import atomic_file, room
-from foreword.types import Sequence
+from foreword.types import Request
 
 DOUBT = 0.7
 """Probability that any draft token of the chain is rejected, above which it ends
@@ -147,7 +147,7 @@ class AcceptanceModel:
                 )
 
     def probability(
-        self, sequence: Sequence, distribution: Float[Tensor, "vocab"]
+        self, sequence: Request, distribution: Float[Tensor, "vocab"]
     ) -> float:
         """Return the acceptance probability of the next draft token of a sequence,
         before it is sampled.
@@ -181,7 +181,7 @@ class AcceptanceBudget(DraftBudget):
         self.doubt = doubt
         self.most = most
         self._kept: dict[int, float] = {}
-        """Sequence id -> probability that all draft tokens of its chain so far are
+        """Request id -> probability that all draft tokens of its chain so far are
         accepted.
         """
 
@@ -195,11 +195,11 @@ class AcceptanceBudget(DraftBudget):
         budget = cls(AcceptanceModel.read(source))
         return lambda _: budget
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         return self.most
 
     def stops(
-        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         before = self._kept[sequence.id] if depth else 1.0
         self._kept[sequence.id] = kept = before * self.model.probability(
@@ -211,5 +211,5 @@ class AcceptanceBudget(DraftBudget):
         """Return whether the probability that all are accepted is too small."""
         return 1 - kept > self.doubt
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self._kept.pop(sequence.id, None)

@@ -4,8 +4,7 @@ and their calibration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foreword.budget.costs import Costs
@@ -61,7 +60,7 @@ class DraftProbabilities:
         self.calibration.promise(expected)
 
     def paying(
-        self, probabilities: List[float], rows: int, costs: Costs, overhead: float
+        self, probabilities: Sequence[float], rows: int, costs: Costs, overhead: float
     ) -> int:
         """Return how many draft tokens of these probabilities, likeliest first,
         maximize tokens per second.

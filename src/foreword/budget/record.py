@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from foreword.budget.base import RoundResult
 from foreword.budget.batch_gain import PredictedGain
-from foreword.types import Sequence
+from foreword.types import Request
 
 LIMIT = 16
 """Tokens. Longest chain tried."""
@@ -81,7 +81,7 @@ class AcceptanceRecord:
             reached *= (self.kept[depth] + 2 * prior) / (self.scored[depth] + 2)
             yield reached
 
-    def unread(self, sequence: Sequence) -> int:
+    def unread(self, sequence: Request) -> int:
         """Return the tokens to catch up on, or 0 for the few that a round or
         two add.
         """

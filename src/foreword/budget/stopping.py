@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foreword.budget.base import DraftBudget, RoundResult
 from foreword.sampling.draw import entropy, probs
-from foreword.types import Sequence
+from foreword.types import Request
 
 THRESHOLD = 0.4
 """As `assistant_confidence_threshold` of transformers."""
@@ -36,11 +36,11 @@ class ConfidenceBudget(DraftBudget):
     def __init__(self, threshold: float = THRESHOLD, most: int = MOST) -> None:
         self.threshold, self.most = threshold, most
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         return self.most
 
     def stops(
-        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         return depth > 0 and self.doubts(float(probs(distribution[None]).max()))
 
@@ -78,11 +78,11 @@ class SvipBudget(DraftBudget):
         self.share = share
         self.most = most
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         return self.most
 
     def stops(
-        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         return depth > 0 and self.doubts(float(entropy(distribution[None])))
 
@@ -127,11 +127,11 @@ class AdaEdlBudget(DraftBudget):
         self.most = most
         self._kept = TARGET
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         return self.most
 
     def stops(
-        self, sequence: Sequence, depth: int, distribution: Float[Tensor, "vocab"]
+        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         return depth > 0 and self.doubts(float(entropy(distribution[None])))
 
@@ -139,7 +139,7 @@ class AdaEdlBudget(DraftBudget):
         """An entropy so large is too uncertain."""
         return 1 - math.sqrt(self.share * nats) < self.threshold
 
-    def learn(self, sequence: Sequence, outcome: RoundResult) -> None:
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:
         if not outcome.drafted:
             return
         self._kept = (
@@ -175,14 +175,14 @@ class HeuristicBudget(DraftBudget):
         self._start = start
         self._counts: dict[int, int] = {}
 
-    def nodes(self, sequence: Sequence, others: int) -> int:
+    def nodes(self, sequence: Request, others: int) -> int:
         return self._counts.get(sequence.id, self._start)
 
-    def learn(self, sequence: Sequence, outcome: RoundResult) -> None:
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:
         if not outcome.drafted:
             return
         kept_all, count = outcome.accepted == outcome.drafted, self.nodes(sequence, 0)
         self._counts[sequence.id] = count + MORE if kept_all else max(1, count - FEWER)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self._counts.pop(sequence.id, None)

@@ -4,8 +4,7 @@ marked as plain text or without.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from typing import Any
 
 PLAIN = {"sanitize_control_tokens": True}
@@ -16,7 +15,7 @@ PLAIN = {"sanitize_control_tokens": True}
 
 def encoded(
     tokenizer: Any,
-    turns: List[Any],
+    turns: Sequence[Any],
     *,
     like_processor: bool,
     plain: bool = False,
@@ -44,7 +43,7 @@ def encoded(
 
 def encoded_images(
     encode: Callable[..., list[int]],
-    turns: List[Any],
+    turns: Sequence[Any],
     *,
     plain: bool = False,
     **options: Any,

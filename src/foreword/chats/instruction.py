@@ -5,7 +5,7 @@ called in JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import pairwise
 
 from foreword.chats.messages import Turn, system_first
@@ -19,7 +19,7 @@ The results are in the message after it. If no function is needed, answer in pla
 """The system message; the server's parser "generic" reads the answers."""
 
 
-def instruction(functions: List[Function]) -> str:
+def instruction(functions: Sequence[Function]) -> str:
     """Return the system text that tells a model its tools and the format of calls."""
     lines: list[str] = []
     for function in functions:
@@ -33,8 +33,8 @@ def instruction(functions: List[Function]) -> str:
 
 
 def instructed(
-    turns: List[Turn],
-    functions: List[Function],
+    turns: Sequence[Turn],
+    functions: Sequence[Function],
 ) -> list[Turn]:
     """Return a conversation in plain messages: the tools in the system message, calls
     and results as text.
@@ -58,7 +58,9 @@ def _called(turn: Turn) -> str:
     calls = [call["function"] for call in turn["tool_calls"]]
     shown = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
     text = json.dumps({"tool_calls": shown}, ensure_ascii=False)
-    return f"{turn['content']}\n{text}" if turn["content"] else text
+    if turn["content"]:
+        return f"{turn['content']}\n{text}"
+    return text
 
 
 def _result(turn: Turn) -> str:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -49,7 +48,7 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
         )
     turns: list[Turn] = []
     names: dict[object, str] = {}
-    for number, message in enumerate(cast("List[Message]", messages), 1):
+    for number, message in enumerate(cast("Sequence[Message]", messages), 1):
         turn: Turn = {**message, "content": _content(number, message, image)}
         if not isinstance(message.get("role"), str):
             raise InvalidRequest(
@@ -79,7 +78,7 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
     return turns
 
 
-def system_first(turns: List[Turn], more: List[str] = ()) -> list[Turn]:
+def system_first(turns: Sequence[Turn], more: Sequence[str] = ()) -> list[Turn]:
     """Return the turns with all system messages, and `more` texts, as one message at
     the beginning.
     """
@@ -92,7 +91,7 @@ def system_first(turns: List[Turn], more: List[str] = ()) -> list[Turn]:
     )
 
 
-def images_of(turns: List[Turn]) -> int:
+def images_of(turns: Sequence[Turn]) -> int:
     """Return the number of images in a conversation."""
     contents = [turn["content"] for turn in turns]
     lists = [content for content in contents if isinstance(content, list)]

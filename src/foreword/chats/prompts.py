@@ -7,8 +7,7 @@ padding.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -20,7 +19,7 @@ DEPTH = 200
 """Levels of nesting in a message or a tool: far more than any has, and less than
 Python's stack.
 """
-Prompt = str | List[int] | Mapping[str, object]
+Prompt = str | Sequence[int] | Mapping[str, object]
 """Text, or its token ids, or {"prompt": text, "images": list}."""
 P = TypeVar("P")
 """Parameters of a prompt, or None."""
@@ -35,7 +34,7 @@ class ImagePrompt(list[int]):
 
     def __init__(
         self,
-        tokens: List[int],
+        tokens: Sequence[int],
         tensors: Mapping[str, Tensor],
         placeholder: int,
         digest: bytes,
@@ -46,11 +45,11 @@ class ImagePrompt(list[int]):
         self.digest = digest
 
 
-def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
+def listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """Return a list of prompts, also for a single prompt without a list."""
     if has_images(prompts):
         return [prompts]
-    prompts = cast("Prompt | List[Prompt]", _lists(prompts))
+    prompts = cast("Prompt | Sequence[Prompt]", _lists(prompts))
     if isinstance(prompts, str):
         return [_text(prompts)]
     if is_list(prompts) and prompts and all(isinstance(p, Integral) for p in prompts):
@@ -59,7 +58,7 @@ def listed(prompts: Prompt | List[Prompt]) -> List[Prompt]:
         raise _invalid_prompt(prompts)
     return [
         _text(prompt) if isinstance(prompt, str) else prompt
-        for prompt in cast("List[Prompt]", prompts)
+        for prompt in cast("Sequence[Prompt]", prompts)
     ]
 
 
@@ -68,12 +67,16 @@ def has_images(prompt: object) -> TypeGuard[Mapping[str, object]]:
     return isinstance(prompt, Mapping) and "images" in prompt
 
 
-def per_prompt(prompts: List[Prompt], params: P | List[P]) -> list[tuple[Prompt, P]]:
+def per_prompt(
+    prompts: Sequence[Prompt], params: P | Sequence[P]
+) -> list[tuple[Prompt, P]]:
     """Return each prompt with its parameters: shared, or one per prompt.
 
     Raises InvalidRequest for other lengths.
     """
-    parameters = cast("List[P]", params if is_list(params) else [params] * len(prompts))
+    parameters = cast(
+        "Sequence[P]", params if is_list(params) else [params] * len(prompts)
+    )
     if len(parameters) != len(prompts):
         raise InvalidRequest(
             f"{len(prompts)} prompts need one set of parameters or {len(prompts)}, got "
@@ -89,7 +92,7 @@ def token_ids(prompt: object) -> list[int]:
         isinstance(token, Integral) and not isinstance(token, bool) for token in prompt
     ):
         raise _invalid_prompt(prompt)
-    return [int(token) for token in cast("List[int]", prompt)]
+    return [int(token) for token in cast("Sequence[int]", prompt)]
 
 
 def check_texts(name: str, value: object, depth: int = DEPTH) -> None:
@@ -110,9 +113,11 @@ def check_texts(name: str, value: object, depth: int = DEPTH) -> None:
             check_texts(name, part, depth - 1)
 
 
-def is_list(value: object) -> TypeGuard[List[object]]:
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
     """Return whether a value is a list or tuple, not a string."""
-    return isinstance(value, List) and not isinstance(value, str | bytes | bytearray)
+    return isinstance(value, Sequence) and not isinstance(
+        value, str | bytes | bytearray
+    )
 
 
 def _lists(value: object) -> object:
@@ -153,12 +158,12 @@ def _invalid_prompt(prompt: object) -> InvalidRequest:
     )
 
 
-def is_several(messages: object) -> TypeGuard[List[List[Any]]]:
+def is_several(messages: object) -> TypeGuard[Sequence[Sequence[Any]]]:
     """Return whether this is a list of conversations, not one of messages."""
     return (
-        isinstance(messages, List)
+        isinstance(messages, Sequence)
         and bool(messages)
-        and isinstance(messages[0], List)
+        and isinstance(messages[0], Sequence)
         and not isinstance(messages[0], str)
     )
 

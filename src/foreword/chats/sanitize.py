@@ -8,7 +8,7 @@ would then become other tokens than it generated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 from foreword.chats.messages import SYSTEM, Turn
@@ -31,7 +31,7 @@ def check_sanitizing(tokenizer: object) -> None:
         )
 
 
-def marked(turns: List[Turn], tokenizer: Any, template: str) -> list[Turn]:
+def marked(turns: Sequence[Turn], tokenizer: Any, template: str) -> list[Turn]:
     """Return the turns with marks around the control tokens in the contents of users
     and tools.
 

@@ -8,8 +8,7 @@ import json
 import re
 import string
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -80,7 +79,7 @@ def check_options(options: Options | None) -> dict[str, Any]:
     return {"add_generation_prompt": not given.get("continue_final_message"), **given}
 
 
-def readings(turns: List[Turn], template: str) -> Iterator[list[Turn]]:
+def readings(turns: Sequence[Turn], template: str) -> Iterator[list[Turn]]:
     """Yield a conversation in the forms that a template may ask for, the plainest
     first; for none is text changed.
 
@@ -110,7 +109,7 @@ def named_roles(template: str) -> set[str]:
 
 
 def check_roles(
-    turns: List[Turn], template: str, render: Callable[..., object]
+    turns: Sequence[Turn], template: str, render: Callable[..., object]
 ) -> None:
     """Check the roles against the chat template. Raises InvalidRequest for a role that
     it leaves out.
@@ -137,7 +136,7 @@ def check_roles(
         )
 
 
-def in_parts(turns: List[Turn], render: Callable[..., object]) -> list[Turn]:
+def in_parts(turns: Sequence[Turn], render: Callable[..., object]) -> list[Turn]:
     """Return the turns as a template takes them: it may leave out a text that is not in
     a list of parts.
 
@@ -164,7 +163,7 @@ def _known_role(turn: Turn, template: str) -> Turn:
     return turn
 
 
-def _texts(turns: List[Turn]) -> list[Turn]:
+def _texts(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns with the arguments of calls as JSON text."""
 
     def text(call: Mapping[str, Any]) -> dict[str, object]:
@@ -185,7 +184,7 @@ def _texts(turns: List[Turn]) -> list[Turn]:
     return written
 
 
-def _singly(turns: List[Turn]) -> list[Turn]:
+def _singly(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns with one call in each message, followed by its result."""
     results = {
         turn["tool_call_id"]: turn

@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -61,7 +60,7 @@ def jobs(
     text: str,
     name: str,
     params: SamplingParams,
-    seeds: Callable[[int | None], List[int]],
+    seeds: Callable[[int | None], Sequence[int]],
     context: object,
 ) -> list[Job]:
     """Return the jobs of a file's non-empty lines. `context` is what else the answers
@@ -155,7 +154,7 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def done(out: Path, requests: List[Job]) -> set[tuple[int, int]]:
+def done(out: Path, requests: Sequence[Job]) -> set[tuple[int, int]]:
     """Return the jobs that a file has answers to; remove its lines with errors and an
     incomplete last line.
 
@@ -212,7 +211,7 @@ class Runner:
 
     def run(
         self,
-        requests: List[Job],
+        requests: Sequence[Job],
         write: Callable[[Mapping[str, Any]], None],
         slots: int,
     ) -> Tally:

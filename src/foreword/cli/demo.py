@@ -150,7 +150,7 @@ def _measure(
     from foreword.bench.exclusions import Exclusions
     from foreword.bench.lineup import PLAIN_ROW, lineup, weights
     from foreword.bench.peers import hf
-    from foreword.bench.records import Request
+    from foreword.bench.records import BenchRequest
     from foreword.bench.report import rows
     from foreword.budget import policy
 
@@ -160,7 +160,7 @@ def _measure(
         weights(None, None, "auto", None), names, out, runtime.note, policy()
     )
     requests = [
-        Request(p.id, tuple(llm.render(p.messages)), *distribution, MAX_TOKENS)
+        BenchRequest(p.id, tuple(llm.render(p.messages)), *distribution, MAX_TOKENS)
         for p in prompts
     ]
     trials = {

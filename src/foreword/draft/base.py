@@ -7,7 +7,7 @@ Knows batches and distributions; knows nothing about the target, the rule or the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.registry import Method
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 Source = str | Path | HFModel | Model | None
 """Source of a drafter: a folder or hub id, a model in memory (with or without a
@@ -48,7 +48,7 @@ class Drafter(ABC):
     """
 
     missing: str | None = None
-    """Why it stands in for a drafter that could not be loaded; `Sequence.undrafted` of
+    """Why it stands in for a drafter that could not be loaded; `Request.undrafted` of
     every request.
     """
 
@@ -74,7 +74,7 @@ class Drafter(ABC):
         return cls()
 
     @abstractmethod
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         """Return at most nodes[i] draft tokens for sequence i.
 
         An empty tree means that it has none.
@@ -89,7 +89,7 @@ class Drafter(ABC):
         """
 
     def on_hidden_states(  # noqa: B027 - a hook, empty by default
-        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         """Receive the target's hidden states at a sequence's tokens from `start` on:
         `hidden_layers`, concatenated.
@@ -111,11 +111,11 @@ class Drafter(ABC):
         """The draft model, if it `learns`."""
         return None
 
-    def release(self, sequence: Sequence) -> None:  # noqa: B027 - a hook, empty by default
+    def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a sequence that has ended."""
 
 
-def chosen(draft_tokens: List[List[int]]) -> Draft:
+def chosen(draft_tokens: Sequence[Sequence[int]]) -> Draft:
     """Return a chain of chosen tokens per sequence; chosen = not sampled from a
     distribution that a rule must know.
     """

@@ -1,15 +1,15 @@
 """Drafts of requests that follow a grammar: no token that it refuses, and the text that
 it forces.
 
-Knows drafts and `Sequence.grammar`; knows nothing about methods, rules or how a grammar
+Knows drafts and `Request.grammar`; knows nothing about methods, rules or how a grammar
 works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
-from foreword.types import Batch, Draft, DraftTree, Sequence
+from foreword.types import Batch, Draft, DraftTree, Request
 from foreword.types.params import NODES
 
 SPAN = 16
@@ -19,12 +19,12 @@ Longest forced text drafted at once; it costs a row of the forward for each.
 """
 
 
-def followed(sequences: List[Sequence]) -> bool:
+def followed(sequences: Sequence[Request]) -> bool:
     """Return whether any of these sequences follows a grammar."""
     return any(sequence.grammar is not None for sequence in sequences)
 
 
-def accepted(draft: Draft, sequences: List[Sequence]) -> Draft:
+def accepted(draft: Draft, sequences: Sequence[Request]) -> Draft:
     """Return the draft without the nodes that a grammar refuses.
 
     Only for chosen draft tokens: dropping a sampled one for its value is biased.
@@ -68,7 +68,7 @@ def extended(draft: Draft, batch: Batch) -> Draft:
 
 
 def _extended(
-    sequence: Sequence,
+    sequence: Request,
     tree: DraftTree,
     batch: Batch,
 ) -> DraftTree:

@@ -8,7 +8,7 @@ tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from foreword.model import (
     load_tokenizer,
 )
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, DraftTree, Sequence
+from foreword.types import Batch, DraftTree, Request
 
 CHUNK = 512
 """Tokens per forward while catching up on a long sequence."""
@@ -117,11 +117,11 @@ class LanguageModelDrafter(ModelDrafter):
     def trainable(self) -> Model | None:
         return self.model if self.learns else None
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         super().release(sequence)
         self._memories.pop(sequence.id, None)
 
-    def reach(self, batch: Batch, sequence: Sequence) -> int:
+    def reach(self, batch: Batch, sequence: Request) -> int:
         """Return the most useful depth of a draft: none after a source that the draft
         model cannot read.
         """
@@ -131,13 +131,13 @@ class LanguageModelDrafter(ModelDrafter):
         )
         return super().reach(batch, sequence) if fits else 0
 
-    def remember(self, sequence: Sequence, tree: DraftTree) -> None:
+    def remember(self, sequence: Request, tree: DraftTree) -> None:
         self._memories[sequence.id].remember(tree)
 
-    def logits(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def logits(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         return F.pad(self.model.read(reads), (0, self._missing), value=-math.inf)
 
-    def prefill(self, sequence: Sequence) -> Read:
+    def prefill(self, sequence: Request) -> Read:
         """Read what was committed since the last draft, except the end, which the
         returned Read holds.
         """
@@ -163,7 +163,7 @@ class LanguageModelDrafter(ModelDrafter):
         memory.length = len(sequence.tokens)
         return Read(sequence.id, past, sequence.tokens[past:])
 
-    def _reads_source(self, sequence: Sequence) -> bool:
+    def _reads_source(self, sequence: Request) -> bool:
         """Return whether the draft model has an encoder for the source; one without
         reads the answer only.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from foreword.draft.base import Drafter, chosen
 from foreword.registry import OWN_METHODS
@@ -23,5 +23,5 @@ class NoDrafter(Drafter):
         """
         self.missing = missing
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return chosen([[] for _ in nodes])

@@ -4,11 +4,11 @@ inside an accepted draft.
 
 from __future__ import annotations
 
-from foreword.types import Delta, Origin, Sequence, TokenLogprob
+from foreword.types import Delta, Origin, Request, TokenLogprob
 
 
 def commit(
-    sequence: Sequence,
+    sequence: Request,
     tokens: list[int],
     origins: list[Origin],
     logprobs: list[TokenLogprob],
@@ -40,7 +40,7 @@ def commit(
     )
 
 
-def _append_text(sequence: Sequence, token: int) -> str:
+def _append_text(sequence: Request, token: int) -> str:
     """Return the text that a new token makes final; set finish_reason if it ends the
     sequence.
     """

@@ -7,7 +7,7 @@ single drafting method.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter
 
@@ -25,7 +25,7 @@ from foreword.engine.speculator import Speculator, select_layers
 from foreword.engine.sub_batch import SubBatch
 from foreword.model import Model, Read
 from foreword.sampling.draw import logprobs
-from foreword.types import Clock, Delta, Load, Origin, Sequence
+from foreword.types import Clock, Delta, Load, Origin, Request
 from foreword.verify import Rule
 
 
@@ -50,8 +50,8 @@ class Engine:
         self.default = self.speculator(drafter, rule, budget)
         self.clock = Clock()
         self._others: dict[int, Speculator] = {}
-        """Sequence id -> speculator, for sequences that do not use the default one."""
-        self._failed: list[tuple[Sequence, BaseException]] = []
+        """Request id -> speculator, for sequences that do not use the default one."""
+        self._failed: list[tuple[Request, BaseException]] = []
         """Sequences whose commit failed in this round, with the error."""
 
     def speculator(
@@ -63,13 +63,13 @@ class Engine:
         """
         return Speculator(self.target, drafter, rule, budget)
 
-    def add(self, sequence: Sequence, speculator: Speculator | None = None) -> None:
+    def add(self, sequence: Request, speculator: Speculator | None = None) -> None:
         """Queue a sequence, with its own speculator or the default one."""
         if speculator is not None and speculator is not self.default:
             self._others[sequence.id] = speculator
         self.scheduler.add(sequence)
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, sequence: Request) -> None:
         """Stop a sequence; its committed tokens stay."""
         sequence.finish_reason = sequence.finish_reason or "abort"
         self._retire(sequence)
@@ -89,9 +89,9 @@ class Engine:
     def step(self) -> list[Delta]:
         """Run one round and return the delta of each sequence that emitted tokens.
 
-        Deltas are also appended to `Sequence.unread` on commit, so an interrupted round
+        Deltas are also appended to `Request.unread` on commit, so an interrupted round
         loses none. An error of one sequence ends that sequence, is stored in
-        `Sequence.error`, and is raised.
+        `Request.error`, and is raised.
         """
         with self.target.single_torch_thread():
             for sequence in [
@@ -156,7 +156,7 @@ class Engine:
             scheduled = [entry for entry in scheduled if entry.sequence is not sequence]
         return scheduled
 
-    def _begin(self, sequence: Sequence) -> None:
+    def _begin(self, sequence: Request) -> None:
         """Open a sequence, and pass its drafter the hidden states of the tokens that
         need not be read.
         """
@@ -164,7 +164,7 @@ class Engine:
         if hidden is not None:
             self._of(sequence).on_hidden_states(sequence, 0, hidden)
 
-    def _layers(self, sequence: Sequence) -> tuple[int, ...]:
+    def _layers(self, sequence: Request) -> tuple[int, ...]:
         """Return the layers after which the drafter of a sequence reads the hidden
         states, those of every token.
         """
@@ -188,7 +188,7 @@ class Engine:
             for sub_batch in speculator.begin(group)
         ]
 
-    def _of(self, sequence: Sequence) -> Speculator:
+    def _of(self, sequence: Request) -> Speculator:
         return self._others.get(sequence.id, self.default)
 
     # ---- score
@@ -337,11 +337,11 @@ class Engine:
 
     def _append(
         self,
-        sequence: Sequence,
+        sequence: Request,
         sub_batch: SubBatch,
         row: int,
         logits: Tensor,
-        path: List[int],
+        path: Sequence[int],
         emitted: list[int],
     ) -> Delta:
         origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
@@ -394,7 +394,7 @@ class Engine:
             account(sub_batch, wrote + drafted, reading)
             trace.close(sub_batch)
 
-    def _retire(self, sequence: Sequence) -> None:
+    def _retire(self, sequence: Request) -> None:
         self.scheduler.retire(sequence)
         self.target.close(sequence.id)
         self._of(sequence).release(sequence)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from foreword.errors import named
-from foreword.types import Sequence
+from foreword.types import Request
 
 FAULTS = 3
 """Faults, without `CLEAN` clean rounds in between, that pause a drafter for all
@@ -30,7 +30,7 @@ class Failures:
 
     A failure turns drafting off for its request. Repeated failures pause the drafter
     for all requests; it is tried again later with new ones. The first failure and each
-    pause give a RuntimeWarning; `Sequence.undrafted` keeps the reason.
+    pause give a RuntimeWarning; `Request.undrafted` keeps the reason.
     """
 
     def __init__(self, missing: str | None) -> None:
@@ -62,7 +62,7 @@ class Failures:
             self._count = self._clean = 0
 
     @contextmanager
-    def contained(self, sequence: Sequence | None = None) -> Iterator[None]:
+    def contained(self, sequence: Request | None = None) -> Iterator[None]:
         """Record an exception of the drafter as a failure, of `sequence` if given."""
         try:
             yield
@@ -70,7 +70,7 @@ class Failures:
             self.record(error, sequence)
 
     def record(
-        self, error: Exception, sequence: Sequence | None = None, *, quiet: bool = False
+        self, error: Exception, sequence: Request | None = None, *, quiet: bool = False
     ) -> None:
         """Turn drafting off for a sequence; after `FAULTS` failures in a row, pause it
         for all.

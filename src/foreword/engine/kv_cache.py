@@ -4,7 +4,7 @@ when one must give way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import cast
 
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch import Tensor
 from foreword.engine.scheduler import ScheduledSequence
 from foreword.model import Model, source_id
 from foreword.model.backend import SeesImages
-from foreword.types import Load, Sequence
+from foreword.types import Load, Request
 from foreword.types.params import NODES
 
 
@@ -30,7 +30,7 @@ class KVCache:
         self.preemptions = 0
 
     def begin(
-        self, sequence: Sequence, layers: List[int]
+        self, sequence: Request, layers: Sequence[int]
     ) -> Float[Tensor, "tokens features"] | None:
         """Open a sequence in the target, after the longest prefix that an earlier text
         has left.
@@ -57,9 +57,9 @@ class KVCache:
 
     def keep_hidden(
         self,
-        sequence: Sequence,
+        sequence: Request,
         hidden: Float[Tensor, "tokens features"],
-        layers: List[int],
+        layers: Sequence[int],
     ) -> None:
         """Keep the hidden states of tokens that were just read, for later texts that
         begin alike.
@@ -69,9 +69,9 @@ class KVCache:
 
     def admits(
         self,
-        sequence: Sequence,
-        running: List[Sequence],
-        layers: List[int],
+        sequence: Request,
+        running: Sequence[Request],
+        layers: Sequence[int],
     ) -> bool:
         """Return whether a sequence fits beside the running ones, each with its whole
         text and its next draft.
@@ -89,7 +89,7 @@ class KVCache:
         shared = pool.prefixes.shared(sequence.keys, sequence.params.tenant, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 
-    def lacks(self, scheduled: List[ScheduledSequence]) -> bool:
+    def lacks(self, scheduled: Sequence[ScheduledSequence]) -> bool:
         """Return whether a round of these sequences needs more pages than there are."""
         pool = self._target.backend.pool
         if pool is None or pool.limit is None:
@@ -100,7 +100,7 @@ class KVCache:
             needed += pool.lacking(part.sequence.id, rows)
         return needed > pool.limit - pool.used
 
-    def give_up(self, sequence: Sequence) -> None:
+    def give_up(self, sequence: Request) -> None:
         """Free the pages of a preempted sequence; it will be read again."""
         self._target.close(sequence.id)
         sequence.cached = 0
@@ -115,7 +115,7 @@ class KVCache:
         counts = (prefixes.queries, prefixes.hits, pool.used, pool.held, pool.limit)
         return Load(running, waiting, self.preemptions, *counts)
 
-    def _rows(self, sequence: Sequence) -> int:
+    def _rows(self, sequence: Request) -> int:
         """Return the rows that a sequence takes in the next round it writes in, or
         reserves.
         """

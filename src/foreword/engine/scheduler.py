@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from itertools import count
 
 from foreword.checks import whole
-from foreword.types import Sequence
+from foreword.types import Request
 
 FAIR = 8
 """Every so many starts, the sequence that came first starts next, whatever its
 priority; so none waits for ever.
 """
 
-Admits = Callable[[Sequence], bool]
+Admits = Callable[[Request], bool]
 """Whether a sequence may start now."""
-Begin = Callable[[Sequence], None]
+Begin = Callable[[Request], None]
 """Called before the first tokens of a sequence are scheduled; may set
-`Sequence.cached`.
+`Request.cached`.
 """
 
 
@@ -29,7 +29,7 @@ Begin = Callable[[Sequence], None]
 class ScheduledSequence:
     """One sequence's slice of a round."""
 
-    sequence: Sequence
+    sequence: Request
     read: int
     """Pending tokens to read this round."""
     writes: bool
@@ -52,14 +52,14 @@ class Scheduler:
         at_least_one = whole(1)  # with 0 of either, no sequence would ever run
         self.slots = at_least_one("slots", slots)
         self.chunk = at_least_one("chunk", chunk)
-        self.running: list[Sequence] = []
-        self.waiting: list[Sequence] = []
+        self.running: list[Request] = []
+        self.waiting: list[Request] = []
         self._ranks: dict[int, tuple[float, int]] = {}
-        """Sequence id -> (priority, number of its arrival); the smallest goes first."""
+        """Request id -> (priority, number of its arrival); the smallest goes first."""
         self._arrivals = count()
         self._starts = 0
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Request) -> None:
         """Queue a sequence."""
         self._ranks[sequence.id] = sequence.params.priority, next(self._arrivals)
         self.waiting.append(sequence)
@@ -98,7 +98,7 @@ class Scheduler:
                 left = max(0, left - read) if pending > 1 else left
         return scheduled
 
-    def preempt(self) -> Sequence:
+    def preempt(self) -> Request:
         """Put the running sequence that came last, of those with the worst priority,
         back into the queue.
 
@@ -109,7 +109,7 @@ class Scheduler:
         self.waiting.append(sequence)
         return sequence
 
-    def retire(self, sequence: Sequence) -> None:
+    def retire(self, sequence: Request) -> None:
         """Remove a sequence that has ended or was aborted."""
         for queue in (self.running, self.waiting):
             if sequence in queue:
@@ -121,7 +121,7 @@ class Scheduler:
         """Whether no sequence is running or waiting."""
         return not self.running and not self.waiting
 
-    def _first(self) -> Sequence:
+    def _first(self) -> Request:
         """Return the sequence that starts next.
 
         One whose turn it is by fairness then comes before all others.
@@ -132,11 +132,11 @@ class Scheduler:
         self._ranks[sequence.id] = -math.inf, self._ranks[sequence.id][1]
         return sequence
 
-    def _rank(self, sequence: Sequence) -> tuple[float, int]:
+    def _rank(self, sequence: Request) -> tuple[float, int]:
         return self._ranks[sequence.id]
 
 
-def _uncut(sequence: Sequence, read: int, *, full: bool) -> int:
+def _uncut(sequence: Request, read: int, *, full: bool) -> int:
     """Return how many pending tokens to read so that no part that must be read whole is
     cut.
 

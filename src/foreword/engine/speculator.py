@@ -4,7 +4,7 @@ verify.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -27,8 +27,8 @@ from foreword.types import (
     Batch,
     Draft,
     DraftTree,
+    Request,
     Scores,
-    Sequence,
 )
 from foreword.types.params import NODES
 from foreword.verify import Rule
@@ -69,7 +69,7 @@ class Speculator:
         """The last error of the drafter."""
         return self.failures.last
 
-    def begin(self, scheduled: List[ScheduledSequence]) -> list[SubBatch]:
+    def begin(self, scheduled: Sequence[ScheduledSequence]) -> list[SubBatch]:
         """Return the sub-batches of the entries that write; the one with drafting on
         comes first.
 
@@ -151,7 +151,7 @@ class Speculator:
         if len(batch) == 1:
             self.failures.record(error, batch.sequences[0])
             return
-        faulty: list[tuple[Sequence, Exception]] = []
+        faulty: list[tuple[Request, Exception]] = []
         for sequence, nodes in zip(batch.sequences, budgets, strict=True):
             try:
                 if nodes:
@@ -178,7 +178,7 @@ class Speculator:
             self._empty[rows] = Draft([DraftTree()] * rows, device=self.target.device)
         return self._empty[rows]
 
-    def _budget(self, batch: Batch, sequence: Sequence, others: int) -> int:
+    def _budget(self, batch: Batch, sequence: Request, others: int) -> int:
         """Return the draft tokens worth proposing.
 
         Near the end few can be accepted, but a tree may offer many.
@@ -216,7 +216,7 @@ class Speculator:
         sub_batch.clock.verify = perf_counter() - before
 
     def on_hidden_states(
-        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         """Pass the drafter the hidden states of committed tokens, from position `start`
         on.
@@ -231,13 +231,13 @@ class Speculator:
             with self.failures.contained():
                 self.drafter.rest(took)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         """Free the state of a sequence that has ended."""
         self.draws.forget(sequence)
         self.budget.release(sequence)
         self.forget(sequence)
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: Request) -> None:
         """Have the drafter forget a sequence that has ended, or that the target will
         read again.
         """

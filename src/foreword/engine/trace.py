@@ -5,7 +5,7 @@ commit, timed after it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foreword.engine.scheduler import ScheduledSequence
 from foreword.model import Mode
-from foreword.types import Delta, Draft, Round, Sequence
+from foreword.types import Delta, Draft, Request, Round
 from foreword.types.round import (
     REASONS,
     AddedToken,
@@ -58,7 +58,9 @@ def reason(sub_batch: SubBatch, row: int) -> Reason:
     return "dropped" if proposed and proposed.trees[row].tokens else "no-match"
 
 
-def begin(sub_batches: List[SubBatch], scheduled: List[ScheduledSequence]) -> None:
+def begin(
+    sub_batches: Sequence[SubBatch], scheduled: Sequence[ScheduledSequence]
+) -> None:
     """Trace the round for every sequence that asks for it, all but its times and text.
 
     Runs after verification and before the commit: the distributions depend on the
@@ -103,7 +105,7 @@ def close(sub_batch: SubBatch) -> None:
         )
 
 
-def _round(sub_batch: SubBatch, row: int, sequence: Sequence) -> Round:
+def _round(sub_batch: SubBatch, row: int, sequence: Request) -> Round:
     tree = sub_batch.draft.trees[row]
     path = sub_batch.verdict.kept[row]
     added = sub_batch.verdict.added[row]
@@ -137,7 +139,7 @@ def _round(sub_batch: SubBatch, row: int, sequence: Sequence) -> Round:
     )
 
 
-def _sentence(why: Reason, sub_batch: SubBatch, sequence: Sequence) -> str:
+def _sentence(why: Reason, sub_batch: SubBatch, sequence: Request) -> str:
     error = (sequence.undrafted or sub_batch.failed) if why == "failed" else None
     return f"{REASONS[why]} {error}" if error else REASONS[why]
 

@@ -8,8 +8,7 @@ adapters restore it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from transformers.generation import logits_process as hf
 from foreword.errors import InvalidRequest
 from foreword.sampling.logits import checked, weights
 from foreword.sampling.suppressed import Suppressed
-from foreword.types import LogitsProcessor, SamplingParams, Sequence
+from foreword.types import LogitsProcessor, Request, SamplingParams
 
 Ids = Int[Tensor, "1 length"]
 Scores = Float[Tensor, "1 vocab"]
@@ -56,7 +55,7 @@ _BY_ROW = (
 """Processors that treat all rows alike; any other may depend on the row's index."""
 
 
-def split(processors: List[Any]) -> tuple[list[Any], dict[str, float]]:
+def split(processors: Sequence[Any]) -> tuple[list[Any], dict[str, float]]:
     """Remove the plain warpers at the end of a list. Returns the rest, and the removed
     ones as sampling parameters.
 
@@ -137,7 +136,7 @@ class Recorder:
         self.logits: list[Scores] = []
         self.scores: list[Scores] = []
         self._prompt = prompt
-        self._filters = Sequence(0, [], 0, replace(params, processors=()), seed=0)
+        self._filters = Request(0, [], 0, replace(params, processors=()), seed=0)
         self._pending: dict[tuple[int, ...], list[Scores]] = {}
 
     def wrap(self, params: SamplingParams) -> SamplingParams:
@@ -178,7 +177,7 @@ class StopRules:
         prompt: Ids,
         limit: int,
         eos: frozenset[int],
-        criteria: List[Criterion],
+        criteria: Sequence[Criterion],
         recorder: Recorder | None = None,
     ) -> None:
         self._ids = torch.cat([prompt, prompt.new_zeros(1, limit)], dim=1)
@@ -212,7 +211,7 @@ class StopRules:
 
 
 def distribution(
-    processors: List[LogitsProcessor],
+    processors: Sequence[LogitsProcessor],
     filters: dict[str, float],
     *,
     sample: bool,

@@ -5,8 +5,7 @@ built from it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -113,7 +112,7 @@ class AssistantModel:
         record: ModelRecord,
         target: Model,
         name: str | None,
-        tokens: List[int],
+        tokens: Sequence[int],
     ) -> Drafter | None:
         """Return a drafter that translates the tokens of `model`, this draft model;
         None if that is not needed.

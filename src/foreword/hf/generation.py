@@ -43,7 +43,7 @@ from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq, is_speech
 from foreword.model.vision.rows import ImageRows
 from foreword.options import DraftingOptions
-from foreword.types import Features, Sequence, Source
+from foreword.types import Features, Request, Source
 
 Output = (
     Int[Tensor, "batch length"]
@@ -240,7 +240,7 @@ class _Job:
             run(loop, rows, self.streamer)
         return self.output(rows)
 
-    def rows(self, mask: Tensor | None, speculation: Speculation) -> list[Sequence]:
+    def rows(self, mask: Tensor | None, speculation: Speculation) -> list[Request]:
         """Return one sequence per row, without its padding."""
         length = self.prompts.shape[1]
         ends = [c for c in self.criteria if type(c) is EosTokenCriteria]
@@ -296,7 +296,7 @@ class _Job:
             reader = StopRules(prompt, limit, eos, others, recorder)
             features = self.features[row] if self.features else None
             rows.append(
-                Sequence(
+                Request(
                     row,
                     tokens,
                     len(tokens),
@@ -310,7 +310,7 @@ class _Job:
             )
         return rows
 
-    def output(self, rows: list[Sequence]) -> Output:
+    def output(self, rows: list[Request]) -> Output:
         """Return the output in the form of transformers."""
         emitted = [row.tokens[row.prompt :] for row in rows]
         longest = max(map(len, emitted))

@@ -27,7 +27,7 @@ from foreword.model import Mode, Model, borrow, is_decoder, is_seq2seq, with_enc
 from foreword.model.backend import Encodes
 from foreword.options import DraftingOptions
 from foreword.registry import BUDGETS, DEFAULT_RULE, MODEL, PLAIN
-from foreword.types import Sequence
+from foreword.types import Request
 from foreword.verify import rule as find_rule
 
 Prompts = Int[Tensor, "batch prompt"]
@@ -51,7 +51,7 @@ class Speculation:
 def engine(
     model: PreTrainedModel,
     speculation: Speculation,
-    rows: list[Sequence],
+    rows: list[Request],
     prompts: Prompts,
 ) -> Iterator[Engine]:
     """Yield an engine around a borrowed target and a borrowed draft model.
@@ -156,7 +156,7 @@ def _budget(
     )
 
 
-def run(loop: Engine, rows: list[Sequence], streamer: Any) -> None:
+def run(loop: Engine, rows: list[Request], streamer: Any) -> None:
     """Generate all rows to their end."""
     try:
         for row in rows:

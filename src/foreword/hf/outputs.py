@@ -4,7 +4,7 @@ by kind of model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +45,7 @@ class SpeculativeSeq2SeqOutput(GenerateEncoderDecoderOutput):
     seeds: tuple[int, ...] | None = None
 
 
-def steps(rows: List[list[Tensor]], length: int, pad: int) -> tuple[Tensor, ...]:
+def steps(rows: Sequence[list[Tensor]], length: int, pad: int) -> tuple[Tensor, ...]:
     """Return the scores of each step, Float32[batch, vocab]; empty if none were
     recorded.
     """

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -106,8 +105,8 @@ class Call:
     setting: Setting
     inputs: Mapping[str, Any]
     """Inputs of the model, tokens and mask included."""
-    processors: List[Any] = ()
-    criteria: List[Any] = ()
+    processors: Sequence[Any] = ()
+    criteria: Sequence[Any] = ()
     ends: bool = False
     """Whether a row that has ended is padded until all have."""
     stops: bool = False
@@ -248,7 +247,7 @@ def _option(setting: Setting) -> Refusal | None:
     return None
 
 
-def _processor(processors: List[Any], explicit: bool) -> Refusal | None:
+def _processor(processors: Sequence[Any], explicit: bool) -> Refusal | None:
     for processor in processors:
         if isinstance(processor, _STATEFUL):
             return Refusal(

@@ -4,7 +4,7 @@ and its four modes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,9 +52,9 @@ class Backend(Protocol):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
@@ -68,7 +68,7 @@ class Backend(Protocol):
         """Free a sequence. Unknown ids are ignored."""
         ...
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         """Run one forward; return the logits of the last `keep` tokens of each read, in
         order.
         """
@@ -86,7 +86,7 @@ class ReadsHiddenStates(Protocol):
     """A backend that exposes hidden states, for drafters that predict from them."""
 
     def read_hidden(
-        self, reads: List[Read], layers: List[int]
+        self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         """Run `read`; return also the hidden states of every token read, concatenated
         over `layers`.
@@ -109,14 +109,14 @@ class Encodes(Protocol):
     encoder: nn.Module
     """Module that reads the source; a draft model may share its target's encoder."""
 
-    def encode(self, id: int, source: List[int] | Encoded) -> None:
+    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its first read,
         unless it has read it.
         """
         ...
 
     @property
-    def probe_source(self) -> List[int] | Encoded:
+    def probe_source(self) -> Sequence[int] | Encoded:
         """The source under which it is checked and timed."""
         ...
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -95,9 +95,9 @@ class CacheBackend(CapturesHiddenStates):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence, without the caches of earlier ones: its blocks depend on
         the length of its prompt.
@@ -132,19 +132,19 @@ class CacheBackend(CapturesHiddenStates):
             )
 
     @torch.inference_mode()
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         return self._joined([self._read(read, ())[0] for read in reads])
 
     @torch.inference_mode()
     def read_hidden(
-        self, reads: List[Read], layers: List[int]
+        self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         results = [self._read(read, layers) for read in reads]
         return self._joined([logits for logits, _ in results]), torch.cat(
             [states for _, hidden in results for states in hidden]
         )
 
-    def _joined(self, logits: List[list[Tensor]]) -> Float[Tensor, "kept vocab"]:
+    def _joined(self, logits: Sequence[list[Tensor]]) -> Float[Tensor, "kept vocab"]:
         rows = [block for block in chain.from_iterable(logits) if len(block)]
         vocab = self._model.config.get_text_config().vocab_size
         return (
@@ -156,7 +156,7 @@ class CacheBackend(CapturesHiddenStates):
     def _read(
         self,
         read: Read,
-        layers: List[int],
+        layers: Sequence[int],
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return logits of the last `keep` tokens and hidden states of all tokens, by
         block.
@@ -196,7 +196,7 @@ class CacheBackend(CapturesHiddenStates):
         return size
 
     def _forward(
-        self, state: _State, start: int, size: int, layers: List[int]
+        self, state: _State, start: int, size: int, layers: Sequence[int]
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows features"]]:
         """Run one block. Keep the cache after it if its tokens fill it."""
         tokens, cache = state.tokens[start : start + size], state.marks[-1][1]

@@ -8,7 +8,7 @@ drafting, rules or text.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -246,9 +246,9 @@ class Model:
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included.
 
@@ -258,7 +258,7 @@ class Model:
         """
         return self.backend.open(id, capacity, tokens, tenant, layers)
 
-    def encode(self, id: int, source: List[int] | Encoded) -> None:
+    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
         """Run the encoder of an encoder-decoder over the source of an open sequence,
         before its first read.
         """
@@ -286,14 +286,14 @@ class Model:
         """Free a sequence. Unknown ids are ignored."""
         self.backend.close(id)
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         """Run one forward; return the logits of the last `keep` tokens of each read, in
         order.
         """
         return self.backend.read(reads)
 
     def read_hidden(
-        self, reads: List[Read], layers: tuple[int, ...]
+        self, reads: Sequence[Read], layers: tuple[int, ...]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         """Run `read`; return also the hidden states of every token read, concatenated
         over `layers`, in its dtype.
@@ -310,7 +310,7 @@ class Model:
         logits, states = backend.read_hidden(reads, layers)
         return logits, states.to(self.dtype)
 
-    def check_hidden_states(self, layers: List[int]) -> ReadsHiddenStates:
+    def check_hidden_states(self, layers: Sequence[int]) -> ReadsHiddenStates:
         """Return the backend that exposes these hidden states.
 
         Raises ModelError for a bad layer or backend.

@@ -9,7 +9,7 @@ from foreword.model.model import Model
 from foreword.model.pool.plan import Read
 from foreword.model.seq2seq import check_decoder_only
 from foreword.sampling.draw import logprobs
-from foreword.types import Sequence, TokenLogprob
+from foreword.types import Request, TokenLogprob
 
 CHUNK = 320
 """Tokens.
@@ -19,7 +19,7 @@ them as text.
 """
 
 
-def score(target: Model, sequence: Sequence) -> list[TokenLogprob | None]:
+def score(target: Model, sequence: Request) -> list[TokenLogprob | None]:
     """Return the log-probability (nats) of each token under the raw target; None for
     the first.
 

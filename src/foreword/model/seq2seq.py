@@ -7,7 +7,7 @@ decoder reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
@@ -142,14 +142,14 @@ class Seq2SeqBackend(CacheBackend):
         self.encoder: nn.Module = model.get_encoder()
 
     @property
-    def probe_source(self) -> List[int] | Features:
+    def probe_source(self) -> Sequence[int] | Features:
         """The source under which it is checked and timed."""
         return probe_source(self._model)
 
     def encode(
         self,
         id: int,
-        source: List[int] | Encoded,
+        source: Sequence[int] | Encoded,
     ) -> None:
         """Run the encoder over the source of an open sequence, before its
         first read.
@@ -168,7 +168,7 @@ class Seq2SeqBackend(CacheBackend):
         return {"decoder_input_ids": ids}
 
 
-def encoded(encoder: nn.Module, source: List[int] | Encoded) -> Any:
+def encoded(encoder: nn.Module, source: Sequence[int] | Encoded) -> Any:
     """Run an encoder over one source, unless it has read it; return its output, as the
     model takes it.
     """
@@ -200,7 +200,7 @@ def own_logits(
     return model(**inputs, use_cache=False).logits
 
 
-def probe_source(model: PreTrainedModel) -> List[int] | Features:
+def probe_source(model: PreTrainedModel) -> Sequence[int] | Features:
     """Return the source under which an encoder-decoder is checked and timed; for one of
     sound always the same.
     """

@@ -4,8 +4,7 @@ to the residual.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +45,7 @@ class Sublayers:
     mlp: Forwards
 
 
-def sublayers_of(model: PreTrainedModel) -> List[Sublayers]:
+def sublayers_of(model: PreTrainedModel) -> Sequence[Sublayers]:
     """Return the sublayers of each decoder layer.
 
     Raises InvalidRequest where they cannot be found.
@@ -61,7 +60,9 @@ def sublayers_of(model: PreTrainedModel) -> List[Sublayers]:
         ) from error
 
 
-def skipping(layers: List[Sublayers], skip: LayerSkip) -> AbstractContextManager[None]:
+def skipping(
+    layers: Sequence[Sublayers], skip: LayerSkip
+) -> AbstractContextManager[None]:
     """Make the skipped sublayers return zeros while inside, so that only the residual
     passes them.
     """

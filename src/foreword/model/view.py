@@ -6,7 +6,7 @@ A view is for drafting: its scores are not the model's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -149,9 +149,9 @@ class NativeView(CpuBackend):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
 
@@ -182,7 +182,7 @@ class NativeSeq2SeqView(NativeView, DecoderBackend):
         self._sources = base._sources if shares else {}
         super().__init__(base, skip, bits, shares=shares)
 
-    def encode(self, id: int, source: List[int] | Encoded) -> None:
+    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
         if not self.guest:
             super().encode(id, source)
 
@@ -213,9 +213,9 @@ class PooledView(PoolBackend):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
 
@@ -223,7 +223,7 @@ class PooledView(PoolBackend):
         if not self.guest:
             super().close(id)
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         with skipping(self._layers, self._skip):
             return super().read(reads)
 
@@ -242,7 +242,7 @@ class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
         self._positions = base._positions
         self._sources = base._sources if shares else Sources()
 
-    def encode(self, id: int, source: List[int] | Encoded) -> None:
+    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
         if not self.guest:
             super().encode(id, source)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -57,7 +56,7 @@ class Pages:
         self._block = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
-    def empty(self, shape: List[int], dtype: torch.dtype) -> Tensor:
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a contiguous, uninitialized tensor of this shape and dtype."""
         return self._take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 

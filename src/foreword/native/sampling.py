@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from ctypes import POINTER, c_float, c_int64, c_void_p
 from functools import cache
 
@@ -72,10 +72,10 @@ def _readable(logits: Tensor) -> bool:
 
 
 def gumbel(
-    seeds: Many[int],
-    positions: Many[int],
-    streams: Many[int],
-    rounds: Many[int],
+    seeds: Sequence[int],
+    positions: Sequence[int],
+    streams: Sequence[int],
+    rounds: Sequence[int],
     vocab: int,
 ) -> Float[Tensor, "rows vocab"] | None:
     """Return standard Gumbel noise, a row per (seed, position, stream word, round);
@@ -95,7 +95,7 @@ def gumbel(
 def likeliest(
     logits: Float[Tensor, "rows vocab"],
     noise: Float[Tensor, "positions vocab"] | None,
-    places: Many[int],
+    places: Sequence[int],
     temperature: float,
 ) -> list[int] | None:
     """Return argmax(logits[r] / temperature + noise[places[r]]) of each row, the first

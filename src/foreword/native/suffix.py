@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Iterable
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_void_p
 from functools import cache
 
@@ -99,8 +98,8 @@ def library() -> ctypes.CDLL | None:
 def index(
     tokens: array[int],
     hashes: array[int],
-    latest: List[array[int]],
-    before: List[array[int]],
+    latest: Sequence[array[int]],
+    before: Sequence[array[int]],
     capacity: int,
     shift: int,
 ) -> Index | None:
@@ -121,7 +120,7 @@ def index(
     )
 
 
-def note(index: Index, end: int, tokens: List[int]) -> None:
+def note(index: Index, end: int, tokens: Sequence[int]) -> None:
     """Append tokens to the index after `end` others."""
     lib = library()
     assert lib is not None, "an index needs the library"
@@ -137,7 +136,7 @@ class NativeCounts:
         self,
         own: tuple[Index, int],
         past: tuple[Index, int] | None,
-        context: List[int],
+        context: Sequence[int],
         length: int,
         trust: Trust,
     ) -> None:
@@ -190,7 +189,7 @@ class NativeCounts:
             raise MemoryError("cannot grow a draft tree: out of memory")
         return tokens[:count], parents[:count], probabilities[:count]
 
-    def close(self, emitted: List[int]) -> None:
+    def close(self, emitted: Sequence[int]) -> None:
         """Update the acceptance counts with the tokens that were emitted."""
         lib = library()
         assert lib is not None, "an index needs the library"

@@ -6,7 +6,7 @@ Fields of the structure must match tree.c in order.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any, overload
@@ -88,11 +88,11 @@ class GrownTree:
     """Tokens, in the order they were read."""
     read_parents: list[int]
     """Index in `read` of the parent; -1 = the end of the sequence."""
-    children: List[Children]
+    children: Sequence[Children]
     """Children of the end of the sequence, then of each draft token read."""
 
 
-class Rows(List[Children]):
+class Rows(Sequence[Children]):
     """Children in C arrays, converted on access, since few rows are ever used."""
 
     def __init__(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
@@ -100,7 +99,7 @@ def _plain(value: Any) -> Any:
     return getattr(value, "__name__", None) or type(value).__name__
 
 
-def _plain_pace(budget: DraftBudget, rounds: List[Round]) -> float | None:
+def _plain_pace(budget: DraftBudget, rounds: Sequence[Round]) -> float | None:
     """Return the estimated tokens per second of plain decoding: a forward over one row,
     then verify and commit.
     """

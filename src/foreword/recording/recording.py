@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,7 +63,7 @@ class Totals:
 
     @classmethod
     def of(
-        cls, rounds: List[Round], plain_tokens_per_second: float | None = None
+        cls, rounds: Sequence[Round], plain_tokens_per_second: float | None = None
     ) -> Totals:
         """Sum up the rounds."""
         tokens = sum(len(one.pieces) for one in rounds)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.sampling.filters import FORBIDDEN, Logits, filtered
-from foreword.types import LogitsProcessor, SamplingParams, Sequence
+from foreword.types import LogitsProcessor, Request, SamplingParams
 from foreword.types.constraint import CONSTRAINTS
 
 Paths = list[list[int]]
@@ -23,7 +23,7 @@ Columns = frozenset[int]
 
 def weights(
     logits: Logits,
-    sequence: Sequence,
+    sequence: Request,
     paths: Paths | None = None,
 ) -> Logits:
     """Return the log-weights of the next token after each row, Float32, unnormalised;
@@ -59,7 +59,7 @@ def weights(
 
 
 def weights_or_invalid(
-    logits: Logits, sequence: Sequence, paths: Paths | None = None
+    logits: Logits, sequence: Request, paths: Paths | None = None
 ) -> tuple[Logits, Columns]:
     """Return `weights` and the invalid rows, where a draft path makes a processor fail
     or forbids every token.
@@ -100,7 +100,7 @@ def _biased(scores: Logits, params: SamplingParams) -> Logits:
 
 def _after_paths(
     scores: Logits,
-    sequence: Sequence,
+    sequence: Request,
     paths: Paths,
 ) -> Logits:
     """Apply everything that depends on the tokens before a row."""
@@ -155,7 +155,7 @@ def _counts(
 
 
 def _forbidden(
-    scores: Logits, sequence: Sequence, paths: Paths
+    scores: Logits, sequence: Request, paths: Paths
 ) -> Bool[Tensor, "rows vocab"]:
     """Return the mask of tokens that complete a bad word, and of end-of-text tokens
     before min_tokens.

@@ -4,7 +4,7 @@ lane, round) only.
 The same integers come out on every device and in every batch.
 """
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from enum import IntEnum
 
 import torch
@@ -64,13 +64,13 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
 
 
 def gumbel(
-    seeds: Many[int],
-    positions: Many[int],
+    seeds: Sequence[int],
+    positions: Sequence[int],
     vocab: int,
     *,
     stream: Stream = Stream.TARGET,
-    rounds: Many[int] | None = None,
-    lanes: Many[int] | None = None,
+    rounds: Sequence[int] | None = None,
+    lanes: Sequence[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "rows vocab"]:
     """Return standard Gumbel noise, Float32, one row per (seed, position, round, lane);
@@ -100,13 +100,13 @@ def gumbel(
 
 
 def plain_gumbel(
-    seeds: Many[int],
-    positions: Many[int],
+    seeds: Sequence[int],
+    positions: Sequence[int],
     vocab: int,
     *,
     stream: Stream = Stream.TARGET,
-    rounds: Many[int] | None = None,
-    lanes: Many[int] | None = None,
+    rounds: Sequence[int] | None = None,
+    lanes: Sequence[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "rows vocab"]:
     """Return the noise of `gumbel`, in torch, on any device: the reference."""
@@ -126,12 +126,12 @@ def plain_gumbel(
 
 
 def uniform(
-    seeds: Many[int],
-    positions: Many[int],
+    seeds: Sequence[int],
+    positions: Sequence[int],
     *,
     stream: Stream,
-    rounds: Many[int] | None = None,
-    lanes: Many[int] | None = None,
+    rounds: Sequence[int] | None = None,
+    lanes: Sequence[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "rows"]:
     """Return uniform noise in the open interval (0, 1), Float64 (in float32 the largest
@@ -195,7 +195,7 @@ class GumbelBuffer:
         self._end += more
 
 
-def _streams(stream: Stream, lanes: Many[int] | None, rows: int) -> list[int]:
+def _streams(stream: Stream, lanes: Sequence[int] | None, rows: int) -> list[int]:
     """Return the counter word of stream and lane."""
     if lanes is None:
         return [int(stream)] * rows
@@ -203,12 +203,12 @@ def _streams(stream: Stream, lanes: Many[int] | None, rows: int) -> list[int]:
 
 
 def _words(
-    seeds: Many[int],
-    positions: Many[int],
+    seeds: Sequence[int],
+    positions: Sequence[int],
     quads: Tensor,
     *,
-    streams: Many[int],
-    rounds: Many[int] | None,
+    streams: Sequence[int],
+    rounds: Sequence[int] | None,
 ) -> Words:
     """Return the four output words of each (row, quad of tokens), Int64
     [rows, quads].
@@ -224,7 +224,7 @@ def _words(
 
 
 def _column(
-    values: Many[int], device: torch.device | str | None
+    values: Sequence[int], device: torch.device | str | None
 ) -> Int[Tensor, "rows 1"]:
     return torch.tensor(values, dtype=torch.int64, device=device).unsqueeze(1)
 

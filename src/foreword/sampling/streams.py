@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.sampling.noise import GumbelBuffer, Stream, gumbel, uniform
-from foreword.types import Draft, Lists, Noise, Sequence
+from foreword.types import Draft, Lists, Noise, Request
 
 
 class NoiseStreams:
@@ -34,7 +34,7 @@ class NoiseStreams:
         self._buffers: dict[int, GumbelBuffer] = {}
 
     def drafting(
-        self, sequence: Sequence, depth: int, lane: int = 0
+        self, sequence: Request, depth: int, lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
         """Return Gumbel noise for the draft token at `depth` (0 = next after the last
         committed); None when greedy.
@@ -58,7 +58,7 @@ class NoiseStreams:
         )[0]
 
     def predicting(
-        self, sequence: Sequence, count: int
+        self, sequence: Request, count: int
     ) -> Float[Tensor, "count vocab"] | None:
         """Return the noise of depths 0 to count - 1, for a rule that shares its noise;
         None when greedy.
@@ -68,7 +68,7 @@ class NoiseStreams:
         return self._buffer(sequence).rows(len(sequence.tokens), count)
 
     def verifying(
-        self, sequences: tuple[Sequence, ...], draft: Draft, depths: list[list[int]]
+        self, sequences: tuple[Request, ...], draft: Draft, depths: list[list[int]]
     ) -> Noise:
         """Return the noise of one verification.
 
@@ -93,12 +93,12 @@ class NoiseStreams:
             rows[0][None] if len(rows) == 1 else torch.stack(rows), unused, unused
         )
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: Request) -> None:
         """Free the noise of a sequence that has ended."""
         self._buffers.pop(sequence.id, None)
 
     def _target(
-        self, sequence: Sequence, depths: list[int], width: int
+        self, sequence: Request, depths: list[int], width: int
     ) -> Float[Tensor, "column vocab"]:
         """Return the target's Gumbel noise of the draws at `depths`, padded to `width`
         rows.
@@ -114,7 +114,7 @@ class NoiseStreams:
             else rows[depths + [0] * (width - len(depths))]
         )
 
-    def _buffer(self, sequence: Sequence) -> GumbelBuffer:
+    def _buffer(self, sequence: Request) -> GumbelBuffer:
         if sequence.id not in self._buffers:
             self._buffers[sequence.id] = GumbelBuffer(
                 sequence.seed, self._vocab, device=self._device
@@ -122,7 +122,7 @@ class NoiseStreams:
         return self._buffers[sequence.id]
 
     def _uniform(
-        self, sequences: tuple[Sequence, ...], draft: Draft, stream: Stream
+        self, sequences: tuple[Request, ...], draft: Draft, stream: Stream
     ) -> Float[Tensor, "batch column"]:
         lanes = list(range(draft.nodes + 1))
         rows = [

@@ -22,9 +22,9 @@ from foreword.server.output import (
 from foreword.types import (
     Delta,
     FinishReason,
+    Request,
     Round,
     SamplingParams,
-    Sequence,
     TokenLogprob,
 )
 
@@ -68,7 +68,7 @@ class Choice:
     """One sequence of the answer and what was parsed from its text."""
 
     index: int
-    sequence: Sequence
+    sequence: Request
     parser: OutputParser
     text: str = ""
     reasoning: str = ""
@@ -165,7 +165,7 @@ class Answer:
         job: Job,
         request_id: str,
         arrived: float,
-        end: Callable[[Sequence], None],
+        end: Callable[[Request], None],
         llm: LLM,
         *,
         hidden: Callable[[str], str] = str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from threading import Lock
@@ -19,7 +19,7 @@ from foreword.speech.features import FeatureReader
 from foreword.speech.options import SpeechOptions, Transcript
 from foreword.speech.rules import SpeechRules
 from foreword.speech.windows import SEEDS, Runs, Transcriber
-from foreword.types import Completion, Delta, Features, SamplingParams, Sequence
+from foreword.types import Completion, Delta, Features, Request, SamplingParams
 from foreword.wanted import check_wanted
 
 READ_ID = -2
@@ -41,20 +41,20 @@ class RunsSequences(Protocol):
 
     def locked(self) -> AbstractContextManager[None]: ...
 
-    def prepare(self, prompt: Any, params: SamplingParams | None) -> list[Sequence]: ...
+    def prepare(self, prompt: Any, params: SamplingParams | None) -> list[Request]: ...
 
-    def begin(self, sequence: Sequence) -> None: ...
+    def begin(self, sequence: Request) -> None: ...
 
     def advance(self) -> None: ...
 
-    def forget(self, sequence: Sequence) -> None: ...
+    def forget(self, sequence: Request) -> None: ...
 
-    def completion(self, sequence: Sequence, deltas: List[Delta]) -> Completion: ...
+    def completion(self, sequence: Request, deltas: Sequence[Delta]) -> Completion: ...
 
 
 def transcribe(
     llm: RunsSequences,
-    audio: Audio | List[Audio],
+    audio: Audio | Sequence[Audio],
     params: SamplingParams | None,
     options: SpeechOptions,
 ) -> list[Transcript]:
@@ -65,7 +65,7 @@ def transcribe(
         replace(params or SamplingParams(), temperature=temperature)
 
     def logits(
-        window: Features, tokens: List[int], keep: int
+        window: Features, tokens: Sequence[int], keep: int
     ) -> Float[Tensor, "kept vocab"]:
         with llm.locked():
             llm.target.open(READ_ID, len(tokens))
@@ -112,12 +112,12 @@ def _check(target: Model, params: SamplingParams | None) -> None:
             )
 
 
-def _run(llm: RunsSequences, runs: List[Runs]) -> list[Transcript]:
+def _run(llm: RunsSequences, runs: Sequence[Runs]) -> list[Transcript]:
     """Run all transcriptions; each goes on with its next text once the one before is
     complete.
     """
     transcripts: list[Transcript | None] = [None] * len(runs)
-    running: dict[int, Sequence] = {}
+    running: dict[int, Request] = {}
 
     def go_on(place: int, completion: Completion | None) -> None:
         try:

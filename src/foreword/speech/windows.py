@@ -9,8 +9,7 @@ segment ended; a text that fails a threshold is written again at a higher temper
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
@@ -24,7 +23,7 @@ from foreword.speech.options import Segment, SpeechOptions, Transcript, add_stat
 from foreword.speech.rules import SpeechRules
 from foreword.types import Completion, Features, SamplingParams, SpeechPrompt, Stats
 
-Logits = Callable[[Features, List[int], int], Float[Tensor, "kept vocab"]]
+Logits = Callable[[Features, Sequence[int], int], Float[Tensor, "kept vocab"]]
 """(window, tokens, keep) -> the target's logits after the last `keep` tokens."""
 Runs = Generator[tuple[SpeechPrompt, SamplingParams], Completion, Transcript]
 """Yields what is to be completed, is sent the completion, and returns the

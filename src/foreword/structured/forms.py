@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foreword.errors import InvalidRequest, words
@@ -28,7 +28,7 @@ class Vocabulary:
     The end of the text is a token of its own, one beyond the vocabulary.
     """
 
-    def __init__(self, pieces: List[bytes], *, spaced: bool) -> None:
+    def __init__(self, pieces: Sequence[bytes], *, spaced: bool) -> None:
         """`pieces`: bytes of each token id, none for tokens that are no text.
 
         `spaced`: texts begin with a space.

@@ -4,8 +4,7 @@ tree, and forced text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import thread_time
 from typing import TYPE_CHECKING
@@ -49,7 +48,7 @@ class AnswerGrammar:
     def __init__(
         self,
         matcher: GrammarMatcher,
-        pieces: List[bytes],
+        pieces: Sequence[bytes],
         ends: frozenset[int],
         prompt: int,
     ) -> None:
@@ -208,7 +207,7 @@ class AnswerGrammar:
                 "text"
             )
 
-    def _move(self, tokens: list[int], path: List[int]) -> bool:
+    def _move(self, tokens: list[int], path: Sequence[int]) -> bool:
         """Move the matcher to the end of `path`, after all committed tokens; return
         False if it refuses the path.
         """

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -131,7 +130,7 @@ class Trainer:
         *,
         folder: Path,
         devices: Devices,
-        held_out: List[Block] = (),
+        held_out: Sequence[Block] = (),
         settings: Mapping[str, Any] | None = None,
         watch: Callable[[Row], None] = lambda _: None,
     ) -> None:

@@ -4,8 +4,7 @@ them on other prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import sleep
 from typing import Protocol, runtime_checkable
@@ -15,7 +14,7 @@ import numpy as np
 from foreword.api.llm import LLM
 from foreword.bench.engine_entry import EngineEntry
 from foreword.bench.race import REST
-from foreword.bench.records import Request, Trial
+from foreword.bench.records import BenchRequest, Trial
 from foreword.bench.stats import Costs, Interval, speed, speedup
 from foreword.budget import FixedBudget, policy
 from foreword.draft.none import NoDrafter
@@ -87,8 +86,8 @@ class _Runner:
 
 def compare_finalists(
     llm: LLM,
-    ranked: List[Mask],
-    splits: List[List[List[int]]],
+    ranked: Sequence[Mask],
+    splits: Sequence[Sequence[Sequence[int]]],
     settings: AnswerSettings,
     note: Callable[[str], None],
 ) -> FinalComparison:
@@ -123,7 +122,7 @@ def compare_finalists(
     )
 
 
-def _runners(llm: LLM, ranked: List[Mask]) -> list[_Runner]:
+def _runners(llm: LLM, ranked: Sequence[Mask]) -> list[_Runner]:
     """Return runners of plain decoding and of the best masks with their draft
     budgets.
     """
@@ -154,14 +153,14 @@ def _runners(llm: LLM, ranked: List[Mask]) -> list[_Runner]:
 
 
 def _requests(
-    llm: LLM, prompts: List[List[int]], settings: AnswerSettings, split: int
-) -> list[Request]:
+    llm: LLM, prompts: Sequence[Sequence[int]], settings: AnswerSettings, split: int
+) -> list[BenchRequest]:
     room = llm.target.context - settings.tokens
     seeds = range(
         settings.seed + split * len(prompts), settings.seed + (split + 1) * len(prompts)
     )
     return [
-        Request(
+        BenchRequest(
             str(seed),
             tuple(prompt[-room:]),
             settings.temperature,
@@ -173,7 +172,7 @@ def _requests(
 
 
 def _answers(
-    runners: List[_Runner], requests: List[Request]
+    runners: Sequence[_Runner], requests: Sequence[BenchRequest]
 ) -> list[list[list[Trial]]]:
     """Return runner -> prompt -> trials, interleaved in a rotating order after one
     warm-up request.
@@ -190,7 +189,7 @@ def _answers(
     return trials
 
 
-def _costs(trials: List[List[Trial]]) -> Costs:
+def _costs(trials: Sequence[Sequence[Trial]]) -> Costs:
     return np.array(
         [
             [sum(len(t.tokens) for t in one), sum(t.seconds for t in one)]

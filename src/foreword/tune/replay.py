@@ -4,8 +4,7 @@ cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
@@ -45,7 +44,7 @@ class Reach:
     verified: list[int] = field(default_factory=lambda: [0] * DEEPEST)
     accepted: list[int] = field(default_factory=lambda: [0] * DEEPEST)
 
-    def add(self, draft_tokens: List[int], answer: List[int]) -> None:
+    def add(self, draft_tokens: Sequence[int], answer: Sequence[int]) -> None:
         """Count one chain; the answer may be shorter."""
         alive = True
         for depth, (draft_token, truth) in enumerate(
@@ -82,7 +81,11 @@ def gain(reach: Reach, prices: Prices, mask: Mask) -> float:
 
 
 def written(
-    llm: LLM, prompts: List[List[int]], temperature: float, tokens: int, seed: int
+    llm: LLM,
+    prompts: Sequence[Sequence[int]],
+    temperature: float,
+    tokens: int,
+    seed: int,
 ) -> list[Text]:
     """Return the target's answers by plain decoding, one seed per prompt; prompts are
     cut at the start to fit.
@@ -111,7 +114,7 @@ class MaskReplay:
     reads the answer again before the next mask.
     """
 
-    def __init__(self, target: Model, texts: List[Text]) -> None:
+    def __init__(self, target: Model, texts: Sequence[Text]) -> None:
         """Raises InvalidRequest if no halves of the target's layers can be left out."""
         self.target, self.texts = target, tuple(texts)
         self.twin = view(target, spare=DEEPEST)

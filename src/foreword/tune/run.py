@@ -4,8 +4,7 @@ the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -122,7 +121,7 @@ def _named(mask: Mask) -> dict[str, list[int]]:
 
 def tune(
     options: TuneOptions,
-    prompts: List[List[int]],
+    prompts: Sequence[Sequence[int]],
     *,
     watch: Watch = lambda *_: None,
     note: Note = lambda _: None,
@@ -195,7 +194,7 @@ def _prices(
 def _final(
     file: TrialsFile,
     llm: LLM,
-    splits: tuple[list[List[int]], ...],
+    splits: tuple[list[Sequence[int]], ...],
     options: TuneOptions,
     note: Note,
 ) -> FinalComparison | None:
@@ -227,8 +226,8 @@ def check(options: TuneOptions) -> None:
 
 
 def split_prompts(
-    prompts: List[List[int]], most: int, seed: int
-) -> tuple[list[List[int]], ...]:
+    prompts: Sequence[Sequence[int]], most: int, seed: int
+) -> tuple[list[Sequence[int]], ...]:
     """Return `SPLITS` disjoint sets of at most `most` prompts each.
 
     Raises InvalidRequest for too few prompts.
@@ -246,7 +245,7 @@ def split_prompts(
     )
 
 
-def default_prompts(tokenizer: Tokenizer, target: str | None) -> list[List[int]]:
+def default_prompts(tokenizer: Tokenizer, target: str | None) -> list[Sequence[int]]:
     """Return the benchmark's prompts as token ids: in-domain for the bundled target,
     else out-of-domain.
     """
@@ -256,7 +255,9 @@ def default_prompts(tokenizer: Tokenizer, target: str | None) -> list[List[int]]
     ]
 
 
-def _about(options: TuneOptions, llm: LLM, prompts: List[List[int]]) -> dict[str, Any]:
+def _about(
+    options: TuneOptions, llm: LLM, prompts: Sequence[Sequence[int]]
+) -> dict[str, Any]:
     """Return the settings that the value of a mask depends on."""
     digest = blake2b(
         repr([list(prompt) for prompt in prompts]).encode(), digest_size=12

@@ -8,8 +8,7 @@ tokens, building small tensors costs more than using them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -104,7 +103,7 @@ class DraftTree:
         order = sorted(range(len(self.tokens)), key=lambda n: -self.probabilities[n])
         return [node for node in order[:most] if self.probabilities[node] > floor]
 
-    def pruned(self, nodes: List[int]) -> DraftTree:
+    def pruned(self, nodes: Sequence[int]) -> DraftTree:
         """Return the tree of these nodes, in that order."""
         position = {-1: -1} | {node: index for index, node in enumerate(nodes)}
         tokens = [self.tokens[node] for node in nodes]
@@ -245,7 +244,7 @@ class Draft:
             else max(map(len, self.trees), default=0)
         )
 
-    def pruned(self, nodes: List[List[int]]) -> Draft:
+    def pruned(self, nodes: Sequence[Sequence[int]]) -> Draft:
         """Return the draft of these nodes of each tree, in that order; parents must
         come first.
         """
@@ -261,7 +260,7 @@ class Draft:
             probs[row, : len(kept)] = self.probs[row, kept]
         return Draft(trees, probs, self.device)
 
-    def within(self, depths: List[int]) -> Draft:
+    def within(self, depths: Sequence[int]) -> Draft:
         """Return the draft without the nodes of each tree that are deeper than its
         entry in `depths`.
 
@@ -299,7 +298,9 @@ class Verdict:
     Immutable.
     """
 
-    def __init__(self, kept: List[List[int]], added: List[int], depth: int) -> None:
+    def __init__(
+        self, kept: Sequence[Sequence[int]], added: Sequence[int], depth: int
+    ) -> None:
         """`depth`: the width of `path`."""
         self.kept = kept
         self.added = added
@@ -318,7 +319,7 @@ class Verdict:
         return verdict
 
     @cached_property
-    def kept(self) -> List[List[int]]:
+    def kept(self) -> Sequence[Sequence[int]]:
         """Accepted nodes of each sequence, from the root on."""
         return [
             path[:count]
@@ -328,7 +329,7 @@ class Verdict:
         ]
 
     @cached_property
-    def added(self) -> List[int]:
+    def added(self) -> Sequence[int]:
         """The target's next token of each sequence."""
         return list(self.bonus.tolist())
 
@@ -358,7 +359,7 @@ class Verdict:
 
 
 def _table(
-    rows: List[List[int]] | List[List[float]],
+    rows: Sequence[Sequence[int]] | Sequence[Sequence[float]],
     width: int,
     fill: float,
     device: torch.device | None = None,

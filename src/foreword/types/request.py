@@ -109,7 +109,7 @@ class PromptImages(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class Request:
     """A running request.
 
     The only mutable type; the engine and engine/commit.py write to it.
@@ -229,7 +229,7 @@ class NoiseSource(Protocol):
     """How the rule expects siblings to be sampled."""
 
     def drafting(
-        self, sequence: Sequence, depth: int, lane: int = 0
+        self, sequence: Request, depth: int, lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
         """Return Gumbel noise for the draft token at `depth` (0 = next after the last
         committed); None when greedy.
@@ -240,7 +240,7 @@ class NoiseSource(Protocol):
         ...
 
     def predicting(
-        self, sequence: Sequence, count: int
+        self, sequence: Request, count: int
     ) -> Float[Tensor, "count vocab"] | None:
         """Return the noise of depths 0 to count - 1, for a rule that shares its noise;
         None when greedy.
@@ -248,7 +248,7 @@ class NoiseSource(Protocol):
         ...
 
 
-Stops = Callable[[Sequence, int, Float[Tensor, "vocab"]], bool]
+Stops = Callable[[Request, int, Float[Tensor, "vocab"]], bool]
 """(sequence, draft tokens of the prefix, log-weights of the next distribution) ->
 whether to stop drafting here.
 """
@@ -260,7 +260,7 @@ class Batch:
     sample with.
     """
 
-    sequences: tuple[Sequence, ...]
+    sequences: tuple[Request, ...]
     draws: NoiseSource
     trees: bool = True
     """Whether target and rule verify trees; if not, only the first chain of a tree is
@@ -286,7 +286,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def reach(self, sequence: Sequence) -> int:
+    def reach(self, sequence: Request) -> int:
         """Return the largest useful depth of a draft; the target adds one more token.
 
         Deeper nodes are dropped.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +10,7 @@ from foreword.types import DraftTree, Lists, Verify
 
 Keeps = Literal["same-text", "same-distribution"]
 
-Follow = Callable[[List[int], DraftTree], tuple[list[int], int]]
+Follow = Callable[[Sequence[int], DraftTree], tuple[list[int], int]]
 """(target's token of each column, tree) -> (accepted nodes, token after them), for one
 sequence.
 """

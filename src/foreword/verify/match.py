@@ -6,7 +6,7 @@ The rule is exact for every drafter, on chains and trees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -42,7 +42,7 @@ def match(
     return _follow_chain(drawn, draft) if draft.chain else _follow_tree(drawn, draft)
 
 
-def follow(drawn: List[int], tree: DraftTree) -> tuple[list[int], int]:
+def follow(drawn: Sequence[int], tree: DraftTree) -> tuple[list[int], int]:
     """Return the accepted nodes and the token after them, given the target's drawn
     token of each column.
 
@@ -58,7 +58,7 @@ def follow(drawn: List[int], tree: DraftTree) -> tuple[list[int], int]:
     return path, drawn[path[-1] + 1 if path else 0]
 
 
-def _one_by_one(drawn: List[List[int]], draft: Draft) -> Verdict:
+def _one_by_one(drawn: Sequence[Sequence[int]], draft: Draft) -> Verdict:
     """Follow each sequence's draws, in lists."""
     results = [follow(own, tree) for own, tree in zip(drawn, draft.trees, strict=True)]
     return Verdict(

@@ -44,7 +44,7 @@ class Distributions:
 class Verifier:
     """Applies one rule.
 
-    An error of a sequence's own parameters goes to `Sequence.error`; the others go on.
+    An error of a sequence's own parameters goes to `Request.error`; the others go on.
     """
 
     def __init__(self, rule: Rule, draws: NoiseStreams) -> None:

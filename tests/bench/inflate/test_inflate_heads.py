@@ -24,7 +24,7 @@ from foreword.train.registry import (
     EagleOptions,
     MedusaOptions,
 )
-from running import Request, engine, finish, prompts, shelf, target, tokenizer
+from running import Case, engine, finish, prompts, shelf, target, tokenizer
 
 WIDE = Shape(
     "wide", hidden=448, layers=9, heads=8, kv_heads=4, head_dim=64, intermediate=1088
@@ -64,7 +64,7 @@ def test_same_draft_tokens_are_accepted(options, original, large, tmp_path):
         drafter = method(options.method).load(source, model, tokenizer())
         loop = engine(model, drafter, 6)
         requests = [
-            Request(
+            Case(
                 prompt,
                 SamplingParams(
                     temperature=heat, seed=5, max_tokens=12, ignore_eos=True

@@ -19,7 +19,7 @@ from foreword.bench.peers.engines import ENGINES, GENERATE, MODES
 from foreword.bench.peers.openvino_graph import BITS, GROUP, graph, quantized
 from foreword.bench.peers.registry import Pair
 from foreword.bench.prompts import load
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 from foreword.bench.run import Options, rendered, run, spread
 from foreword.model import load_tokenizer
 from foreword.native import forward
@@ -160,7 +160,7 @@ def test_texts_are_about_those_of_the_rounded_model(engine, form):
     pair = Pair(lambda: target, lambda: loaded(None, starter.draft()), print)
     prompts = spread(load("in-domain"), 4)
     requests = [
-        Request(
+        BenchRequest(
             p.id,
             rendered(p, TOKENIZER, 1024, Options(max_tokens=TOKENS)),
             0.0,

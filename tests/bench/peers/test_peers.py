@@ -14,7 +14,7 @@ from foreword.bench.peers.convert import Source, source
 from foreword.bench.peers.engines import ASSISTED, ENGINES, GENERATE, LOOKUP, MODES
 from foreword.bench.peers.registry import Pair
 from foreword.bench.prompts import load
-from foreword.bench.records import Request, Trial
+from foreword.bench.records import BenchRequest, Trial
 from foreword.bench.run import Options, rendered, spread
 from foreword.model import load_tokenizer
 
@@ -64,11 +64,11 @@ def pair(target) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def requests() -> list[Request]:
+def requests() -> list[BenchRequest]:
     options = Options(max_tokens=TOKENS)
     prompts = spread(load("in-domain"), 4)
     return [
-        Request(p.id, rendered(p, TOKENIZER, 1024, options), 0.0, place, TOKENS)
+        BenchRequest(p.id, rendered(p, TOKENIZER, 1024, options), 0.0, place, TOKENS)
         for place, p in enumerate(prompts)
     ]
 
@@ -104,7 +104,7 @@ def test_sampled_text_follows_the_seed(engine, pair, requests):
     entry = registry.make(f"{engine}.{GENERATE}", pair)
 
     def sampled(seed: int) -> Trial:
-        return entry.run(Request("", requests[0].prompt, 1.0, seed, TOKENS))
+        return entry.run(BenchRequest("", requests[0].prompt, 1.0, seed, TOKENS))
 
     assert sampled(1).tokens == sampled(1).tokens != sampled(2).tokens
 

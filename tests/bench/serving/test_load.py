@@ -11,7 +11,7 @@ import pytest
 import starter
 from foreword import LLM
 from foreword.api.async_llm import AsyncLLM
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 from foreword.bench.serving.load import Answer, Load, percentiles, send
 from foreword.bench.serving.report import IN_PROCESS, rows
 from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS
@@ -40,11 +40,11 @@ def target(server: Running) -> HttpTarget:
     return HttpTarget((host, int(port)))
 
 
-def requests(llm: LLM, heat: float = 0.0) -> list[Request]:
+def requests(llm: LLM, heat: float = 0.0) -> list[BenchRequest]:
     texts = ("Count from one to twenty:", "The capital of France is", "def add(a, b):")
     prompts = [tuple(llm.tokenizer(text)["input_ids"]) for text in texts]
     return [
-        Request(str(seed), prompt, heat, seed, TOKENS)
+        BenchRequest(str(seed), prompt, heat, seed, TOKENS)
         for seed, prompt in enumerate(prompts)
     ]
 
@@ -98,7 +98,7 @@ def test_in_process_engine_gives_the_same_answers(llm, target):
 
 def test_refused_request_is_counted_and_others_go_on(llm, target):
     sent = requests(llm)
-    sent[1] = Request("too cold", sent[1].prompt, -1.0, 0, TOKENS)
+    sent[1] = BenchRequest("too cold", sent[1].prompt, -1.0, 0, TOKENS)
     load = asyncio.run(send(target.ask, sent, 2, ""))
     assert [one is None for one in load.answers] == [False, True, False]
     assert len(load.failures) == 1
@@ -116,7 +116,7 @@ def test_concurrent_requests_are_limited():
     at_once: list[int] = []
     running_now = 0
 
-    async def ask(request: Request, tenant: str) -> Answer:
+    async def ask(request: BenchRequest, tenant: str) -> Answer:
         nonlocal running_now
         running_now += 1
         at_once.append(running_now)
@@ -124,7 +124,7 @@ def test_concurrent_requests_are_limited():
         running_now -= 1
         return answer(0.0, 1.0, 2.0, 3, request.name)
 
-    sent = [Request(str(number), (1,), 0.0, number, 1) for number in range(10)]
+    sent = [BenchRequest(str(number), (1,), 0.0, number, 1) for number in range(10)]
     load = asyncio.run(send(ask, sent, 4, ""))
     assert max(at_once) == 4
     assert load.texts == [one.name for one in sent]

@@ -18,7 +18,7 @@ import starter
 from foreword import LLM
 from foreword.bench.peers.convert import Source, source
 from foreword.bench.peers.registry import Pair
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 from foreword.bench.serving import llamacpp, openvino, servers
 from foreword.bench.serving.load import Ask, Load, send
 from foreword.bench.serving.servers import Served, command, free_port, running
@@ -83,7 +83,7 @@ def prompt(text: str) -> tuple[int, ...]:
 def test_greedy_texts_equal_ours(ask):
     name, asks = ask
     requests = [
-        Request(str(place), prompt(TEXTS[place % len(TEXTS)]), 0.0, place, TOKENS)
+        BenchRequest(str(place), prompt(TEXTS[place % len(TEXTS)]), 0.0, place, TOKENS)
         for place in range(SLOTS)
     ]
     with LLM(starter.target(), method="none", dtype="float32") as llm:
@@ -122,7 +122,7 @@ def test_samples_follow_the_seed_and_no_filter(ask, pair):
         TOKENIZER.decode([token])
         for token in (scores >= 0.05 * scores.max()).nonzero().flatten().tolist()
     }
-    requests = [Request(str(seed), start, 1.0, seed, 1) for seed in range(48)]
+    requests = [BenchRequest(str(seed), start, 1.0, seed, 1) for seed in range(48)]
 
     async def loads() -> list[Load]:
         return [await send(asks, requests, concurrency, "") for concurrency in (1, 4)]

@@ -9,7 +9,7 @@ from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch
 from other_tokenizers import FAR, NEAR, pair
-from running import DTYPE, Request, engine, finish, plain, prompts, target, tokenizer
+from running import DTYPE, Case, engine, finish, plain, prompts, target, tokenizer
 
 EITHER_WAY = [
     (NEAR, 0.9, SHARED_TOKENS),
@@ -41,20 +41,20 @@ def test_contract_is_kept_in_the_loop(enough, clause):
 @pytest.mark.parametrize(("how", "enough", "name"), EITHER_WAY)
 def test_shared_tokens_are_used_where_they_are_enough(how, enough, name):
     drafter = CrossVocabularyDrafter(pair(how, DTYPE), enough)
-    sequence = Request(prompts()[3], GREEDY).sequence(target(DTYPE).eos)
+    sequence = Case(prompts()[3], GREEDY).sequence(target(DTYPE).eos)
     drafter.propose(Batch((sequence,), NoiseStreams(8192, shared=True)), [2])
     assert type(drafter._drafter) is method(name)
 
 
 def test_before_the_first_text_there_is_nothing_to_release():
     drafter = CrossVocabularyDrafter(pair(NEAR, DTYPE))
-    drafter.release(Request(prompts()[0]).sequence(target(DTYPE).eos))
+    drafter.release(Case(prompts()[0]).sequence(target(DTYPE).eos))
     assert drafter._drafter is None
 
 
 def test_folder_of_another_tokenizer_drafts_and_changes_no_text(tmp_path):
     asked = [
-        Request(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)
+        Case(prompt, params) for prompt in prompts() for params in (SAMPLED, GREEDY)
     ]
     loaded = load_pair(NEAR.save(tmp_path), target(DTYPE), tokenizer())
     loop = engine(target(DTYPE), CrossVocabularyDrafter(loaded), 3)

@@ -7,21 +7,21 @@ import pytest
 from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, SamplingParams, Sequence
+from foreword.types import Batch, Request, SamplingParams
 from other_tokenizers import FAR, NEAR, Foreign, pair
-from running import DTYPE, Request, engine, finish, plain, prompts, target, tokenizer
+from running import DTYPE, Case, engine, finish, plain, prompts, target, tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
 
-def sequence(text: str, params: SamplingParams = GREEDY) -> Sequence:
-    return Request(tuple(tokenizer()(text)["input_ids"]), params).sequence(
+def sequence(text: str, params: SamplingParams = GREEDY) -> Request:
+    return Case(tuple(tokenizer()(text)["input_ids"]), params).sequence(
         target(DTYPE).eos
     )
 
 
 def draft_tokens(
-    drafter: StringMatchDrafter, one: Sequence, count: int, *, shared: bool = True
+    drafter: StringMatchDrafter, one: Request, count: int, *, shared: bool = True
 ) -> list[int]:
     draft = drafter.propose(Batch((one,), NoiseStreams(8192, shared=shared)), [count])
     assert draft.probs is None
@@ -41,9 +41,7 @@ def test_text_is_unchanged_and_draft_tokens_are_accepted(how, temperature, rule)
         SamplingParams(temperature=temperature, seed=s, max_tokens=32, ignore_eos=True)
         for s in range(5)
     ]
-    asked = [
-        Request(prompt, one) for prompt, one in zip(prompts(), params, strict=True)
-    ]
+    asked = [Case(prompt, one) for prompt, one in zip(prompts(), params, strict=True)]
     loop = engine(target(DTYPE), StringMatchDrafter(pair(how, DTYPE)), 3, rule=rule)
     got = finish(loop, asked)
     assert loop.failed is None
@@ -107,11 +105,7 @@ def test_end_of_text_ends_draft_tokens_in_targets_own_token():
     asked = "<|user|>\nTranslate to German: It's your fault.<|end|>\n<|assistant|>\n"
     (answer,) = plain(
         target(DTYPE),
-        [
-            Request(
-                tuple(tokenizer()(asked)["input_ids"]), SamplingParams(temperature=0)
-            )
-        ],
+        [Case(tuple(tokenizer()(asked)["input_ids"]), SamplingParams(temperature=0))],
     )
     assert answer.tokens[-1] == 0
     drafter, one = (
@@ -137,7 +131,7 @@ def test_drawn_with_targets_noise_more_draft_tokens_come_true():
         ]
         texts = plain(
             target(DTYPE),
-            [Request(prompts()[s % 5], one) for s, one in enumerate(params)],
+            [Case(prompts()[s % 5], one) for s, one in enumerate(params)],
         )
         drafter, right = StringMatchDrafter(pair(NEAR, DTYPE)), 0
         for answer in texts:

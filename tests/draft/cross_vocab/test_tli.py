@@ -15,7 +15,7 @@ from foreword.types import Batch, SamplingParams
 from other_tokenizers import FAR, NEAR, Foreign, pair
 from running import (
     DTYPE,
-    Request,
+    Case,
     distribution,
     draft,
     engine,
@@ -32,12 +32,12 @@ TEMPERATURES = (
 )
 
 
-def requests(temperature: float) -> list[Request]:
+def requests(temperature: float) -> list[Case]:
     params = [
         SamplingParams(temperature=temperature, seed=s, max_tokens=24, ignore_eos=True)
         for s in range(6)
     ]
-    return [Request(prompts()[seed % 5], one) for seed, one in enumerate(params)]
+    return [Case(prompts()[seed % 5], one) for seed, one in enumerate(params)]
 
 
 def accepted(drafter, temperature: float, rule: str = "match") -> int:
@@ -100,7 +100,7 @@ def test_tree_in_one_call_is_tree_level_by_level(how, temperature):
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_rules_get_the_renormalised_distribution(rule):
     drafter, temperature = IntersectionDrafter(pair(FAR, DTYPE)), 0.9
-    sequence = Request(
+    sequence = Case(
         prompts()[3], SamplingParams(temperature=temperature, seed=1)
     ).sequence(target(DTYPE).eos)
     draft_token = drafter.propose(
@@ -129,7 +129,7 @@ def test_acceptance_follows_the_two_distributions(temperature):
     q') (Leviathan et al. 2023).
     """
     asked = [
-        Request(
+        Case(
             prompts()[s % 5],
             SamplingParams(
                 temperature=temperature, seed=s, max_tokens=32, ignore_eos=True

@@ -2,7 +2,7 @@
 whom they ask.
 """
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -22,14 +22,14 @@ from foreword.types import (
     Batch,
     Draft,
     DraftTree,
+    Request,
     SamplingParams,
     Scores,
-    Sequence,
     Verdict,
 )
 from running import (
     DTYPE,
-    Request,
+    Case,
     draft,
     engine,
     finish,
@@ -52,14 +52,14 @@ class Says(Drafter):
         for token, parent, probability in draft_tokens:
             self.tree.add(token, parent, probability)
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         self.asked += sum(n > 0 for n in nodes)
         trees = [self.tree if n else DraftTree() for n in nodes]
         return chosen([tree.tokens for tree in trees]) if self.silent else Draft(trees)
 
 
-def one(length: int = 3) -> Sequence:
-    return Sequence(
+def one(length: int = 3) -> Request:
+    return Request(
         next(_ids),
         [5] * length,
         1,
@@ -70,7 +70,7 @@ def one(length: int = 3) -> Sequence:
 
 def propose(
     drafter: Drafter,
-    *sequences: Sequence,
+    *sequences: Request,
     most: int = 8,
     trees: bool = True,
     **known: float,
@@ -396,7 +396,7 @@ def test_each_member_gets_its_own_floor():
     told = []
 
     class Told(Says):
-        def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+        def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
             told.append(batch.floor)
             return super().propose(batch, nodes)
 
@@ -420,7 +420,7 @@ def test_overconfident_member_runs_less(kind):
     assert boasts.asked == asked, (
         "1.7 draft tokens, of which a fifth at most is believed"
     )
-    drawn = Sequence(
+    drawn = Request(
         next(_ids), [5] * 3, 1, SamplingParams(temperature=1, max_tokens=64), seed=0
     )
     propose(both, drawn, pace=0.5)
@@ -524,7 +524,7 @@ def test_a_recipe_that_cannot_be_made_says_why(name, source, said):
 def test_text_is_unchanged_and_members_learn(kind, rule):
     temperature = 0.0 if rule == "rejection" else 0.8
     asked = [
-        Request(
+        Case(
             p,
             SamplingParams(
                 temperature=temperature, seed=2, max_tokens=32, ignore_eos=True
@@ -561,7 +561,7 @@ class Gets(Says):
         self.hidden_layers, self.seen = layers, torch.empty(0)
 
     def on_hidden_states(
-        self, sequence: Sequence, start: int, hidden: torch.Tensor
+        self, sequence: Request, start: int, hidden: torch.Tensor
     ) -> None:
         self.seen = hidden
 

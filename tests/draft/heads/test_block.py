@@ -2,7 +2,7 @@
 trees and chains grow.
 """
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,8 +17,8 @@ from foreword.model import Read
 from foreword.native.forward import reason
 from foreword.native.tree import TreeRequest
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, SamplingParams, Sequence
-from running import Request, prompts, target
+from foreword.types import Batch, Request, SamplingParams
+from running import Case, prompts, target
 
 DEEP = 4
 
@@ -32,7 +32,7 @@ class Told(BlockPredictor):
         super().__init__(torch.nn.Identity(), target(), DEEP)
         self.asked: list[list[BlockRequest]] = []
 
-    def compute(self, requests: List[BlockRequest]) -> torch.Tensor:
+    def compute(self, requests: Sequence[BlockRequest]) -> torch.Tensor:
         self.asked.append(list(requests))
         made = (
             torch.Generator().manual_seed(one.anchor * 1000 + self.seen[one.id])
@@ -54,7 +54,7 @@ class Independent(Told):
 class Dependent(Told):
     """Each draft token depends on the one before it."""
 
-    def after(self, distributions: torch.Tensor, tokens: List[int]) -> torch.Tensor:
+    def after(self, distributions: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         return distributions + torch.stack(
             [distributions[0].roll(token) for token in tokens]
         )
@@ -62,15 +62,15 @@ class Dependent(Told):
 
 def started(
     drafter: BlockDrafter, prompt: tuple[int, ...], temperature: float = 0.8
-) -> Sequence:
-    one = Request(
+) -> Request:
+    one = Case(
         prompt, SamplingParams(temperature=temperature, seed=4, max_tokens=20)
     ).sequence(target().eos)
     drafter.on_hidden_states(one, 0, torch.zeros(len(prompt) - 1, 3))
     return one
 
 
-def batch(*sequences: Sequence, shared: bool = True) -> Batch:
+def batch(*sequences: Request, shared: bool = True) -> Batch:
     return Batch(sequences, NoiseStreams(target().vocab, shared=shared))
 
 

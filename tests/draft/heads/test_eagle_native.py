@@ -23,7 +23,7 @@ from foreword.native.forward import reason
 from foreword.sampling.streams import NoiseStreams
 from foreword.train.methods.eagle import new
 from foreword.train.registry import EagleOptions
-from foreword.types import Batch, SamplingParams, Sequence
+from foreword.types import Batch, Request, SamplingParams
 from pair import VOCAB, llama, setting
 from running import sayings, shelf, target
 
@@ -214,16 +214,16 @@ def test_node_without_a_read_parent_is_refused(reader, text, states):
         reader.read([Read(1, 20, text[20:22], [-1, 0], 2)])
 
 
-def asked(temperature: float) -> tuple[Sequence, Batch]:
+def asked(temperature: float) -> tuple[Request, Batch]:
     tokens = list(sayings()[2])
     params = SamplingParams(temperature=temperature, max_tokens=64)
-    one = Sequence(1, tokens, 12, params, seed=7, eos=target("bfloat16").eos)
+    one = Request(1, tokens, 12, params, seed=7, eos=target("bfloat16").eos)
     return one, Batch(
         (one,), NoiseStreams(target("bfloat16").vocab, shared=True), True, 0.001
     )
 
 
-def told(drafter: EagleDrafter, one: Sequence) -> None:
+def told(drafter: EagleDrafter, one: Request) -> None:
     """The drafter reads what the target computes of all but the last token."""
     model = target("bfloat16")
     model.open(-3, len(one.tokens))

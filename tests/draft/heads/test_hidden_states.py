@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from foreword.draft.heads.hidden_states import TargetStates
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 
 
 @pytest.fixture
-def sequence() -> Sequence:
-    return Sequence(7, list(range(6)), 6, SamplingParams(), seed=0)
+def sequence() -> Request:
+    return Request(7, list(range(6)), 6, SamplingParams(), seed=0)
 
 
 def rows(*numbers: float) -> torch.Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from foreword.draft.lookup.ngram import NgramDrafter, copied
 from foreword.errors import InvalidRequest
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, SamplingParams, Sequence, Source
+from foreword.types import Batch, Draft, Request, SamplingParams, Source
 
 EOS = 3
 tokens_of_few = st.lists(st.integers(0, 3), min_size=1, max_size=40)
@@ -17,13 +17,13 @@ tokens_of_few = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 def sequence(
     tokens: list[int], id: int = 0, eos: frozenset[int] = frozenset()
-) -> Sequence:
-    return Sequence(
+) -> Request:
+    return Request(
         id=id, tokens=list(tokens), prompt=1, params=SamplingParams(), seed=0, eos=eos
     )
 
 
-def batch(*sequences: Sequence) -> Batch:
+def batch(*sequences: Request) -> Batch:
     return Batch(sequences, NoiseStreams(8, shared=True))
 
 
@@ -34,7 +34,7 @@ def draft_tokens(draft: Draft) -> list[list[int]]:
     ]
 
 
-def propose(drafter: NgramDrafter, one: Sequence, budget: int) -> list[int]:
+def propose(drafter: NgramDrafter, one: Request, budget: int) -> list[int]:
     return draft_tokens(drafter.propose(batch(one), [budget]))[0]
 
 
@@ -180,7 +180,7 @@ def test_sizes_that_make_no_sense_are_refused(largest: int, smallest: int) -> No
 
 def test_the_source_of_an_encoder_decoder_is_copied_from_too():
     drafter = NgramDrafter()
-    one = Sequence(0, [0, 7, 5], 1, SamplingParams(), 0, source=Source((4, 5, 6, 7, 2)))
+    one = Request(0, [0, 7, 5], 1, SamplingParams(), 0, source=Source((4, 5, 6, 7, 2)))
     assert propose(drafter, one, 3) == [6, 7, 2]
     one.tokens += [6]
     assert propose(drafter, one, 2) == [7, 2]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from foreword.draft.lookup.predicted import SIZES, Copy, PredictedDrafter, agreement
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, SamplingParams, Scores, Sequence, Source, Verdict
-from running import Request, drafter, engine, finish, plain, prompts, target
+from foreword.types import Batch, Request, SamplingParams, Scores, Source, Verdict
+from running import Case, drafter, engine, finish, plain, prompts, target
 
 few = st.integers(0, 3)
 texts = st.lists(few, min_size=1, max_size=30)
@@ -23,21 +23,19 @@ def sequence(
     prediction: list[int],
     prompt: tuple[int, ...] = (40, 41),
     id: int = 0,
-) -> Sequence:
+) -> Request:
     params = SamplingParams(temperature=0, prediction=tuple(prediction))
     tokens = [*prompt, *written]
-    return Sequence(
+    return Request(
         id, tokens, len(prompt), params, 0, frozenset({9}), prediction=tuple(prediction)
     )
 
 
-def batch(*sequences: Sequence, floor: float = 0.0) -> Batch:
+def batch(*sequences: Request, floor: float = 0.0) -> Batch:
     return Batch(sequences, NoiseStreams(50, shared=True), floor=floor)
 
 
-def propose(
-    one: Sequence, budget: int, by: PredictedDrafter | None = None
-) -> list[int]:
+def propose(one: Request, budget: int, by: PredictedDrafter | None = None) -> list[int]:
     draft = (by or PredictedDrafter()).propose(batch(one), [budget])
     assert draft.chain
     return draft.tokens[0].tolist()
@@ -170,11 +168,11 @@ def test_expected_answer_comes_in_few_rounds_and_is_not_changed(
     params = SamplingParams(
         temperature=temperature, seed=3, max_tokens=32, ignore_eos=True
     )
-    plainly = plain(target(), [Request(prompts()[1], params)])[0]
+    plainly = plain(target(), [Case(prompts()[1], params)])[0]
     edited = tuple(
         token if place % 10 != 5 else 7 for place, token in enumerate(plainly.tokens)
     )
-    request = Request(prompts()[1], params)
+    request = Case(prompts()[1], params)
     loop = engine(target(), drafter("predicted"), 8)
     asked = request.sequence(target().eos)
     asked.prediction = edited
@@ -196,14 +194,14 @@ def test_finishing_leaves_nothing_behind() -> None:
     by = drafter("predicted")
     finish(
         engine(target(), by, 3),
-        [Request(prompts()[3], SamplingParams(max_tokens=4, seed=1))],
+        [Case(prompts()[3], SamplingParams(max_tokens=4, seed=1))],
     )
     assert by._copies == {}
 
 
 def test_source_of_encoder_decoder_is_expected_from_its_start() -> None:
     by, params = PredictedDrafter(), SamplingParams(temperature=0)
-    one = Sequence(0, [0, 1], 2, params, 0, source=Source((4, 5, 6, 7, 2)))
+    one = Request(0, [0, 1], 2, params, 0, source=Source((4, 5, 6, 7, 2)))
     assert propose(one, 3, by) == [4, 5, 6]
     one.tokens += [9, 6]
     assert propose(one, 3, by) == [7, 2]

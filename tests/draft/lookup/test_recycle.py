@@ -4,7 +4,7 @@ those of the target's text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_probabilities_are_those_of_the_target_text(temperature):
 class Blind(RecyclingDrafter):
     """Drafts what is likely, not what will be drawn."""
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return super().propose(
             Batch(batch.sequences, NoiseStreams(24, shared=False), batch.trees), nodes
         )

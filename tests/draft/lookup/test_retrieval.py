@@ -23,7 +23,7 @@ from foreword.draft.lookup.retrieval import (
 )
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, DraftTree, SamplingParams, Sequence
+from foreword.types import Batch, DraftTree, Request, SamplingParams
 from running import datastore, draft, target, tokenizer
 
 GREEDY = SamplingParams(temperature=0)
@@ -139,11 +139,11 @@ def drafter(tmp_path_factory) -> RetrievalDrafter:
     return RetrievalDrafter(Datastore(folder, tokenizer()))
 
 
-def sequence(tokens: list[int], params: SamplingParams = GREEDY) -> Sequence:
-    return Sequence(1, list(tokens), 1, params, 0)
+def sequence(tokens: list[int], params: SamplingParams = GREEDY) -> Request:
+    return Request(1, list(tokens), 1, params, 0)
 
 
-def batch(*sequences: Sequence, **options) -> Batch:
+def batch(*sequences: Request, **options) -> Batch:
     return Batch(sequences, NoiseStreams(target().vocab, shared=True), **options)
 
 

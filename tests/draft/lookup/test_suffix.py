@@ -35,13 +35,13 @@ from foreword.sampling.streams import NoiseStreams
 from foreword.types import (
     Batch,
     Draft,
+    Request,
     SamplingParams,
     Scores,
-    Sequence,
     Source,
     Verdict,
 )
-from running import Request, drafter, engine, finish, plain, prompts, target
+from running import Case, drafter, engine, finish, plain, prompts, target
 
 VOCAB = 50
 NATIVE = pytest.mark.skipif(suffix.library() is None, reason="there is no C compiler")
@@ -58,9 +58,9 @@ def sequence(
     tenant: str = "",
     temperature: float = 0.0,
     prompt: int = 1,
-) -> Sequence:
+) -> Request:
     params = SamplingParams(tenant=tenant, temperature=temperature, max_tokens=2000)
-    return Sequence(
+    return Request(
         id=id,
         tokens=list(tokens),
         prompt=prompt,
@@ -70,7 +70,7 @@ def sequence(
     )
 
 
-def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch:
+def batch(*sequences: Request, trees: bool = True, floor: float = 0.0) -> Batch:
     return Batch(sequences, NoiseStreams(VOCAB, shared=True), trees, floor)
 
 
@@ -79,7 +79,7 @@ def paths(draft: Draft, row: int = 0) -> list[tuple[int, ...]]:
 
 
 def propose(
-    one: Drafter, asked: Sequence, budget: int, **how: bool | float
+    one: Drafter, asked: Request, budget: int, **how: bool | float
 ) -> list[tuple[int, ...]]:
     return paths(one.propose(batch(asked, **how), [budget]))
 
@@ -417,7 +417,7 @@ def test_tenants_do_not_meet() -> None:
 
 def test_an_answer_that_is_given_again_is_predicted_whole() -> None:
     asked = [
-        Request(
+        Case(
             prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
         )
     ]
@@ -467,7 +467,7 @@ def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ask", [PlainCountsFactory(), pytest.param(None, id="usual")])
 def test_the_source_of_an_encoder_decoder_is_copied_from_too(ask):
     made = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
-    one = Sequence(0, [0, 7, 5], 1, SamplingParams(), 0, source=Source((4, 5, 6, 7, 2)))
+    one = Request(0, [0, 7, 5], 1, SamplingParams(), 0, source=Source((4, 5, 6, 7, 2)))
     assert made.propose(batch(one, trees=False), [3]).trees[0].tokens == [6, 7, 2]
     one.tokens += [6]
     assert made.propose(batch(one, trees=False), [2]).trees[0].tokens == [7, 2]

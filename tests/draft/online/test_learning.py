@@ -19,7 +19,7 @@ from foreword.model import Model
 from foreword.model.weights import copied, replace
 from foreword.native.forward import library
 from foreword.types import Scores
-from running import Request, engine, finish, plain, prompts, target
+from running import Case, engine, finish, plain, prompts, target
 
 FAST = "float32" if isinstance(library(), str) else "bfloat16"
 EAGER = Learning(share=50.0, pause=60.0, rate=1e-3)
@@ -53,9 +53,9 @@ def learner(
     return OnlineLearner(LanguageModelDrafter(model), target(dtype), settings)
 
 
-def requests(temperature: float, seeds: range, tokens: int = 48) -> list[Request]:
+def requests(temperature: float, seeds: range, tokens: int = 48) -> list[Case]:
     return [
-        Request(
+        Case(
             prompt,
             SamplingParams(
                 temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True
@@ -66,7 +66,7 @@ def requests(temperature: float, seeds: range, tokens: int = 48) -> list[Request
     ]
 
 
-def kept(model: Model, asked: list[Request], dtype: str = FAST) -> int:
+def kept(model: Model, asked: list[Case], dtype: str = FAST) -> int:
     """How many draft tokens of a draft that does not learn are accepted."""
     answers = finish(engine(target(dtype), LanguageModelDrafter(model), 6), asked)
     return sum(answer.sequence.stats.accepted for answer in answers)

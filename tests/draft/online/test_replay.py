@@ -14,18 +14,18 @@ from foreword.draft.online.replay import (
     distributions,
     draft_log_probs,
 )
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 
 VOCAB = 200
 
 
-def sequence(prompt: int = 5, id: int = 1) -> Sequence:
-    return Sequence(id, list(range(prompt)), prompt, SamplingParams(max_tokens=1000), 0)
+def sequence(prompt: int = 5, id: int = 1) -> Request:
+    return Request(id, list(range(prompt)), prompt, SamplingParams(max_tokens=1000), 0)
 
 
 def say(
     buffer: ReplayBuffer,
-    text: Sequence,
+    text: Request,
     tokens: list[int],
     logits: torch.Tensor | None = None,
 ) -> torch.Tensor:

@@ -24,15 +24,15 @@ from foreword.model import Model
 from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.types import SamplingParams
-from running import Request, engine, finish, plain, prompts, target
+from running import Case, engine, finish, plain, prompts, target
 
 
-def requests(length: int = 40) -> list[Request]:
+def requests(length: int = 40) -> list[Case]:
     settings = [
         SamplingParams(temperature=t, seed=5, max_tokens=length, ignore_eos=True)
         for t in (0.0, 1.0)
     ]
-    return [Request(prompt, params) for prompt in prompts() for params in settings]
+    return [Case(prompt, params) for prompt in prompts() for params in settings]
 
 
 def test_a_neighbour_is_another_mask_of_the_same_halves():

@@ -9,7 +9,7 @@ from foreword.draft.self_speculative.quantized import QuantizedDrafter
 from foreword.errors import InvalidRequest
 from foreword.native.forward import library
 from foreword.types import SamplingParams
-from running import Request, engine, finish, plain, prompts, target
+from running import Case, engine, finish, plain, prompts, target
 
 native = pytest.mark.skipif(
     isinstance(library(), str), reason=f"no native kernel here: {library()}"
@@ -17,12 +17,12 @@ native = pytest.mark.skipif(
 LENGTH = 24
 
 
-def requests() -> list[Request]:
+def requests() -> list[Case]:
     settings = [
         SamplingParams(temperature=t, seed=5, max_tokens=LENGTH, ignore_eos=True)
         for t in (0.0, 1.0)
     ]
-    return [Request(prompt, params) for prompt in prompts() for params in settings]
+    return [Case(prompt, params) for prompt in prompts() for params in settings]
 
 
 @native

@@ -8,7 +8,7 @@ import pytest
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree.calibration import Calibration
 from foreword.types import SamplingParams
-from running import DTYPE, Request, draft, drafter, engine, finish, prompts, target
+from running import DTYPE, Case, draft, drafter, engine, finish, prompts, target
 
 NOTHING = -math.inf
 FILTERS = (
@@ -119,12 +119,12 @@ def test_filtered_requests_spoil_no_calibration(name: str) -> None:
     children.
     """
     greedy = [
-        Request(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
+        Case(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
         for prompt in prompts()
     ]
     spoiled, fresh = drafter(name, DTYPE), drafter(name, DTYPE)
     filtered = [
-        Request(
+        Case(
             prompt,
             SamplingParams(
                 temperature=0.8, seed=seed, max_tokens=12, ignore_eos=True, **filters
@@ -165,7 +165,7 @@ def test_children_are_tokens_that_may_come(filters: dict[str, float]) -> None:
     proposer = LanguageModelDrafter(draft(DTYPE))
     proposer.calibration = Noting()
     asked = [
-        Request(one, SamplingParams(temperature=0.8, seed=3, max_tokens=16, **filters))
+        Case(one, SamplingParams(temperature=0.8, seed=3, max_tokens=16, **filters))
         for one in prompts()
     ]
     finish(engine(target(DTYPE), proposer, 4), asked)

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from foreword.draft.tree.sampled import SampledTree
 from foreword.draft.tree.shapes import Shape, full_tree
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, Lists, SamplingParams, Sequence
+from foreword.types import Batch, Draft, Lists, Request, SamplingParams
 from foreword.verify import RULES
 
 VOCAB = 6
@@ -29,12 +29,12 @@ DRAFTER = torch.tensor(
 """Raw logits: after the last committed token, and after any draft token."""
 
 
-def sequence(seed: int = 3, **params: object) -> Sequence:
-    return Sequence(seed, [0, 1, 2, 3], 2, SamplingParams(**params), seed=seed)
+def sequence(seed: int = 3, **params: object) -> Request:
+    return Request(seed, [0, 1, 2, 3], 2, SamplingParams(**params), seed=seed)
 
 
 def batch(
-    *sequences: Sequence,
+    *sequences: Request,
     lists: Lists = "distinct",
     shared: bool = False,
     trees: bool = True,
@@ -164,7 +164,7 @@ def test_chain_ends_by_the_next_distribution_alone() -> None:
     """
     asked: list[tuple[int, int, list[float]]] = []
 
-    def stops(one: Sequence, depth: int, distribution: torch.Tensor) -> bool:
+    def stops(one: Request, depth: int, distribution: torch.Tensor) -> bool:
         asked.append((one.id, depth, distribution.tolist()))
         return depth == one.id - 3
 

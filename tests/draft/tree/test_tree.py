@@ -16,8 +16,8 @@ from foreword.draft.tree.coupled import CoupledTree
 from foreword.model import Model
 from foreword.model.backend import GrowsTrees
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, DraftTree, SamplingParams, Sequence
-from running import DTYPE, Request, draft, engine, finish, plain, prompts, target
+from foreword.types import Batch, Draft, DraftTree, Request, SamplingParams
+from running import DTYPE, Case, draft, engine, finish, plain, prompts, target
 
 _ids = count(1_000_000)
 SETTINGS = [
@@ -31,15 +31,15 @@ SETTINGS = [
 
 def sequence(
     temperature: float, tokens: tuple[int, ...] = (), **params: object
-) -> Sequence:
+) -> Request:
     asked = SamplingParams(temperature=temperature, max_tokens=64, **params)
     tokens = tokens or prompts()[1]
-    return Sequence(
+    return Request(
         next(_ids), list(tokens), len(tokens), asked, seed=7, eos=target().eos
     )
 
 
-def batch(*sequences: Sequence, trees: bool = True, floor: float = 0.0) -> Batch:
+def batch(*sequences: Request, trees: bool = True, floor: float = 0.0) -> Batch:
     return Batch(sequences, NoiseStreams(target().vocab, shared=True), trees, floor)
 
 
@@ -56,7 +56,7 @@ def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
 
 
 def child_distribution(
-    one: Sequence, path: tuple[int, ...], confidence: Calibration
+    one: Request, path: tuple[int, ...], confidence: Calibration
 ) -> torch.Tensor:
     """The probability of every token after a path, from a fresh reading of the whole
     text: the definition.
@@ -132,7 +132,7 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
     if not isinstance(model.backend, GrowsTrees):
         pytest.skip("no native driver here")
 
-    def batch(*sequences: Sequence, **given) -> Batch:
+    def batch(*sequences: Request, **given) -> Batch:
         return Batch(
             sequences,
             NoiseStreams(model.vocab, shared=True),
@@ -185,7 +185,7 @@ def test_probabilities_are_calibrated(temperature):
     sure than it could be.
     """
     asked = [
-        Request(prompt, SamplingParams(temperature=temperature, seed=s, max_tokens=40))
+        Case(prompt, SamplingParams(temperature=temperature, seed=s, max_tokens=40))
         for s in (1, 2)
         for prompt in prompts()
     ]
@@ -290,7 +290,7 @@ def test_trees_need_fewer_rounds_than_chains():
     """With equal nodes, on the same requests; this is what they are for."""
     for temperature in (0.0, 1.0):
         asked = [
-            Request(
+            Case(
                 prompt,
                 SamplingParams(
                     temperature=temperature, seed=3, max_tokens=48, ignore_eos=True

@@ -32,7 +32,7 @@ from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from other_tokenizers import NEAR, pair
-from running import Request, distribution, drafter, engine, finish, plain, prompts
+from running import Case, distribution, drafter, engine, finish, plain, prompts
 
 pytestmark = pytest.mark.skipif(
     isinstance(library(), str), reason=f"no native kernel here: {library()}"
@@ -85,10 +85,10 @@ def draft() -> Model:
 
 
 @cache
-def requests() -> list[Request]:
+def requests() -> list[Case]:
     settings = product((0.0, 0.8), prompts()[:3])
     return [
-        Request(
+        Case(
             prompt,
             SamplingParams(
                 temperature=heat,

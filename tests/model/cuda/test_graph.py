@@ -31,7 +31,7 @@ from foreword.model.pool.backend import PoolBackend
 from foreword.model.probe.probe import REFUSED, choose
 from foreword.train.methods.lm import load
 from foreword.types import SamplingParams
-from running import Request, engine, finish, prompts
+from running import Case, engine, finish, prompts
 from tiny_models import build
 
 KERNEL = pytest.mark.skipif(isinstance(library(), str), reason="there is no Triton")
@@ -136,7 +136,7 @@ def test_tree_of_draft_tokens_does_not_change_the_text(which, kernel, temperatur
         temperature=temperature, seed=3, max_tokens=4 if kernel else 16, ignore_eos=True
     )
     asked = [prompt[:7] for prompt in prompts()[:2]] if kernel else prompts()[:2]
-    requests = [Request(prompt, params) for prompt in asked]
+    requests = [Case(prompt, params) for prompt in asked]
     want = finish(engine(model), requests)
     got = finish(engine(model, RandomTree(known(want), spoilt=0.3), 6), requests)
     assert [answer.said for answer in got] == [answer.said for answer in want]

@@ -18,7 +18,7 @@ from foreword.train.devices import OneDevice
 from foreword.train.methods.eagle import HeadTraining
 from foreword.train.registry import EagleOptions
 from foreword.train.trainer import Trainer, TrainingConfig
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 from pair import TEXTS, VOCAB, Bytes, llama, setting
 
 STEPS = 3
@@ -57,7 +57,7 @@ def test_head_is_trained_as_it_serves():
     target = Model(llama(0, layers=3))
     for end in (3, 8):
         drafter = EagleDrafter(training(hf).head, target)
-        sequence = Sequence(
+        sequence = Request(
             1, piece.tokens[: end + 1], 2, SamplingParams(max_tokens=20), seed=0
         )
         target.open(1, 32)

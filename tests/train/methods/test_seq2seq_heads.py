@@ -29,7 +29,7 @@ from foreword.train.registry import EagleOptions, MedusaOptions, TrainOptions
 from foreword.train.report.measure import Questions
 from foreword.train.task import Trainable, TrainContext
 from foreword.train.trainer import TrainingConfig
-from foreword.types import Sequence
+from foreword.types import Request
 
 FAMILIES = ["t5", "bart"]
 START = {"t5": [0], "bart": [2, 0]}
@@ -181,7 +181,7 @@ def test_eagle_is_trained_as_it_serves(name):
     model, tokens = Model(target(name), name), made.head.tokens
     for end in (start, start + 4):
         drafter = EagleDrafter(task(name, OPTIONS["eagle"]).head, model)
-        sequence = Sequence(
+        sequence = Request(
             1, text[: end + 1], start, SamplingParams(max_tokens=20), seed=0
         )
         drafter.on_hidden_states(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foreword.bench.records import Request, Trial
+from foreword.bench.records import BenchRequest, Trial
 from foreword.model.seq2seq import Seq2Seq
 
 GENERATE = "transformers.generate"
@@ -46,7 +46,7 @@ class TransformersEntry:
         self._passes = 0
         target.register_forward_pre_hook(self._count)
 
-    def run(self, request: Request) -> Trial:
+    def run(self, request: BenchRequest) -> Trial:
         """Answer one request.
 
         Above temperature 0 transformers samples by itself, from the same seed.

@@ -18,7 +18,7 @@ from foreword.bench.peers import gguf
 from foreword.bench.peers.convert import INT4, INT8, Source, converted
 from foreword.bench.peers.engines import ASSISTED, LOOKUP
 from foreword.bench.peers.registry import Pair
-from foreword.bench.records import Request, Trial
+from foreword.bench.records import BenchRequest, Trial
 
 SETTINGS: dict[str, dict[str, int]] = {
     ASSISTED: {"num_pred_tokens": 4},
@@ -68,7 +68,7 @@ class LlamaCpp:
 
         llama.eval = counted
 
-    def run(self, request: Request) -> Trial:
+    def run(self, request: BenchRequest) -> Trial:
         """Answer one request.
 
         Above temperature 0 llama.cpp samples by itself, from the same seed.

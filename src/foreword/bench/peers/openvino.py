@@ -18,7 +18,7 @@ from foreword.bench.peers.convert import INT4, INT8, Source, converted
 from foreword.bench.peers.engines import ASSISTED, LOOKUP
 from foreword.bench.peers.openvino_graph import GROUP, TYPES, graph
 from foreword.bench.peers.registry import Pair
-from foreword.bench.records import Request, Trial
+from foreword.bench.records import BenchRequest, Trial
 
 SETTINGS: dict[str, dict[str, Any]] = {
     ASSISTED: {"num_assistant_tokens": 5},
@@ -56,7 +56,7 @@ class OpenVINO:
         self._ov: Any = import_module("openvino")
         self._genai: Any = import_module("openvino_genai")
 
-    def run(self, request: Request) -> Trial:
+    def run(self, request: BenchRequest) -> Trial:
         """Answer one request.
 
         Above temperature 0 OpenVINO samples by itself, from the same seed.

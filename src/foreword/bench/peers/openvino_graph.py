@@ -9,7 +9,7 @@ converters write, since OpenVINO fuses that form. Codes and scales are those of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
@@ -56,24 +56,24 @@ class _Operations:
     def whole(self, value: int) -> Any:
         return self.raw.constant(value, dtype=np.int64)
 
-    def wholes(self, values: List[int]) -> Any:
+    def wholes(self, values: Sequence[int]) -> Any:
         return self.raw.constant(np.array(values, dtype=np.int64))
 
     def real(self, value: float) -> Any:
         return self.raw.constant(value, dtype=np.float32)
 
-    def reshape(self, read: Any, sizes: List[int]) -> Any:
+    def reshape(self, read: Any, sizes: Sequence[int]) -> Any:
         """Give other sizes; 0 keeps one, and -1 is what is left."""
         return self.raw.reshape(read, self.wholes(sizes), True)
 
-    def transpose(self, read: Any, order: List[int]) -> Any:
+    def transpose(self, read: Any, order: Sequence[int]) -> Any:
         return self.raw.transpose(read, self.wholes(order))
 
     def unsqueeze(self, read: Any, axis: int) -> Any:
         place = self.whole(axis)
         return self.raw.unsqueeze(read, place)
 
-    def broadcast(self, read: Any, sizes: List[Any]) -> Any:
+    def broadcast(self, read: Any, sizes: Sequence[Any]) -> Any:
         """Broadcast axes of length 1 to `sizes`; a size of 1 keeps the axis."""
         return self.raw.broadcast(
             read,
@@ -95,7 +95,7 @@ class _Operations:
             self.wholes([3]),
         )
 
-    def input(self, name: str, shape: List[int], kind: str) -> Any:
+    def input(self, name: str, shape: Sequence[int], kind: str) -> Any:
         parameter = self.raw.parameter(
             list(shape),
             getattr(self.openvino.Type, kind),

@@ -4,8 +4,7 @@ entries, imported on use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -30,7 +29,7 @@ class Pair:
     """Gets a line before a slow step."""
 
 
-def entry_names(engines: List[str]) -> tuple[str, ...]:
+def entry_names(engines: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the entries of these engines; ALL stands for all installed
     ones.
 
@@ -59,7 +58,7 @@ def entry_names(engines: List[str]) -> tuple[str, ...]:
     return entries
 
 
-def check(names: List[str]) -> None:
+def check(names: Sequence[str]) -> None:
     """Raise InvalidRequest, which names what to install, unless the engines of these
     entries are importable.
     """
@@ -80,7 +79,7 @@ def make(name: str, pair: Pair) -> Entry:
     return import_module(ENGINES[engine].entry_module).entry(name, mode, pair)
 
 
-def versions(names: List[str]) -> dict[str, str]:
+def versions(names: Sequence[str]) -> dict[str, str]:
     """Return the versions of the engines of these entries; "unknown" without package
     metadata.
     """
@@ -93,7 +92,7 @@ def versions(names: List[str]) -> dict[str, str]:
     return by_distribution
 
 
-def settings(names: List[str]) -> dict[str, Any]:
+def settings(names: Sequence[str]) -> dict[str, Any]:
     """Return engine -> mode -> the settings that the figures of these entries depend
     on.
     """
@@ -104,7 +103,7 @@ def settings(names: List[str]) -> dict[str, Any]:
 
 
 def held(
-    names: List[str], form: str | None, file: Path | None
+    names: Sequence[str], form: str | None, file: Path | None
 ) -> dict[str, str | None]:
     """Return engine -> how it holds the target's matrices, or the GGUF file that it
     reads; None = in the dtype.
@@ -119,7 +118,7 @@ def held(
     return found
 
 
-def _engines(names: List[str]) -> list[str]:
+def _engines(names: Sequence[str]) -> list[str]:
     return [
         engine
         for engine in ENGINES

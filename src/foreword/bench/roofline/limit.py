@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -261,7 +260,7 @@ def _interleaved(
     return times, max(readings)
 
 
-def table(results: List[Limit]) -> Table:
+def table(results: Sequence[Limit]) -> Table:
     """Return a table for the terminal."""
     shown = Table(
         title="forwards against the memory-bandwidth limit",

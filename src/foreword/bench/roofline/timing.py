@@ -4,8 +4,7 @@ is on the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
@@ -58,14 +57,14 @@ def turns(spend: float) -> Iterator[int]:
         turn += 1
 
 
-def seconds(model: Model, reads: List[Read]) -> float:
+def seconds(model: Model, reads: Sequence[Read]) -> float:
     """Return the seconds of one forward, until its first logit is on the host."""
     before = perf_counter()
     model.read(reads)[0, 0].item()
     return perf_counter() - before
 
 
-def middle(samples: List[float], *, seed: int = 0) -> Interval:
+def middle(samples: Sequence[float], *, seed: int = 0) -> Interval:
     """Return the median and its 95 % interval (percentile bootstrap: Efron and
     Tibshirani 1993, chapter 13).
     """

@@ -5,14 +5,13 @@ answer, and their percentiles.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from collections.abc import Sequence as List
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
 
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 
 PERCENTILES = (50, 95)
 
@@ -45,7 +44,7 @@ class Answer:
         return (self.last - self.first) / (self.tokens - 1) if self.tokens > 1 else None
 
 
-Ask = Callable[[Request, str], Awaitable[Answer]]
+Ask = Callable[[BenchRequest, str], Awaitable[Answer]]
 """Answers one request of a tenant. Raises if it cannot."""
 
 
@@ -72,7 +71,7 @@ class Load:
 
 
 async def send(
-    ask: Ask, requests: List[Request], concurrency: int, tenant: str
+    ask: Ask, requests: Sequence[BenchRequest], concurrency: int, tenant: str
 ) -> Load:
     """Send all requests, `concurrency` at a time: when one ends the next one starts.
 
@@ -94,7 +93,7 @@ async def send(
     return Load(perf_counter() - began, tuple(answers), tuple(failures))
 
 
-def percentiles(values: List[float]) -> tuple[float | None, ...]:
+def percentiles(values: Sequence[float]) -> tuple[float | None, ...]:
     """Return the PERCENTILES of values, linear between neighbours; None for
     no values.
     """

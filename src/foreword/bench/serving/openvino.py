@@ -15,7 +15,7 @@ import numpy as np
 from foreword.bench.peers.engines import ASSISTED
 from foreword.bench.peers.openvino import SETTINGS, device, folder
 from foreword.bench.peers.registry import Pair
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 from foreword.bench.serving.load import Answer
 from foreword.errors import ForewordError
 
@@ -56,7 +56,7 @@ class OpenVinoTarget:
         self._steps: asyncio.Task[None] | None = None
         self._stepped = asyncio.Event()
 
-    async def ask(self, request: Request, tenant: str) -> Answer:
+    async def ask(self, request: BenchRequest, tenant: str) -> Answer:
         """Generate one answer.
 
         Above temperature 0 OpenVINO samples by itself, from the same seed.

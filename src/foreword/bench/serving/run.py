@@ -5,8 +5,7 @@ beside no HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from foreword.bench.peers import registry
 from foreword.bench.peers.convert import Source
 from foreword.bench.prompts import load
 from foreword.bench.race import REST, rotated
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 from foreword.bench.run import Options, check, rendered, spread
 from foreword.bench.serving import llamacpp, openvino, servers
 from foreword.bench.serving.load import Ask, send
@@ -56,7 +55,7 @@ class Plan:
     concurrency.
     """
 
-    requests: dict[float, list[Request]]
+    requests: dict[float, list[BenchRequest]]
     concurrencies: tuple[int, ...]
     turns: int
 
@@ -71,7 +70,7 @@ class Plan:
 
 def serving(
     options: Options,
-    concurrencies: List[int],
+    concurrencies: Sequence[int],
     count: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ServingReport:
@@ -147,7 +146,7 @@ def _requests(
     source: Weights,
     tokenizer: PreTrainedTokenizerBase,
     count: int | None,
-) -> dict[float, list[Request]]:
+) -> dict[float, list[BenchRequest]]:
     context = read_config(
         source.target, trust_remote_code=source.trusted
     ).max_position_embeddings
@@ -156,14 +155,14 @@ def _requests(
     chosen = list(islice(cycle(texts), count or len(texts)))
     return {
         heat: [
-            Request(*one, heat, options.seed + place, options.tokens)
+            BenchRequest(*one, heat, options.seed + place, options.tokens)
             for place, one in enumerate(chosen)
         ]
         for heat in options.temperatures
     }
 
 
-def _check(options: Options, concurrencies: List[int]) -> None:
+def _check(options: Options, concurrencies: Sequence[int]) -> None:
     check(options)
     if not concurrencies or not all(1 <= many <= MOST for many in concurrencies):
         raise InvalidRequest(
@@ -183,7 +182,7 @@ def _names(options: Options) -> list[str]:
     return [OURS, PLAIN, TRANSFORMERS, *chain.from_iterable(peers)]
 
 
-def _versions(names: List[str]) -> dict[str, str]:
+def _versions(names: Sequence[str]) -> dict[str, str]:
     theirs = {llamacpp.PROGRAM: llamacpp.version()} if llamacpp.ALONE in names else {}
     return (
         versions()

@@ -8,8 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -126,7 +125,9 @@ def _option(name: str, value: str | None) -> list[str]:
 
 
 @contextmanager
-def running(line: List[str], port: int, environment: dict[str, str]) -> Iterator[None]:
+def running(
+    line: Sequence[str], port: int, environment: dict[str, str]
+) -> Iterator[None]:
     """Run a server until the body ends, which starts when the server is ready.
 
     Raises ServerFailed, with the end of its log, if it never does.
@@ -159,7 +160,7 @@ def free_port() -> int:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], line: List[str], port: int, log: IO[bytes]
+    process: subprocess.Popen[bytes], line: Sequence[str], port: int, log: IO[bytes]
 ) -> None:
     ends = monotonic() + READY_SECONDS
     while True:

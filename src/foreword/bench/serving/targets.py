@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from foreword.api.async_llm import AsyncLLM
-from foreword.bench.records import Request
+from foreword.bench.records import BenchRequest
 from foreword.bench.serving.client import events
 from foreword.bench.serving.load import Answer
 from foreword.types import SamplingParams
@@ -27,7 +27,7 @@ class HttpTarget:
     others get token ids.
     """
 
-    async def ask(self, request: Request, tenant: str) -> Answer:
+    async def ask(self, request: BenchRequest, tenant: str) -> Answer:
         """Stream one answer. Raises RequestFailed or OSError if there is none."""
         body = {
             "prompt": list(request.prompt)
@@ -70,7 +70,7 @@ class HttpTarget:
             accepted=accepted,
         )
 
-    def _text(self, request: Request) -> str:
+    def _text(self, request: BenchRequest) -> str:
         """Return the prompt as text, without a first token that the server
         adds itself.
         """
@@ -101,7 +101,7 @@ class InProcess:
 
     llm: AsyncLLM
 
-    async def ask(self, request: Request, tenant: str) -> Answer:
+    async def ask(self, request: BenchRequest, tenant: str) -> Answer:
         """Generate one answer."""
         params = SamplingParams(
             temperature=request.temperature,

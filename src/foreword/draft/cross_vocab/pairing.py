@@ -5,8 +5,7 @@ drafting method for them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
@@ -18,7 +17,7 @@ from foreword.draft.cross_vocab.vocabulary import Vocabulary
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, Read, Tokenizer, check_decoder_only, load_tokenizer
 from foreword.registry import SHARED_TEXT, SHARED_TOKENS
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, Request, Scores, Verdict
 
 ENOUGH = 0.6
 """Share of q on shared tokens from which drafting in shared tokens is chosen; it was
@@ -117,7 +116,7 @@ class CrossVocabularyDrafter(Drafter):
         self._pair, self._enough = pair, enough
         self._drafter: Drafter | None = None
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         if self._drafter is None:
             kind = cast(
                 "Callable[[VocabularyPair], Drafter]",
@@ -132,12 +131,12 @@ class CrossVocabularyDrafter(Drafter):
         if self._drafter is not None:
             self._drafter.observe(batch, draft, verdict, scores)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         if self._drafter is not None:
             self._drafter.release(sequence)
 
 
-def suited(pair: VocabularyPair, tokens: List[int], enough: float = ENOUGH) -> str:
+def suited(pair: VocabularyPair, tokens: Sequence[int], enough: float = ENOUGH) -> str:
     """Return the method that drafts best after a text: shared tokens if they hold
     `enough` of q.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from typing import cast
@@ -96,9 +96,9 @@ class RemappedBackend:
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         text = self._texts[id] = _Text(min(self._context, capacity + MARGIN))
         spelt = [self._spellings[token] for token in tokens]
@@ -113,7 +113,7 @@ class RemappedBackend:
         self._texts.pop(id, None)
         self._backend.close(id)
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         logits = self._backend.read([self._in_draft_ids(read) for read in reads])
         lengths: list[int] = []
         for read in reads:
@@ -172,7 +172,7 @@ class RemappedBackend:
         )
 
     @staticmethod
-    def _append(text: _Text, spelt: List[tuple[int, ...]]) -> None:
+    def _append(text: _Text, spelt: Sequence[tuple[int, ...]]) -> None:
         for ids in spelt:
             text.ids += ids
             text.ends.append(len(text.ids))
@@ -251,7 +251,7 @@ class RemappedTreeBackend(RemappedBackend):
         return [token for token, _ in shared], [value for _, value in shared]
 
 
-def _parents(parents: List[int], nodes: List[tuple[int, ...]]) -> list[int]:
+def _parents(parents: Sequence[int], nodes: Sequence[tuple[int, ...]]) -> list[int]:
     """Return the parents of a tree in which a node of several draft ids has become a
     chain of them.
     """

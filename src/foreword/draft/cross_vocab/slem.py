@@ -4,7 +4,7 @@ draft (Timor et al. 2025).
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,7 +17,7 @@ from foreword.model import Model, Read, Tokenizer
 from foreword.registry import OWN_METHODS
 from foreword.sampling.draw import draw
 from foreword.sampling.logits import weights
-from foreword.types import Batch, Draft, Sequence
+from foreword.types import Batch, Draft, Request
 
 BACK = 16
 """Tokens before a boundary that are re-tokenised with what follows: far more than a
@@ -80,7 +80,7 @@ class StringMatchDrafter(Drafter):
     ) -> StringMatchDrafter:
         return cls(load_pair(source, target, tokenizer))
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         paths: dict[int, _Path] = {}
         for row, (sequence, budget) in enumerate(
             zip(batch.sequences, nodes, strict=True)
@@ -101,13 +101,13 @@ class StringMatchDrafter(Drafter):
         ]
         return chosen(tokens)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self.model.close(sequence.id)
         self._copies.pop(sequence.id, None)
 
     # ---- translate
 
-    def _translate(self, sequence: Sequence) -> _Copy:
+    def _translate(self, sequence: Request) -> _Copy:
         """Add what was committed since the last call in draft ids, re-encoding the last
         ids before it.
         """
@@ -219,7 +219,7 @@ class StringMatchDrafter(Drafter):
 
     # ---- propose
 
-    def _propose(self, sequence: Sequence, path: _Path) -> list[int]:
+    def _propose(self, sequence: Request, path: _Path) -> list[int]:
         """Return the continuation in the tokens that the target's tokenizer gives it
         after the end of the text.
         """

@@ -4,8 +4,7 @@ trees with probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -24,7 +23,7 @@ from foreword.estimators import (
     steadied,
 )
 from foreword.model import Model
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 PRIOR = 0.5
 """Prior probability of acceptance after an accepted parent, for members that state
@@ -74,7 +73,7 @@ class EnsembleDrafter(Drafter):
     Subclasses decide which members draft and how their trees are combined.
     """
 
-    def __init__(self, drafters: List[Drafter]) -> None:
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
         """Take the members, in order of cost.
 
         Raises InvalidRequest for fewer than two.
@@ -91,7 +90,7 @@ class EnsembleDrafter(Drafter):
         self._unweighed = [False] * len(self.members)
         """Members that state no probabilities."""
         self._trees: dict[int, dict[int, DraftTree]] = {}
-        """Sequence id -> member -> its tree of this round."""
+        """Request id -> member -> its tree of this round."""
         self._took = [0.0] * len(self.members)
         """Seconds of each member's draft, for the whole batch."""
         self._drafting_costs = [LinearCost() for _ in self.members]
@@ -131,7 +130,7 @@ class EnsembleDrafter(Drafter):
             drafter.observe(batch, draft, verdict, scores)
 
     def on_hidden_states(
-        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         states = dict(
             zip(
@@ -166,7 +165,7 @@ class EnsembleDrafter(Drafter):
             (drafter.trainable for drafter in self.members if drafter.learns), None
         )
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self._trees.pop(sequence.id, None)
         for ids in (*self._last_round, *self._this_round):
             ids.discard(sequence.id)
@@ -174,7 +173,7 @@ class EnsembleDrafter(Drafter):
             drafter.release(sequence)
 
     def update(
-        self, sequence: Sequence, trees: Mapping[int, DraftTree], emitted: List[int]
+        self, sequence: Request, trees: Mapping[int, DraftTree], emitted: Sequence[int]
     ) -> None:
         """Update each member's acceptance: the target emitted `emitted` where they
         drafted these trees.
@@ -184,7 +183,9 @@ class EnsembleDrafter(Drafter):
             calibration.promise(sum(tree.probabilities))
             calibration.keep(self._count_accepted(member, tree, emitted))
 
-    def _count_accepted(self, member: int, tree: DraftTree, emitted: List[int]) -> int:
+    def _count_accepted(
+        self, member: int, tree: DraftTree, emitted: Sequence[int]
+    ) -> int:
         """Return how many successive draft tokens of the tree were accepted."""
         node, children_by_token = -1, tree.children_by_token()
         for depth, token in enumerate(emitted):
@@ -199,8 +200,8 @@ class EnsembleDrafter(Drafter):
         return len(emitted)
 
     def _budgets(
-        self, member: int, batch: Batch, nodes: List[int], gains: List[float]
-    ) -> List[int]:
+        self, member: int, batch: Batch, nodes: Sequence[int], gains: Sequence[float]
+    ) -> Sequence[int]:
         """Return the budgets of a member that is expected to add `gains` tokens to each
         sequence.
 
@@ -221,7 +222,7 @@ class EnsembleDrafter(Drafter):
         return [0] * len(nodes)
 
     def _expected_gain(
-        self, member: int, sequence: Sequence, tree: DraftTree, batch: Batch
+        self, member: int, sequence: Request, tree: DraftTree, batch: Batch
     ) -> float:
         """Return the tokens that a tree is expected to add, minus the cost of scoring
         it, but not of drafting it.
@@ -242,7 +243,7 @@ class EnsembleDrafter(Drafter):
         )
 
     def _propose_member(
-        self, member: int, batch: Batch, nodes: List[int]
+        self, member: int, batch: Batch, nodes: Sequence[int]
     ) -> list[DraftTree]:
         """Return one member's trees for every sequence, with probabilities."""
         if not any(nodes):
@@ -261,7 +262,7 @@ class EnsembleDrafter(Drafter):
             trees.append(tree)
         return trees
 
-    def _timed(self, member: int, batch: Batch, nodes: List[int]) -> Draft:
+    def _timed(self, member: int, batch: Batch, nodes: Sequence[int]) -> Draft:
         """Return a member's draft and record its seconds, unless it had to catch up on
         sequences first.
         """
@@ -293,7 +294,7 @@ class EnsembleDrafter(Drafter):
             )
         return probabilities[1:]
 
-    def _first_nonempty(self, batch: Batch, nodes: List[int]) -> Draft:
+    def _first_nonempty(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         """Return the first nonempty draft of a member: rules that compare distributions
         allow no mixing.
         """

@@ -4,7 +4,7 @@ confident enough.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.base import DecayedMean, EnsembleDrafter
@@ -23,12 +23,12 @@ class CascadeDrafter(EnsembleDrafter):
 
     about = OWN_METHODS["cascade"]
 
-    def __init__(self, drafters: List[Drafter]) -> None:
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
         super().__init__(drafters)
         self._gain_estimates = [(DecayedMean(), DecayedMean()) for _ in self.members]
         """Mean gain of each member, by (sampled, greedy)."""
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_nonempty(batch, nodes)
         sequences = batch.sequences

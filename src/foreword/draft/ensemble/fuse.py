@@ -5,15 +5,14 @@ draft tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.base import EAGER, DecayedMean, EnsembleDrafter
 from foreword.estimators import finite
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, DraftTree, Sequence
+from foreword.types import Batch, Draft, DraftTree, Request
 
 DECAY = 0.98
 """Weight of the past in log weights, per round."""
@@ -39,7 +38,7 @@ class FusedDrafter(EnsembleDrafter):
 
     about = OWN_METHODS["fuse"]
 
-    def __init__(self, drafters: List[Drafter]) -> None:
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
         super().__init__(drafters)
         self._log_weights = [0.0] * len(self.members)
         """Log-likelihood of each member relative to the mixture, with decay."""
@@ -57,7 +56,7 @@ class FusedDrafter(EnsembleDrafter):
         self._first = (DecayedMean(), DecayedMean())
         """Mean gain that the first member adds to theirs."""
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_nonempty(batch, nodes)
         kinds = [sequence.params.greedy for sequence in batch.sequences]
@@ -95,7 +94,7 @@ class FusedDrafter(EnsembleDrafter):
     def _gains_so_far(
         self,
         batch: Batch,
-        drafts: List[List[DraftTree]],
+        drafts: Sequence[Sequence[DraftTree]],
     ) -> list[float]:
         """Return, by sequence, the largest expected gain of the members that drafted
         already.
@@ -111,14 +110,14 @@ class FusedDrafter(EnsembleDrafter):
     def _estimates(
         self,
         member: int,
-        kinds: List[bool],
-        before: List[float],
-        budgets: List[List[int]],
-    ) -> list[List[DecayedMean]]:
+        kinds: Sequence[bool],
+        before: Sequence[float],
+        budgets: Sequence[Sequence[int]],
+    ) -> list[Sequence[DecayedMean]]:
         """Return, by sequence, the estimates of a member's further gain, the most
         specific one last.
         """
-        estimates: list[List[DecayedMean]] = []
+        estimates: list[Sequence[DecayedMean]] = []
         for row, (kind, gain) in enumerate(zip(kinds, before, strict=True)):
             if any(budget[row] for budget in budgets):
                 estimates.append(self._gains[member][kind][: _level(gain) + 1])
@@ -128,9 +127,9 @@ class FusedDrafter(EnsembleDrafter):
 
     def update(
         self,
-        sequence: Sequence,
+        sequence: Request,
         trees: Mapping[int, DraftTree],
-        emitted: List[int],
+        emitted: Sequence[int],
     ) -> None:
         """Add log(member's probability / mixture's probability) to the log weights, for
         each emitted token.
@@ -176,7 +175,7 @@ class FusedDrafter(EnsembleDrafter):
     def _weigh_first(
         self,
         batch: Batch,
-        sequence: Sequence,
+        sequence: Request,
         others: Mapping[int, DraftTree],
         joined: DraftTree,
     ) -> None:
@@ -205,13 +204,13 @@ class FusedDrafter(EnsembleDrafter):
         relative = [log_weight - best for log_weight in self._log_weights]
         return [math.exp(max(log_weight, LEAST)) for log_weight in relative]
 
-    def _joined(self, trees: List[DraftTree]) -> DraftTree:
+    def _joined(self, trees: Sequence[DraftTree]) -> DraftTree:
         active = [tree for tree in trees if tree.tokens]
         if len(active) > 1:
             return self._merged(trees)
         return active[0] if active else DraftTree()
 
-    def _merged(self, trees: List[DraftTree]) -> DraftTree:
+    def _merged(self, trees: Sequence[DraftTree]) -> DraftTree:
         weights, merged = self._weights, DraftTree()
         # A node of the merged tree, and the matching nodes of the members that drafted
         # it.
@@ -244,7 +243,7 @@ class FusedDrafter(EnsembleDrafter):
         return merged
 
 
-def _gain_estimate(levels: List[DecayedMean]) -> float:
+def _gain_estimate(levels: Sequence[DecayedMean]) -> float:
     """Return the estimate of the last level, whose prior is the level before it."""
     return reduce(lambda before, level: level.tokens(before), levels, EAGER)
 

@@ -5,7 +5,7 @@ the target's hidden states.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from foreword.model.pool.packed_linear import swap_in
 from foreword.native.openmp import threads_for
 from foreword.native.tree import GrownTree, TreeRequest
 from foreword.registry import HEAD
-from foreword.types import Batch, Sequence
+from foreword.types import Batch, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class BlockPredictor(ABC):
 
     @abstractmethod
     def compute(
-        self, requests: List[BlockRequest]
+        self, requests: Sequence[BlockRequest]
     ) -> Float[Tensor, "requests draft_tokens vocab"]:
         """Return the raw logits of every depth of these blocks, independent of the
         other blocks in the batch.
@@ -105,7 +105,7 @@ class BlockPredictor(ABC):
         """Have the next read of this sequence compute a new block."""
         self._pending[request.id] = request
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         """Return logits after the sequence or its draft tokens: one row of the block
         for each token in `keep`.
         """
@@ -130,7 +130,7 @@ class BlockPredictor(ABC):
         )
 
     def after(
-        self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]
+        self, distributions: Float[Tensor, "rows vocab"], tokens: Sequence[int]
     ) -> Float[Tensor, "rows vocab"]:
         """Return the logits of block rows given the tokens before them; unchanged
         unless a head depends on these.
@@ -168,18 +168,18 @@ class BlockDrafter(ModelDrafter):
         self._target_states = TargetStates()
 
     def on_hidden_states(
-        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         self._target_states.add(sequence, start, hidden)
 
-    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
         return (
             super().fit(batch, sequence, nodes)
             if self._target_states.up_to_date(sequence)
             else 0
         )
 
-    def prefill(self, sequence: Sequence) -> Read:
+    def prefill(self, sequence: Request) -> Read:
         one, end = sequence.id, len(sequence.tokens)
         if one not in self.blocks.seen:
             longest = sequence.prompt + sequence.params.max_tokens
@@ -191,7 +191,7 @@ class BlockDrafter(ModelDrafter):
         self.blocks.request(BlockRequest(one, sequence.tokens[-1], states))
         return Read(one, end - 1, sequence.tokens[-1:])
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         super().release(sequence)
         self._target_states.forget(sequence)
 

@@ -5,7 +5,7 @@ Reference: CoupledTree in tree/coupled.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from ctypes import addressof, c_int64
 
 import torch
@@ -56,7 +56,7 @@ class NativeBlockTrees:
         self._grower = NativeTreeGrower(self._library, self._model)
         self._no_spans, self._first = (forward.Span * 1)(), (c_int64 * 1)()
 
-    def logits(self, tokens: List[int]) -> Float[Tensor, "rows vocab"]:
+    def logits(self, tokens: Sequence[int]) -> Float[Tensor, "rows vocab"]:
         """Return the table's logits after these tokens."""
         assert self._held is not None
         before = self._held[0][torch.tensor(tokens)]

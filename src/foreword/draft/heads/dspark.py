@@ -7,7 +7,7 @@ head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -215,7 +215,7 @@ class DSparkBlocks(MaskedBlocks):
 
     @torch.inference_mode()
     def after(
-        self, distributions: Float[Tensor, "rows vocab"], tokens: List[int]
+        self, distributions: Float[Tensor, "rows vocab"], tokens: Sequence[int]
     ) -> Float[Tensor, "rows vocab"]:
         if self._grower is not None:
             return distributions + self._grower.logits(tokens)

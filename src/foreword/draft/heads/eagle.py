@@ -6,7 +6,7 @@ Runs the head (eagle_model.py) for many sequences at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ from foreword.model.pool.packed_linear import MIN_ROWS, swap_in
 from foreword.model.pool.packing import Packing
 from foreword.native.openmp import threads_for
 from foreword.registry import HEAD, OWN_METHODS
-from foreword.types import Batch, Sequence
+from foreword.types import Batch, Request
 
 CHUNK = 512
 """Tokens. Longest prefill chunk, which bounds memory for a long prompt."""
@@ -62,7 +62,7 @@ class _TorchHead(Packing):
         self.head_states.forget(id)
 
     @torch.inference_mode()
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         with self._threads():
             rows = self._pack(reads)
             # a single row would be summed in another order
@@ -146,18 +146,18 @@ class EagleDrafter(ModelDrafter):
 
     def on_hidden_states(
         self,
-        sequence: Sequence,
+        sequence: Request,
         start: int,
         hidden: Float[Tensor, "tokens features"],
     ) -> None:
         self._target_states.add(sequence, start, hidden)
 
-    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
         # The first token of a sequence has no hidden state before it.
         ready = len(sequence.tokens) > 1 and self._target_states.up_to_date(sequence)
         return super().fit(batch, sequence, nodes) if ready else 0
 
-    def prefill(self, sequence: Sequence) -> Read:
+    def prefill(self, sequence: Request) -> Read:
         name, tokens = sequence.id, sequence.tokens
         if name not in self._read:
             self._reader.open(name, sequence.prompt + sequence.params.max_tokens + ROOM)
@@ -176,7 +176,7 @@ class EagleDrafter(ModelDrafter):
         self._read[name] = last + 1
         return Read(name, start, tokens[start + 1 :])
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         super().release(sequence)
         self._target_states.forget(sequence)
         self._read.pop(sequence.id, None)

@@ -5,7 +5,7 @@ tree. Reference: eagle.py.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from typing import Any
 
@@ -103,14 +103,14 @@ class NativeHead(Kernel):
         super().close(id)
         self.head_states.forget(id)
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         logits = super().read(reads)
         self.head_states.keep(reads, self._hidden)
         return over_target_vocab(logits, self._tokens, self._vocab)
 
     def _prepare(
         self,
-        reads: List[Read],
+        reads: Sequence[Read],
         logits: Tensor,
         *,
         rows: int = 0,
@@ -135,7 +135,9 @@ class NativeHead(Kernel):
         forward.hidden_layers = ctypes.addressof(self._captured)
         return forward
 
-    def _before(self, read: Read) -> tuple[Float[Tensor, "states hidden"], List[int]]:
+    def _before(
+        self, read: Read
+    ) -> tuple[Float[Tensor, "states hidden"], Sequence[int]]:
         """Return states and the row read beside each token: the target's for committed
         tokens, else the head's.
         """

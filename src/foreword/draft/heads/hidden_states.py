@@ -4,7 +4,7 @@ a head's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.model import Read
-from foreword.types import Sequence
+from foreword.types import Request
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class TargetStates:
         self._buffers: dict[int, _StateBuffer] = {}
 
     def add(
-        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         """Append the states of the tokens from index `start` on; skip them if they
         leave a gap or overlap.
@@ -45,14 +45,14 @@ class TargetStates:
             buffer.parts.append(hidden)
             buffer.end += len(hidden)
 
-    def up_to_date(self, sequence: Sequence) -> bool:
+    def up_to_date(self, sequence: Request) -> bool:
         """Return whether states are present for every token but the last, which the
         target has not read yet.
         """
         buffer = self._buffers.get(sequence.id)
         return buffer is not None and buffer.end == len(sequence.tokens) - 1
 
-    def since(self, sequence: Sequence, start: int) -> Float[Tensor, "tokens features"]:
+    def since(self, sequence: Request, start: int) -> Float[Tensor, "tokens features"]:
         """Return the states of the tokens from index `start` on, and drop
         those before.
         """
@@ -61,7 +61,7 @@ class TargetStates:
         buffer.start, buffer.parts = start, [rows]
         return rows
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: Request) -> None:
         """Drop the states of a finished sequence."""
         self._buffers.pop(sequence.id, None)
 
@@ -95,7 +95,7 @@ class HeadStates:
         """
         return self._own[id]
 
-    def keep(self, reads: List[Read], hidden: Float[Tensor, "rows hidden"]) -> None:
+    def keep(self, reads: Sequence[Read], hidden: Float[Tensor, "rows hidden"]) -> None:
         """Store the head's states, one row for each token of a forward."""
         for read, states in zip(
             reads, hidden.split([len(read.tokens) for read in reads]), strict=True

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from ctypes import byref, c_int64
 from typing import Any
 
@@ -65,7 +65,7 @@ class MaskedBlocks(BlockPredictor):
 
     @torch.inference_mode()
     def compute(
-        self, requests: List[BlockRequest]
+        self, requests: Sequence[BlockRequest]
     ) -> Float[Tensor, "requests draft_tokens vocab"]:
         with_states = [request for request in requests if len(request.states)]
         if with_states:
@@ -90,9 +90,9 @@ class TorchLayers(Paged[KVPool]):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         self._lengths[id] = 0
         return super().open(id, capacity, tokens, tenant, layers)
@@ -101,7 +101,7 @@ class TorchLayers(Paged[KVPool]):
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(self, requests: List[BlockRequest]) -> None:
+    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
         """Store keys and values of the target states that are new since the
         last block.
         """
@@ -119,7 +119,7 @@ class TorchLayers(Paged[KVPool]):
             self._lengths[request.id] += len(request.states)
 
     def hidden_states(
-        self, requests: List[BlockRequest]
+        self, requests: Sequence[BlockRequest]
     ) -> Float[Tensor, "requests block hidden"]:
         """Return the normed hidden states of every row of these blocks."""
         block = self.layout.block
@@ -266,9 +266,9 @@ class NativeLayers(Kernel):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         self._lengths[id] = 0
         return super().open(id, capacity, tokens, tenant, layers)
@@ -277,7 +277,7 @@ class NativeLayers(Kernel):
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(self, requests: List[BlockRequest]) -> None:
+    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
         """Store keys and values of the target states that are new since the
         last block.
         """
@@ -299,7 +299,7 @@ class NativeLayers(Kernel):
             self._lengths[request.id] += len(request.states)
 
     def hidden_states(
-        self, requests: List[BlockRequest]
+        self, requests: Sequence[BlockRequest]
     ) -> Float[Tensor, "requests block hidden"]:
         """Return the normed hidden states of every row of these blocks."""
         hidden = torch.empty(

@@ -4,7 +4,7 @@ position (arXiv 2401.10774).
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeGuard, cast
@@ -93,8 +93,8 @@ class MedusaHeads(nn.ModuleList):
         return torch.cat(logits)[torch.cat(rows_of).argsort()]
 
     @property
-    def _heads(self) -> List[nn.Sequential]:
-        return cast("List[nn.Sequential]", list(self))
+    def _heads(self) -> Sequence[nn.Sequential]:
+        return cast("Sequence[nn.Sequential]", list(self))
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> MedusaHeads:
@@ -171,7 +171,7 @@ class MedusaBlocks(BlockPredictor):
 
     @torch.inference_mode()
     def compute(
-        self, requests: List[BlockRequest]
+        self, requests: Sequence[BlockRequest]
     ) -> Float[Tensor, "requests draft_tokens vocab"]:
         for request in requests:
             if len(request.states):

@@ -8,8 +8,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -106,7 +105,7 @@ class Datastore:
         self._bytes, self._size = raw.data, self.meta.token.itemsize
 
     def nearest(
-        self, text: List[int], count: int
+        self, text: Sequence[int], count: int
     ) -> tuple[Int[np.ndarray, "place"], Int[np.ndarray, "place"]]:
         """Return at most `count` corpus positions whose preceding tokens match the end
         of `text`, longest match first.

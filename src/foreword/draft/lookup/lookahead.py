@@ -6,14 +6,14 @@ Needs no draft model. The window and the copies are branches of one tree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from foreword.draft.base import Drafter
 from foreword.registry import OWN_METHODS
 from foreword.sampling.draw import choose
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 GRAM = 3
 """Tokens of an n-gram: the one looked up and the draft tokens after it (N in the
@@ -31,7 +31,7 @@ class Pool:
     def __init__(self) -> None:
         self._grams: dict[int, dict[tuple[int, ...], None]] = {}
 
-    def add(self, gram: List[int]) -> None:
+    def add(self, gram: Sequence[int]) -> None:
         """Add an n-gram as the latest of its first token; drop the oldest beyond the
         limit.
         """
@@ -46,7 +46,7 @@ class Pool:
         """Return the continuations of a token, latest first."""
         return list(reversed(self._grams.get(token, {})))
 
-    def continued(self, text: List[int], count: int) -> list[int]:
+    def continued(self, text: Sequence[int], count: int) -> list[int]:
         """Return at most `count` tokens after `text`, each by what followed the last
         two tokens, else the last one.
         """
@@ -78,7 +78,7 @@ class _Window:
     start: int
     columns: list[list[int]] = field(default_factory=list)
 
-    def shifted(self, answers: List[int]) -> _Window:
+    def shifted(self, answers: Sequence[int]) -> _Window:
         """Return the window one position later, with the target's answer appended to
         each column.
         """
@@ -146,7 +146,7 @@ class _Branches:
         self.most = most
         self._nodes: dict[tuple[int, int], int] = {}
 
-    def add(self, tokens: List[int], parent: int = -1, *, spare: int = 0) -> int:
+    def add(self, tokens: Sequence[int], parent: int = -1, *, spare: int = 0) -> int:
         """Add a branch, to at most `most` - `spare` nodes; return its last node."""
         for token in tokens:
             if (parent, token) not in self._nodes:
@@ -178,7 +178,7 @@ class LookaheadDrafter(Drafter):
     def __init__(self) -> None:
         self._texts: dict[int, _Text] = {}
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return Draft(
             [
                 self._grow(batch, s, most)
@@ -215,10 +215,10 @@ class LookaheadDrafter(Drafter):
                 text.pool.add([*column, answer])
             text.window = scored.window.shifted(answers)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self._texts.pop(sequence.id, None)
 
-    def _grow(self, batch: Batch, sequence: Sequence, most: int) -> DraftTree:
+    def _grow(self, batch: Batch, sequence: Request, most: int) -> DraftTree:
         """Return copies from the pool and the window, in at most `most` nodes."""
         text = self._texts.setdefault(sequence.id, _Text())
         text.scored = None
@@ -245,7 +245,7 @@ class LookaheadDrafter(Drafter):
         return branches.unweighted()
 
     @staticmethod
-    def _until_end(draft_tokens: List[int], sequence: Sequence) -> list[int]:
+    def _until_end(draft_tokens: Sequence[int], sequence: Request) -> list[int]:
         """Return the draft tokens up to an end-of-text token."""
         for length, token in enumerate(draft_tokens, 1):
             if token in sequence.eos:

@@ -6,12 +6,12 @@ After Saxena 2023, "Prompt Lookup Decoding".
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from foreword.draft.base import Drafter, chosen
 from foreword.errors import InvalidRequest
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, Sequence
+from foreword.types import Batch, Draft, Request
 
 
 class NgramDrafter(Drafter):
@@ -39,7 +39,7 @@ class NgramDrafter(Drafter):
         self._sizes = range(min_ngram, max_ngram + 1)
         self._indexes: dict[int, NgramIndex] = {}
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return chosen(
             [
                 self._propose(s, budget)
@@ -47,10 +47,10 @@ class NgramDrafter(Drafter):
             ]
         )
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self._indexes.pop(sequence.id, None)
 
-    def _propose(self, sequence: Sequence, budget: int) -> list[int]:
+    def _propose(self, sequence: Request, budget: int) -> list[int]:
         """Return at most `budget` tokens, none after an end-of-text token."""
         if budget <= 0:
             return []

@@ -7,13 +7,13 @@ After OpenAI's "Predicted Outputs" (2024).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from foreword.draft.base import Drafter
 from foreword.estimators import AcceptanceEstimate
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 SIZES = (8, 4, 2, 1)
 """Tokens. Lengths of the runs that are looked up, longest first."""
@@ -37,7 +37,7 @@ class PredictedDrafter(Drafter):
     def __init__(self) -> None:
         self._copies: dict[int, Copy] = {}
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return Draft(
             [
                 self._propose(batch, s, budget)
@@ -53,10 +53,10 @@ class PredictedDrafter(Drafter):
             if copy is not None:
                 copy.learn(tokens)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self._copies.pop(sequence.id, None)
 
-    def _propose(self, batch: Batch, sequence: Sequence, budget: int) -> DraftTree:
+    def _propose(self, batch: Batch, sequence: Request, budget: int) -> DraftTree:
         """Return a chain of at most `budget` draft tokens, none after an end-of-text
         token.
         """
@@ -108,7 +108,7 @@ class Copy:
                     ).append(place)
 
     @classmethod
-    def of(cls, sequence: Sequence) -> Copy:
+    def of(cls, sequence: Request) -> Copy:
         """Return a copy of a sequence's prediction or source from its start, or of its
         prompt once a run matches.
         """
@@ -176,7 +176,7 @@ class Copy:
         self.drafted = ()
 
 
-def agreement(left: List[int], right: List[int]) -> int:
+def agreement(left: Sequence[int], right: Sequence[int]) -> int:
     """Return the number of last tokens that two sequences have in common."""
     count = 0
     for one, other in zip(reversed(left), reversed(right), strict=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, pairwise
@@ -17,7 +17,7 @@ from itertools import count, pairwise
 from foreword.draft.base import Drafter
 from foreword.estimators import finite
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 SUCCESSORS = 8
 """Successors kept per token, as in the paper."""
@@ -62,7 +62,11 @@ class Adjacency:
         )
 
     def write(
-        self, token: int, successors: List[int], logits: List[float], writer: int
+        self,
+        token: int,
+        successors: Sequence[int],
+        logits: Sequence[float],
+        writer: int,
     ) -> None:
         """Replace a token's successors, likeliest first; `writer` is the id of the
         sequence that computed them.
@@ -84,7 +88,7 @@ class Adjacency:
         filled = tokens.index(-1)
         return tokens[:filled], logits[:filled]
 
-    def copy(self, text: List[int], writer: int) -> None:
+    def copy(self, text: Sequence[int], writer: int) -> None:
         """Put each token's follower in `text` first among its successors, with the
         logit of the likeliest.
         """
@@ -151,7 +155,7 @@ class _Successors:
     """Ranking of successors under one sequence's temperature and noise."""
 
     memory: _Memory
-    sequence: Sequence
+    sequence: Request
     noise: memoryview | None
     """The target's Gumbel noise [depth, vocab]; None if greedy, or if it is
     not shared.
@@ -193,7 +197,7 @@ class _Successors:
             children.append((successor, reached * most))
         return children
 
-    def learn(self, emitted: List[int]) -> None:
+    def learn(self, emitted: Sequence[int]) -> None:
         """Calibrate on the tokens that the target emitted after the last committed
         token.
         """
@@ -211,7 +215,7 @@ class _Successors:
 
 
 def _successors(
-    batch: Batch, sequence: Sequence, draws: int, memory: _Memory
+    batch: Batch, sequence: Request, draws: int, memory: _Memory
 ) -> _Successors:
     """Return the successor ranking for the next `draws` tokens."""
     noise = None if batch.draws.wants_probs else batch.draws.predicting(sequence, draws)
@@ -236,7 +240,7 @@ class RecyclingDrafter(Drafter):
         self._memories: dict[str, _Memory] = {}
         """By tenant, the most recently served last."""
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return Draft(
             [
                 self._grow(batch, s, most)
@@ -284,7 +288,7 @@ class RecyclingDrafter(Drafter):
         self._memories[tenant] = memory
         return memory
 
-    def _grow(self, batch: Batch, sequence: Sequence, most: int) -> DraftTree:
+    def _grow(self, batch: Batch, sequence: Request, most: int) -> DraftTree:
         """Return the `most` likeliest draft tokens; each adds its best child and its
         next sibling as candidates.
         """

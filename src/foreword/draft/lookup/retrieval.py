@@ -5,7 +5,7 @@ et al. 2024, section 3).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from heapq import heappop, heappush
@@ -16,7 +16,7 @@ from foreword.draft.lookup.datastore import DEPTH, Datastore
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, Tokenizer
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, DraftTree, Sequence
+from foreword.types import Batch, Draft, DraftTree, Request
 
 GROWTH, NOVELTY = 1.3, 40.0
 """Weight GROWTH**n of an occurrence that matches n tokens; weight NOVELTY of an unseen
@@ -74,7 +74,7 @@ class RetrievalDrafter(Drafter):
             )
         return cls(datastore)
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return Draft(
             [
                 self._tree(batch, s, most)
@@ -82,7 +82,7 @@ class RetrievalDrafter(Drafter):
             ]
         )
 
-    def _tree(self, batch: Batch, sequence: Sequence, most: int) -> DraftTree:
+    def _tree(self, batch: Batch, sequence: Request, most: int) -> DraftTree:
         deep = min(most, batch.reach(sequence))
         if deep <= 0:
             return DraftTree()
@@ -133,7 +133,7 @@ class _Branch:
 
 
 def grown(
-    occurrences: List[Occurrence],
+    occurrences: Sequence[Occurrence],
     most: int,
     novelty: float,
     *,
@@ -183,7 +183,7 @@ def grown(
 
 
 def _followers(
-    occurrences: List[Occurrence], depth: int
+    occurrences: Sequence[Occurrence], depth: int
 ) -> tuple[float, list[tuple[float, int, list[Occurrence]]]]:
     """Return the total weight, and (weight, token, occurrences) of each next token,
     heaviest first.

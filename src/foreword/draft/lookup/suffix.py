@@ -7,7 +7,7 @@ After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from foreword.draft.lookup.suffix_votes import (
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 SAVED = 64
 """The answer store is saved when 1/SAVED of its tokens are new; bounds the time spent
@@ -116,7 +116,7 @@ class SuffixDrafter(Drafter):
         self.archive.save(path)
         self._unsaved = 0
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return Draft(
             [
                 self._propose(batch, s, budget)
@@ -133,7 +133,7 @@ class SuffixDrafter(Drafter):
                 text.counts.close(tokens)
                 text.counts = None
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         if self._texts.pop(sequence.id, None) is None:
             return
         written = sequence.tokens[sequence.prompt :]
@@ -157,7 +157,7 @@ class SuffixDrafter(Drafter):
                 )
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def _propose(self, batch: Batch, sequence: Sequence, budget: int) -> DraftTree:
+    def _propose(self, batch: Batch, sequence: Request, budget: int) -> DraftTree:
         """Return at most `budget` draft tokens, none after an end-of-text token."""
         if budget <= 0:
             return DraftTree()

@@ -5,7 +5,7 @@ with the same last tokens.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import accumulate
 
 from foreword.native import suffix
@@ -101,7 +101,7 @@ class SuffixIndex:
             return tuple(run[: run.index(GAP)])
         return tuple((run * (1 + count // length))[:count]) if count else ()
 
-    def extend(self, tokens: List[int]) -> None:
+    def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens; the oldest ones are dropped to make room."""
         tokens = tokens[-self.capacity :]
         if self.index is not None:
@@ -111,7 +111,7 @@ class SuffixIndex:
             for token in tokens:
                 self._note(token)
 
-    def find(self, context: List[int], most: int) -> list[tuple[int, int]]:
+    def find(self, context: Sequence[int], most: int) -> list[tuple[int, int]]:
         """Return (position, longest of SIZES that agrees) for positions after a run
         that `context` ends with.
 

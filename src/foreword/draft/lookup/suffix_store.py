@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -51,7 +51,7 @@ class AnswerStore:
         """Return the number of tokens stored for all tenants together."""
         return sum(index.end - index.start for index in self._indexes.values())
 
-    def add(self, tenant: str, tokens: List[int]) -> None:
+    def add(self, tenant: str, tokens: Sequence[int]) -> None:
         """Append a text."""
         if not tokens:
             return

@@ -7,7 +7,7 @@ and in C (native/suffix.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -86,7 +86,7 @@ class ContinuationCounts:
                 branch(voters, depth, node, -probability)
         return tree
 
-    def close(self, emitted: List[int]) -> None:
+    def close(self, emitted: Sequence[int]) -> None:
         """Learn whether each emitted token was counted, up to the first that
         was not.
         """
@@ -127,7 +127,7 @@ def divided(votes: Votes, depth: int) -> tuple[dict[int, tuple[int, Votes]], int
 
 
 def votes(
-    text: SuffixIndex, past: SuffixIndex | None, context: List[int], length: int
+    text: SuffixIndex, past: SuffixIndex | None, context: Sequence[int], length: int
 ) -> Votes:
     """Return the weighted continuations, up to `length` tokens, of earlier matches of
     the end of `context`.
@@ -152,7 +152,7 @@ class CountsOfText(Protocol):
         """Return the likeliest draft tokens, likeliest first."""
         ...
 
-    def close(self, emitted: List[int]) -> None:
+    def close(self, emitted: Sequence[int]) -> None:
         """Learn from the emitted tokens."""
         ...
 
@@ -167,7 +167,7 @@ class CountsFactory(Protocol):
         self,
         text: SuffixIndex,
         past: SuffixIndex | None,
-        context: List[int],
+        context: Sequence[int],
         length: int,
         *,
         greedy: bool,
@@ -188,7 +188,7 @@ class PlainCountsFactory:
         self,
         text: SuffixIndex,
         past: SuffixIndex | None,
-        context: List[int],
+        context: Sequence[int],
         length: int,
         *,
         greedy: bool,
@@ -212,7 +212,7 @@ class NativeContinuationCounts:
             )
         )
 
-    def close(self, emitted: List[int]) -> None:
+    def close(self, emitted: Sequence[int]) -> None:
         self.votes.close(emitted)
 
 
@@ -229,7 +229,7 @@ class NativeCountsFactory:
         self,
         text: SuffixIndex,
         past: SuffixIndex | None,
-        context: List[int],
+        context: Sequence[int],
         length: int,
         *,
         greedy: bool,

@@ -7,8 +7,7 @@ The emitted text never depends on any of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -26,7 +25,7 @@ from foreword.errors import InvalidRequest, named
 from foreword.estimators import finite
 from foreword.model import Model
 from foreword.native.openmp import threads_for
-from foreword.types import Batch, Draft, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, Request, Scores, Verdict
 
 CAPTURE_SHARE = 1 / 3
 """Largest share of the learning time for capturing samples; the rest is for
@@ -147,7 +146,7 @@ class OnlineLearner(Drafter):
             self._pieces = self._trainer.pieces()
             self._threads = threads_for(self._trainer.module)
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return self.drafter.propose(batch, nodes)
 
     def observe(
@@ -166,11 +165,11 @@ class OnlineLearner(Drafter):
                     )
 
     def on_hidden_states(
-        self, sequence: Sequence, start: int, hidden: Float[Tensor, "tokens features"]
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         self.drafter.on_hidden_states(sequence, start, hidden)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self.drafter.release(sequence)
         self._capture(lambda: self._buffer.end(sequence))
 

@@ -5,8 +5,7 @@ to train a draft model.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.estimators import finite
-from foreword.types import Sequence
+from foreword.types import Request
 
 KEPT = 32
 """Tokens. Likeliest ones whose probabilities are kept; all others are summed."""
@@ -81,7 +80,7 @@ def draft_log_probs(
 class _Text:
     """Running sequence, and the distributions of its tokens from `start` on."""
 
-    sequence: Sequence
+    sequence: Request
     start: int
     likeliest: list[Tensor] = field(default_factory=list)
     logs: list[Tensor] = field(default_factory=list)
@@ -96,7 +95,7 @@ class ReplayBuffer:
         as others.
         """
         self._vocab, self._most = vocab, most
-        self._logits: list[tuple[Sequence, int, Tensor]] = []
+        self._logits: list[tuple[Request, int, Tensor]] = []
         self._texts: dict[int, _Text] = {}
         self._new: deque[Sample] = deque()
         self.seen: deque[Sample] = deque()
@@ -104,12 +103,12 @@ class ReplayBuffer:
         self.held = 0
         """Tokens of all samples."""
 
-    def __contains__(self, sequence: Sequence) -> bool:
+    def __contains__(self, sequence: Request) -> bool:
         return sequence.id in self._texts or any(
             one.id == sequence.id for one, _, _ in self._logits
         )
 
-    def record(self, sequence: Sequence, logits: Float[Tensor, "rows vocab"]) -> None:
+    def record(self, sequence: Request, logits: Float[Tensor, "rows vocab"]) -> None:
         """Add the target's raw logits of the tokens that are about to be added to this
         sequence.
         """
@@ -143,14 +142,14 @@ class ReplayBuffer:
             if text.count >= LEARNT:
                 self._cut(text)
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: Request) -> None:
         """Make samples of the rest of a sequence that has ended."""
         self.settle(least=1)
         text = self._texts.pop(sequence.id, None)
         if text is not None:
             self._cut(text)
 
-    def new(self, size: Callable[[Sample], int], least: int) -> List[Sample]:
+    def new(self, size: Callable[[Sample], int], least: int) -> Sequence[Sample]:
         """Return the samples that were not returned before; none if their sizes sum to
         less than `least`.
         """

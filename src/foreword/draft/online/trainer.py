@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -98,7 +97,7 @@ class OnlineTrainer:
             for _ in range(min(TERM, 2 * len(new) // BATCH)):
                 yield from self._step(new)
 
-    def _step(self, new: List[Sample]) -> Iterator[int]:
+    def _step(self, new: Sequence[Sample]) -> Iterator[int]:
         """Take one optimiser step on forward KL, as in online distillation (OSD: Liu et
         al. 2024, 2310.07177).
         """
@@ -124,7 +123,7 @@ class OnlineTrainer:
         self._progress.steps += 1
         yield 0
 
-    def _evaluate(self, new: List[Sample]) -> Iterator[int]:
+    def _evaluate(self, new: Sequence[Sample]) -> Iterator[int]:
         """Compare the trained, the served and the first weights on samples that are new
         to all of them.
 
@@ -210,7 +209,7 @@ class OnlineTrainer:
         return tensor.to(self._model.device)
 
 
-def _better(one: List[float], other: List[float]) -> bool:
+def _better(one: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether the first paired results exceed the second by more than the
     standard error of the difference.
     """

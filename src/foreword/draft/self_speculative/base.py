@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from foreword.draft.lm import ROOM, LanguageModelDrafter, _Memory
 from foreword.model import Model, Read
-from foreword.types import Batch, Sequence
+from foreword.types import Batch, Request
 
 SPARE = ROOM
 """Cache positions beyond a sequence for draft tokens, which the target overwrites."""
@@ -32,13 +32,13 @@ class SelfDrafter(LanguageModelDrafter):
         super().__init__(view)
         self._shares = shares
 
-    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
         is_read = sequence.cached > 0 and len(sequence.pending) <= FEW
         if self._shares and not is_read:
             return 0
         return super().fit(batch, sequence, nodes)
 
-    def prefill(self, sequence: Sequence) -> Read:
+    def prefill(self, sequence: Request) -> Read:
         if not self._shares:
             return super().prefill(sequence)
         # unused: what is read now is overwritten before it is needed

@@ -5,7 +5,7 @@ exit), and the search for them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -135,7 +135,7 @@ class LayersDrafter(SelfDrafter):
     def __init__(
         self,
         model: Model,
-        costs: List[float],
+        costs: Sequence[float],
         mask: Mask,
         *,
         every: int = 0,
@@ -179,7 +179,7 @@ class LayersDrafter(SelfDrafter):
             every=EVERY if source is None else 0,
         )
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         draft = super().propose(batch, nodes)
         if 0 < self.every <= self._rounds and self._shares:
             self._compare(batch, draft)

@@ -5,7 +5,7 @@ each round.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
 
@@ -48,7 +48,7 @@ class Calibration:
             math.hypot(self.error / temperature, SPREAD) if temperature else self.error
         )
 
-    def learn(self, values: List[float], drawn: int, temperature: float) -> None:
+    def learn(self, values: Sequence[float], drawn: int, temperature: float) -> None:
         """Update log error by one step of Fisher scoring: the target drew child `drawn`
         of these log q + G.
 

@@ -5,7 +5,7 @@ target will use.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ from foreword.draft.tree.calibration import Calibration
 from foreword.model import Read
 from foreword.native.tree import Children, GrownTree, TreeRequest
 from foreword.sampling.logits import weights
-from foreword.types import Batch, DraftTree, Sequence
+from foreword.types import Batch, DraftTree, Request
 
 BREADTH = 8
 """Children considered per node; the ninth is the target's token once in a hundred
@@ -62,7 +62,7 @@ class CoupledTree:
     search, with one forward per level.
     """
 
-    sequence: Sequence
+    sequence: Request
     most: int
     floor: float
     calibration: Calibration
@@ -78,7 +78,7 @@ class CoupledTree:
     """Nodes that were expanded before, in that order."""
     expanded: DraftTree = field(default_factory=DraftTree)
     """The nodes that were expanded, once the tree is complete."""
-    children: List[Children] = field(default_factory=list)
+    children: Sequence[Children] = field(default_factory=list)
     """Possible children of the last committed token, then of each expanded node."""
 
     def extend(self, batch: Batch, logits: Float[Tensor, "open vocab"]) -> None:
@@ -106,7 +106,7 @@ class CoupledTree:
         )
         return [_possible(*row) for row in rows]
 
-    def _take(self, rows: List[_Ranked]) -> None:
+    def _take(self, rows: Sequence[_Ranked]) -> None:
         """Add the best children of each open node, and open the next level."""
         fresh = []
         for parent, (tokens, _, probabilities) in zip(self.open, rows, strict=True):
@@ -224,7 +224,7 @@ class CoupledTree:
             held=len(self.read),
         )
 
-    def learn(self, emitted: List[int]) -> None:
+    def learn(self, emitted: Sequence[int]) -> None:
         """Update the calibration from the tokens that the target emitted."""
         expanded = {
             draft_token: index

@@ -5,7 +5,7 @@ sampled ones.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -23,7 +23,7 @@ from foreword.draft.tree.coupled import (
 from foreword.draft.tree.sampled import SampledTree
 from foreword.draft.tree.shapes import AdaptiveShape, full_tree
 from foreword.model import Mode, Read
-from foreword.types import Batch, Draft, DraftTree, Scores, Sequence, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 
 @runtime_checkable
@@ -38,7 +38,7 @@ class DraftModel(Protocol):
 
     def close(self, id: int) -> None: ...
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]: ...
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]: ...
 
 
 class ModelDrafter(Drafter):
@@ -62,15 +62,15 @@ class ModelDrafter(Drafter):
         self._coupled: dict[int, CoupledTree] = {}
 
     @abstractmethod
-    def prefill(self, sequence: Sequence) -> Read:
+    def prefill(self, sequence: Request) -> Read:
         """Read a sequence up to its end, and return the Read of the end, whose logits
         predict the next token.
         """
 
-    def remember(self, sequence: Sequence, tree: DraftTree) -> None:
+    def remember(self, sequence: Request, tree: DraftTree) -> None:
         """Record that these draft tokens were read after the text, in this order."""
 
-    def propose(self, batch: Batch, nodes: List[int]) -> Draft:
+    def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         budget = [
             self.fit(batch, s, n) for s, n in zip(batch.sequences, nodes, strict=True)
         ]
@@ -98,11 +98,11 @@ class ModelDrafter(Drafter):
             if coupled is not None:
                 coupled.learn(emitted)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Request) -> None:
         self.draft_model.close(sequence.id)
         self._coupled.pop(sequence.id, None)
 
-    def reach(self, batch: Batch, sequence: Sequence) -> int:
+    def reach(self, batch: Batch, sequence: Request) -> int:
         """Return the most useful depth of a draft, within the draft model's own
         context.
         """
@@ -115,15 +115,17 @@ class ModelDrafter(Drafter):
             ),
         )
 
-    def fit(self, batch: Batch, sequence: Sequence, nodes: int) -> int:
+    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
         """Return the most draft tokens for a sequence, up to `nodes`."""
         return nodes if self.reach(batch, sequence) else 0
 
-    def logits(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def logits(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         """Return the raw logits of what follows, in the target's vocabulary."""
         return self.draft_model.read(reads)
 
-    def _grow(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
+    def _grow(
+        self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
+    ) -> Draft:
         """Grow coupled trees, one forward per level for all sequences together."""
         breadth = BREADTH if batch.trees else 1
         trees = {
@@ -174,7 +176,9 @@ class ModelDrafter(Drafter):
             tree.predicted_block(batch, self._block_predictor, read)
         return self._block_predictor is not None
 
-    def _sample(self, batch: Batch, budget: List[int], reads: dict[int, Read]) -> Draft:
+    def _sample(
+        self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
+    ) -> Draft:
         """Sample trees, one forward per level; chains if the model or the rule supports
         no trees.
         """

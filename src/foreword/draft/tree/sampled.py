@@ -5,7 +5,7 @@ is one of them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -56,7 +56,7 @@ class SampledTree:
     chosen.
     """
 
-    def __init__(self, batch: Batch, shapes: List[Shape]) -> None:
+    def __init__(self, batch: Batch, shapes: Sequence[Shape]) -> None:
         """Take `shapes[row]`, the parent of each node, parents first, as `full_tree`
         and `sequoia` return.
 
@@ -117,7 +117,7 @@ class SampledTree:
         """Return whether this node has children to sample."""
         return bool(self._rows[row].children.get(node))
 
-    def tree(self, row: int, nodes: List[int]) -> DraftTree:
+    def tree(self, row: int, nodes: Sequence[int]) -> DraftTree:
         """Return the tree of these sampled nodes of sequence `row`, in this order: each
         after its parent.
         """
@@ -144,7 +144,7 @@ class SampledTree:
         return Draft(trees, probs)
 
     def _tokens(
-        self, row: int, distribution: Float[Tensor, "vocab"], children: List[int]
+        self, row: int, distribution: Float[Tensor, "vocab"], children: Sequence[int]
     ) -> Int[Tensor, "child"]:
         """Return the token of each child, fewer if fewer are allowed."""
         if (
@@ -173,7 +173,7 @@ class SampledTree:
         return distribution if noise is None else distribution + noise
 
 
-def _subtree(tree: _Row, nodes: List[int]) -> DraftTree:
+def _subtree(tree: _Row, nodes: Sequence[int]) -> DraftTree:
     place = {-1: -1} | {node: at for at, node in enumerate(nodes)}
     return DraftTree(
         [tree.tokens[node] for node in nodes],

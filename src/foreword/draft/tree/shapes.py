@@ -7,7 +7,7 @@ A shape is the parent of each node, -1 = the last committed token; parents come 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from functools import cache, lru_cache
 
 from foreword.estimators import AcceptanceEstimate
@@ -16,7 +16,7 @@ from foreword.types import Draft, Verdict
 Shape = tuple[int, ...]
 
 
-def full_tree(branching: List[int]) -> Shape:
+def full_tree(branching: Sequence[int]) -> Shape:
     """Return the tree whose nodes of depth d have branching[d] children, depth by
     depth. (1, 1, 1) is a chain.
     """
@@ -29,7 +29,7 @@ def full_tree(branching: List[int]) -> Shape:
     return tuple(parents)
 
 
-def expected(shape: Shape, acceptance: List[float]) -> float:
+def expected(shape: Shape, acceptance: Sequence[float]) -> float:
     """Return the mean accepted draft tokens if the k-th child of every node has
     probability acceptance[k - 1].
     """
@@ -44,7 +44,7 @@ def expected(shape: Shape, acceptance: List[float]) -> float:
     return sum(probabilities)
 
 
-def sequoia(acceptance: List[float], budget: int, depth: int) -> Shape:
+def sequoia(acceptance: Sequence[float], budget: int, depth: int) -> Shape:
     """Return the tree of at most `budget` nodes and `depth` levels with the most
     expected accepted draft tokens.
 

@@ -7,8 +7,7 @@ The probe compares its logits with the Hugging Face model's.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_int64
 from functools import partial
@@ -186,7 +185,7 @@ class CpuBackend(ImageKernel):
         self.describe(self._model, self._words, self.weight_bytes)
 
     def read_hidden(
-        self, reads: List[Read], layers: List[int]
+        self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         kept = sum(read.keep for read in reads)
         logits = torch.empty(kept, self._model.vocab, dtype=torch.float32)
@@ -294,7 +293,7 @@ def _embed_scale(embeddings: Any) -> float:
     return float(scale.to(embeddings.weight.dtype))
 
 
-def turns_of(model: PreTrainedModel) -> List[Rotary | None]:
+def turns_of(model: PreTrainedModel) -> Sequence[Rotary | None]:
     """Return the rotary embedding of each layer; None = it has none."""
     inner = body(model)
     config = model.config.get_text_config()
@@ -342,7 +341,9 @@ def _doubled(
     positions: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return angles that a model has once for both halves of a head."""
-    cos, sin = (torch.cat([table, table], dim=-1) for table in rotary(like, positions))
+    cos, sin = rotary(like, positions)
+    cos = torch.cat([cos, cos], dim=-1)
+    sin = torch.cat([sin, sin], dim=-1)
     return cos, sin
 
 

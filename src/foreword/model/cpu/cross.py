@@ -4,7 +4,7 @@ the C forward reads them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -18,7 +18,7 @@ OUTPUT = {"o": "o_proj", "out_proj": "out_proj"}
 """The output projection of an attention module -> its name here."""
 
 
-def parts_of(model: PreTrainedModel) -> List[Any]:
+def parts_of(model: PreTrainedModel) -> Sequence[Any]:
     """Return the parts of each layer of the decoder: the layer itself, except in an
     encoder-decoder.
     """

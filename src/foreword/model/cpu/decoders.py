@@ -8,7 +8,7 @@ rows of the layer that reads them. Reference: pool/seq2seq.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import replace
 from typing import Any
@@ -85,7 +85,7 @@ class DecoderBackend(CpuBackend):
         super().__init__(model, owned=owned)
 
     @property
-    def probe_source(self) -> List[int] | Features:
+    def probe_source(self) -> Sequence[int] | Features:
         """The source under which it is checked and timed."""
         return probe_source(self._hf)
 
@@ -93,9 +93,9 @@ class DecoderBackend(CpuBackend):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence, without the pages of earlier ones: keys and values of a
         decoder depend on its source.
@@ -109,7 +109,7 @@ class DecoderBackend(CpuBackend):
         self._sources.pop(id, None)
 
     @torch.inference_mode()
-    def encode(self, id: int, source: List[int] | Encoded) -> None:
+    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its
         first read.
         """
@@ -139,7 +139,7 @@ class DecoderBackend(CpuBackend):
         logits = super().lm_head(hidden)
         return logits * self._model.logit_scale if self._model.logit_scale else logits
 
-    def _spans(self, reads: List[Read], beyond: int = 0) -> tuple[Span, ...]:
+    def _spans(self, reads: Sequence[Read], beyond: int = 0) -> tuple[Span, ...]:
         for read in reads:
             if read.id not in self._sources:
                 raise ModelError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,7 +47,7 @@ def coded(head: Any) -> Callable[[], UInt8[Tensor, "bytes"]]:
 
 
 @torch.no_grad()
-def fill(model: PreTrainedModel, layers: List[Any]) -> None:
+def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
     """Read the weights without storage that are not multiplied in quantized form:
     routers, and matrices with an unquantized part.
     """
@@ -77,7 +76,7 @@ def _made(make: Callable[[], Coded]) -> UInt8[Tensor, "bytes"]:
     return packed(make())
 
 
-def _arranged(layer: Any, name: str, parts: List[Matrix]) -> UInt8[Tensor, "bytes"]:
+def _arranged(layer: Any, name: str, parts: Sequence[Matrix]) -> UInt8[Tensor, "bytes"]:
     """Pack parts in the order of outputs that layout.py gives a matrix."""
     matrix = joined([part.read() for part in parts])
     order = architectures.order(layer) if name == "qkv" else None

@@ -5,8 +5,7 @@ angles, keys they attend to.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,13 +29,13 @@ class Seen:
     """The images of one sequence as the C code reads them."""
 
     images: ImageRows
-    layers: List[Float[Tensor, "rows hidden"]]
+    layers: Sequence[Float[Tensor, "rows hidden"]]
     """States that replace the embeddings of image tokens, then the residual added
     before each later layer (DeepStack).
     """
     angles: Mapping[Rotary, tuple[Tensor, ...]]
     """Angles of the same rows; empty where positions count tokens."""
-    positions: List[int]
+    positions: Sequence[int]
     """Positions of the prompt's text, where they do not count tokens."""
     reach: Mapping[bool, Int[Tensor, "tokens 2"]]
     """Key range [start, end) of each prompt token, for layers without and with a
@@ -61,7 +60,7 @@ class ImageKernel(Kernel):
     def __init__(
         self,
         rows: Rows,
-        turns: List[Rotary | None],
+        turns: Sequence[Rotary | None],
         multiplier: float = 1,
     ) -> None:
         """`multiplier`: factor of the embeddings that the model's own code gives to its
@@ -111,7 +110,7 @@ class ImageKernel(Kernel):
 
     def _prepare(
         self,
-        reads: List[Read],
+        reads: Sequence[Read],
         logits: Tensor,
         *,
         rows: int = 0,
@@ -127,7 +126,7 @@ class ImageKernel(Kernel):
     def _place(
         self,
         forward: forward.Forward,
-        reads: List[Read],
+        reads: Sequence[Read],
         beyond: int,
     ) -> None:
         """Assign positions to rows where positions do not count tokens (M-RoPE).
@@ -170,7 +169,7 @@ class ImageKernel(Kernel):
         self._alive.append(positions)
         forward.positions, _ = positions.buffer_info()
 
-    def _show(self, forward: forward.Forward, reads: List[Read]) -> None:
+    def _show(self, forward: forward.Forward, reads: Sequence[Read]) -> None:
         """Put the images into a forward."""
         shown: list[tuple[int, Seen, range]] = []
         row = 0

@@ -5,8 +5,7 @@ workspace, threads, packed weights.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from ctypes import byref
 from typing import Any
 
@@ -67,7 +66,7 @@ class Kernel(Paged[Rows]):
 
     mode = Mode.TREE
 
-    def __init__(self, rows: Rows, turns: List[Rotary | None]) -> None:
+    def __init__(self, rows: Rows, turns: Sequence[Rotary | None]) -> None:
         """`rows`: the KV pages; `turns`: the rotary embedding of each layer.
 
         Call `describe` before reading.
@@ -108,7 +107,7 @@ class Kernel(Paged[Rows]):
                 byref(self._model), self.pool.addresses.buffer_info()[0], held, place
             )
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         kept = sum(read.keep for read in reads)
         logits = torch.empty(kept, self._model.vocab, dtype=torch.float32)
         forward = self._prepare(reads, logits)
@@ -150,7 +149,12 @@ class Kernel(Paged[Rows]):
         return max(1, min(threads(), self.weight_bytes // SHARE))
 
     def _prepare(
-        self, reads: List[Read], logits: Tensor, *, rows: int = 0, beyond: int = MARGIN
+        self,
+        reads: Sequence[Read],
+        logits: Tensor,
+        *,
+        rows: int = 0,
+        beyond: int = MARGIN,
     ) -> forward.Forward:
         """Return a forward for the C code; the arrays it points to live until the next
         call.
@@ -251,7 +255,7 @@ class Kernel(Paged[Rows]):
                 )
                 self._model.rotary_dim = self._angles[rotary][0].shape[1]
 
-    def _note(self, reads: List[Read]) -> None:
+    def _note(self, reads: Sequence[Read]) -> None:
         if self._stream is not None:
             self._stream.check()
         super()._note(reads)
@@ -314,7 +318,7 @@ class Kernel(Paged[Rows]):
         self,
         described: forward.Model,
         coding: int,
-        whole: List[Tensor],
+        whole: Sequence[Tensor],
     ) -> None:
         """Quantize every matrix in `whole` that the model points to, and point it to
         the codes.

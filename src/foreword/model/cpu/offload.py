@@ -8,8 +8,7 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
@@ -50,7 +49,7 @@ class Stream:
     """A thread that reads layers into slots, ahead of the forward that needs them."""
 
     def __init__(
-        self, file: Path, first: int, starts: List[int], slots: Tensor
+        self, file: Path, first: int, starts: Sequence[int], slots: Tensor
     ) -> None:
         """`starts`: where the parts of the layers from `first` on start in the file,
         and the end of the last.
@@ -85,7 +84,7 @@ class Stream:
 
 
 def write(
-    model: forward.Model, held: List[Tensor], table: Tensor, folder: Path
+    model: forward.Model, held: Sequence[Tensor], table: Tensor, folder: Path
 ) -> None:
     """Write the matrices of a described model, which are among the tensors `held`, and
     a table of their places.
@@ -112,7 +111,7 @@ def write(
 
 
 def _part(
-    file: IO[bytes], owner: Any, names: List[str], tensors: Mapping[int, Tensor]
+    file: IO[bytes], owner: Any, names: Sequence[str], tensors: Mapping[int, Tensor]
 ) -> dict[str, Any]:
     """Write matrices one after the other, from a multiple of BLOCK to one; return where
     each of them is in its part.
@@ -167,7 +166,7 @@ def size(folder: Path) -> int:
     return (folder / FILE).stat().st_size
 
 
-def kept(sizes: List[int], free: int) -> int:
+def kept(sizes: Sequence[int], free: int) -> int:
     """Return how many of the first layers to keep in memory: all, or so many that the
     others are a multiple of SLOTS.
 
@@ -182,7 +181,7 @@ def kept(sizes: List[int], free: int) -> int:
 
 
 def _fixed(
-    model: forward.Model, layers: List[forward.Layer], table: Mapping[str, Any]
+    model: forward.Model, layers: Sequence[forward.Layer], table: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     yield model, table["around"]
     yield from (

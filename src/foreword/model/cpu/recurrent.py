@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from ctypes import byref
 from dataclasses import replace
 from typing import Any
@@ -129,15 +128,16 @@ class RecurrentBackend(CpuBackend):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         known = self.pool.prefixes.known(tokens, tenant)
         held = super().open(id, capacity, tokens, tenant, layers)
         memory = self._memories[id] = Memory(self._sizes, self._count)
         if tokens:
-            memory.branch, memory.prompt = known, (len(tokens) - 1) // PAGE * PAGE
+            memory.branch = known
+            memory.prompt = (len(tokens) - 1) // PAGE * PAGE
         if held and (state := self.pool[id].path[-1].state) is not None:
             memory.resume(tokens[:held], state)
         return held
@@ -162,17 +162,17 @@ class RecurrentBackend(CpuBackend):
                     byref(self._model), byref(memory.state), held, position
                 )
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         read_part = super().read
         return read_part([self._after(read, read_part) for read in reads])
 
     def read_hidden(
-        self, reads: List[Read], layers: List[int]
+        self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         read_part = super().read_hidden
         before: dict[int, Tensor] = {}
 
-        def keep(part: List[Read]) -> None:
+        def keep(part: Sequence[Read]) -> None:
             before[part[0].id] = read_part(part, layers)[1]
 
         rest = [self._after(read, keep) for read in reads]
@@ -192,7 +192,7 @@ class RecurrentBackend(CpuBackend):
 
     def _prepare(
         self,
-        reads: List[Read],
+        reads: Sequence[Read],
         logits: Tensor,
         *,
         rows: int = 0,
@@ -214,7 +214,7 @@ class RecurrentBackend(CpuBackend):
         forward.states = self._copies.data_ptr()
         return forward
 
-    def _after(self, read: Read, first: Callable[[List[Read]], object]) -> Read:
+    def _after(self, read: Read, first: Callable[[Sequence[Read]], object]) -> Read:
         """Have `first` read up to where another text went on otherwise, if that is
         within a read; return the rest.
         """
@@ -223,12 +223,12 @@ class RecurrentBackend(CpuBackend):
         first([Read(read.id, read.past, read.tokens[:count], keep=0)])
         return replace(read, past=read.past + count, tokens=read.tokens[count:])
 
-    def _note(self, reads: List[Read]) -> None:
+    def _note(self, reads: Sequence[Read]) -> None:
         super()._note(reads)
         for read in reads:
             self._keep_state(self._memories[read.id], self.pool[read.id].path)
 
-    def _keep_state(self, memory: Memory, path: List[Prefix]) -> None:
+    def _keep_state(self, memory: Memory, path: Sequence[Prefix]) -> None:
         """Keep the state with the page it comes after, if it is to be kept there; one
         after the prompt replaces it.
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ class Rows(PagePool):
 
     def __init__(
         self,
-        heads: List[int],
+        heads: Sequence[int],
         dim: int,
         coding: int = forward.WHOLE,
     ) -> None:
@@ -50,7 +50,9 @@ class Rows(PagePool):
         self._storage: list[Tensor] = []
         self.addresses = array("q")
 
-    def attach(self, layers: ctypes.Array[forward.Layer] | List[forward.Layer]) -> None:
+    def attach(
+        self, layers: ctypes.Array[forward.Layer] | Sequence[forward.Layer]
+    ) -> None:
         """Set where the keys and values of each layer start in a page."""
         for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
             layer.keys, layer.values = keys, values

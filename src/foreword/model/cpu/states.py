@@ -4,7 +4,7 @@ pages at which it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class Memory:
         """Return a copy of the state after the first `state.folded` tokens."""
         return self._held.clone(), self._tail.clone()
 
-    def resume(self, tokens: List[int], state: tuple[Tensor, ...]) -> None:
+    def resume(self, tokens: Sequence[int], state: tuple[Tensor, ...]) -> None:
         """Begin after these tokens, with a copy of the state there."""
         for own, kept in zip((self._held, self._tail), state, strict=True):
             own.copy_(kept)

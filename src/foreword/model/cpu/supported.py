@@ -4,7 +4,7 @@ embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -76,7 +76,7 @@ MOST_DIM = 256
 """Most numbers of a head."""
 
 
-def usual(architectures: List[str] | None) -> list[torch.dtype]:
+def usual(architectures: Sequence[str] | None) -> list[torch.dtype]:
     """Return the dtypes to load such a checkpoint in on a CPU: the first, or the last
     if this backend then refuses it.
 
@@ -240,7 +240,7 @@ def settings(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def ropes(config: Any) -> List[dict[str, Any]]:
+def ropes(config: Any) -> Sequence[dict[str, Any]]:
     """Return the rotary parameters: one dict for all layers, or one per kind of layer;
     empty if there are none.
     """

@@ -4,8 +4,7 @@ csrc/forward.c.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -36,7 +35,7 @@ def unpacked(
 
 
 def restore(
-    hf: PreTrainedModel, described: forward.Model, held: List[Tensor], *, tied: bool
+    hf: PreTrainedModel, described: forward.Model, held: Sequence[Tensor], *, tied: bool
 ) -> None:
     """Give every linear layer of `hf` its weight back, from the packed ones in `held`
     that `described` points to, and embeddings that were tied to them. `tied`: whether
@@ -57,7 +56,7 @@ def restore(
 def lent(
     hf: PreTrainedModel,
     described: forward.Model,
-    held: List[Tensor],
+    held: Sequence[Tensor],
     embed: Callable[[Tensor], Tensor],
 ) -> Iterator[None]:
     """Let the own code of a model without these weights run while inside: a part has
@@ -135,7 +134,7 @@ def _restore_layer(
         _fill(parts[name], weight)
 
 
-def _fill(layers: List[nn.Module], rows: Tensor) -> None:
+def _fill(layers: Sequence[nn.Module], rows: Tensor) -> None:
     for layer, weight in zip(
         layers,
         rows.split([architectures.shape(layer)[0] for layer in layers]),

@@ -8,8 +8,7 @@ model/cuda/launch.py, so that prompts and draft tokens get the same arithmetic.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -186,14 +185,14 @@ class CudaGraphBackend(PoolBackend):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         with _memory_for(f"the keys and values of {capacity} more tokens"):
             return super().open(id, capacity, tokens, tenant, layers)
 
-    def _forwards(self, reads: List[Read]) -> List[List[Read]]:
+    def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
         """Split reads into forwards that fit the largest bucket; draft tokens of one
         tree stay together.
         """
@@ -221,13 +220,13 @@ class CudaGraphBackend(PoolBackend):
         """Return whether the draft tree is too large for a row table."""
         return len(read.parents or ()) > min(MOST, self._buckets[-1])
 
-    def _forward(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def _forward(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         return (
             super()._forward(reads) if self._wide(reads[0]) else self._run(reads, ())[0]
         )
 
     def _read_states(
-        self, reads: List[Read], layers: List[int]
+        self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         return (
             super()._read_states(reads, layers)
@@ -236,7 +235,7 @@ class CudaGraphBackend(PoolBackend):
         )
 
     @torch.inference_mode()
-    def _run(self, reads: List[Read], layers: tuple[int, ...]) -> Output:
+    def _run(self, reads: Sequence[Read], layers: tuple[int, ...]) -> Output:
         spans = self._spans(reads)
         rows, kept = spans[-1].stop, sum(read.keep for read in reads)
         splits = -(-max(span.length for span in spans) // SPLIT)

@@ -6,7 +6,7 @@ model/cuda/launch.py names its columns. `Span.visible` is the reference definiti
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from foreword.model.cuda.launch import (
 from foreword.model.pool.plan import Span
 
 
-def columns(windows: List[int | None]) -> dict[int | None, int]:
+def columns(windows: Sequence[int | None]) -> dict[int | None, int]:
     """Return the first column of each window's words and, under the key -1, the width
     of a row table.
 
@@ -41,7 +41,7 @@ def columns(windows: List[int | None]) -> dict[int | None, int]:
 
 
 def row_table(
-    spans: List[Span],
+    spans: Sequence[Span],
     rows: int,
     tile: int,
     padding_row: int,
@@ -85,7 +85,7 @@ def row_table(
     return table
 
 
-def ancestors(parents: List[int], window: int | None) -> list[int]:
+def ancestors(parents: Sequence[int], window: int | None) -> list[int]:
     """Return, for each draft token, the set of itself and its ancestors, the last
     `window` of them: bit n = token n.
     """

@@ -4,7 +4,7 @@ weights, keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -75,8 +75,8 @@ def device_named(device: str) -> torch.device:
 
 
 def dtypes(
-    dtype: str | torch.dtype, device: torch.device, kinds: List[str] | None
-) -> List[Any]:
+    dtype: str | torch.dtype, device: torch.device, kinds: Sequence[str] | None
+) -> Sequence[Any]:
     """Return the dtypes to load a model in: the first if the native backend then runs
     it, else the second.
     """

@@ -4,7 +4,7 @@ sequences packed in one forward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -63,11 +63,11 @@ class PoolBackend(Packing, CapturesHiddenStates):
         super().close(id)
         self._images.pop(id, None)
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         with all_threads():
             return torch.cat([self._forward(part) for part in self._forwards(reads)])
 
-    def _forwards(self, reads: List[Read]) -> List[List[Read]]:
+    def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
         if self._rope is None:
             return [reads]
         return [[part] for read in reads for part in self._rope.parts(read)]
@@ -78,7 +78,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         return rows[:count]  # the rest is padding
 
     @torch.inference_mode()
-    def _forward(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def _forward(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         rows = self._pack(reads)
         tokens = rows.tokens
         positions = rows.positions
@@ -115,7 +115,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         )
         return output.logits[0]
 
-    def _shown(self, spans: List[Span], rows: int) -> AbstractContextManager[None]:
+    def _shown(self, spans: Sequence[Span], rows: int) -> AbstractContextManager[None]:
         """Put the images of these sequences into a forward of so many rows."""
         images = {
             span.start: self._images[span.read.id]

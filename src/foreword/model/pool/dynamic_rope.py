@@ -8,7 +8,7 @@ of plain decoding would too, so they are read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ class DynamicRope:
 
     border: int
     """Tokens. Up to this length the embeddings do not depend on the length."""
-    rotaries: List[Any]
+    rotaries: Sequence[Any]
     """The rotary modules; some keep the longest length seen in any sequence."""
     twice: bool
     """Whether there are two sets of angles, up to the border and beyond it (longrope).
@@ -31,7 +31,7 @@ class DynamicRope:
     Else each length has its own.
     """
 
-    def parts(self, read: Read) -> List[Read]:
+    def parts(self, read: Read) -> Sequence[Read]:
         """Split a read into the reads of plain decoding, where its draft tokens would
         change the angles.
         """

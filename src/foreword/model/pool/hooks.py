@@ -4,8 +4,7 @@ hooks; its code is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -31,7 +30,7 @@ def layer_count(config: PreTrainedConfig) -> int:
     return next(count for count in counts if count is not None)
 
 
-def layers_of(model: PreTrainedModel) -> List[nn.Module]:
+def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     """Return the decoder layers in order, without vision layers.
 
     Raises ModelError where they cannot be found.
@@ -52,7 +51,7 @@ def layers_of(model: PreTrainedModel) -> List[nn.Module]:
 
 @contextmanager
 def listening(
-    model: PreTrainedModel, layers: List[int]
+    model: PreTrainedModel, layers: Sequence[int]
 ) -> Iterator[Callable[[], Float[Tensor, "rows features"]]]:
     """Capture the hidden states of forwards while inside; the callable returns them,
     oldest row first.
@@ -148,11 +147,11 @@ class CapturesHiddenStates:
 
     _model: PreTrainedModel
 
-    def read(self, reads: List[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         raise NotImplementedError
 
     def read_hidden(
-        self, reads: List[Read], layers: List[int]
+        self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         """Run `read`; return also the hidden states of every token read, concatenated
         over `layers`.
@@ -171,7 +170,7 @@ class CapturesHiddenStates:
         with all_threads():
             return apply_lm_head(self._model, hidden)
 
-    def _forwards(self, reads: List[Read]) -> List[List[Read]]:
+    def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
         """Group the reads that share a forward."""
         return [[read] for read in reads]
 
@@ -184,7 +183,7 @@ class CapturesHiddenStates:
         return rows[-count:]
 
     def _read_states(
-        self, reads: List[Read], layers: List[int]
+        self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         with listening(self._model, layers) as captured:
             logits = self.read(reads)

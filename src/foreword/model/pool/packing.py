@@ -4,7 +4,7 @@ rows of each read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -46,9 +46,9 @@ class Paged(Generic[Pool]):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence of at most `capacity` tokens, draft tokens included; see
         `PagePool.open`.
@@ -73,7 +73,7 @@ class Paged(Generic[Pool]):
             if old != start + i
         ]
 
-    def _spans(self, reads: List[Read], beyond: int = 0) -> tuple[Span, ...]:
+    def _spans(self, reads: Sequence[Read], beyond: int = 0) -> tuple[Span, ...]:
         """Return the spans of the reads, with room for `beyond` more rows after each.
 
         Raises ModelError where a sequence exceeds its capacity, before any page is
@@ -95,7 +95,7 @@ class Paged(Generic[Pool]):
         """Return the attention ranges of leading rows whose mask is not causal."""
         return {}
 
-    def _note(self, reads: List[Read]) -> None:
+    def _note(self, reads: Sequence[Read]) -> None:
         """Note that these were read, so that later texts that begin alike can use the
         rows.
         """
@@ -128,7 +128,7 @@ class Packing(Paged[KVPool]):
             moves = torch.tensor(pairs, device=self._device)
             self.pool.move(moves[:, 0], moves[:, 1])
 
-    def _pack(self, reads: List[Read]) -> Packed:
+    def _pack(self, reads: Sequence[Read]) -> Packed:
         """Pack the reads. Raises ModelError where a sequence exceeds its capacity."""
         spans = self._spans(reads)
         rows: list[int] = []

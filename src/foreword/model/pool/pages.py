@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -76,7 +76,7 @@ class PageTable:
             rows += range(base + max(start - first, 0), base + min(stop - first, PAGE))
         return rows
 
-    def put(self, number: int, pages: List[int]) -> None:
+    def put(self, number: int, pages: Sequence[int]) -> None:
         """Set the pages from the given index on, as many as there are; append those
         beyond the end.
         """
@@ -154,9 +154,9 @@ class PagePool:
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence of at most `capacity` rows; return how many of its first
         tokens are held already.
@@ -232,7 +232,7 @@ class PagePool:
         return table
 
     def note(
-        self, id: int, start: int, tokens: List[int], chain: int, final: int
+        self, id: int, start: int, tokens: Sequence[int], chain: int, final: int
     ) -> None:
         """Note what was read into the rows from `start` on.
 
@@ -247,7 +247,7 @@ class PagePool:
             table.chain += chain
         self._publish(table, min(table.chain, start + final))
 
-    def note_move(self, id: int, source: List[int], start: int) -> None:
+    def note_move(self, id: int, source: Sequence[int], start: int) -> None:
         """Note that the rows `source`, which make up a text, were copied to the rows
         from `start` on.
         """
@@ -264,7 +264,7 @@ class PagePool:
         id: int,
         start: int,
         hidden: Float[Tensor, "tokens features"],
-        layers: List[int],
+        layers: Sequence[int],
     ) -> None:
         """Keep hidden states of committed tokens, from row `start` on, with the pages
         of these tokens.
@@ -288,7 +288,9 @@ class PagePool:
             first = first + PAGE * len(ready)
         table.hidden_rows = first, stop
 
-    def hidden(self, id: int, layers: List[int]) -> Float[Tensor, "tokens features"]:
+    def hidden(
+        self, id: int, layers: Sequence[int]
+    ) -> Float[Tensor, "tokens features"]:
         """Return the hidden states after `layers` of the tokens that a sequence opened
         with them need not read.
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -75,7 +75,7 @@ class PrefixTree:
         return len(self._unused)
 
     def enter(
-        self, tokens: List[int], tenant: str, layers: List[int] = ()
+        self, tokens: Sequence[int], tenant: str, layers: Sequence[int] = ()
     ) -> list[Prefix]:
         """Return the root of the tenant and the longest known beginning of a text;
         `leave` them after use.
@@ -93,7 +93,7 @@ class PrefixTree:
             self._states.move_to_end(found[-1])
         return [root, *found]
 
-    def leave(self, path: List[Prefix]) -> None:
+    def leave(self, path: Sequence[Prefix]) -> None:
         """Let go of a root and the pages after it, in the order of the text."""
         self.let_go(path[1:])
         for root in path[:1]:
@@ -110,7 +110,9 @@ class PrefixTree:
                 self._images.popitem(last=False)
         return self._images[digest]
 
-    def shared(self, tokens: List[int], tenant: str, layers: List[int] = ()) -> int:
+    def shared(
+        self, tokens: Sequence[int], tenant: str, layers: Sequence[int] = ()
+    ) -> int:
         """Return the tokens at the beginning of a text whose pages open
         sequences use.
         """
@@ -120,14 +122,16 @@ class PrefixTree:
         found = self._find(root, tokens, layers)
         return PAGE * sum(prefix.users > 0 for prefix in found)
 
-    def known(self, tokens: List[int], tenant: str) -> int:
+    def known(self, tokens: Sequence[int], tenant: str) -> int:
         """Return the tokens at the beginning of a text whose pages are held, whatever
         is kept with them.
         """
         root = self._roots.get(tenant.encode())
         return 0 if root is None else PAGE * len(self._held(root, tokens))
 
-    def _find(self, root: Prefix, tokens: List[int], layers: List[int]) -> list[Prefix]:
+    def _find(
+        self, root: Prefix, tokens: Sequence[int], layers: Sequence[int]
+    ) -> list[Prefix]:
         """Return the longest beginning that a sequence can go on from."""
         needed = set(layers)
         found: list[Prefix] = []
@@ -139,7 +143,7 @@ class PrefixTree:
             found.pop()
         return found
 
-    def _held(self, root: Prefix, tokens: List[int]) -> list[Prefix]:
+    def _held(self, root: Prefix, tokens: Sequence[int]) -> list[Prefix]:
         """Return the longest known beginning, in whole pages; at least the last token
         is always left to read.
         """
@@ -156,14 +160,14 @@ class PrefixTree:
         prefix.users += 1
         self._unused.pop(prefix, None)
 
-    def let_go(self, prefixes: List[Prefix]) -> None:
+    def let_go(self, prefixes: Sequence[Prefix]) -> None:
         """Count one user less of these pages, given in the order of the text."""
         for prefix in reversed(prefixes):
             prefix.users -= 1
             if not prefix.users:
                 self._unused[prefix] = None
 
-    def add(self, parent: Prefix, tokens: List[int], page: int) -> Prefix:
+    def add(self, parent: Prefix, tokens: Sequence[int], page: int) -> Prefix:
         """Return the prefix of these tokens after `parent`, with one more user; it has
         this page if it is new.
         """
@@ -216,6 +220,6 @@ class PrefixTree:
             self.drop_state(prefix)
 
 
-def key_of(tokens: List[int]) -> bytes:
+def key_of(tokens: Sequence[int]) -> bytes:
     """Return the tokens of a page as a key."""
     return array("i", tokens).tobytes()

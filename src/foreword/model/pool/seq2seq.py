@@ -8,8 +8,7 @@ the rows of the layer that reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -64,7 +63,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         self._sources, self._positions = Sources(), Positions(model)
 
     @property
-    def probe_source(self) -> List[int] | Features:
+    def probe_source(self) -> Sequence[int] | Features:
         """The source under which it is checked and timed."""
         return probe_source(self._model)
 
@@ -72,9 +71,9 @@ class Seq2SeqPoolBackend(PoolBackend):
         self,
         id: int,
         capacity: int,
-        tokens: List[int] = (),
+        tokens: Sequence[int] = (),
         tenant: str = "",
-        layers: List[int] = (),
+        layers: Sequence[int] = (),
     ) -> int:
         """Begin a sequence, without the pages of earlier ones: keys and values of a
         decoder depend on its source.
@@ -88,7 +87,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         self._sources.rows.pop(id, None)
 
     @torch.inference_mode()
-    def encode(self, id: int, source: List[int] | Encoded) -> None:
+    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its
         first read.
         """
@@ -119,7 +118,7 @@ class Seq2SeqPoolBackend(PoolBackend):
         if not self._sources.options:
             self._stand_in(states, made)
 
-    def _stand_in(self, states: Any, made: List[Any]) -> None:
+    def _stand_in(self, states: Any, made: Sequence[Any]) -> None:
         """Keep what every forward is given in place of the encoder's output and of a
         cache.
         """
@@ -136,7 +135,7 @@ class Seq2SeqPoolBackend(PoolBackend):
             "past_key_values": EncoderDecoderCache(_NoCache(), cross),
         }
 
-    def _pack(self, reads: List[Read]) -> Packed:
+    def _pack(self, reads: Sequence[Read]) -> Packed:
         for read in reads:
             if read.id not in self._sources.rows:
                 raise ModelError(

@@ -4,8 +4,7 @@ form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,7 +149,7 @@ def drop(model: nn.Module) -> None:
         vars(part).pop("coded", None)
 
 
-def joined(parts: List[Coded]) -> Coded:
+def joined(parts: Sequence[Coded]) -> Coded:
     """Return the outputs of several matrices one after another; levels and groups that
     they do not share are widened, without rounding.
     """
@@ -178,7 +177,7 @@ def joined(parts: List[Coded]) -> Coded:
     )
 
 
-def _joined(parts: List[Scales], groups: int) -> Scales:
+def _joined(parts: Sequence[Scales], groups: int) -> Scales:
     forms = {(part.values.shape[1], part.factors is None) for part in parts}
     if len(forms) > 1:
         return Scales(torch.cat([part.dense(groups) for part in parts]))

@@ -4,8 +4,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,12 +16,12 @@ PREPARE = "_prepare_image_like_inputs"
 """Method of transformers' image processors that makes arrays of all images."""
 
 
-class Arrays(List[Any]):
+class Arrays(Sequence[Any]):
     """Images as arrays, each made when it is used and not kept; images of several texts
     are nested.
     """
 
-    def __init__(self, images: List[Any], array: Callable[[Any], Any]) -> None:
+    def __init__(self, images: Sequence[Any], array: Callable[[Any], Any]) -> None:
         self._images, self._array = images, array
 
     def __len__(self) -> int:

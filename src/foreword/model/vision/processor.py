@@ -4,8 +4,7 @@ ids and tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from pathlib import Path
@@ -46,7 +45,7 @@ TEXT = ("input_ids", "attention_mask")
 class Absent(dict[str, object]):
     """Placeholder for video and audio processors; video would need torchvision."""
 
-    model_input_names: List[str] = ()
+    model_input_names: Sequence[str] = ()
 
 
 def _for_images(kind: Any) -> Any:
@@ -291,14 +290,14 @@ class Vision:
         """Return the chat template, or several by name; None if there is none."""
         return self._processor.chat_template or self._processor.tokenizer.chat_template
 
-    def apply(self, turns: List[Mapping[str, Any]], **options: Any) -> Any:
+    def apply(self, turns: Sequence[Mapping[str, Any]], **options: Any) -> Any:
         """Render a chat, as `apply_chat_template` of a tokenizer does."""
         return self._processor.apply_chat_template(
             turns, chat_template=self._chosen(options.get("tools")), **options
         )
 
     def encode(
-        self, images: int, turns: List[Mapping[str, Any]], **options: Any
+        self, images: int, turns: Sequence[Mapping[str, Any]], **options: Any
     ) -> list[int]:
         """Return the prompt token ids of a rendered chat; with images, an ImagePrompt.
 
@@ -325,7 +324,7 @@ class Vision:
             ) from error
         return self._prompt(out, images)
 
-    def prompt(self, text: str, images: List[Any]) -> list[int]:
+    def prompt(self, text: str, images: Sequence[Any]) -> list[int]:
         """Return the prompt of a text that names its images as the processor's own
         texts do.
         """

@@ -8,8 +8,7 @@ the placeholders' embeddings by the rows of images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +59,7 @@ class ImageRows:
     """Which of the rows get the states of `deep`, in models that add some in later
     layers.
     """
-    deep: List[Float[Tensor, "marked hidden"]] = ()
+    deep: Sequence[Float[Tensor, "marked hidden"]] = ()
     positions: Int[Tensor, "axes tokens"] | None = None
     """Positions of the prompt's tokens in models with several a token; None where they
     count tokens.
@@ -103,7 +102,7 @@ class Placed:
 
 @contextmanager
 def shown(
-    model: PreTrainedModel, parts: List[Placed], positions: Tensor | None
+    model: PreTrainedModel, parts: Sequence[Placed], positions: Tensor | None
 ) -> Iterator[None]:
     """Put the rows of images, and these positions unless None, into the forwards of a
     model while inside.
@@ -142,7 +141,9 @@ def _cut(part: Placed) -> tuple[int, int]:
     return max(part.start, part.images.start), min(part.stop, part.images.stop)
 
 
-def _deep(cuts: List[tuple[Placed, int, int]], embeddings: Tensor) -> dict[str, Any]:
+def _deep(
+    cuts: Sequence[tuple[Placed, int, int]], embeddings: Tensor
+) -> dict[str, Any]:
     """Return the arguments that mark the rows of images, and give states to be added to
     them after the first layers.
     """
@@ -175,7 +176,7 @@ class _Reached(Exception):
 @torch.inference_mode()
 def image_rows(
     model: PreTrainedModel,
-    tokens: List[int],
+    tokens: Sequence[int],
     keys: list[int],
     tensors: Mapping[str, Tensor],
     placeholder: int,
@@ -229,7 +230,7 @@ def image_rows(
     )
 
 
-def _tensors(inputs: Mapping[str, Any]) -> List[tuple[str, Tensor]]:
+def _tensors(inputs: Mapping[str, Any]) -> Sequence[tuple[str, Tensor]]:
     return [
         (name, value)
         for name, value in inputs.items()

@@ -4,8 +4,7 @@ parameters, and the output's parser.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -68,7 +67,7 @@ class Chat:
     """A conversation, in the shape of OpenAI's chat API, and what its answer may be."""
 
     messages: list[dict[str, Any]]
-    tools: List[dict[str, Any]] | None = None
+    tools: Sequence[dict[str, Any]] | None = None
     tool_choice: object = "auto"
     parallel: bool = True
     """Whether the answer may call more than one tool."""
@@ -134,7 +133,7 @@ class Translator:
         )
 
     @staticmethod
-    def _tools(chat: Chat) -> List[dict[str, Any]] | None:
+    def _tools(chat: Chat) -> Sequence[dict[str, Any]] | None:
         """Return the tools that the model is told of."""
         return None if chat.tool_choice == "none" else chat.tools or None
 

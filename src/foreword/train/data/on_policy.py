@@ -14,7 +14,7 @@ from foreword.model import HFModel, borrow
 from foreword.model.probe.probe import Capability
 from foreword.registry import PLAIN
 from foreword.train.data.packing import Block, Piece, stack
-from foreword.types import SamplingParams, Sequence
+from foreword.types import Request, SamplingParams
 from foreword.verify import rule
 
 SLOTS = 16
@@ -62,14 +62,14 @@ class Writer:
                 FixedBudget(0),
                 Scheduler(slots=SLOTS),
             )
-            sequences: list[Sequence] = []
+            sequences: list[Request] = []
             for number, prompt, piece in zip(count(), prompts, pieces, strict=False):
                 params = SamplingParams(
                     temperature=self.temperature, max_tokens=len(piece) - prompt
                 )
                 tokens = piece.tokens[:prompt]
                 sequences.append(
-                    Sequence(
+                    Request(
                         number, tokens, prompt, params, seed * 4_093 + number, self.eos
                     )
                 )

@@ -4,8 +4,7 @@ the order of the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
@@ -42,7 +41,7 @@ class Block:
     """True for a training target that has a token before it in its piece."""
 
     @classmethod
-    def of(cls, pieces: List[Piece], length: int) -> Block:
+    def of(cls, pieces: Sequence[Piece], length: int) -> Block:
         """Return one block; the pieces must fit.
 
         Padding is a piece of its own with nothing to learn.
@@ -80,7 +79,7 @@ class Block:
         )
 
 
-def stack(blocks: List[Block]) -> Block:
+def stack(blocks: Sequence[Block]) -> Block:
     """Stack blocks of one length along a new first dimension."""
     return Block(
         torch.stack([block.tokens for block in blocks]),
@@ -206,7 +205,7 @@ class Packer:
     def __init__(
         self,
         encode: Callable[[Record], Piece],
-        records: List[Record],
+        records: Sequence[Record],
         length: int,
         seed: int = 0,
     ) -> None:

@@ -4,7 +4,7 @@ writes; and inputs of models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -138,7 +138,7 @@ def forward_inputs(blocks: Block, start: int) -> tuple[dict[str, Any], Block]:
     return inputs | {"use_cache": False}, texts
 
 
-def _padded(rows: List[List[int]]) -> Tensor:
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
     return pad_sequence(
         [torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True
     )

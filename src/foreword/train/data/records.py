@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -43,7 +42,7 @@ class Record:
         return [{"role": role, "content": content} for role, content in self.turns]
 
 
-def read(files: List[Path], *, answered: bool = True) -> list[Record]:
+def read(files: Sequence[Path], *, answered: bool = True) -> list[Record]:
     """Return every record of these JSON-lines files (.gz too), in order; empty lines
     are skipped.
 
@@ -64,7 +63,7 @@ def read(files: List[Path], *, answered: bool = True) -> list[Record]:
 
 
 def split(
-    records: List[Record], held_out: int, seed: int = 0
+    records: Sequence[Record], held_out: int, seed: int = 0
 ) -> tuple[list[Record], list[Record]]:
     """Return (training, held out): `held_out` records or a few less, of every source in
     proportion, or at least one.

@@ -7,8 +7,7 @@ One line is written per record, so an interrupted run resumes where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -59,7 +58,7 @@ class Tally:
 
 def regenerate(
     llm: LLM,
-    records: List[Record],
+    records: Sequence[Record],
     out: Path,
     options: Wishes,
     progress: Callable[[Tally], None] = lambda _: None,
@@ -198,7 +197,7 @@ def _line(record: Record, about: dict[str, Any]) -> str:
     )
 
 
-def _resume(out: Path, records: List[Record], by: dict[str, Any]) -> int:
+def _resume(out: Path, records: Sequence[Record], by: dict[str, Any]) -> int:
     """Return the number of records that `out` covers already.
 
     An unfinished last line is removed.

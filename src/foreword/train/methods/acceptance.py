@@ -6,8 +6,7 @@ budget/learned.py uses the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,7 +150,7 @@ def run(
         )
     note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
 
-    def samples(some: List[Record], tokens: int, what: str) -> dict[float, Samples]:
+    def samples(some: Sequence[Record], tokens: int, what: str) -> dict[float, Samples]:
         return collect(
             pair,
             Packer(encode, some, request.length, request.seed),
@@ -227,7 +226,7 @@ def collect(
     }
 
 
-def concatenate(parts: List[Samples]) -> Samples:
+def concatenate(parts: Sequence[Samples]) -> Samples:
     """Return all rows of all parts."""
     return Samples(
         torch.cat([part.features for part in parts]),

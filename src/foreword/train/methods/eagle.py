@@ -6,7 +6,7 @@ After Li et al. 2025 (arXiv 2503.01840), section 3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Unrolled(nn.Module):
         embedded: Float[Tensor, "batch token hidden"],
         states: Float[Tensor, "batch token features"],
         positions: Int[Tensor, "batch token"],
-        selected: List[Bool[Tensor, "batch row"]],
+        selected: Sequence[Bool[Tensor, "batch row"]],
     ) -> list[
         tuple[Float[Tensor, "selected draft_vocab"], Float[Tensor, "selected hidden"]]
     ]:
@@ -223,7 +223,7 @@ def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
 
 def unrolled_attention(
     query: Float[Tensor, "batch heads row dim"],
-    steps: List[
+    steps: Sequence[
         tuple[Float[Tensor, "batch kv row dim"], Float[Tensor, "batch kv row dim"]]
     ],
     seen: Bool[Tensor, "batch row row"],

@@ -5,8 +5,7 @@ engine.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -23,7 +22,7 @@ from foreword.train.report.metrics import ALL, Metrics, TrainReport, summary
 from foreword.types.params import SamplingParams
 from foreword.types.stats import Stats
 
-Prompt = tuple[str, List[int]]
+Prompt = tuple[str, Sequence[int]]
 """(source, token ids)."""
 
 
@@ -81,8 +80,8 @@ class Questions:
 def report(
     target: str | None,
     folder: Path,
-    prompts: List[Prompt],
-    rows: List[Row],
+    prompts: Sequence[Prompt],
+    rows: Sequence[Row],
     *,
     method: str,
     parameters: int,
@@ -135,7 +134,7 @@ def report(
 
 def measure(
     llm: LLM,
-    prompts: List[Prompt],
+    prompts: Sequence[Prompt],
     temperature: float,
     questions: Questions,
     answered: Callable[[int], None] = lambda _: None,
@@ -170,7 +169,7 @@ def measure(
     ]
 
 
-def _fitting(llm: LLM, prompts: List[Prompt], questions: Questions) -> list[Any]:
+def _fitting(llm: LLM, prompts: Sequence[Prompt], questions: Questions) -> list[Any]:
     """Return the token ids of prompts, cut at their beginning where an answer would not
     fit into the context.
     """
@@ -178,7 +177,7 @@ def _fitting(llm: LLM, prompts: List[Prompt], questions: Questions) -> list[Any]
     return [list(ids[-room:]) for _, ids in prompts]
 
 
-def _trial(llm: LLM, prompts: List[Prompt], questions: Questions) -> float:
+def _trial(llm: LLM, prompts: Sequence[Prompt], questions: Questions) -> float:
     """Return the estimated seconds of one wave of answers, from the first tokens of the
     first one.
     """
@@ -231,7 +230,7 @@ def lasting(seconds: float) -> str:
     )
 
 
-def spread(prompts: List[Prompt], most: int) -> list[Prompt]:
+def spread(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
     """Return at most `most` prompts, in turn from every source."""
     queues: dict[str, list[Prompt]] = {}
     for prompt in prompts:
@@ -240,7 +239,7 @@ def spread(prompts: List[Prompt], most: int) -> list[Prompt]:
     return [turn for turn in turns if turn is not None][:most]
 
 
-def _draw(result: TrainReport, rows: List[Row], path: Path) -> bool:
+def _draw(result: TrainReport, rows: Sequence[Row], path: Path) -> bool:
     try:
         # needs matplotlib, which few installations have
         from foreword.train.report.plot import draw

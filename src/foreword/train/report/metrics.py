@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -58,7 +58,9 @@ class TrainReport:
         return asdict(self)
 
 
-def summary(domain: str, temperature: float, stats: List[Stats], depth: int) -> Metrics:
+def summary(
+    domain: str, temperature: float, stats: Sequence[Stats], depth: int
+) -> Metrics:
     """Return metrics of answers, with bootstrap intervals (percentiles; Efron and
     Tibshirani 1993, ch. 13).
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ COLOURS = ("#2a6f97", "#c8553d", "#5b8c5a")
 INK, FAINT = "#22303c", "#d9dee3"
 
 
-def draw(report: TrainReport, rows: List[Row], path: Path) -> None:
+def draw(report: TrainReport, rows: Sequence[Row], path: Path) -> None:
     """Write a PNG: acceptance by depth on the left, acceptance and loss by step on the
     right.
     """
@@ -68,7 +68,7 @@ def _depths(panel: Axes, report: TrainReport) -> None:
     panel.legend(frameon=False, fontsize=8)
 
 
-def _steps(panel: Axes, rows: List[Row]) -> None:
+def _steps(panel: Axes, rows: Sequence[Row]) -> None:
     measured = [row for row in rows if row.held_out]
     for colour, name in zip(COLOURS, ("acceptance", "agreement"), strict=False):
         points = [row for row in measured if name in row.held_out]
