@@ -29,5 +29,8 @@ def cpuinfo() -> list[str]:
 
 
 def fast_bfloat16() -> bool:
-    """Return whether the CPU multiplies bfloat16 in hardware (AMX, or AVX512-bf16)."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    """Return whether the CPU multiplies bfloat16 in hardware (AMX, or AVX512-bf16), and
+    oneDNN may use it (ONEDNN_MAX_CPU_ISA).
+    """
+    able = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return able and torch.ops.mkldnn._is_mkldnn_bf16_supported()
