@@ -179,26 +179,25 @@ def cases(
 
 
 @settings(max_examples=300, deadline=None)
-@given(cases())
-def test_pieces_join_to_the_text_up_to_the_stop_string(
-    case,
-) -> None:
+@given(cases(), st.booleans())
+def test_pieces_join_to_the_text_up_to_the_stop_string(case, include: bool) -> None:
     tokenizer, tokens, skip, stop = case
     whole = decode(tokenizer, tokens, skip)
-    text, stopped = read(Detokenizer(tokenizer, [], stop, skip), tokens)
-    assert text == cut(whole, stop)
+    text, stopped = read(Detokenizer(tokenizer, [], stop, skip, include), tokens)
+    assert text == cut(whole, stop, include)
     assert not stopped or any(word in whole for word in stop)
 
 
 @settings(max_examples=150, deadline=None)
-@given(cases())
-def test_shown_text_is_never_taken_back(case) -> None:
+@given(cases(), st.booleans())
+def test_shown_text_is_never_taken_back(case, include: bool) -> None:
     tokenizer, tokens, skip, stop = case
-    reader, shown = Detokenizer(tokenizer, [], stop, skip), ""
+    reader, shown = Detokenizer(tokenizer, [], stop, skip, include), ""
     for done, token in enumerate(tokens, 1):
         piece, stopped = reader.push(token)
         shown += piece
-        assert cut(decode(tokenizer, tokens, skip), stop).startswith(shown)
+        whole = cut(decode(tokenizer, tokens, skip), stop, include)
+        assert whole.startswith(shown)
         if stopped:
             assert any(word in decode(tokenizer, tokens[:done], skip) for word in stop)
             break

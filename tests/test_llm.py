@@ -410,6 +410,7 @@ def test_as_many_parameters_as_prompts():
         ([5], {"stop_token_ids": (9000,)}, "9000.*outside the vocabulary"),
         ([5], {"logit_bias": {9000: 1.0}}, "9000.*outside the vocabulary"),
         ([5], {"bad_word_ids": ((5, 9000),)}, "9000.*outside the vocabulary"),
+        ([5], {"allowed_token_ids": (5, 9000)}, "9000.*outside the vocabulary"),
     ],
 )
 def test_request_that_cannot_be_served_is_refused_before_any_work(prompt, params, said):
@@ -779,6 +780,37 @@ def test_stop_that_ended_an_answer_is_named_where_it_was_found():
     (ended,) = llm().generate(prompt, SamplingParams(**params, stop_token_ids=[token]))
     assert (ended.finish_reason, ended.stop_reason) == ("stop", token)
     assert whole.stop_reason is None
+
+
+def test_stop_string_may_be_the_end_of_the_text():
+    prompt, params = "one two three one two three", dict(temperature=0, max_tokens=24)
+    (whole,) = llm().generate(prompt, SamplingParams(**params, ignore_eos=True))
+    word = whole.text.split()[2]
+    params |= dict(ignore_eos=True, stop=(word,), include_stop_str_in_output=True)
+    (cut,) = llm().generate(prompt, SamplingParams(**params))
+    streamed = llm().stream(prompt, SamplingParams(**params))
+    assert cut.text == whole.text[: whole.text.index(word) + len(word)]
+    assert "".join(delta.text for delta in streamed) == cut.text
+
+
+def test_answer_has_allowed_token_ids_alone_whoever_drafts():
+    prompt = "one two three one two three one two three"
+    allowed = (*llm().tokenizer.encode(prompt), *range(40, 60))
+    texts = []
+    for method in ("none", "lm"):
+        params = SamplingParams(
+            temperature=0.7,
+            max_tokens=32,
+            seed=3,
+            method=method,
+            nodes=0 if method == "none" else 4,
+            allowed_token_ids=allowed,
+        )
+        (found,) = llm().generate(prompt, params)
+        texts.append(found.tokens)
+        assert set(found.tokens) <= set(allowed)
+        assert (found.stats.accepted > 0) == (method == "lm")
+    assert texts[0] == texts[1]
 
 
 def test_foreword_generate_with_a_text_names_what_generates():

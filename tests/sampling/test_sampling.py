@@ -25,6 +25,7 @@ VOCAB = 1003
 PROMPT, OUTPUT = [1, 2, 3, 2], [7, 5, 7]
 PATHS = [[], [7], [7, 5], [9, 9, 5, 7], [2]]
 EOS = 4
+ALLOWED = (3, 7, 8, 9, 40)
 BAD = ((6,), (5, 7, 8), (7, 11), (9, 9, 5, 7, 12), (1, 2, 3, 2, 7, 5, 7, 13), (0,) * 12)
 
 
@@ -82,6 +83,10 @@ CASES = {
     "bad_word_ids": (
         {"bad_word_ids": BAD},
         [hf.NoBadWordsLogitsProcessor([list(word) for word in BAD])],
+    ),
+    "allowed_token_ids": (
+        {"allowed_token_ids": ALLOWED},
+        [hf.PrefixConstrainedLogitsProcessor(lambda *_: list(ALLOWED), 1)],
     ),
     "min_tokens": (
         {"min_tokens": 5, "stop_token_ids": (8,)},

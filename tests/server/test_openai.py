@@ -243,6 +243,26 @@ def test_stop_strings_end_the_text(client: openai.OpenAI) -> None:
     )
     assert cut.choices[0].message.content == text[: text.index(word)]
     assert cut.choices[0].finish_reason == "stop"
+    kept = client.chat.completions.create(
+        model="foreword-family",
+        messages=TALE,
+        temperature=0,
+        max_tokens=40,
+        stop=[word],
+        extra_body={"include_stop_str_in_output": True},
+    )
+    assert kept.choices[0].message.content == text[: text.index(word) + len(word)]
+
+
+def test_only_allowed_tokens_are_produced(client: openai.OpenAI, llm: LLM) -> None:
+    (allowed,) = llm.tokenizer.encode("a", add_special_tokens=False)
+    answer = client.completions.create(
+        model="foreword-family",
+        prompt="The",
+        max_tokens=4,
+        extra_body={"allowed_token_ids": [allowed]},
+    )
+    assert answer.choices[0].text == llm.tokenizer.decode([allowed] * 4)
 
 
 def test_a_prediction_is_a_draft(client: openai.OpenAI) -> None:

@@ -26,6 +26,7 @@ def test_none_is_nothing(name):
     params = SamplingParams(**{name: None})
     assert params == SamplingParams()
     assert params.plain
+    assert not SamplingParams(allowed_token_ids=[3]).plain
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -84,6 +85,9 @@ def test_none_is_nothing(name):
         ("bad_word_ids", ((5, 6), ["ab"]), "a list of token ids"),
         ("bad_word_ids", (((),), ((1,), None), ((1,), [])), "empty word"),
         ("bad_word_ids", (((-1,),), ((False,),), ((1.5,),)), "a whole number >= 0"),
+        ("allowed_token_ids", ((), []), "hold a token id. Leave it out to allow all"),
+        ("allowed_token_ids", (5, "5"), "a list of token ids"),
+        ("include_stop_str_in_output", (0, None, "no"), "True or False"),
         (
             "logit_bias",
             (5, "5", [(5, 1.0)]),

@@ -24,7 +24,7 @@ class Detokenizer:
     after the prompt. For byte-level tokenizers this is `cut(decode(output), stop)`;
     tokenizers that drop the first space of a text keep the one between prompt and
     output. If the prompt ends inside a character, it is `cut(decode(output), stop)` for
-    every tokenizer.
+    every tokenizer. With `include_stop`, the text ends with the stop string.
     """
 
     __slots__ = ("_characters", "_decode", "_stop", "stop")
@@ -35,12 +35,13 @@ class Detokenizer:
         prompt_tokens: list[int],
         stop: tuple[str, ...],
         skip_special_tokens: bool,
+        include_stop: bool = False,
     ) -> None:
         decode = decoder(tokenizer, skip_special_tokens)
         self._characters = CharacterStream(
             decode, prompt_tokens, byte_tokens(tokenizer)
         )
-        self._stop = StopFilter(stop) if stop else None
+        self._stop = StopFilter(stop, include_stop) if stop else None
         self.stop: str | None = None
         """The stop string that ended the text."""
         self._decode = decoder(tokenizer, skip_special_tokens=False)
@@ -135,10 +136,11 @@ class StopFilter:
     beginning of one.
     """
 
-    __slots__ = ("_held", "_longest", "_stop")
+    __slots__ = ("_held", "_include", "_longest", "_stop")
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
+    def __init__(self, stop: tuple[str, ...], include: bool = False) -> None:
         self._stop = stop
+        self._include = include
         self._longest = max(map(len, stop))
         self._held = ""
 
@@ -149,7 +151,8 @@ class StopFilter:
         if found is not None:
             start, word = found
             self._held = ""
-            return text[:start], word
+            end = start + len(word) if self._include else start
+            return text[:end], word
         final = len(text) - self._beginning(text)
         self._held = text[final:]
         return text[:final], None
@@ -157,7 +160,7 @@ class StopFilter:
     def finish(self, text: str) -> str:
         """Return the held text plus `text`, up to the first stop string."""
         text, self._held = self._held + text, ""
-        return cut(text, self._stop)
+        return cut(text, self._stop, self._include)
 
     def _beginning(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that is a proper prefix of
@@ -182,12 +185,15 @@ def first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
     return min(ends)[1:] if ends else None
 
 
-def cut(text: str, stop: tuple[str, ...]) -> str:
-    """Return everything before the first stop string: the reference for a
-    whole text.
+def cut(text: str, stop: tuple[str, ...], include: bool = False) -> str:
+    """Return everything before the first stop string, or up to its end: the reference
+    for a whole text.
     """
     found = first_stop(text, stop)
-    return text if found is None else text[: found[0]]
+    if found is None:
+        return text
+    start, word = found
+    return text[: start + len(word)] if include else text[:start]
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool) -> Decode:

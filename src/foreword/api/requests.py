@@ -266,7 +266,11 @@ class Requests:
         if self._tokenizer is None and not params.stop:
             return None
         return Detokenizer(
-            self.tokenizer, tokens, params.stop, params.skip_special_tokens
+            self.tokenizer,
+            tokens,
+            params.stop,
+            params.skip_special_tokens,
+            params.include_stop_str_in_output,
         )
 
     def with_images(self, prompt: Mapping[str, object]) -> list[int]:
@@ -398,6 +402,7 @@ class Requests:
         named = [
             *params.stop_token_ids,
             *params.logit_bias,
+            *(params.allowed_token_ids or ()),
             *(token for word in params.bad_word_ids for token in word),
         ]
         outside = [token for token in named if token >= vocab]

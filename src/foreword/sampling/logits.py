@@ -6,6 +6,7 @@ as plain decoding must agree.
 """
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -41,6 +42,8 @@ def weights(
     params, scores = sequence.params, logits.float()
     if params.logit_bias:
         scores = _biased(scores, params)
+    if params.allowed_token_ids:
+        scores = _allowed(scores, params.allowed_token_ids)
     if params.reads_path:
         if paths is None:
             raise InvalidRequest(
@@ -48,7 +51,13 @@ def weights(
                 "Pass paths, one list for each row"
             )
         scores = _after_paths(scores, sequence, paths)
-        limits = ("bad_word_ids", "min_tokens", "processors", *CONSTRAINTS)
+        limits = (
+            "allowed_token_ids",
+            "bad_word_ids",
+            "min_tokens",
+            "processors",
+            *CONSTRAINTS,
+        )
         named = [name for name in limits if getattr(params, name)]
         if named and bool((scores == FORBIDDEN).all(-1).any()):
             raise InvalidRequest(
@@ -96,6 +105,18 @@ def _biased(scores: Logits, params: SamplingParams) -> Logits:
         values, dtype=scores.dtype, device=scores.device
     )
     return scores + bias
+
+
+def _allowed(scores: Logits, ids: Sequence[int]) -> Logits:
+    """Forbid all token ids but these."""
+    if max(ids) >= scores.shape[-1]:
+        raise InvalidRequest(
+            f"cannot apply allowed_token_ids: it has token id {max(ids)}, but the "
+            f"vocabulary has {scores.shape[-1]} tokens"
+        )
+    forbidden = torch.ones(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    forbidden[torch.tensor(ids, device=scores.device)] = False
+    return scores.masked_fill(forbidden, FORBIDDEN)
 
 
 def _after_paths(

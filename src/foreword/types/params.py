@@ -63,12 +63,18 @@ class SamplingParams:
     """Strings whose tokens must not be produced in sequence."""
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     """Bad words as token ids, for callers without a tokenizer."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only token ids that may be produced; None allows all. Without an end-of-text
+    token among them, the answer has `max_tokens` tokens.
+    """
     max_tokens: int = 256
     """At most this many new tokens."""
     min_tokens: int = 0
     """End-of-text and stop token ids are forbidden before this many new tokens."""
     stop: tuple[str, ...] = ()
-    """Text that ends the completion; it is not part of the text returned."""
+    """Text that ends the completion."""
+    include_stop_str_in_output: bool = False
+    """Whether the text returned ends with the stop string, instead of before it."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the completion, beside the model's own end-of-text."""
     ignore_eos: bool = False
@@ -170,7 +176,10 @@ class SamplingParams:
         """
         filtered = self.top_k or self.top_p < 1 or self.min_p or self.typical_p < 1
         return not (
-            self.reads_path or self.logit_bias or (filtered and not self.greedy)
+            self.reads_path
+            or self.logit_bias
+            or self.allowed_token_ids
+            or (filtered and not self.greedy)
         )
 
     @property
@@ -271,6 +280,14 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
     )
 
 
+def _some_ids(name: str, value: Any) -> tuple[int, ...] | None:
+    """Return token ids, at least one; None stays None."""
+    ids = None if value is None else _ids(name, value)
+    if ids == ():
+        raise InvalidRequest(f"{name} must hold a token id. Leave it out to allow all")
+    return ids
+
+
 def _words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
     words = tuple(
         _ids(name, word) for word in _listed(name, value, "lists of token ids")
@@ -318,9 +335,11 @@ _CHECKS: dict[str, Check] = {
     "logit_bias": _biases,
     "bad_words": _texts,
     "bad_word_ids": _words,
+    "allowed_token_ids": _some_ids,
     "max_tokens": whole(1, 2**31, "[1, 2**31]"),
     "min_tokens": whole(0, 2**31, "[0, 2**31]"),
     "stop": _texts,
+    "include_stop_str_in_output": _flag,
     "stop_token_ids": _ids,
     "ignore_eos": _flag,
     "logprobs": whole(0, 100, optional=True),

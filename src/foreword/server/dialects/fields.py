@@ -177,6 +177,8 @@ class Sampled(Body):
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     bad_words: Words | None = None
+    allowed_token_ids: Ids | None = None
+    include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     language: str | None = None
     priority: int | None = None
@@ -195,6 +197,8 @@ class Sampled(Body):
         "ignore_eos",
         "min_tokens",
         "bad_words",
+        "allowed_token_ids",
+        "include_stop_str_in_output",
         "skip_special_tokens",
         "seed",
         "language",
