@@ -793,7 +793,7 @@ def test_stop_string_may_be_the_end_of_the_text():
     assert "".join(delta.text for delta in streamed) == cut.text
 
 
-def test_answer_has_allowed_token_ids_alone_whoever_drafts():
+def test_answer_has_allowed_token_ids_alone_under_every_drafter():
     prompt = "one two three one two three one two three"
     allowed = (*llm().tokenizer.encode(prompt), *range(40, 60))
     texts = []

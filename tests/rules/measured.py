@@ -17,10 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sources import ROOT, SOURCE, code
 
+if TYPE_CHECKING:
+    from foreword import LLM
+
+ANSWERS = 3
+"""The one whose rounds run the fewest files counts: a slow forward makes the budget
+measure anew.
+"""
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
@@ -59,13 +66,21 @@ def round_files() -> tuple[list[Path], list[Path]]:
 
     with LLM() as llm:
         llm.generate("One two three", SamplingParams(max_tokens=8))
-        answer = llm.stream("Once upon a time", SamplingParams(max_tokens=48))
-        next(answer)
-        with recording() as run:
-            for _ in answer:
-                pass
+        runs = [rounds_of(llm, seed) for seed in range(ANSWERS)]
     modules = {getattr(one, "__file__", None) or "" for one in sys.modules.values()}
-    return own(run), own(modules)
+    return own(min(runs, key=len)), own(modules)
+
+
+def rounds_of(llm: LLM, seed: int) -> set[str]:
+    """Return the files that the rounds of an answer run after its first."""
+    from foreword import SamplingParams
+
+    answer = llm.stream("Once upon a time", SamplingParams(max_tokens=48, seed=seed))
+    next(answer)
+    with recording() as run:
+        for _ in answer:
+            pass
+    return run
 
 
 def chat_files() -> list[Path]:

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any, cast
 
 from foreword.api.detokenizer import Detokenizer
+from foreword.api.limits import RequestLimits
 from foreword.chats import (
     Message,
     Options,
@@ -34,7 +35,7 @@ from foreword.chats import (
 )
 from foreword.chats.length import TextLimit, characters
 from foreword.chats.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
-from foreword.errors import ContextExceeded, InvalidRequest, check_unicode
+from foreword.errors import InvalidRequest, check_unicode
 from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.structured.compiler import Grammars
@@ -44,7 +45,6 @@ from foreword.types import (
     Source,
     SpeechPrompt,
 )
-from foreword.types.params import NODES
 
 PromptAndParams = tuple["list[int] | SpeechPrompt", SamplingParams]
 """A prompt and its parameters, without texts that a tokenizer has to read."""
@@ -136,7 +136,7 @@ class Requests:
         prompt, params = self.read(prompt, params)
         tokens = list(prompt.tokens) if isinstance(prompt, SpeechPrompt) else prompt
         rules = self._rules(params.language)
-        self._check(tokens, params, rules)
+        RequestLimits(self._target).check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
         features = prompt.features if isinstance(prompt, SpeechPrompt) else None
         source = Source()
@@ -253,14 +253,8 @@ class Requests:
 
     @property
     def _limit(self) -> TextLimit:
-        pool, most = self._target.backend.pool, self._longest(self._target.seq2seq)
-        held = most if pool is None or pool.limit is None else pool.limit
-        return TextLimit(min(most, held), self.tokenizer.get_vocab, self.ids)
-
-    def _longest(self, rules: Seq2Seq | None) -> int:
-        """Return the most tokens that a prompt can have."""
-        context = self._target.context
-        return context - 1 if rules is None else rules.longest or context
+        longest = RequestLimits(self._target).longest_held
+        return TextLimit(longest, self.tokenizer.get_vocab, self.ids)
 
     def _reader(self, tokens: list[int], params: SamplingParams) -> Detokenizer | None:
         if self._tokenizer is None and not params.stop:
@@ -357,60 +351,6 @@ class Requests:
                 "language code of this tokenizer"
             )
         return replace(rules, start=(rules.start[0], token))
-
-    def _check(
-        self, tokens: list[int], params: SamplingParams, rules: Seq2Seq | None
-    ) -> None:
-        context, vocab = self._target.context, self._target.vocab
-        if not tokens:
-            raise InvalidRequest(
-                "cannot run this request: the prompt is empty. Give at least one token"
-            )
-        if any(not 0 <= token < vocab for token in tokens):
-            raise InvalidRequest(
-                "cannot run this request: the prompt holds ids outside the vocabulary "
-                f"of {vocab} tokens"
-            )
-        longest = self._longest(rules)
-        if len(tokens) > longest:
-            raise ContextExceeded(
-                f"cannot run this request: the prompt has {len(tokens)} tokens, the "
-                f"limit is {longest}. Shorten it"
-            )
-        begun = len(tokens) if rules is None else len(rules.start)
-        if begun + params.max_tokens > context:
-            raise ContextExceeded(
-                f"cannot run this request: max_tokens={params.max_tokens} after a "
-                f"prompt of {begun} tokens "
-                f"exceeds the model's context of {context}. Use at most "
-                f"{context - begun}"
-            )
-        pool = self._target.backend.pool
-        if pool is not None and pool.limit is not None:
-            needed = pool.room(begun + params.max_tokens + NODES) + (
-                0 if rules is None else pool.room(len(tokens))
-            )
-            if needed > pool.limit:
-                raise InvalidRequest(
-                    f"cannot run this request: a prompt of {len(tokens)} tokens, "
-                    f"max_tokens={params.max_tokens} and "
-                    f"{NODES} draft tokens need keys and values of {needed} tokens, "
-                    "more than "
-                    f"cache_tokens={pool.limit}. Lower max_tokens, shorten the prompt "
-                    "or raise cache_tokens"
-                )
-        named = [
-            *params.stop_token_ids,
-            *params.logit_bias,
-            *(params.allowed_token_ids or ()),
-            *(token for word in params.bad_word_ids for token in word),
-        ]
-        outside = [token for token in named if token >= vocab]
-        if outside:
-            raise InvalidRequest(
-                f"cannot run this request: token ids {outside[:5]} are outside the "
-                f"vocabulary of {vocab} tokens"
-            )
 
     def _prediction(self, prediction: str | tuple[int, ...]) -> tuple[int, ...]:
         if isinstance(prediction, str) and prediction:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from foreword.chats.messages import Turn, system_first
+from foreword.chats.messages import Message, Turn, system_first
 from foreword.errors import InvalidRequest
 
 ROLES = ("system", "user", "assistant")
 """Roles that every template supports, even if it does not name them."""
+API_ROLES = (*ROLES, "developer", "tool")
+"""Roles of OpenAI's chat API; rendering finds a place for them in every template."""
 MARK = "foreword-mark"
 """Message content that marks whether a template renders a message."""
 SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
@@ -106,6 +108,20 @@ def named_roles(template: str) -> set[str]:
         template,
     )
     return {*ROLES, *(role for some in named for role in re.findall(r"\w+", some))}
+
+
+def check_known_roles(messages: Sequence[Message], template: str) -> None:
+    """Raise InvalidRequest for a role that neither OpenAI's chat API nor the template
+    has.
+    """
+    known = {*API_ROLES, *named_roles(template)}
+    for number, message in enumerate(messages, 1):
+        role = message.get("role")
+        if not isinstance(role, str) or role not in known:
+            raise InvalidRequest(
+                f"cannot read message {number}: there is no role {role!r}. Use one of "
+                f"{', '.join(sorted(known))}"
+            )
 
 
 def check_roles(

@@ -16,6 +16,7 @@ from typing import Any
 
 from foreword.api.async_llm import AsyncLLM
 from foreword.api.job import Job
+from foreword.api.limits import RequestLimits
 from foreword.api.llm import LLM
 from foreword.api.requests import Requests
 from foreword.chats import image_reader
@@ -87,16 +88,17 @@ class Service:
     @property
     def context(self) -> int:
         """Tokens. Most of a prompt with its answer."""
-        return min(
-            self.llm.target.context, self.settings.context or self.llm.target.context
-        )
+        return self._limits.context
 
     def room(self, prompt: int) -> int:
         """Return the most tokens of an answer to a prompt of this many tokens; below 1,
         there is none.
         """
-        rules = self.llm.target.seq2seq
-        return self.context - (prompt if rules is None else len(rules.start))
+        return self._limits.room(prompt)
+
+    @property
+    def _limits(self) -> RequestLimits:
+        return RequestLimits(self.llm.target, self.settings.context)
 
     def resolve(self, name: str | None) -> tuple[str, str | None]:
         """Return the model name to report and the method that a suffix chose:

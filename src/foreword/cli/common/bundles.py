@@ -128,9 +128,11 @@ class Sampling:
         """Return the parameters with the default length limited to the context left
         after a prompt.
         """
+        from foreword.api.limits import RequestLimits
+
         if self.max_tokens is not None:
             return params
-        room = max(1, llm.target.context - len(prompt))
+        room = max(1, RequestLimits(llm.target).room(len(prompt)))
         return replace(
             params, max_tokens=min(params.max_tokens, max(room, params.min_tokens))
         )

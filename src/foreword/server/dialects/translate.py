@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from foreword.api.requests import Requests
 from foreword.chats import functions_of
-from foreword.chats.templates import named_roles, template_of
+from foreword.chats.templates import check_known_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
@@ -33,8 +33,6 @@ from foreword.types.constraint import CONSTRAINTS
 
 TAIL = 16
 """Tokens at the end of a prompt that may hold the tag that opens reasoning."""
-ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Roles of OpenAI's chat API; rendering finds a place for them in every template."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -120,14 +118,7 @@ class Translator:
     def render(self, chat: Chat) -> list[int]:
         """Return the prompt of a conversation."""
         template = template_of(self.tokenizer.chat_template, tools=bool(chat.tools))
-        known = {*ROLES, *named_roles(template)}
-        for number, message in enumerate(chat.messages, 1):
-            role = message.get("role")
-            if not isinstance(role, str) or role not in known:
-                raise InvalidRequest(
-                    f"cannot read message {number}: there is no role {role!r}. Use one "
-                    f"of {', '.join(sorted(known))}"
-                )
+        check_known_roles(chat.messages, template)
         return self.requests.render(
             chat.messages, self._tools(chat), chat.options or None
         )
