@@ -22,6 +22,7 @@ from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import check_decoder_only, check_same, load_tokenizer
+from foreword.options import LoadingOptions
 from foreword.registry import MODEL, PLAIN
 from foreword.types.params import SamplingParams
 from foreword.types.stats import Stats
@@ -44,7 +45,7 @@ Level = Literal["good", "note", "bad"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorOptions:
+class DoctorOptions(LoadingOptions):
     """Options of a diagnosis."""
 
     target: str | None = None
@@ -58,10 +59,6 @@ class DoctorOptions:
     """Prompts; empty = the benchmark's, in-domain for the bundled target and else
     out-of-domain.
     """
-    dtype: str = "auto"
-    device: str = "auto"
-    trust_remote_code: bool = False
-    """Let code of the models' own folders run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,7 +394,9 @@ def _limit(given: dict[str, Any]) -> None:
         name: given[name]
         for name in ("context", "quick", "dtype", "device", "trust_remote_code")
     }
-    measured = limits(LimitOptions(shapes, target=model, **settings), runtime.note)
+    measured = limits(
+        LimitOptions(shapes=shapes, target=model, **settings), runtime.note
+    )
     figures = [one.as_json() for one in measured]
     _write(figures if len(measured) > 1 else figures[0], table(measured), given["json"])
 

@@ -20,6 +20,7 @@ from foreword.draft.self_speculative.layers import Mask, save, skipped
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
 from foreword.model import Tokenizer, check_decoder_only
+from foreword.options import LoadingOptions
 from foreword.registry import PLAIN
 from foreword.tune.cost import Prices, timed
 from foreword.tune.final import FinalComparison, compare_finalists
@@ -37,7 +38,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
+class TuneOptions(LoadingOptions):
     """Options of a tuning."""
 
     out: Path
@@ -52,10 +53,6 @@ class TuneOptions:
     temperature: float = 0.0
     seed: int = 0
     resume: bool = False
-    dtype: str = "auto"
-    device: str = "auto"
-    trust_remote_code: bool = False
-    """Let code of the models' own folders run."""
 
     @property
     def journal(self) -> Path:

@@ -36,7 +36,7 @@ from tiny_models import build
 def measured(target: Path, **changes) -> Limit:
     """Return the limit of a model at its own size, after the fewest turns."""
     options = LimitOptions(
-        ("family",), context=30, quick=True, target=str(target), dtype="float32"
+        shapes=("family",), context=30, quick=True, target=str(target), dtype="float32"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
@@ -196,11 +196,11 @@ def test_bad_options_are_refused():
     with pytest.raises(
         InvalidRequest, match=r"no such shape\. Choose from family, llama-110m"
     ):
-        limits(LimitOptions(("llama-2t",)))
+        limits(LimitOptions(shapes=("llama-2t",)))
     with pytest.raises(ModelError, match="cannot use device 'cuda:77'"):
         limits(LimitOptions(device="cuda:77"))
     with pytest.raises(InvalidRequest, match="at least 1"):
-        limits(LimitOptions(("family",), context=0))
+        limits(LimitOptions(shapes=("family",), context=0))
     with pytest.raises(ModelError, match="Lower 'context'"):
         limit(Model(build("llama")), (1, 1), 250, 0.0)
 

@@ -25,6 +25,7 @@ from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
 from foreword.model.loading.options import device_named
 from foreword.model.pool.memory import key_bytes
+from foreword.options import LoadingOptions
 
 FAMILY = "family"
 """Shape name of the target at its own size, besides those of
@@ -44,8 +45,8 @@ CHUNK = 512
 """Tokens of the context read per forward, as in serving."""
 
 
-@dataclass(frozen=True)
-class LimitOptions:
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions(LoadingOptions):
     """Options of a measurement."""
 
     shapes: tuple[str, ...] = DEFAULT
@@ -54,10 +55,7 @@ class LimitOptions:
     quick: bool = False
     target: str | None = None
     """Folder or hub id; None = the bundled target."""
-    dtype: str = "auto"
     device: str = "cpu"
-    trust_remote_code: bool = False
-    """Let code of the target's own folder run."""
     batches: tuple[int, ...] | None = None
     """Batch sizes, one token per sequence; None = 1 to 64 on an accelerator, none on a
     CPU.
@@ -174,7 +172,7 @@ def limits(
     dtype = (
         "bfloat16"
         if options.dtype == "auto" and device.type != "cpu"
-        else options.dtype
+        else str(options.dtype).removeprefix("torch.")
     )
     for shape in options.shapes:
         progress(f"building {shape}")
