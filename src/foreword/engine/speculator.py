@@ -19,7 +19,6 @@ from foreword.draft.check import checked
 from foreword.engine.failures import FAULTS, Failures
 from foreword.engine.scheduler import ScheduledSequence
 from foreword.engine.sub_batch import SubBatch
-from foreword.engine.trace import reason
 from foreword.errors import named
 from foreword.model import Mode, Model
 from foreword.sampling.streams import NoiseStreams
@@ -31,6 +30,7 @@ from foreword.types import (
     Scores,
 )
 from foreword.types.params import NODES
+from foreword.types.round import Reason
 from foreword.verify import Rule
 from foreword.verify.verifier import Verifier
 
@@ -115,7 +115,7 @@ class Speculator:
             sub_batch.draft = constrained.extended(sub_batch.draft, batch)
         trees = enumerate(sub_batch.draft.trees)
         sub_batch.reasons = [
-            None if tree.tokens else reason(sub_batch, row) for row, tree in trees
+            None if tree.tokens else self._reason(sub_batch, row) for row, tree in trees
         ]
         sub_batch.clock.propose = perf_counter() - before
 
@@ -189,6 +189,25 @@ class Speculator:
         return max(
             0, min(self.budget.nodes(sequence, others), NODES if batch.trees else reach)
         )
+
+    def _reason(self, sub_batch: SubBatch, row: int) -> Reason:
+        """Return why nothing was drafted for a sequence.
+
+        Every round without a draft is counted by it.
+        """
+        sequence = sub_batch.batch.sequences[row]
+        proposed = sub_batch.proposed
+        if sequence.undrafted is not None or sub_batch.failed:
+            return "failed"
+        if not self.drafter.proposes:
+            return "method"
+        if self.target.mode is Mode.PLAIN:
+            return "target"
+        if not sub_batch.batch.reach(sequence):
+            return "last-token"
+        if not sub_batch.budgets[row]:
+            return "budget"
+        return "dropped" if proposed and proposed.trees[row].tokens else "no-match"
 
     # ---- verify
 

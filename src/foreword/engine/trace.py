@@ -7,13 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.engine.scheduler import ScheduledSequence
-from foreword.model import Mode
+from foreword.engine.sub_batch import SubBatch
 from foreword.types import Delta, Draft, Request, Round
 from foreword.types.round import (
     REASONS,
@@ -24,9 +24,6 @@ from foreword.types.round import (
     short,
 )
 
-if TYPE_CHECKING:
-    from foreword.engine.sub_batch import SubBatch
-
 
 @runtime_checkable
 class TokenText(Protocol):
@@ -35,27 +32,6 @@ class TokenText(Protocol):
     def show(self, token: int, before: int) -> str:
         """Return how one token reads after another one."""
         ...
-
-
-def reason(sub_batch: SubBatch, row: int) -> Reason:
-    """Return why nothing was drafted for a sequence.
-
-    Every round without a draft is counted by it.
-    """
-    sequence = sub_batch.batch.sequences[row]
-    speculator = sub_batch.speculator
-    proposed = sub_batch.proposed
-    if sequence.undrafted is not None or sub_batch.failed:
-        return "failed"
-    if not speculator.drafter.proposes:
-        return "method"
-    if speculator.target.mode is Mode.PLAIN:
-        return "target"
-    if not sub_batch.batch.reach(sequence):
-        return "last-token"
-    if not sub_batch.budgets[row]:
-        return "budget"
-    return "dropped" if proposed and proposed.trees[row].tokens else "no-match"
 
 
 def begin(
