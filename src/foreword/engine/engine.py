@@ -20,10 +20,11 @@ from foreword.engine import trace
 from foreword.engine.accounting import account
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
+from foreword.engine.reads import reads_of, split_logits
 from foreword.engine.scheduler import ScheduledSequence, Scheduler
 from foreword.engine.speculator import Speculator, select_layers
 from foreword.engine.sub_batch import SubBatch
-from foreword.model import Model, Read
+from foreword.model import Model
 from foreword.sampling.draw import logprobs
 from foreword.types import Clock, Delta, Load, Origin, Request
 from foreword.verify import Rule
@@ -205,55 +206,18 @@ class Engine:
         and after each draft token; and per sequence the hidden states of `layers`, if
         any are requested.
         """
-        reads = []
-        for sub_batch in sub_batches:
-            for entry, tree in zip(
-                sub_batch.scheduled, sub_batch.draft.trees, strict=True
-            ):
-                sequence = entry.sequence
-                parents = None if sub_batch.draft.chain else tree.parents
-                tokens = sequence.pending + tree.tokens
-                reads.append(
-                    Read(
-                        sequence.id,
-                        sequence.cached,
-                        tokens,
-                        parents,
-                        keep=len(tree) + 1,
-                    )
-                )
-        for entry in readers:
-            sequence, stop = entry.sequence, entry.sequence.cached + entry.read
-            reads.append(
-                Read(
-                    sequence.id,
-                    sequence.cached,
-                    sequence.tokens[sequence.cached : stop],
-                    keep=0,
-                )
-            )
+        reads = reads_of(sub_batches, readers)
         if not reads:
             return [], []
-        states: list[Tensor] = []
-        if layers:
-            logits, hidden = self.target.read_hidden(reads, layers)
-            states = (
-                [hidden]
-                if len(reads) == 1
-                else list(hidden.split([len(read.tokens) for read in reads]))
-            )
-        else:
-            logits = self.target.read(reads)
-        counts = [
-            [len(tree) + 1 for tree in sub_batch.draft.trees]
-            for sub_batch in sub_batches
-        ]
-        if len(counts) == 1 and len(counts[0]) == 1:
-            return [[logits]], states
-        pieces = iter(
-            logits.split([rows for sub_batch in counts for rows in sub_batch])
+        if not layers:
+            return split_logits(self.target.read(reads), sub_batches), []
+        logits, hidden = self.target.read_hidden(reads, layers)
+        states = (
+            [hidden]
+            if len(reads) == 1
+            else list(hidden.split([len(read.tokens) for read in reads]))
         )
-        return [[next(pieces) for _ in sub_batch] for sub_batch in counts], states
+        return split_logits(logits, sub_batches), states
 
     def _requested_layers(self, scheduled: list[ScheduledSequence]) -> tuple[int, ...]:
         """Return the layers whose hidden states the drafters of this round read,

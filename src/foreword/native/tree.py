@@ -195,14 +195,8 @@ class NativeTreeGrower:
         self._library.foreword_grow(*structs, self._scratch.data_ptr(), threads)
         chosen, held = growth.chosen, growth.held
         children = Rows(child, value, ask.breadth, held + 1)
-        return GrownTree(
-            tokens[:chosen],
-            parents[:chosen],
-            probabilities[:chosen],
-            read[:held],
-            before[:held],
-            children,
-        )
+        tree = (tokens[:chosen], parents[:chosen], probabilities[:chosen])
+        return GrownTree(*tree, read[:held], before[:held], children)
 
     def _reserve(self, count: int) -> None:
         """Have arrays for the token, parent and probability of so many nodes."""

@@ -34,6 +34,12 @@ at 192 rows.
 """
 
 
+UNPLANNED = (
+    "cannot run this model directly: Foreword loaded it, and it reads through a pool. "
+    "Use foreword.LLM, or call model.set_attn_implementation('sdpa') first"
+)
+
+
 def attend(
     module: nn.Module,
     query: Float[Tensor, "1 heads rows dim"],
@@ -59,11 +65,7 @@ def attend(
     no span (padding of the forward) return zero. Raises ModelError without a plan.
     """
     if plan is None:
-        raise ModelError(
-            "cannot run this model directly: Foreword loaded it, and it reads through "
-            "a pool. Use foreword.LLM, or call model.set_attn_implementation('sdpa') "
-            "first"
-        )
+        raise ModelError(UNPLANNED)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     heads, kv_heads = query.shape[1], key.shape[1]
     if source := layer < len(plan.cross) and key is plan.cross[layer]:
