@@ -197,3 +197,14 @@ def test_longer_sound_than_allowed_is_refused():
             InvalidRequest, match="max_seconds must be a positive number, got"
         ):
             model.transcribe((long(), RATE), GREEDY, max_seconds=wrong)
+
+
+def test_equal_windows_draw_texts_of_their_own():
+    """Windows of silence are equal: only their seeds tell them apart."""
+    silence = np.zeros(45 * RATE, np.float32)
+    params = SamplingParams(temperature=1.0, max_tokens=NEW, seed=7)
+    found = llm("v2").transcribe((silence, RATE), params, language="en")[0]
+    texts = [tuple(segment.tokens) for segment in found.segments]
+    long_texts = [text for text in texts if len(text) > 4]
+    assert len(long_texts) > 1
+    assert len({*long_texts}) == len(long_texts)
