@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from foreword.errors import InvalidRequest, words
 from foreword.structured.matcher import AnswerGrammar
+from foreword.structured.rewrite import rewritten
 from foreword.structured.schema import check_regex, check_schema
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class Vocabulary:
 
     def _compiled(self, name: str, text: str) -> CompiledGrammar:
         if name == "json_schema":
-            check_schema(json.loads(text))
+            schema = rewritten(json.loads(text))
+            check_schema(schema)
+            text = json.dumps(schema, ensure_ascii=False)
             return self._compiler.compile_json_schema(text, any_whitespace=False)
         if name == "json_object":
             return self._compiler.compile_json_schema(JSON_OBJECT, any_whitespace=False)

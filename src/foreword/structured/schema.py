@@ -114,7 +114,7 @@ def _keyword_problems(schema: Mapping[str, Any]) -> Iterator[str]:
             )
         values = schema.get("enum", [schema.get("const")])
         if is_value and "type" in schema and isinstance(values, list):
-            wrong = [value for value in values if not _is_of(value, schema["type"])]
+            wrong = [value for value in values if not is_of(value, schema["type"])]
             if wrong:
                 yield (
                     f"{wrong[0]!r} is not of type {schema['type']!r}. Correct one of "
@@ -192,7 +192,7 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
     )
 
 
-def _is_of(value: object, given: object) -> bool:
+def is_of(value: object, given: object) -> bool:
     """Return whether a JSON value is of a type, or of one in a list; unknown types are
     the compiler's to report.
     """
