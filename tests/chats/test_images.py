@@ -211,7 +211,7 @@ def test_images_stay_in_place_and_in_messages_of_users():
     turns = conversation([{"role": "user", "content": content}], image_reader())
     assert [part["type"] for part in turns[0]["content"]] == ["text", "image", "text"]
     assert images_of(turns) == 1
-    for role in ("system", "assistant", "tool"):
+    for role in ("system", "assistant"):
         with pytest.raises(
             InvalidRequest,
             match=f"message 1: a message of the role '{role}' holds no images",
@@ -221,3 +221,72 @@ def test_images_stay_in_place_and_in_messages_of_users():
         InvalidRequest, match="a part of type 'image_url' is not served"
     ):
         conversation([{"role": "user", "content": content}])
+
+
+SHOT = {"type": "image_url", "image_url": URL}
+
+
+def result(*parts: object, call: str = "a") -> dict[str, object]:
+    return {"role": "tool", "tool_call_id": call, "content": [*parts]}
+
+
+def test_images_of_a_tool_come_before_the_next_words_of_the_user():
+    said = {"type": "text", "text": "done"}
+    question = {"role": "user", "content": "What is it?"}
+    first, second, asked = conversation(
+        [result(said, SHOT), result(SHOT, call="b"), question], image_reader()
+    )
+    assert (first["content"], second["content"]) == (
+        "done\n[its image follows]",
+        "[its image follows]",
+    )
+    kinds = [part["type"] for part in asked["content"]]
+    assert kinds == ["image", "image", "text"]
+    assert asked["content"][-1] == {"type": "text", "text": "What is it?"}
+
+
+@pytest.mark.parametrize("after", [[], [{"role": "assistant", "content": "A cat."}]])
+def test_images_of_a_tool_have_a_message_of_their_own_without_such_words(after):
+    turns = conversation([result(SHOT), *after], image_reader())
+    assert [turn["role"] for turn in turns] == [
+        "tool",
+        "user",
+        *(one["role"] for one in after),
+    ]
+    assert [part["type"] for part in turns[1]["content"]] == ["image"]
+
+
+def test_a_line_of_text_stands_for_the_image_of_a_tool():
+    (blind,) = conversation([result({"type": "text", "text": "shot"}, SHOT)])
+    assert blind["content"] == "shot\n[an image, which this model cannot see]"
+    far = {"type": "image_url", "image_url": "https://somewhere/a.png"}
+    (unread,) = conversation([result(far)], image_reader())
+    assert "[no image: cannot read the image" in unread["content"]
+
+
+def test_a_long_thread_forgets_the_oldest_images_of_tools():
+    asked = {"role": "user", "content": [SHOT]}
+    shots = [
+        result({"type": "text", "text": str(number)}, SHOT)
+        for number in range(limits.MOST_IMAGES + 1)
+    ]
+    turns = conversation([asked, *shots], image_reader())
+    assert images_of(turns) == limits.MOST_IMAGES
+    texts = [turn["content"] for turn in turns if turn["role"] == "tool"]
+    assert texts[:3] == [
+        "0\n[an earlier image]",
+        "1\n[an earlier image]",
+        "2\n[its image follows]",
+    ]
+
+
+def test_parts_of_another_host_are_text_in_what_assistants_and_tools_said():
+    audio = {"type": "output_audio", "transcript": "hello", "data": "A" * 9000}
+    told = (
+        '[output_audio] {"transcript": "hello", "data": "[9000 characters of data]"}'
+    )
+    for role in ("assistant", "tool"):
+        (turn,) = conversation([{"role": role, "content": [audio]}])
+        assert turn["content"] == told
+    with pytest.raises(InvalidRequest, match="a part of type 'output_audio'"):
+        conversation([{"role": "user", "content": [audio]}])

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
-from foreword.chats.images import is_image
+from foreword.chats.foreign import UNSEEN, as_text
+from foreword.chats.images import MOST_IMAGES, is_image
 from foreword.chats.prompts import check_texts, is_list
 from foreword.errors import InvalidRequest
 
@@ -23,6 +24,12 @@ Turn = dict[str, Any]
 arguments of calls are dicts.
 """
 SYSTEM = ("system", "developer")
+BELOW = "[its image follows]"
+"""End of the text of a tool's result with images."""
+UNSEEN_PART = {"type": "text", "text": UNSEEN}
+OLD_PART = {"type": "text", "text": "[an earlier image]"}
+PLAIN = (None, "text", "refusal")
+"""Kinds of parts that are text."""
 
 
 ImageReader = Callable[[object], object]
@@ -34,7 +41,8 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
     the number of a wrong one.
 
     With `image`, users' messages may hold images: their content is then a list of
-    parts.
+    parts. Images in a tool's result follow it in a message of the user, as templates
+    have no place for them; without `image` a line of text stands for each.
     """
     if (
         not is_list(messages)
@@ -48,8 +56,17 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
         )
     turns: list[Turn] = []
     names: dict[object, str] = {}
-    for number, message in enumerate(cast("Sequence[Message]", messages), 1):
-        turn: Turn = {**message, "content": _content(number, message, image)}
+    shown: list[dict[str, object]] = []
+    recent = _recent(cast("Sequence[Message]", messages))
+    for number, message in enumerate(recent, 1):
+        content = _content(number, message, image)
+        if message.get("role") == "tool":
+            content, images = _result(content)
+            shown += images
+        elif shown:
+            content = _with_images(shown, message, content, turns)
+            shown = []
+        turn: Turn = {**message, "content": content}
         if not isinstance(message.get("role"), str):
             raise InvalidRequest(
                 f"cannot render message {number}: role must be a string, such as 'user'"
@@ -75,7 +92,58 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
             # some templates name the function of a result
             turn["name"] = names[turn["tool_call_id"]]
         turns.append(turn)
-    return turns
+    return [*turns, {"role": "user", "content": shown}] if shown else turns
+
+
+Parts = list[dict[str, object]]
+
+
+def _recent(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages with a text for the oldest images of tools, if there are more
+    images than one prompt may have: a long thread goes on.
+    """
+    contents = [message.get("content") for message in messages]
+    lists = [content for content in contents if is_list(content)]
+    beyond = sum(map(is_image, chain.from_iterable(lists))) - MOST_IMAGES
+    if beyond <= 0:
+        return messages
+    kept: list[Message] = []
+    for message in messages:
+        content = message.get("content")
+        if message.get("role") == "tool" and is_list(content):
+            parts: list[object] = []
+            for part in content:
+                is_old = is_image(part) and beyond > 0
+                beyond -= is_old
+                parts.append(OLD_PART if is_old else part)
+            message = {**message, "content": parts}
+        kept.append(message)
+    return kept
+
+
+def _result(content: str | Parts) -> tuple[str, Parts]:
+    """Return the text of a tool's result, and its images, which follow it."""
+    if isinstance(content, str):
+        return content, []
+    images = [part for part in content if part["type"] == "image"]
+    texts = [str(part["text"]) for part in content if part["type"] == "text"]
+    if images:
+        texts.append(BELOW)
+    return "\n".join(filter(None, texts)), images
+
+
+def _with_images(
+    images: Parts, message: Message, content: str | Parts, turns: list[Turn]
+) -> str | Parts:
+    """Return the content of the message after a tool's results: images that they held
+    come first if it is the user's; else a message of their own is added to `turns`.
+    """
+    if message.get("role") != "user":
+        turns.append({"role": "user", "content": images})
+        return content
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    return [*images, *content]
 
 
 def system_first(turns: Sequence[Turn], more: Sequence[str] = ()) -> list[Turn]:
@@ -115,27 +183,54 @@ def _content(
             f"cannot render message {number}: content must be a string, not "
             f"{reprlib.repr(content)}. A list of text parts is allowed too"
         )
+    role = message.get("role")
+    is_result = role == "tool"
+    if is_result and image is None:
+        content = [UNSEEN_PART if is_image(part) else part for part in content]
     if image is None or not any(map(is_image, content)):
-        return "\n".join(_part(number, part) for part in content)
-    if message.get("role") != "user":
+        return "\n".join(_part(number, role, part) for part in content)
+    if role not in ("user", "tool"):
         raise InvalidRequest(
             f"cannot render message {number}: a message of the role "
-            f"{message.get('role')!r} holds no images here. Put them into a user's "
+            f"{role!r} holds no images here. Put them into a user's "
             "message"
         )
     return [
-        {"type": "image", "image": image(part)}
+        _image(part, image, is_result)
         if is_image(part)
-        else {"type": "text", "text": _part(number, part)}
+        else {"type": "text", "text": _part(number, role, part)}
         for part in content
     ]
 
 
-def _part(number: int, part: object) -> str:
+def _image(part: object, image: ImageReader, is_result: bool) -> dict[str, object]:
+    """Return an image as a part.
+
+    One that a tool gave and that cannot be read becomes a text: it stays in the
+    history, so that an error would come back with every later request.
+    """
+    try:
+        return {"type": "image", "image": image(part)}
+    except InvalidRequest as error:
+        if not is_result:
+            raise
+        return {"type": "text", "text": f"[no image: {error}]"}
+
+
+def _part(number: int, role: object, part: object) -> str:
+    """Return the text of a part; what an assistant or a tool gave elsewhere in another
+    kind of part is kept as text.
+    """
     kind = part.get("type") if isinstance(part, Mapping) else None
     name = "refusal" if kind == "refusal" else "text"
     text = part.get(name) if isinstance(part, Mapping) else None
-    if kind not in (None, "text", "refusal"):
+    if (
+        isinstance(part, Mapping)
+        and kind not in PLAIN
+        and role in ("assistant", "tool")
+    ):
+        return as_text(part)
+    if kind not in PLAIN:
         raise InvalidRequest(
             f"cannot render message {number}: a part of type {kind!r} is not served. "
             "Give text parts"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foreword.chats import is_image
+from foreword.chats.foreign import as_text
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Choice, Shown
 from foreword.server.dialects.common import new_id
@@ -23,6 +24,8 @@ from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 
 Events = list[tuple[str, dict[str, Any]]]
 """(event name, fields)."""
+CALL_FIELDS = ("type", "id", "call_id", "status")
+"""Members of a call that are not its arguments."""
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 """Kinds of content parts that hold text."""
 APART = ("reasoning", "additional_tools", "web_search_call")
@@ -50,31 +53,60 @@ def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "content": "" if is_empty else _content_of(content, number),
                 }
             )
-        elif kind in ("function_call", "custom_tool_call"):
-            given = (
-                json.dumps({"input": item.get("input")})
-                if kind == "custom_tool_call"
-                else item.get("arguments")
-            )
-            function = {
-                "name": qualified(item.get("name"), item.get("namespace")),
-                "arguments": given,
+        elif kind.endswith("_call") and "call_id" in item:
+            call = {
+                "id": item.get("call_id"),
+                "type": "function",
+                "function": _function(kind, item),
             }
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(call)
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            output = text_of(item.get("output"), number)
+        elif kind.endswith("_call_output") and "call_id" in item:
+            output = _output_of(item, number)
             messages.append(
                 {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
             )
         elif kind not in APART:
-            raise InvalidRequest(
-                f"cannot read input item {number}: the type {kind!r} is not supported. "
-                "Send messages"
-            )
+            messages.append({"role": "assistant", "content": as_text(item)})
     return messages
+
+
+def _function(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the function that a call names, with its arguments as JSON.
+
+    A call of a tool that the client runs (local_shell_call, apply_patch_call) is one of
+    the function of that name.
+    """
+    if kind == "function_call":
+        name = qualified(item.get("name"), item.get("namespace"))
+        return {"name": name, "arguments": item.get("arguments")}
+    if kind == "custom_tool_call":
+        name = qualified(item.get("name"), item.get("namespace"))
+        return {"name": name, "arguments": json.dumps({"input": item.get("input")})}
+    about = {name: value for name, value in item.items() if name not in CALL_FIELDS}
+    return {"name": kind.removesuffix("_call"), "arguments": json.dumps(about)}
+
+
+def _output_of(item: Mapping[str, Any], number: int) -> Any:
+    """Return the content of a tool's result: text, or parts if there are images."""
+    output = item.get("output")
+    if isinstance(output, str):
+        return output
+    parts = [output] if isinstance(output, dict) else output
+    if not isinstance(parts, list):
+        return text_of(output, number)
+    return [_result_part(part) for part in parts]
+
+
+def _result_part(part: Any) -> dict[str, Any]:
+    if is_image(part):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in TEXTS and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    shown = as_text(part) if kind is not None else json.dumps(part)
+    return {"type": "text", "text": shown}
 
 
 def _content_of(content: Any, number: int) -> str | list[dict[str, Any]]:

@@ -1,0 +1,78 @@
+"""Parts of a history that another host wrote, as text: documents, searches, calls of its
+own tools.
+
+A thread that began elsewhere goes on here; nothing in it is refused for its kind alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+UNSEEN = "[an image, which this model cannot see]"
+"""What stands for the image of a tool's result where the model reads text alone."""
+LONGEST = 4_096
+"""Characters. A longer value without a space is data, such as base64, and is left out."""
+HIDDEN = ("type", "id", "status", "cache_control", "encrypted_content", "signature")
+"""Members that say nothing to a model."""
+
+
+def as_text(part: Mapping[str, Any]) -> str:
+    """Return what a part holds, in words where it has some, else as JSON after its
+    kind.
+    """
+    kind = str(part.get("type"))
+    if kind == "document":
+        return _document(part)
+    if kind == "search_result":
+        heads = (part.get("title"), part.get("source"))
+        return "\n".join([*_strings(heads), *_texts(part.get("content"))])
+    if kind == "tool_reference":
+        return f"[the tool {part.get('tool_name') or part.get('name')}]"
+    told = {
+        name: _short(value)
+        for name, value in part.items()
+        if name not in HIDDEN and value is not None
+    }
+    shown = json.dumps(told, ensure_ascii=False) if told else ""
+    return f"[{kind}] {shown}".rstrip()
+
+
+def _document(part: Mapping[str, Any]) -> str:
+    """Return the text of Anthropic's document, or what it is if it holds no text."""
+    source = part.get("source")
+    inner = source if isinstance(source, Mapping) else {}
+    heads = _strings((part.get("title"), part.get("context")))
+    if inner.get("type") == "text":
+        return "\n".join([*heads, *_strings([inner.get("data")])])
+    if inner.get("type") == "content":
+        return "\n".join([*heads, *_texts(inner.get("content"))])
+    kind = inner.get("media_type") or inner.get("url") or inner.get("file_id") or "data"
+    return "\n".join([*heads, f"[a document, which this model cannot read: {kind}]"])
+
+
+def _texts(content: object) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, Sequence):
+        return []
+    parts = [part for part in content if isinstance(part, Mapping)]
+    return _strings([part.get("text", as_text(part)) for part in parts])
+
+
+def _strings(values: Sequence[object]) -> list[str]:
+    return [value for value in values if isinstance(value, str) and value]
+
+
+def _short(value: object) -> object:
+    """Return a JSON value without members that say nothing and without data."""
+    if isinstance(value, Mapping):
+        return {
+            str(name): _short(one) for name, one in value.items() if name not in HIDDEN
+        }
+    if isinstance(value, list | tuple):
+        return [_short(one) for one in value]
+    if isinstance(value, str) and len(value) > LONGEST and " " not in value:
+        return f"[{len(value)} characters of data]"
+    return value
