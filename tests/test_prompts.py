@@ -100,5 +100,5 @@ def test_llm_refuses_unreadable_prompts_and_names():
         with pytest.raises(InvalidRequest, match="a prompt must be valid Unicode"):
             ask("a\ud800")
     for target in (None, starter.target()):
-        with pytest.raises(InvalidRequest, match="it is no name"):
+        with pytest.raises(InvalidRequest, match="it is not a name"):
             LLM(target, method="")

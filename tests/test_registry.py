@@ -68,11 +68,11 @@ def test_a_method_names_itself_as_the_registry_does():
 
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(
-        UnknownMethod, match=r"there is no such budget\. Did you mean 'svip'\?"
+        UnknownMethod, match=r"no such budget exists\. Did you mean 'svip'\?"
     ):
         BUDGETS.check("svipp")
     with pytest.raises(
-        InvalidRequest, match="cannot use verification rule 3: it is no name"
+        InvalidRequest, match="cannot use verification rule 3: it is not a name"
     ):
         RULES.find(3)
     RULES.check("same-text", *registry.GUARANTEES)
@@ -102,7 +102,8 @@ def test_a_package_adds_a_rule_and_a_budget(package):
 
 def test_what_is_no_budget_is_refused_by_the_package(package):
     with pytest.raises(
-        InvalidRequest, match=r"'none' of the package extras: .*FIRST is no DraftBudget"
+        InvalidRequest,
+        match=r"'none' of the package extras: .*FIRST is not a DraftBudget",
     ):
         BUDGETS.find("none")
 
@@ -126,10 +127,10 @@ def test_names_of_methods_are_parsed():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("lm(", "no name or call"),
-        ("fuse(lm,)", "it is no name"),
+        ("lm(", "not a name or call"),
+        ("fuse(lm,)", "it is not a name"),
         ("fuse(mm)", "no such method"),
-        (" ", "no name"),
+        (" ", "not a name"),
     ],
 )
 def test_names_that_cannot_be_read_are_refused(name, reason):

@@ -66,8 +66,8 @@ def spelled(name: str) -> str:
 def parsed(name: str) -> MethodName:
     """Return the parts of a name.
 
-    Raises InvalidRequest for a name that cannot be read, UnknownMethod if a part is no
-    method.
+    Raises InvalidRequest for a name that cannot be read, UnknownMethod if a part is
+    not a method.
     """
     if not isinstance(name, str) or not name.strip():
         METHODS.check(name)
@@ -75,8 +75,8 @@ def parsed(name: str) -> MethodName:
     match = _CALL.fullmatch(name)
     if match is None or name.count("(") != name.count(")"):
         raise InvalidRequest(
-            f"cannot read the method {name!r}: it is no name or call. Give a name, or "
-            "a combination: name(one, two)"
+            f"cannot read the method {name!r}: it is not a name or call. Give a name, "
+            "or a combination: name(one, two)"
         )
     head, inside = match[1], match[2]
     METHODS.check(head)

@@ -108,8 +108,8 @@ class ModelOptions(LoadingOptions):
     )
     offload_folder: str | Path | None = setting(
         None,
-        "Folder for packed weights; those that do not fit in memory are read from it "
-        "in every forward.",
+        "Folder for packed weights; every forward reads from it what does not fit in "
+        "memory.",
         "DIR",
         kind=Path,
     )

@@ -33,8 +33,8 @@ Entry = TypeVar("Entry")
 class Registry(MutableMapping[str, Entry], Generic[Entry]):
     """Mapping from a name to a class, rule or format, imported on first use.
 
-    Its names are those of Foreword, of the process, then those of other packages; of
-    two with one name, Foreword's counts.
+    Names of Foreword come first, then names that the process added, then names of other
+    packages. A package cannot replace a name.
     """
 
     def __init__(self, kind: str, group: str, base: str, homes: dict[str, str]) -> None:
@@ -87,7 +87,7 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
 
     def check(self, name: object, *more: str) -> None:
         """Raise UnknownMethod, with the nearest names, unless this is a name or one of
-        `more`; InvalidRequest if it is no text.
+        `more`; InvalidRequest if it is not a string or is blank.
         """
         # Names of other packages are listed only for an error: it takes milliseconds.
         if isinstance(name, str) and (name in more or name in self):
@@ -96,12 +96,12 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
         choices = f"Choose one of {', '.join(names)}"
         if not isinstance(name, str) or not name.strip():
             raise InvalidRequest(
-                f"cannot use {self.kind} {name!r}: it is no name. {choices}"
+                f"cannot use {self.kind} {name!r}: it is not a name. {choices}"
             )
         near = get_close_matches(name, names, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UnknownMethod(
-            f"cannot use {self.kind} {name!r}: there is no such {self.kind}."
+            f"cannot use {self.kind} {name!r}: no such {self.kind} exists."
             f"{hint} {choices}"
         )
 
@@ -115,7 +115,7 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
         found: Any = None
         try:
             found = entry.load()
-            reason = f"{entry.value} is no {base.__name__}"
+            reason = f"{entry.value} is not a {base.__name__}"
         except Exception as error:  # noqa: BLE001 - code of another package
             reason = named(error)
         if _is(found, base):

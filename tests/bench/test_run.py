@@ -232,7 +232,7 @@ def test_quick_never_exceeds_given_limits():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (Options(methods=("oracel",)), UnknownMethod, "there is no such method"),
+        (Options(methods=("oracel",)), UnknownMethod, "no such method exists"),
         (Options(methods=("ngram()",)), InvalidRequest, "ngram joins no other methods"),
         (Options(inflate="llama-2b"), InvalidRequest, "cannot inflate to 'llama-2b'"),
         (Options(dtype="int4"), ModelError, "cannot use dtype"),

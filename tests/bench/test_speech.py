@@ -131,7 +131,7 @@ def test_failing_row_is_left_out_with_its_reason(model, sounds):
 def test_bad_options_are_refused_before_loading(tmp_path):
     somewhere = options(tmp_path)
     for folder, message in (
-        (tmp_path / "none", "there is no such folder"),
+        (tmp_path / "none", "no such folder exists"),
         (tmp_path, "it is empty"),
     ):
         with pytest.raises(InvalidRequest, match=message):

@@ -102,7 +102,7 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
 @pytest.mark.parametrize(
     ("part", "why"),
     [
-        ("/there/is/none.png", "there is no such file"),
+        ("/there/is/none.png", "no such file exists"),
         (b"no image", "are no image"),
         (b"", "are no image"),
         (png()[:-60], "it is damaged"),

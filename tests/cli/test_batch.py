@@ -108,7 +108,7 @@ def test_lines_of_text_get_several_answers(here, llm):
     [
         (
             ("--batch", "nothing.jsonl"),
-            "cannot read nothing.jsonl: there is no such file",
+            "cannot read nothing.jsonl: no such file exists",
         ),
         (("x", "--batch", "in.jsonl"), "cannot read two inputs"),
         (("x", "--out", "new"), "they go with '--batch'"),

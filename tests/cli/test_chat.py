@@ -39,7 +39,7 @@ def test_history_lasts_until_reset(here, llm):
     second, third = answer(5, lines[0], first, "And when?"), answer(5, "And when?")
     assert second != third
     assert (found.returncode, found.stdout) == (0, f"{first}\n{second}\n{third}\n")
-    assert "cannot run /nonsense: there is no such command" in found.stderr
+    assert "cannot run /nonsense: no such command exists" in found.stderr
     assert "cannot set the seed: it is not an integer" in found.stderr
 
 
@@ -93,7 +93,7 @@ def test_commands_change_the_conversation(here, llm):
     )
     assert answers[0] != answers[1]
     for said in (
-        "there is no question yet",
+        "the chat has no question yet",
         "Did you mean /regen?",
         "removed: Who wrote Hamlet?",
         "cannot write",

@@ -39,7 +39,7 @@ WRONG: dict[tuple[str, ...], str] = {
         *ASKED,
         "--budget",
         "acceptance:nowhere",
-    ): "cannot read nowhere: there is no such file or folder",
+    ): "cannot read nowhere: no such file or folder exists",
     (*ASKED, "--nodes", "65"): "nodes must be",
     (*ASKED, "--nodes", "2", "--budget", "adaptive"): "Give one",
     (*ASKED, "--temperature", "-1"): "temperature must be in [0, 100]",
@@ -81,7 +81,7 @@ WRONG: dict[tuple[str, ...], str] = {
         "nothing.jsonl",
         "--out",
         "new",
-    ): "cannot read nothing.jsonl: there is no such file",
+    ): "cannot read nothing.jsonl: no such file exists",
     ("train", "lm", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
     (*TRAINED, "--loss", "tvv"): "Did you mean 'tv'?",
     (*TRAINED, "--optimizer", "adam"): "adam",
@@ -96,7 +96,7 @@ WRONG: dict[tuple[str, ...], str] = {
         "nothing.jsonl",
         "--out",
         "new",
-    ): "cannot read nothing.jsonl: there is no such file",
+    ): "cannot read nothing.jsonl: no such file exists",
     (
         "train",
         "acceptance",
@@ -112,7 +112,7 @@ WRONG: dict[tuple[str, ...], str] = {
         "nothing.jsonl",
         "--out",
         "new",
-    ): "cannot read nothing.jsonl: there is no such file",
+    ): "cannot read nothing.jsonl: no such file exists",
     (
         "data",
         "regenerate",
@@ -140,7 +140,7 @@ WRONG: dict[tuple[str, ...], str] = {
         "mask.json",
         "--data",
         "nothing.jsonl",
-    ): "cannot read nothing.jsonl: there is no such file",
+    ): "cannot read nothing.jsonl: no such file exists",
 }
 
 

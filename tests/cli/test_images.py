@@ -73,11 +73,11 @@ def test_text_models_refuse_images_before_loading(seeing, words, model):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("generate", "x", "--image", "none.png"), "there is no such file"),
+        (("generate", "x", "--image", "none.png"), "no such file exists"),
         (("generate", "x", "--image", "0.png", "--raw"), "both need the chat template"),
         (("generate", "x", "--image", "seeing/config.json", *LOAD), "are no image"),
         (("generate", "x", "--image", "0.png"), "it reads text only"),
-        (("chat", "--image", "none.png"), "there is no such file"),
+        (("chat", "--image", "none.png"), "no such file exists"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
 )

@@ -64,7 +64,7 @@ def recompiled():
 @pytest.mark.filterwarnings("ignore:C code is off")
 def test_env_names_a_compiler_that_is_missing(here, recompiled):
     facts = json.loads(here("env", "--json", CC="/nonexistent").stdout)
-    assert "no C compiler '/nonexistent'" in facts["native_code"]
+    assert "the C compiler '/nonexistent'" in facts["native_code"]
 
 
 def test_compilation_is_announced(here, tmp_path, recompiled):

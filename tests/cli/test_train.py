@@ -98,7 +98,7 @@ def test_answers_are_regenerated_and_kept(shell, data):
     [
         (
             ("train", "lm", "--data", "nothing.jsonl", "--out", "x"),
-            "cannot read nothing.jsonl: there is no such file",
+            "cannot read nothing.jsonl: no such file exists",
         ),
         (
             ("train", "lm", "--data", "data.jsonl", "--out", "x", "--loss", "tvv"),

@@ -74,7 +74,7 @@ def test_errors_name_what_is_wrong(here, tmp_path):
         ((str(tmp_path / "none.wav"), "-m", str(folder())), "does not exist"),
         (
             (str(tiny_whisper.SOUND), "-m", str(folder()), "--language", "klingon"),
-            "there is no language 'klingon'",
+            "has no language 'klingon'",
         ),
     ]:
         found = here("transcribe", *words)

@@ -49,7 +49,7 @@ def test_report_and_a_mask_that_serves(here):
         re.MULTILINE,
     )
     assert re.search(
-        r"^trials\s+3, of which \d were stopped early", found.stdout, re.MULTILINE
+        r"^trials\s+3, \d of them stopped early", found.stdout, re.MULTILINE
     )
     mask = load(here.folder / "mask.json")
     said = found.stderr.splitlines()[-1]
@@ -107,7 +107,7 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
     [
         (
             ("--out", "mask.json", "--data", "nothing.jsonl"),
-            "cannot read nothing.jsonl: there is no such file",
+            "cannot read nothing.jsonl: no such file exists",
         ),
         (("--out", "mask.json", "--data", "bad.jsonl"), "bad.jsonl:1: not JSON"),
         (("--out", "mask.json", "--data", "few.jsonl"), "at least 3 texts, got 1"),

@@ -81,7 +81,7 @@ def test_our_names_win(package):
     [
         ("gone", "has no attribute"),
         ("nowhere", "No module named"),
-        ("text", "is no Drafter"),
+        ("text", "is not a Drafter"),
     ],
 )
 def test_broken_package_is_named_when_its_method_is_asked_for(package, name, why):

@@ -209,7 +209,7 @@ def test_what_does_not_go_together_is_refused(name, forms):
 
 
 def test_int8_weights_are_not_drafted_for_with_fewer_bits():
-    with pytest.raises(InvalidRequest, match="its own weights are held in few bits"):
+    with pytest.raises(InvalidRequest, match="its own weights are quantized"):
         LLM(weights="int8", method="quantized")
 
 

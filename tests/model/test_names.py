@@ -36,7 +36,7 @@ SMALL_OPT = dict(
     num_attention_heads=4,
 )
 MEAN = "its query and key norms subtract the mean"
-AROUND = "its embeddings differ in size from its layers, or there is no final norm"
+AROUND = "its embeddings differ in size from its layers, or it has no final norm"
 STRANGE = [
     (
         GPT2Config(**SMALL_GPT2, scale_attn_by_inverse_layer_idx=True),

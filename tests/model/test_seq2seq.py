@@ -260,7 +260,7 @@ def test_a_language_that_is_none_of_the_model_is_refused():
     ):
         multilingual().generate("One two.", SamplingParams(language="One"))
     with pytest.raises(
-        InvalidRequest, match=r"language='fr': .* is no encoder-decoder"
+        InvalidRequest, match=r"language='fr': .* is not an encoder-decoder"
     ):
         LLM(starter.draft(), method="none").generate(
             "One two.", SamplingParams(language="fr")

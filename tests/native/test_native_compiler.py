@@ -58,7 +58,7 @@ def test_without_a_compiler_torch_computes(tmp_path):
         timeout=120,
     )
     found = json.loads(done.stdout)
-    assert "no C compiler '/nonexistent'" in found["reason"]
+    assert "the C compiler '/nonexistent'" in found["reason"]
     assert (found["compiled"], found["same"], found["close"]) == (False, True, True)
 
 
@@ -74,9 +74,9 @@ REASONS = [
     (
         "/nonexistent",
         "",
-        "there is no C compiler '/nonexistent', which the variable CC names",
+        "the C compiler '/nonexistent', which the variable CC names, is not installed",
     ),
-    ("/nonexistent -m64", "", "there is no C compiler '/nonexistent'"),
+    ("/nonexistent -m64", "", "the C compiler '/nonexistent'"),
     ("cc 'half", "", 'the variable CC holds "cc \'half"'),
     ("false", "", "false could not compile sampling.c: "),
     (

@@ -109,7 +109,7 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, served: Running) -> N
         tab(browser) as opened,
     ):
         opened.page.goto(locked.url)
-        expect(opened.page.locator("#error")).to_contain_text("there is no API key")
+        expect(opened.page.locator("#error")).to_contain_text("it has no API key")
         opened.page.locator("#key input").fill("open-sesame")
         opened.page.locator("#key button").click()
         expect(opened.page.locator("#served")).to_contain_text("foreword-family")

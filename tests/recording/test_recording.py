@@ -304,7 +304,7 @@ def test_missing_and_unknown_values_are_named(place):
         ("null", "the recording must be an object, got None"),
         (b"\xff\xfe", "it is not"),
         (b'{"version": 1, "answer": "\xe9"}', "it is not UTF-8 text"),
-        ('{"version": NaN}', "NaN is no JSON number"),
+        ('{"version": NaN}', "NaN is not a JSON number"),
         ('{"version": 2}', "it has version 2, and this library reads version 1"),
         ("[" * 100_000, "it is not JSON that can be read"),
         ("1" * 10_000, "it is not JSON that can be read"),
@@ -335,7 +335,7 @@ def test_what_is_no_recording_is_refused(text, words):
         ("rounds.0.accepted", [1, 0], "rounds[0].accepted must be a path"),
         ("rounds.0.pieces", ["a"] * 60, "rounds[0].pieces must be at most"),
         ("rounds.0.draft", [], "rounds[0]."),
-        ("rounds.0.propose_ms", 1e999, "Infinity is no JSON number"),
+        ("rounds.0.propose_ms", 1e999, "Infinity is not a JSON number"),
         (
             "rounds.0.added.kind",
             "gift",

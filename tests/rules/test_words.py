@@ -29,6 +29,14 @@ BANNED = re.compile(
     rf"(?<![A-Za-z])(?:{'|'.join(' '.join(INSTEAD.values()).split())})(?![A-Za-z])",
     re.IGNORECASE,
 )
+STILTED = re.compile(
+    r"\b(?:of which|those (?:of|that)|is no (?!longer)[\w{]|in few bits|as far as"
+    r"|in the place of).{0,40}",
+    re.IGNORECASE,
+)
+"""Relative clauses without a noun: name it; and "is no X": write "is not an X"."""
+BREAKS = re.compile(r"""(?:"?\s*\n\s*(?:[a-z]?["']|#)?|\s)+""")
+"""Where a sentence goes on: a space, the next line, the next part of a string."""
 FILES = sorted(
     [
         *SOURCE.rglob("*.py"),
@@ -59,6 +67,15 @@ def test_files_use_the_words_of_the_field() -> None:
         if path != Path(__file__)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if BANNED.search(TAGS.sub("", line).replace("_", " "))
+    ]
+    assert found == []
+
+
+def test_source_is_in_plain_sentences() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {sentence}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for sentence in STILTED.findall(BREAKS.sub(" ", path.read_text("utf-8")))
     ]
     assert found == []
 

@@ -40,12 +40,12 @@ NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
         (
             CHAT,
             {"messages": [{"role": ["user"], "content": "x"}]},
-            "there is no role ['user']",
+            "its role ['user'] is unknown",
         ),
         (
             CHAT,
             {"messages": [{"role": "wizard", "content": "x"}]},
-            "there is no role 'wizard'",
+            "its role 'wizard' is unknown",
         ),
         (CHAT, {"messages": ASK, "max_tokens": -2}, "max_tokens"),
         (CHAT, {"messages": ASK, "max_tokens": 0}, "max_tokens"),

@@ -41,7 +41,7 @@ def copied(tmp_path: Path) -> Path:
     [
         (
             dict(language="klingon"),
-            "there is no language 'klingon' in .*; it knows af, am,",
+            "has no language 'klingon'. Give one of af, am,",
         ),
         (dict(task="sing"), "task must be one of transcribe, translate, got 'sing'"),
         (dict(no_speech_threshold=0.6), "no_speech_threshold needs logprob_threshold"),

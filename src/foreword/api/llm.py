@@ -272,8 +272,8 @@ class LLM:
         """Transcribe sounds together and return the transcripts in their order.
 
         A sound is a file, or (samples, rate in Hz). `params` default to greedy
-        decoding; `max_tokens` counts for each window of 30 seconds. The other options
-        are those of SpeechOptions (docs/targets/speech.md). With `params.n` > 1, the
+        decoding; `max_tokens` counts for each window of 30 seconds. SpeechOptions
+        describes the other options (docs/targets/speech.md). With `params.n` > 1, the
         transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an
         option cannot be served.
         """
@@ -313,7 +313,7 @@ class LLM:
         """Save the trained draft model as a checkpoint for `draft=`; the folder appears
         complete or not at all.
 
-        Raises InvalidRequest if there is no trainable draft model, or if `folder`
+        Raises InvalidRequest if the engine has no trainable draft model, or if `folder`
         exists.
         """
         model = self.engine.drafter.trainable

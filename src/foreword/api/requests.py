@@ -333,12 +333,12 @@ class Requests:
         """
         rules, name = self._target.seq2seq, self._target.name
         if rules is not None and rules.sound:
-            return None  # those of speech/rules.py
+            return None  # speech/rules.py has rules for speech
         if not language:
             return rules
         if rules is None:
             raise InvalidRequest(
-                f"cannot answer in language={language!r}: {name} is no "
+                f"cannot answer in language={language!r}: {name} is not an "
                 "encoder-decoder. Name the language in the prompt"
             )
         tokenizer: Any = self.tokenizer

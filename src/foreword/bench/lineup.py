@@ -278,8 +278,8 @@ def lineup(
     note: Callable[[str], None],
     make_budget: Callable[[Measure], DraftBudget],
 ) -> Lineup:
-    """Build the entries of these names, except those that cannot run with these
-    weights.
+    """Build the entries of these names, without entries that cannot run with
+    these weights.
 
     `note` gets a line before slow steps; `make_budget` builds the draft budget of our
     methods.

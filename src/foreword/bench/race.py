@@ -29,7 +29,7 @@ def rotated(entries: Sequence[T], turn: int) -> list[T]:
 
 
 class Race:
-    """Runs requests on all entries and keeps the trials of those that are not
+    """Runs requests on all entries and keeps the trials of entries that are not
     excluded.
     """
 

@@ -14,7 +14,7 @@ BY_STEP, BY_MODEL = (*STEPS, "between"), ("target", "draft", "outside")
 
 def parts(decoding: Decoding) -> dict[str, float]:
     """Return the mean seconds of a round, split twice: the keys of BY_STEP sum to it,
-    and so do those of BY_MODEL.
+    and so do the keys of BY_MODEL.
     """
     whole, steps = decoding.round_seconds, decoding.step_seconds
     target, draft = decoding.target_forward_seconds, decoding.draft_forward_seconds

@@ -224,8 +224,7 @@ def sound_files(folder: Path) -> list[Path]:
     kinds = " or ".join(SOUNDS)
     if not folder.is_dir():
         raise InvalidRequest(
-            f"cannot read {folder}: there is no such folder. Give one with {kinds} "
-            "files"
+            f"cannot read {folder}: no such folder exists. Give one with {kinds} files"
         )
     files = sorted(folder.iterdir())
     found = [file for file in files if file.suffix.lower() in SOUNDS and file.is_file()]

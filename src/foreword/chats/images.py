@@ -152,7 +152,7 @@ def _content(source: object, *, files: bool) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         why = (
-            "there is no such file"
+            "no such file exists"
             if isinstance(error, FileNotFoundError)
             else words(error)
         )

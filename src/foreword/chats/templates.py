@@ -119,8 +119,8 @@ def check_known_roles(messages: Sequence[Message], template: str) -> None:
         role = message.get("role")
         if not isinstance(role, str) or role not in known:
             raise InvalidRequest(
-                f"cannot read message {number}: there is no role {role!r}. Use one of "
-                f"{', '.join(sorted(known))}"
+                f"cannot read message {number}: its role {role!r} is unknown. Use one "
+                f"of {', '.join(sorted(known))}"
             )
 
 

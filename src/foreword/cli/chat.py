@@ -181,9 +181,7 @@ class Conversation:
         if command not in COMMANDS:
             near = get_close_matches(command, COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else HELP
-            runtime.print_error(
-                f"cannot run {command}: there is no such command. {hint}"
-            )
+            runtime.print_error(f"cannot run {command}: no such command exists. {hint}")
             return
         {
             "/regen": self._regenerate,
@@ -221,7 +219,7 @@ class Conversation:
         )
         if last is None:
             runtime.print_error(
-                "cannot go back: there is no question yet. Ask one first"
+                "cannot go back: the chat has no question yet. Ask one first"
             )
             return None
         text = self.history[last]["content"]

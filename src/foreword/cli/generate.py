@@ -314,8 +314,8 @@ def _prompt(argument: str | None, file: Path | None) -> Text:
         stdin = runtime.stdin()
         if argument is None and stdin.isatty():
             raise InvalidRequest(
-                'cannot generate: there is no prompt. Give one: foreword generate "…", '
-                "or - for standard input"
+                "cannot generate: the prompt is missing. Give one: "
+                'foreword generate "…", or - for standard input'
             )
         try:
             text = stdin.read()

@@ -86,8 +86,8 @@ def index(
 
 
 def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the text files, those of folders sorted by name, and the files of folders
-    that are not text.
+    """Return the text files, sorted by name within each folder, and the files of
+    folders that are not text.
 
     Hidden files in folders are ignored. Raises InvalidRequest if a named file does not
     exist or is not text, or if no file is left; OSError if one cannot be read.
@@ -97,7 +97,7 @@ def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
     for path in files:
         if not path.exists():
             raise InvalidRequest(
-                f"cannot read {path}: there is no such file or folder. Give one that "
+                f"cannot read {path}: no such file or folder exists. Give one that "
                 "exists"
             )
         if not path.is_dir():

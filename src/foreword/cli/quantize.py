@@ -1,5 +1,5 @@
-"""`foreword quantize`: a checkpoint in few bits, as a folder of safetensors or as a
-GGUF file.
+"""`foreword quantize`: a quantized checkpoint, as a folder of safetensors or as a GGUF
+file.
 """
 
 from __future__ import annotations

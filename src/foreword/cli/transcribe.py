@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 SPEECH = "Speech"
 FALLBACK = (0.2, 0.4, 0.6, 0.8, 1.0)
-"""Temperatures of --fallback: those of Whisper."""
+"""Temperatures of --fallback, which Whisper uses too."""
 THRESHOLDS = {
     "compression_ratio_threshold": 1.35,
     "logprob_threshold": -1.0,
     "no_speech_threshold": 0.6,
 }
-"""Those that transformers documents for Whisper: the first looks at token ids, not at
-text.
+"""Values that transformers documents for Whisper. The first applies to token ids, not
+to text.
 """
 
 Files = Annotated[

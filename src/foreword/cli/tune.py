@@ -206,7 +206,7 @@ def _write(tuned: Tuned, out: Path, as_json: bool) -> None:
             f"attention of {values['attention'] or 'none'}, MLP of "
             f"{values['mlp'] or 'none'}"
         ),
-        "trials": f"{tuned.trials}, of which {tuned.given_up} were stopped early",
+        "trials": f"{tuned.trials}, {tuned.given_up} of them stopped early",
         "cost of a draft token": f"{values['propose']:.2f} of a forward",
         "expected": f"{tuned.expected:.2f}x plain decoding",
     }

@@ -167,7 +167,7 @@ class Engine:
 
     def _layers(self, sequence: Request) -> tuple[int, ...]:
         """Return the layers after which the drafter of a sequence reads the hidden
-        states, those of every token.
+        states of every token.
         """
         return (
             self._of(sequence).drafter.hidden_layers

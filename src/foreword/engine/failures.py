@@ -34,7 +34,7 @@ class Failures:
     """
 
     def __init__(self, missing: str | None) -> None:
-        """`missing`: why there is no drafter; then the pause does not end."""
+        """`missing`: why the engine has no drafter; then the pause does not end."""
         self.last: str | None = missing
         """The last error of the drafter."""
         self._count = 0

@@ -72,7 +72,7 @@ class AssistantModel:
         model, name = self.model, f"draft model {type(self.model).__name__}"
         if not isinstance(model, PreTrainedModel | Model):
             return Refusal(
-                name, "it is no model, folder or hub id", "Give one of these"
+                name, "it is not a model, folder or hub id", "Give one of these"
             )
         seq2seq, alone = is_seq2seq(target.config), is_decoder(model, target)
         if (

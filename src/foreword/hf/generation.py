@@ -88,7 +88,7 @@ def generate(
     inputs_tensor: the source of an encoder-decoder, which transformers gives to a
         callable; `input_ids` are then what
         its decoder begins with.
-    All other arguments are those of transformers.
+    All other arguments mean what they mean in transformers.
 
     Returns Int64[batch, length], prompts included and padded on the right, or with
     `return_dict_in_generate` a SpeculativeOutput, of an encoder-decoder a
@@ -260,8 +260,8 @@ class _Job:
         )
         if limit < 1:
             raise InvalidRequest(
-                "cannot generate: there is no room for a new token. Set "
-                "'max_new_tokens' to at least 1"
+                "cannot generate: the maximum length leaves no room for a new token. "
+                "Set 'max_new_tokens' to at least 1"
             )
         others = [
             c
@@ -346,8 +346,8 @@ class _Job:
         token = getattr(self.config, "_pad_token_tensor", None)
         if token is None and needed:
             raise InvalidRequest(
-                "cannot pad rows of different lengths: there is no padding token. Set "
-                "'pad_token_id'"
+                "cannot pad rows of different lengths: the padding token is not set. "
+                "Set 'pad_token_id'"
             )
         return 0 if token is None else int(token)
 
@@ -376,8 +376,8 @@ def _source(
         return None
     if inputs is None:
         raise InvalidRequest(
-            f"cannot generate: {type(model).__name__} is an encoder-decoder, and there "
-            "is no source. Call "
+            f"cannot generate: {type(model).__name__} is an encoder-decoder, and got "
+            "no source. Call "
             "model.generate(..., custom_generate=foreword.generate), or give "
             "'inputs_tensor'"
         )

@@ -148,12 +148,11 @@ class Model:
         CPU where the native backend runs the model, else float32; on an accelerator it
         is the checkpoint's own. `backend` None takes the fastest that gives the model's
         own scores (docs/how-it-works.md). `weights` and `kv` make another model, of
-        fewer bytes. `offload_folder` gets the packed weights; those that do not fit in
-        memory are read from there in every forward
-        (docs/targets/larger-than-memory.md). `trust_remote_code` allows Python code
-        from its folder and its draft model's, else refused. Raises ModelError when
-        there is no such model, its weights are incomplete or not finite, or it cannot
-        run on that backend.
+        fewer bytes. `offload_folder` gets the packed weights; every forward reads from
+        it what does not fit in memory (docs/targets/larger-than-memory.md).
+        `trust_remote_code` allows Python code from its folder and its draft model's,
+        else refused. Raises ModelError when the model does not exist, its weights are
+        incomplete or not finite, or it cannot run on that backend.
         """
         if options is None:
             options = ModelOptions(**settings)

@@ -34,7 +34,7 @@ def load_tokenizer(
     path = hub.gguf(source)
     if hub.lost(source):
         raise ModelError(
-            f"cannot load a tokenizer from {source}: there is no such folder"
+            f"cannot load a tokenizer from {source}: no such folder exists"
         )
     try:
         file = None if path is None else check_tokens(GgufFile.open(source, path))

@@ -259,8 +259,8 @@ def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
     depths = (m.hidden, inner, m.heads * m.dim)
     if m.coding != forward.WHOLE:
         raise InvalidRequest(
-            f"cannot draft with {name} in {bits} bits: its own weights are held in few "
-            "bits. Use another method"
+            f"cannot draft with {name} in {bits} bits: its own weights are "
+            "quantized. Use another method"
         )
     if bits == 4 and any(depth % forward.GROUP for depth in depths):
         raise InvalidRequest(

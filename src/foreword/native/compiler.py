@@ -57,8 +57,8 @@ def compiled(source: Path) -> ctypes.CDLL | str:
         return _without(command) if os.environ.get("CC", "").strip() else command
     if shutil.which(command[0]) is None:
         return _without(
-            f"there is no C compiler {command[0]!r}, which the variable CC names; name "
-            "another or unset it"
+            f"the C compiler {command[0]!r}, which the variable CC names, is not "
+            "installed; name another or unset it"
         )
     flags = [*FLAGS, *more]  # the last of two conflicting flags applies
     # they include one another
@@ -100,7 +100,7 @@ def compiler() -> list[str] | str:
         [found]
         if found
         else (
-            "there is no C compiler (cc, gcc or clang); install one for a faster "
+            "no C compiler (cc, gcc or clang) is installed; install one for a faster "
             "forward"
         )
     )

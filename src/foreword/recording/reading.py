@@ -38,7 +38,7 @@ def plain_json(text: str | bytes) -> Any:
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def parsed(kind: type[T], value: Any, where: str) -> T:

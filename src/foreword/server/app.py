@@ -51,7 +51,7 @@ FAILURES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request cannot be served as it is."},
     401: {"description": "The API key is missing or not valid."},
     403: {"description": "The host is not allowed."},
-    404: {"description": "There is no such model or path."},
+    404: {"description": "The model or path does not exist."},
     408: {"description": "The body arrived too slowly."},
     413: {"description": "The body is too large, or holds too many values."},
     422: {"description": "Not used: a body that cannot be read is 400."},

@@ -41,7 +41,7 @@ def few(most: int) -> BeforeValidator:
 async def content(request: Request) -> bytes:
     """Return the bytes of a body.
 
-    Raises ApiError for one that is no JSON by its type, or arrives too slowly.
+    Raises ApiError if its content type is not JSON, or if it arrives too slowly.
     """
     kind = request.headers.get("content-type")
     name = (kind or "").partition(";")[0].strip().lower()

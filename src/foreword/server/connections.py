@@ -37,7 +37,7 @@ MOST = 4096
 BACKLOG = 8
 """Connections accepted in one turn of the event loop.
 
-Those of about four turns are open before one is closed.
+The connections of about four turns are open before one is closed.
 """
 QUEUE = 1024
 """Connections that wait in the system to be accepted."""
@@ -145,8 +145,8 @@ def connection_class(most: int) -> type[Connection]:
 
 
 def most_connections() -> int:
-    """Return how many connections the limit of descriptors allows, after raising it as
-    far as this process may.
+    """Return how many connections the limit of descriptors allows, after raising it up
+    to the hard limit.
     """
     if sys.platform == "win32":
         return MOST
@@ -171,8 +171,8 @@ def _open_files() -> int:
 
 
 def quiet_accept_errors(loop: asyncio.AbstractEventLoop, log: Log) -> None:
-    """Log errors of accepting, of which asyncio makes thousands at a time, as one line
-    a minute without traceback.
+    """Log errors of accepting as one line a minute without traceback; asyncio makes
+    thousands at a time.
     """
     silent_until = 0.0
 

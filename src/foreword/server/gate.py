@@ -171,7 +171,7 @@ class Gate:
         given = digest(key)
         # every key is compared, so the time says nothing about which one is close
         if not any([hmac.compare_digest(given, known) for known in self.settings.keys]):  # noqa: C419
-            reason = "the API key is not valid" if key else "there is no API key"
+            reason = "the API key is not valid" if key else "it has no API key"
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
                 f"cannot serve this request: {reason}. Send 'Authorization: Bearer "

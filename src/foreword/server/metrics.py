@@ -1,5 +1,5 @@
-"""Provides /metrics: Prometheus metrics under the names that vLLM uses, and those of
-each drafting method.
+"""Provides /metrics: Prometheus metrics under the names that vLLM uses, and metrics
+of each drafting method.
 """
 
 from __future__ import annotations

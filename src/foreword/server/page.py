@@ -99,6 +99,6 @@ def described(service: Service) -> dict[str, Any]:
 def _file(name: str) -> Response:
     found = static_file(name)
     if found is None:
-        raise ApiError(404, f"cannot find /page/{name}: there is no such file")
+        raise ApiError(404, f"cannot find /page/{name}: no such file exists")
     content, kind = found
     return Response(content, media_type=f"{kind}; charset=utf-8", headers=HEADERS)

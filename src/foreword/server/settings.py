@@ -53,13 +53,13 @@ class Settings:
     None: as its chat template says (docs/formats/tool-calls.md).
     """
     reasoning: str | None = None
-    """Tags around reasoning. None: those of its chat template."""
+    """Tags around reasoning. None: the tags of its chat template."""
     sanitize: bool = False
     """Whether control tokens that users or tools write in a chat are plain text."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may send requests (CORS)."""
     hosts: tuple[str, ...] = ()
-    """Host names in requests that are accepted, beside those of loopback; a server
+    """Host names in requests that are accepted, beside loopback names; a server
     elsewhere accepts all.
     """
     drain: float = 30.0

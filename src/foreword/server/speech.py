@@ -30,7 +30,7 @@ NUMBERS = {"temperature": float, "seed": int, "max_tokens": int}
 MOST_FIELDS = 64
 """Fields of a form. Clients send ten."""
 LONGEST_FIELD = 2**16
-"""Bytes of a field that is no file: of a prompt, the last 200 tokens are read."""
+"""Bytes of a field other than the file; a prompt's last 200 tokens are read."""
 THREADS = 8
 """Transcriptions at a time; more wait.
 
@@ -102,7 +102,7 @@ async def _answer(
     if "word" in form.get("timestamp_granularities[]", []):
         raise ApiError(
             400,
-            "cannot give the times of words: only those of segments. Ask for 'segment'",
+            "cannot give times of words: only segments have times. Ask for 'segment'",
         )
     if (_text(form, "stream") or "false").lower() != "false":
         raise ApiError(
@@ -113,7 +113,7 @@ async def _answer(
     if not isinstance(sound := form.get("file", [None])[0], bytes):
         raise ApiError(
             400,
-            "cannot transcribe: there is no sound. Send it as the field 'file'",
+            "cannot transcribe: the form has no sound. Send it as the field 'file'",
             param="file",
         )
     if service.draining:

@@ -137,8 +137,8 @@ def _other_format(
         import soundfile
     except ImportError as error:
         raise InvalidRequest(
-            f"cannot read {name}: it is no WAV file of whole numbers, and soundfile is "
-            f"missing. {INSTALL}"
+            f"cannot read {name}: it is not a WAV file of whole numbers, and soundfile "
+            f"is missing. {INSTALL}"
         ) from error
     try:
         with soundfile.SoundFile(file) as sound:

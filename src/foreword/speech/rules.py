@@ -184,7 +184,8 @@ class SpeechRules:
         if name not in self.languages:
             codes = ", ".join(sorted(one.strip("<|>") for one in self.languages))
             raise InvalidRequest(
-                f"there is no language {language!r} in {self._name}; it knows {codes}"
+                f"cannot set 'language': {self._name} has no language {language!r}. "
+                f"Give one of {codes}"
             )
         return self.languages[name]
 

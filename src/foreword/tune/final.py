@@ -56,7 +56,7 @@ class Finalist:
     mask: Mask
     budget: str
     over_plain: float
-    """Tokens per second / those of plain decoding."""
+    """Tokens per second / tokens per second of plain decoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def compare_finalists(
     settings: AnswerSettings,
     note: Callable[[str], None],
 ) -> FinalComparison:
-    """Select on the prompts of the first split, measure on those of the second.
+    """Select on the prompts of the first split, measure on the second.
 
     `ranked` are masks, best first.
     """

@@ -491,7 +491,7 @@ def test_a_recipe_is_read_from_its_name():
         ("ngram(lm)", InvalidRequest, "joins no other"),
         ("fuse(ngram,sufix)", UnknownMethod, "Did you mean 'suffix'"),
         ("fuze(ngram,suffix)", UnknownMethod, "Did you mean 'fuse'"),
-        ("", InvalidRequest, "it is no name"),
+        ("", InvalidRequest, "it is not a name"),
     ],
 )
 def test_a_name_that_cannot_be_read_says_why(name, error, said):

@@ -233,7 +233,7 @@ def test_loading_says_how_a_datastore_is_built(tmp_path: Path):
     for source in (None, draft()):
         with pytest.raises(InvalidRequest, match="foreword index"):
             RetrievalDrafter.load(source, target(), tokenizer())
-    with pytest.raises(InvalidRequest, match="there is no such folder"):
+    with pytest.raises(InvalidRequest, match="no such folder exists"):
         LLM(method="retrieval", draft=tmp_path / "nowhere")
     with pytest.raises(ModelError, match=r"meta.json is unreadable"):
         RetrievalDrafter.load(tmp_path, target(), tokenizer())

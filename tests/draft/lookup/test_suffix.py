@@ -460,7 +460,7 @@ def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
     AnswerStore(VOCAB).save(tmp_path / "past")
     with pytest.raises(VocabularyMismatch):
         SuffixDrafter.load(tmp_path / "past", target(), None)
-    with pytest.raises(InvalidRequest, match="there is no path"):
+    with pytest.raises(InvalidRequest, match="the path is missing"):
         SuffixDrafter(AnswerStore(VOCAB)).save()
 
 

@@ -154,7 +154,7 @@ def test_a_model_in_memory_must_hold_numbers():
         ({"device": "nowhere"}, "cannot use device 'nowhere'"),
         ({"backend": "fast"}, "cannot use backend='fast'"),
         ({"rule": "coin"}, "coin"),
-        ({"method": "lmm"}, "there is no such method"),
+        ({"method": "lmm"}, "no such method exists"),
         ({"budget": "broad"}, "broad"),
         ({"nodes": -1}, "nodes must be"),
         ({"slots": 0}, "slots"),

@@ -70,7 +70,7 @@ def test_an_id_that_is_nowhere_is_tried_once(silent):
         with pytest.raises(
             ModelError,
             match=(
-                r"'some/model': there is no such folder, it is not in the cache.*does "
+                r"'some/model': no such folder exists, it is not in the cache.*does "
                 r"not"
             ),
         ):

@@ -258,7 +258,7 @@ def test_a_typo_in_a_path_is_named(name, monkeypatch, tmp_path):
         with pytest.raises(
             ModelError,
             match=(
-                r"cannot load '.*modle\.gguf': there is no such file\. Give the path "
+                r"cannot load '.*modle\.gguf': no such file exists\. Give the path "
                 r".* repo/id:name\.gguf"
             ),
         ):
@@ -273,8 +273,8 @@ def test_a_file_that_ends_too_soon_is_no_complete_one(plain, tmp_path, length):
         with pytest.raises(
             ModelError,
             match=(
-                r"cannot read .*short\.gguf: it is no complete GGUF file: .+ Download "
-                r"it"
+                r"cannot read .*short\.gguf: it is not a complete GGUF file: .+ "
+                r"Download it"
             ),
         ):
             load(short)
@@ -284,7 +284,7 @@ def test_another_file_is_no_gguf_file(tmp_path):
     (tmp_path / "text.gguf").write_text("once upon a time " * 100)
     with pytest.raises(
         ModelError,
-        match=r"it is no complete GGUF file: GGUF magic invalid\. Download it again",
+        match=r"it is not a complete GGUF file: GGUF magic invalid\. Download it again",
     ):
         Model.load(tmp_path / "text.gguf")
 

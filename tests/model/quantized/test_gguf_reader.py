@@ -56,7 +56,8 @@ def refused(path: Path, content: bytes, reason: str) -> None:
     path.write_bytes(content)
     tracemalloc.start()
     with pytest.raises(
-        ModelError, match=rf"it is no complete GGUF file: {reason}.*Download it again"
+        ModelError,
+        match=rf"it is not a complete GGUF file: {reason}.*Download it again",
     ):
         Model.load(path)
     held = tracemalloc.get_traced_memory()[1]

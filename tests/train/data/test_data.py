@@ -74,7 +74,7 @@ def test_unanswered_records_can_be_read(tmp_path):
 
 
 def test_unreadable_files_are_refused(tmp_path):
-    with pytest.raises(InvalidRequest, match="there is no file"):
+    with pytest.raises(InvalidRequest, match="no such file exists"):
         read([tmp_path / "nothing.jsonl"])
     with pytest.raises(InvalidRequest, match="there are no records"):
         read([written(tmp_path, "")])

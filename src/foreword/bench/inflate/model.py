@@ -92,7 +92,7 @@ def inflate(
     """Enlarge `model` to `shape` without changing what it computes.
 
     Matrices that read the residual stream (q, k, v, gate, up) are padded with random
-    numbers. Those that write to it (embedding, o, down) are padded with zeros, and
+    numbers. Matrices that write to it (embedding, o, down) are padded with zeros, and
     layers are added whose o and down are zero, as in Net2Net (Chen, Goodfellow, Shlens
     2015) and LLaMA Pro's block expansion (Wu et al. 2024). So the added hidden channels
     are exactly 0, and RMSNorm over D channels instead of d is undone by weight * sqrt(d

@@ -43,20 +43,20 @@ def inflate_t5(
     """Enlarge `model` to `shape` without changing what it computes, as
     foreword.bench.inflate.model does for a Llama.
 
-    Matrices that read the residual stream are padded with random numbers and those that
+    Matrices that read the residual stream are padded with random numbers, matrices that
     write to it with zeros. The added layers, at the end of encoder and decoder, add 0.
     Where outputs are scaled by the hidden size, the decoder's last norm undoes it.
 
     Returns: a new model in the dtype and mode of `model`, on the CPU, the vocabulary
     and any tying unchanged.
 
-    Raises ModelError when the model is no T5 with gated activations, or does not fit
+    Raises ModelError when the model is not a T5 with gated activations, or does not fit
     into the shape.
     """
     config: Any = model.config
     if not isinstance(model, T5ForConditionalGeneration) or not config.is_gated_act:
         raise ModelError(
-            f"cannot inflate a {type(model).__name__} to {shape.name}: it is no T5 "
+            f"cannot inflate a {type(model).__name__} to {shape.name}: it is not a T5 "
             "with gated activations. Choose one"
         )
     before = (

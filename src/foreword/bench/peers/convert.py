@@ -18,7 +18,7 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.files import atomic_folder, cache
 
 INT8, INT4 = "int8", "int4"
-"""Forms of weights in few bits, as of `foreword.LLM(weights=)`; each engine has its own
+"""Forms of quantized weights, as in `foreword.LLM(weights=)`; each engine has its own
 type of as many bits.
 """
 WRITERS = 2

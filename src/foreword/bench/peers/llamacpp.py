@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, int]] = {
     ASSISTED: {"num_pred_tokens": 4},
     LOOKUP: {"num_pred_tokens": 10, "max_ngram_size": 2},
 }
-"""Draft tokens in a round; those of prompt lookup are the binding's defaults."""
+"""Draft tokens in a round; prompt lookup uses the binding's defaults."""
 ROOM = 4096
 """Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits
 for as many.

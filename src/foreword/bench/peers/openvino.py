@@ -145,8 +145,8 @@ def device(source: Source) -> dict[str, Any]:
     """Return device options: as many threads as torch has, and products in the dtype of
     the weights.
 
-    Weights in few bits have float32 there: with it OpenVINO quantizes rows by default,
-    and decodes faster than in bfloat16, its own choice on processors with AMX.
+    Products with quantized weights are in float32: OpenVINO then quantizes rows by
+    default, and decodes faster than in bfloat16, its own choice on processors with AMX.
     """
     ov: Any = import_module("openvino")
     kind = getattr(

@@ -1,9 +1,9 @@
 """Builder of a Llama as a stateful OpenVINO graph: its state is the KV cache; weights
 keep their dtype or get codes.
 
-Norms, rotation, attention and weights in few bits have the form that OpenVINO's own
-converters write, since OpenVINO fuses that form. Codes and scales are those of NNCF's
-`compress_weights` without data.
+Norms, rotation, attention and quantized weights have the form that OpenVINO's own
+converters write, since OpenVINO fuses that form. Codes and scales equal the output of
+NNCF's `compress_weights` without data.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from foreword.model.pool.memory import key_bytes
 from foreword.options import LoadingOptions
 
 FAMILY = "family"
-"""Shape name of the target at its own size, besides those of
+"""Shape name of the target at its own size; the other shapes are in
 foreword.bench.inflate.model.SHAPES.
 """
 DEFAULT = (FAMILY, "llama-110m", "llama-350m", "llama-1b")
@@ -314,8 +314,8 @@ def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
 
 
 def _weight_bytes(hf: PreTrainedModel) -> int:
-    """Return the bytes of all weights except an untied embedding, of which a pass reads
-    one row per token.
+    """Return the bytes of all weights except an untied embedding: a pass reads one row
+    of it per token.
     """
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     looked_up = (

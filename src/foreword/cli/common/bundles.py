@@ -51,8 +51,8 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(kind: type[Any]) -> list[Parameter]:
-    """Return the parameters of a bundle: those of the settings that foreword.options
-    declares, or options of its own.
+    """Return the parameters of a bundle: settings that foreword.options declares, or
+    options of its own.
     """
     return [
         Parameter(
@@ -146,7 +146,7 @@ def _biases(given: list[str] | tuple[str, ...]) -> dict[int, float]:
             biases[int(name)] = float(value)
         except ValueError:
             raise InvalidRequest(
-                f"cannot read '--logit-bias' {one!r}: it is no token id and number. "
+                f"cannot read '--logit-bias' {one!r}: it is not a token id and number. "
                 "Give ID=VALUE"
             ) from None
     return biases

@@ -1,7 +1,7 @@
 """Checks of a command's options before torch is imported, which takes seconds: names,
 devices, files.
 
-Names are those of foreword.registry, so nothing heavy is imported.
+Names come from foreword.registry, so nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def device(name: str) -> None:
     """Check a device in the spelling of torch."""
     if not re.fullmatch(rf"(?:{'|'.join(DEVICES)})(?::\d+)?", name):
         raise InvalidRequest(
-            f"cannot use '--device' {name!r}: there is no such device. Give auto, cpu, "
+            f"cannot use '--device' {name!r}: no such device exists. Give auto, cpu, "
             "cuda, or a number: cuda:1"
         )
 
@@ -69,7 +69,7 @@ def there(*places: str | Path | None) -> None:
     for place in places:
         if place is not None and not Path(place).expanduser().exists():
             raise InvalidRequest(
-                f"cannot read {place}: there is no such file or folder. Give one that "
+                f"cannot read {place}: no such file or folder exists. Give one that "
                 "exists"
             )
 
@@ -82,7 +82,7 @@ def model(source: str | None) -> None:
         and not Path(source).expanduser().exists()
     ):
         raise ModelError(
-            f"cannot load a model from {source!r}: there is no such folder or file. "
+            f"cannot load a model from {source!r}: no such folder or file exists. "
             "Give one, or a hub id"
         )
 
@@ -92,7 +92,7 @@ def data(files: Iterable[Path] | None) -> None:
     for file in files or ():
         if not file.is_file():
             raise InvalidRequest(
-                f"cannot read {file}: there is no such file. Give JSON lines, each a "
+                f"cannot read {file}: no such file exists. Give JSON lines, each a "
                 "record"
             )
 
@@ -102,7 +102,7 @@ def images(files: Iterable[Path] | None) -> None:
     for file in files or ():
         if not file.expanduser().is_file():
             raise InvalidRequest(
-                f"cannot read the image {file}: there is no such file. Give the path "
+                f"cannot read the image {file}: no such file exists. Give the path "
                 "of an image"
             )
 

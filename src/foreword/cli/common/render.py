@@ -56,9 +56,9 @@ def notes() -> Console:
 
 @contextmanager
 def loading(what: str = "loading the model") -> Iterator[None]:
-    """Show a spinner on stderr while a model loads; nothing if stderr is no terminal.
+    """Show a spinner on stderr, if it is a terminal, while a model loads.
 
-    The compilation of C code, once a machine, is named on either. Garbage collection
+    The compilation of C code, once a machine, is named in any case. Garbage collection
     pauses meanwhile: what is imported and loaded stays, and searching it takes 0.2 s.
     """
     console = notes()

@@ -192,7 +192,7 @@ def _meta(folder: Path) -> Meta:
     again = "Build it again: foreword index FILES --model MODEL --out DIR"
     if not folder.is_dir():
         raise InvalidRequest(
-            f"cannot open the datastore {folder}: there is no such folder. "
+            f"cannot open the datastore {folder}: no such folder exists. "
             f"Build one: foreword index FILES --out {folder}"
         )
     try:

@@ -112,7 +112,9 @@ class SuffixDrafter(Drafter):
         """
         path = path or self._path
         if path is None:
-            raise InvalidRequest("cannot save past answers: there is no path. Pass one")
+            raise InvalidRequest(
+                "cannot save past answers: the path is missing. Pass one"
+            )
         self.archive.save(path)
         self._unsaved = 0
 

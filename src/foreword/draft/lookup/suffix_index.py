@@ -72,7 +72,7 @@ class SuffixIndex:
     @property
     def located(self) -> tuple[suffix.Index, int]:
         """The C struct of the index, and its end; requires a compiler."""
-        assert self.index is not None, "there is no compiler"
+        assert self.index is not None, "the index needs a C compiler"
         return self.index, self.end
 
     def resized(self, capacity: int) -> SuffixIndex:

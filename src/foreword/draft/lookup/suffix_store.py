@@ -121,8 +121,8 @@ class AnswerStore:
             ) from error
         if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
             raise InvalidRequest(
-                f"cannot load past answers from {path}: it is no {FORMAT} of version "
-                f"{VERSION}. Choose another file"
+                f"cannot load past answers from {path}: it is not a {FORMAT} of "
+                f"version {VERSION}. Choose another file"
             )
         if metadata.get("vocab") != str(vocab):
             raise VocabularyMismatch(

@@ -77,7 +77,7 @@ class CpuBackend(ImageKernel):
             )
         if self._model.coding != forward.WHOLE:
             raise ModelError(
-                "cannot restore weights: they are held in few bits. Load a target "
+                "cannot restore weights: they are quantized. Load a target "
                 "without weights=, or a draft model with learn=True"
             )
         target = self._hf if model is None else model

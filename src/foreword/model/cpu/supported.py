@@ -123,9 +123,7 @@ def _unsupported(model: PreTrainedModel) -> str | None:
         )
     has_norm = any(architectures.has(inner, name) for name in architectures.LAST)
     if architectures.has(inner, "project_in") or not has_norm:
-        return (
-            "its embeddings differ in size from its layers, or there is no final norm"
-        )
+        return "its embeddings differ in size from its layers, or it has no final norm"
     return None
 
 

@@ -55,7 +55,7 @@ def library() -> ModuleType | str:
     try:
         from foreword.model.cuda import kernels
     except ImportError as error:
-        return f"there is no Triton ({error}); pip install triton"
+        return f"cannot import Triton ({error}); pip install triton"
     return kernels
 
 

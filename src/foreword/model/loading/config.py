@@ -141,7 +141,7 @@ def read_config(
     path = hub.gguf(source)
     if hub.lost(source):
         raise ModelError(
-            f"cannot load a model from {str(source)!r}: there is no such folder. Give "
+            f"cannot load a model from {str(source)!r}: no such folder exists. Give "
             f"one that holds {CONFIG}"
         )
     values = _read(source)

@@ -62,13 +62,13 @@ def gguf(source: str | Path) -> Path | None:
         return None
     if path.is_file():
         return path
-    found, reason = None, "there is no such file"
+    found, reason = None, "no such file exists"
     if repo and not lost(source):
         try:
             found = cached_file(
                 repo, name, local_files_only=local_only(repo, name), **_SILENT
             )
-            reason = f"there is no {name} in {repo}"
+            reason = f"{repo} has no file {name}"
         except OSError as error:
             reason = words(error)
     if found is None:
@@ -92,7 +92,7 @@ def local_only(source: str | Path, name: str = CONFIG) -> bool:
         return False
     if cached_file(str(source), name, local_files_only=True, **_SILENT) is None:
         raise ModelError(
-            f"cannot load {str(source)!r}: there is no such folder, it is not in the "
+            f"cannot load {str(source)!r}: no such folder exists, it is not in the "
             f"cache of this machine, and {constants.ENDPOINT} does not answer. Give a "
             f"folder that holds {name}, or try again with a network"
         )

@@ -122,7 +122,7 @@ def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
     smooth = ((ORIGINAL / lengths - LOW) / (HIGH - LOW)).clamp(0, 1)
     expected = 1 / ((1 - smooth) / factor + smooth)
     if not torch.allclose(expected, given, rtol=TOLERANCE):
-        raise _unsupported(file, "whose frequencies are not those of Llama 3")
+        raise _unsupported(file, "with other frequencies than Llama 3's")
     about = {
         "low_freq_factor": LOW,
         "high_freq_factor": HIGH,
@@ -133,6 +133,6 @@ def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
 
 def _unsupported(file: GgufFile, what: str) -> ModelError:
     return ModelError(
-        f"cannot read {file.source}: its rotary positions are {what}, which is not "
+        f"cannot read {file.source}: it has rotary positions {what}, which are not "
         "supported. Use the same model in safetensors"
     )

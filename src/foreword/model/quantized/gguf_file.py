@@ -171,7 +171,7 @@ def _opened(source: str, path: Path) -> GgufFile:
         ) from error
     except Exception as error:
         raise ModelError(
-            f"cannot read {source}: it is no complete GGUF file: {words(error)}. "
+            f"cannot read {source}: it is not a complete GGUF file: {words(error)}. "
             "Download it again"
         ) from error
     file = GgufFile(

@@ -53,8 +53,8 @@ GENERATION = (
     "length_penalty",
     "num_beams",
 )
-"""Settings that transformers and a body name alike; those that are not supported are
-refused by name, not ignored.
+"""Settings that transformers and a body name alike. Unsupported ones are refused by
+name, not ignored.
 """
 
 
@@ -207,8 +207,8 @@ class Sampled(Body):
     """Fields that are sampling parameters of the same name."""
 
     def sampling(self, **own: Any) -> dict[str, Any]:
-        """Return the keyword arguments of SamplingParams; `own` are those that the API
-        names otherwise.
+        """Return the keyword arguments of SamplingParams; `own` are the arguments that
+        the API names otherwise.
         """
         given: dict[str, Any] = {
             name: getattr(self, name)

@@ -211,9 +211,7 @@ def _member(given: Any, name: str) -> Any:
 
 CALLS = ("function_call", "custom_tool_call")
 CALLABLE = ("function", "custom")
-"""Kinds of tools that a choice may name; those that only a hosted model has are left
-out.
-"""
+"""Kinds of tools that a choice may name, without kinds that only a hosted model has."""
 
 
 @dataclass(slots=True)

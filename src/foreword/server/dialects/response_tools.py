@@ -91,8 +91,8 @@ def qualified(name: Any, namespace: Any) -> Any:
 def declared(
     tools: list[dict[str, Any]] | None, given: str | list[dict[str, Any]]
 ) -> dict[str, Declared]:
-    """Return the tools of a request by the names that the model uses; those that only a
-    hosted model has are left out.
+    """Return the tools of a request by the names that the model uses, without
+    tools that only a hosted model has.
 
     `given`: the input, whose items may add tools. Raises InvalidRequest for a tool
     without a name.

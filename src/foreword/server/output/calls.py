@@ -21,7 +21,7 @@ from foreword.server.output.reader import Mismatch, Reader, Reading
 NAME = '"name"'
 ARGUMENTS = ('"arguments"', '"parameters"')
 KEYS = (NAME, *ARGUMENTS, '"type"', '"id"')
-"""Members of a call; an object with another one is no call."""
+"""Members of a call; an object with another member is not a call."""
 
 
 class LastCall(Exception):

@@ -7,7 +7,7 @@ import re
 from foreword.server.output.reader import Mismatch, Reader, Reading
 
 DEPTH = 64
-"""Levels. Nesting that is deeper is no JSON of a tool call; it bounds the stack."""
+"""Levels. Deeper nesting is not read as a tool call, which bounds the stack."""
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _DIGITS = re.compile(r"[0-9]+")
 _HEX = "0123456789abcdefABCDEF"

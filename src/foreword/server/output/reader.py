@@ -114,7 +114,7 @@ class Reader:
             self.take()
 
     def one_of(self, words: Collection[str]) -> Reading[str]:
-        """Read as far as one of the words goes on, and return the word that this is."""
+        """Read on while a word can still match, and return the word that was read."""
         read, longer = "", [*words]
         while longer:
             character = yield from self.peek()

@@ -111,7 +111,7 @@ def _digest(seed: int, text: str) -> str:
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
     if not file.is_file():
         raise InvalidRequest(
-            f"cannot read {file}: there is no file. Give JSON lines, each {SHAPE}"
+            f"cannot read {file}: no such file exists. Give JSON lines, each {SHAPE}"
         )
     try:
         with (

@@ -45,7 +45,7 @@ class Tally:
     """Counts of a regeneration."""
 
     records: int = 0
-    """Records processed, those of an earlier run included."""
+    """Records processed, including the records of an earlier run."""
     kept: int = 0
     """Records of an earlier run."""
     tokens: int = 0
@@ -63,8 +63,8 @@ def regenerate(
     options: Wishes,
     progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """Write every record with the target's own answers, one line each, after those that
-    `out` holds already.
+    """Write every record with the target's own answers, one line each, after the lines
+    that `out` holds already.
 
     Every turn of the assistant is regenerated, after the new answers before it; a
     conversation without one gets one at its end, and a text is continued from its first
@@ -97,8 +97,8 @@ def regenerate(
 def _answer(
     llm: LLM, records: dict[int, Record], options: Wishes, tally: Tally
 ) -> dict[int, Record]:
-    """Return the records with new answers, turn by turn, as one batch; without those
-    that cannot be answered.
+    """Return the records with new answers, turn by turn, as one batch, without
+    records that cannot be answered.
     """
     answered, cut = dict(records), set[int]()
     for turn in range(max(len(_spots(record)) for record in records.values())):

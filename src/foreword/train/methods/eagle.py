@@ -295,8 +295,8 @@ def new(context: TrainContext, options: EagleOptions) -> EagleHead:
 
 
 def _states(spec: str | None, layers: int) -> tuple[int, ...]:
-    """Parse the states of an option; by default those that every engine reads, where
-    there are enough layers.
+    """Parse the states of an option. Default: the states that every engine reads, if
+    the target has enough layers.
     """
     if spec is None:
         if layers > 5:
@@ -327,7 +327,7 @@ def _rope(config: PreTrainedConfig) -> dict[str, object]:
 def _same_record(
     positions: Int[Tensor, "batch token"],
 ) -> Bool[Tensor, "batch token token"]:
-    """Mask of the rows that each row may see: those of its own record, not after it."""
+    """Mask of the rows that each row may see: of its own record, and not after it."""
     record = (positions == 0).cumsum(1)
     order = torch.arange(positions.shape[1], device=positions.device)
     same = record[:, :, None] == record[:, None, :]

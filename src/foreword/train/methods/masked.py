@@ -21,7 +21,7 @@ from foreword.train.task import TrainContext
 
 
 class MaskedHeadModule(nn.Module):
-    """A head over many blocks at once, each of which attends to its own context and
+    """A head over many blocks at once; each block attends to its own context and
     itself.
     """
 
@@ -125,8 +125,8 @@ def new_layout(
     """Return a layout with layers of the target's sizes that reads as many target
     hidden states, low to high.
 
-    Raises InvalidRequest for a block of too few or too many rows, or a mask that is no
-    token.
+    Raises InvalidRequest for a block of too few or too many rows, or a mask that is not
+    a token.
     """
     config = target.config.get_text_config()
     depth, vocab = config.num_hidden_layers, config.vocab_size

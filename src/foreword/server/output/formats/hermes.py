@@ -23,9 +23,7 @@ class Hermes:
     markers = ("<tool_call>", "</tool_call>")
 
     def used_by(self, template: str) -> bool:
-        """Return whether the template has the tags, and not those of GLM's parameters
-        within.
-        """
+        """Return whether the template has the tags, without GLM's parameter tags."""
         return "<tool_call>" in template and "<arg_key>" not in template
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:

@@ -160,7 +160,7 @@ def _as_json(text: str) -> str:
 
 
 def _refused(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 FORMAT = QwenCoder()
