@@ -257,10 +257,6 @@ def test_a_body_of_responses_is_served_as_chat(server: Running, llm: LLM) -> Non
         ({}, "messages"),
         ({"input": 5}, "input must be a text or a list of items"),
         (
-            {"input": [{"type": "item_reference", "id": "x"}]},
-            "cannot read input item 1: the type 'item_reference'",
-        ),
-        (
             {"input": [{"role": "user", "content": None}]},
             "cannot read input item 1: its content",
         ),

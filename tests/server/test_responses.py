@@ -4,6 +4,7 @@ stored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import openai
@@ -80,6 +81,118 @@ def test_items_of_earlier_turns_are_the_conversation(
     assert got.usage.input_tokens == len(prompt)
 
 
+FOREIGN = [
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"},
+    {"type": "item_reference", "id": "rs_9"},
+    {"type": "message", "role": "user", "content": "List the files."},
+    {
+        "type": "mcp_list_tools",
+        "id": "mcpl_1",
+        "server_label": "notes",
+        "tools": [{"name": "find"}],
+    },
+    {
+        "type": "local_shell_call",
+        "id": "lsh_1",
+        "call_id": "call_1",
+        "status": "completed",
+        "action": {"type": "exec", "command": ["ls"]},
+    },
+    {
+        "type": "local_shell_call_output",
+        "id": "lsho_1",
+        "call_id": "call_1",
+        "output": [{"stdout": "a.txt", "exit_code": 0}],
+    },
+    {
+        "type": "apply_patch_call",
+        "call_id": "call_2",
+        "status": "completed",
+        "operation": {"type": "delete_file", "path": "a.txt"},
+    },
+    {
+        "type": "apply_patch_call_output",
+        "call_id": "call_2",
+        "status": "completed",
+        "output": "Done",
+    },
+    {
+        "type": "function_call",
+        "call_id": "call_3",
+        "name": "view_image",
+        "arguments": '{"path": "b.png"}',
+    },
+    {
+        "type": "function_call_output",
+        "call_id": "call_3",
+        "output": [
+            {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+            {"type": "input_text", "text": "b.png"},
+        ],
+    },
+    {"type": "message", "role": "user", "content": "And now?"},
+]
+"""A history that began with another host."""
+
+
+def call(name: str, id: str, **arguments: object) -> dict[str, object]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"id": id, "type": "function", "function": function}
+
+
+def test_history_of_another_host_goes_on(client: openai.OpenAI, llm: LLM) -> None:
+    asked = [
+        {"role": "assistant", "content": "[compaction]"},
+        {"role": "assistant", "content": "[item_reference]"},
+        {"role": "user", "content": "List the files."},
+        {
+            "role": "assistant",
+            "content": '[mcp_list_tools] {"server_label": "notes", '
+            '"tools": [{"name": "find"}]}',
+            "tool_calls": [
+                call(
+                    "local_shell", "call_1", action={"type": "exec", "command": ["ls"]}
+                )
+            ],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "call_1",
+            "content": '{"stdout": "a.txt", "exit_code": 0}',
+        },
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                call(
+                    "apply_patch",
+                    "call_2",
+                    operation={"type": "delete_file", "path": "a.txt"},
+                )
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_2", "content": "Done"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call("view_image", "call_3", path="b.png")],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "call_3",
+            "content": "[an image, which this model cannot see]\nb.png",
+        },
+        {"role": "user", "content": "And now?"},
+    ]
+    prompt = llm.render(asked)
+    expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=8))[0]
+    got = client.responses.create(
+        model="foreword-family", input=FOREIGN, temperature=0, max_output_tokens=8
+    )
+    assert got.usage.input_tokens == len(prompt)
+    assert got.output_text == expected.text
+
+
 def test_a_stream_has_every_event_in_order(client: openai.OpenAI) -> None:
     ask = dict(
         model="foreword-family",
@@ -152,7 +265,6 @@ def test_the_request_of_codex_is_served(client: openai.OpenAI) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"max_output_tokens": 0}, "max_tokens"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
         (
             {
                 "input": [

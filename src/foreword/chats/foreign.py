@@ -1,5 +1,5 @@
-"""Parts of a history that another host wrote, as text: documents, searches, calls of its
-own tools.
+"""Parts of a history that another host wrote, as text: documents, searches, calls of
+its own tools.
 
 A thread that began elsewhere goes on here; nothing in it is refused for its kind alone.
 """
@@ -13,7 +13,7 @@ from typing import Any
 UNSEEN = "[an image, which this model cannot see]"
 """What stands for the image of a tool's result where the model reads text alone."""
 LONGEST = 4_096
-"""Characters. A longer value without a space is data, such as base64, and is left out."""
+"""Characters. A longer value without a space is data, such as base64, and left out."""
 HIDDEN = ("type", "id", "status", "cache_control", "encrypted_content", "signature")
 """Members that say nothing to a model."""
 

@@ -206,15 +206,15 @@ def _content(
 def _image(part: object, image: ImageReader, is_result: bool) -> dict[str, object]:
     """Return an image as a part.
 
-    One that a tool gave and that cannot be read becomes a text: it stays in the
-    history, so that an error would come back with every later request.
+    One that a tool gave and that cannot be read, or not by this model, becomes a text:
+    it stays in the history, so an error would come back with every later request.
     """
     try:
         return {"type": "image", "image": image(part)}
-    except InvalidRequest as error:
+    except InvalidRequest:
         if not is_result:
             raise
-        return {"type": "text", "text": f"[no image: {error}]"}
+        return {**UNSEEN_PART}
 
 
 def _part(number: int, role: object, part: object) -> str:
