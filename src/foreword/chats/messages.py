@@ -19,6 +19,8 @@ Message = Mapping[str, object]
 """{"role": "user", "content": "…"}, as OpenAI's chat API has it; content may be a list
 of parts.
 """
+Parts = list[dict[str, object]]
+"""Content of a checked message: its texts and images, in order."""
 Turn = dict[str, Any]
 """A checked message: content is a string, or a list of parts if it has images;
 arguments of calls are dicts.
@@ -56,10 +58,10 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
         )
     turns: list[Turn] = []
     names: dict[object, str] = {}
-    shown: list[dict[str, object]] = []
+    shown: Parts = []
     recent = _recent(cast("Sequence[Message]", messages))
     for number, message in enumerate(recent, 1):
-        content = _content(number, message, image)
+        content: str | Parts = _content(number, message, image)
         if message.get("role") == "tool":
             content, images = _result(content)
             shown += images
@@ -168,7 +170,7 @@ def images_of(turns: Sequence[Turn]) -> int:
 
 def _content(
     number: int, message: Message, image: ImageReader | None
-) -> str | list[dict[str, object]]:
+) -> str | Parts:
     """Return the text of a message.
 
     An assistant's may have none: it called a tool, refused, or was cut off.
