@@ -10,7 +10,7 @@ import torch
 import foreword
 import tiny_vision
 from foreword import InvalidRequest
-from foreword.hf import borrowed, generation
+from foreword.hf import borrowed, job
 from foreword.model import load_tokenizer
 from foreword.model.vision.processor import load_processor
 
@@ -57,9 +57,9 @@ pytestmark = pytest.mark.usefixtures("four")
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
     """The sequences that our loop has run, in order."""
     ran: list = []
-    whole = generation.run
+    whole = job.run
     monkeypatch.setattr(
-        generation,
+        job,
         "run",
         lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
     )

@@ -11,7 +11,7 @@ from transformers import WhisperForCausalLM, WhisperForConditionalGeneration, pi
 
 import foreword
 import tiny_whisper
-from foreword.hf import generation
+from foreword.hf import job
 from foreword.speech.audio import samples
 
 RATE = 16_000
@@ -57,9 +57,9 @@ def sound(rows: int = 1, windows: int = 1) -> torch.Tensor:
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
     """The sequences that our loop has run, in order."""
     ran: list = []
-    whole = generation.run
+    whole = job.run
     monkeypatch.setattr(
-        generation,
+        job,
         "run",
         lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 UNSEEN = "[an image, which this model cannot see]"
 """What stands for the image of a tool's result where the model reads text alone."""
+UNREAD = "[a document, which this model cannot read]"
 LONGEST = 4_096
 """Characters. A longer value without a space is data, such as base64, and left out."""
 HIDDEN = ("type", "id", "status", "cache_control", "encrypted_content", "signature")
@@ -26,10 +27,12 @@ def as_text(part: Mapping[str, Any]) -> str:
     if kind == "document":
         return _document(part)
     if kind == "search_result":
-        heads = (part.get("title"), part.get("source"))
-        return "\n".join([*_strings(heads), *_texts(part.get("content"))])
+        lines = _strings([part.get("title"), part.get("source")])
+        lines += _texts(part.get("content"))
+        return "\n".join(lines)
     if kind == "tool_reference":
-        return f"[the tool {part.get('tool_name') or part.get('name')}]"
+        name = part.get("tool_name")
+        return f"[the tool {name}]"
     told = {
         name: _short(value)
         for name, value in part.items()
@@ -42,14 +45,17 @@ def as_text(part: Mapping[str, Any]) -> str:
 def _document(part: Mapping[str, Any]) -> str:
     """Return the text of Anthropic's document, or what it is if it holds no text."""
     source = part.get("source")
-    inner = source if isinstance(source, Mapping) else {}
-    heads = _strings((part.get("title"), part.get("context")))
-    if inner.get("type") == "text":
-        return "\n".join([*heads, *_strings([inner.get("data")])])
-    if inner.get("type") == "content":
-        return "\n".join([*heads, *_texts(inner.get("content"))])
-    kind = inner.get("media_type") or inner.get("url") or inner.get("file_id") or "data"
-    return "\n".join([*heads, f"[a document, which this model cannot read: {kind}]"])
+    if not isinstance(source, Mapping):
+        source = {}
+    lines = _strings([part.get("title"), part.get("context")])
+    kind = source.get("type")
+    if kind == "text":
+        lines += _strings([source.get("data")])
+    elif kind == "content":
+        lines += _texts(source.get("content"))
+    else:
+        lines.append(UNREAD)
+    return "\n".join(lines)
 
 
 def _texts(content: object) -> list[str]:
@@ -68,9 +74,8 @@ def _strings(values: Sequence[object]) -> list[str]:
 def _short(value: object) -> object:
     """Return a JSON value without members that say nothing and without data."""
     if isinstance(value, Mapping):
-        return {
-            str(name): _short(one) for name, one in value.items() if name not in HIDDEN
-        }
+        kept = [name for name in value if name not in HIDDEN]
+        return {str(name): _short(value[name]) for name in kept}
     if isinstance(value, list | tuple):
         return [_short(one) for one in value]
     if isinstance(value, str) and len(value) > LONGEST and " " not in value:

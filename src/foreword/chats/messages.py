@@ -51,10 +51,10 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
         or not messages
         or not all(isinstance(message, Mapping) for message in messages)
     ):
-        shown = reprlib.repr(messages)
+        given = reprlib.repr(messages)
         raise InvalidRequest(
             f'cannot read this chat: a chat is a list of messages {{"role": "user", '
-            f'"content": "…"}}, not {shown}'
+            f'"content": "…"}}, not {given}'
         )
     turns: list[Turn] = []
     names: dict[object, str] = {}
@@ -95,9 +95,6 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
             turn["name"] = names[turn["tool_call_id"]]
         turns.append(turn)
     return [*turns, {"role": "user", "content": shown}] if shown else turns
-
-
-Parts = list[dict[str, object]]
 
 
 def _recent(messages: Sequence[Message]) -> Sequence[Message]:
@@ -168,9 +165,7 @@ def images_of(turns: Sequence[Turn]) -> int:
     return sum(part["type"] == "image" for part in chain.from_iterable(lists))
 
 
-def _content(
-    number: int, message: Message, image: ImageReader | None
-) -> str | Parts:
+def _content(number: int, message: Message, image: ImageReader | None) -> str | Parts:
     """Return the text of a message.
 
     An assistant's may have none: it called a tool, refused, or was cut off.

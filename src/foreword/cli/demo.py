@@ -28,33 +28,36 @@ REPEATS = 3
 MAX_TOKENS = 96
 SHAPE = "llama-350m"
 
+Quick = Annotated[bool, typer.Option("--quick", help="Two prompts, measured once.")]
+Seed = Annotated[
+    int,
+    typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N"),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False,
+        help="HTML file of the answers as replays.",
+        callback=options.checked(early.file),
+    ),
+]
+Svg = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False,
+        help="SVG file of the answers and the table.",
+        callback=options.checked(early.file),
+    ),
+]
+
 
 def demo(
     *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Two prompts, measured once.")
-    ] = False,
+    quick: Quick = False,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N"),
-    ] = 0,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="HTML file of the answers as replays.",
-            callback=options.checked(early.file),
-        ),
-    ] = None,
-    svg: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="SVG file of the answers and the table.",
-            callback=options.checked(early.file),
-        ),
-    ] = None,
+    seed: Seed = 0,
+    html: Html = None,
+    svg: Svg = None,
 ) -> None:
     """Show the bundled models answer with and without drafting, and how much faster
     drafting is.
@@ -88,14 +91,7 @@ def demo(
         recordings.append((prompt.messages[-1]["content"], played[-1], played[0]))
         out.print()
     if html is not None:
-        from foreword.page.files import Shown, write_self_contained
-
-        pages = [
-            Shown(title, drafted.as_json(), plain.as_json())
-            for title, drafted, plain in recordings
-        ]
-        write_self_contained(html, pages, "Foreword: the same words, sooner")
-        runtime.note(f"saved the replays to {html}")
+        _save_replays(html, recordings)
     with render.stderr().status("measuring"):
         figures = table(
             _measure(llms[0], prompts, (temperature, seed), 1 if quick else REPEATS)
@@ -108,6 +104,20 @@ def demo(
     if svg is not None:
         svg.write_text(picture(scenes, figures), encoding="utf-8")
         runtime.note(f"saved the picture to {svg}")
+
+
+def _save_replays(
+    html: Path, recordings: list[tuple[str, Recording, Recording]]
+) -> None:
+    """Write a page of the answers: (prompt, with drafting, without) each."""
+    from foreword.page.files import Shown, write_self_contained
+
+    pages = [
+        Shown(title, drafted.as_json(), plain.as_json())
+        for title, drafted, plain in recordings
+    ]
+    write_self_contained(html, pages, "Foreword: the same words, sooner")
+    runtime.note(f"saved the replays to {html}")
 
 
 def _play(

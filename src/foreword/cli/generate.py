@@ -18,13 +18,23 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import Sampling, bundled, open_llm
+from foreword.cli.common.prompt_text import (
+    PromptText,
+    decoded,
+    prediction_text,
+    prompt_text,
+)
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
+    from foreword.cli.batch import Prompt
     from foreword.types.params import SamplingParams
 
+PromptArgument = Annotated[
+    str | None, typer.Argument(help="Prompt text, or - for standard input.")
+]
 PromptFile = Annotated[
     Path | None,
     typer.Option(
@@ -102,7 +112,6 @@ Prediction = Annotated[
     ),
 ]
 
-
 SLOTS = 8
 """Prompts of a batch that run at the same time by default."""
 
@@ -117,19 +126,9 @@ class Output:
     record: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A prompt as given, and without the final line end of a file."""
-
-    whole: str
-    closed: str
-
-
 @bundled
 def generate(
-    prompt: Annotated[
-        str | None, typer.Argument(help="Prompt text, or - for standard input.")
-    ] = None,
+    prompt: PromptArgument = None,
     prompt_file: PromptFile = None,
     *,
     batch: Batch = None,
@@ -161,53 +160,74 @@ def generate(
     id and sampling parameters; in a .txt file every line is a prompt. JSON lines are
     written as answers finish. The exit code is 1 if any failed.
     """
-    params = sampling.params()
     params = replace(
-        params,
+        sampling.params(),
         logprobs=logprobs,
         prediction=prediction_text(prediction),
         trace=record is not None,
     )
-    if (system is not None or image) and chat is False:
-        raise InvalidRequest(
-            "cannot use '--system' or '--image' with '--raw': both need the chat "
-            "template"
-        )
-    if logprobs is not None and not (as_json or batch):
-        raise InvalidRequest(
-            "cannot show '--logprobs': they are part of the JSON output. Add '--json'"
-        )
-    if record is not None and (batch is not None or n > 1):
-        raise InvalidRequest(
-            "cannot record several answers: '--record' writes one. Leave out '--batch' "
-            "and '-n'"
-        )
+    _check_template(chat, needed=system is not None or bool(image))
+    _check_output(params, as_json=as_json, answers=n if batch is None else None)
+    _check_input(batch, (prompt, prompt_file, image or None), (out, slots))
+    opening = partial(open_llm, model, draft, loading, drafting)
     if batch is not None:
-        if prompt is not None or prompt_file is not None or image:
-            raise InvalidRequest(
-                "cannot read two inputs: '--batch' is given with a prompt or an image. "
-                "Give only one"
-            )
         is_quiet = as_json or quiet or not stats
         many = Many(batch, model, out, slots or SLOTS, n, quiet=is_quiet)
-        opening = partial(open_llm, model, draft, loading, drafting)
         _batch(many, sampling, params, (chat, system), opening)
         return
-    if out is not None or slots is not None:
-        raise InvalidRequest(
-            "cannot use '--out' or '--slots' here: they go with '--batch'. Leave them "
-            "out"
-        )
-    text = _prompt(prompt, prompt_file)
-    if not text.whole.strip():
-        raise InvalidRequest("cannot answer: the prompt is empty. Give some text")
+    text = prompt_text(prompt, prompt_file)
     early.vision(model, image, trusted=loading.trust_remote_code)
-    llm = open_llm(model, draft, loading, drafting)
+    llm = opening()
     ids = read(llm, text, chat, system, image)
     output = Output(render.use_colour(color), stats, as_json, record)
     params = sampling.fitting(llm, params, ids)
     for seed in seeds(params.seed, n):
         _write(llm, ids, replace(params, seed=seed), output)
+
+
+def _check_template(chat: bool | None, *, needed: bool) -> None:
+    """Raise InvalidRequest for parts of a chat with '--raw'."""
+    if needed and chat is False:
+        raise InvalidRequest(
+            "cannot use '--system' or '--image' with '--raw': both need the chat "
+            "template"
+        )
+
+
+def _check_output(
+    params: SamplingParams, *, as_json: bool, answers: int | None
+) -> None:
+    """Raise InvalidRequest for an output that could not be written.
+
+    `answers`: to the only prompt; None for a file of prompts.
+    """
+    if params.logprobs is not None and not (as_json or answers is None):
+        raise InvalidRequest(
+            "cannot show '--logprobs': they are part of the JSON output. Add '--json'"
+        )
+    if params.trace and (answers is None or answers > 1):
+        raise InvalidRequest(
+            "cannot record several answers: '--record' writes one. Leave out '--batch' "
+            "and '-n'"
+        )
+
+
+def _check_input(
+    batch: Path | None, single: tuple[object, ...], several: tuple[object, ...]
+) -> None:
+    """Raise InvalidRequest for options of a single prompt with '--batch', or for a
+    batch's options without it.
+    """
+    if batch is not None and any(one is not None for one in single):
+        raise InvalidRequest(
+            "cannot read two inputs: '--batch' is given with a prompt or an image. "
+            "Give only one"
+        )
+    if batch is None and any(one is not None for one in several):
+        raise InvalidRequest(
+            "cannot use '--out' or '--slots' here: they go with '--batch'. Leave them "
+            "out"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +253,9 @@ def _batch(
 
     Raises Exit(1) if one failed, Exit(130) after Ctrl-C; written answers stay.
     """
-    from foreword.cli.batch import Prompt, Runner, done, jobs, writer
+    from foreword.cli.batch import Runner, done, jobs, writer
 
-    text = _decoded(many.batch.read_bytes(), str(many.batch))
+    text = decoded(many.batch.read_bytes(), str(many.batch))
     requests = jobs(
         text,
         many.batch.name,
@@ -246,17 +266,7 @@ def _batch(
     finished = done(many.out, requests) if many.out else set()
     pending = [job for job in requests if job.key not in finished]
     llm = load(slots=many.slots)
-
-    def ids(prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            return read(llm, Text(prompt, prompt), *template)
-        opening = (
-            [{"role": "system", "content": template[1]}]
-            if template[1] is not None
-            else []
-        )
-        return llm.render([*opening, *prompt])
-
+    ids = partial(_ids, llm, template)
     started = perf_counter()
     with render.bar(quiet=many.quiet) as shown:
         task = shown.add_task("answers", total=len(requests), completed=len(finished))
@@ -279,12 +289,16 @@ def _batch(
         raise typer.Exit(1)
 
 
-def prediction_text(given: str) -> str:
-    """Return the prediction_text text, read from a file if given as @FILE."""
-    if not given.startswith("@"):
-        return given
-    early.there(given[1:])
-    return _decoded(Path(given[1:]).read_bytes(), "the prediction")
+def _ids(
+    llm: LLM, template: tuple[bool | None, str | None], prompt: Prompt
+) -> list[int]:
+    """Return the token ids of a prompt of a file: of a text or of messages."""
+    if isinstance(prompt, str):
+        return read(llm, PromptText(prompt, prompt), *template)
+    opening = (
+        [{"role": "system", "content": template[1]}] if template[1] is not None else []
+    )
+    return llm.render([*opening, *prompt])
 
 
 def seeds(first: int | None, count: int) -> list[int]:
@@ -296,52 +310,9 @@ def seeds(first: int | None, count: int) -> list[int]:
     return [(start + number) % 2**63 for number in range(count)]
 
 
-def _prompt(argument: str | None, file: Path | None) -> Text:
-    """Return the prompt.
-
-    Raises InvalidRequest if there is none, if there are two, or if it is not UTF-8.
-    """
-    if argument is not None and file is not None:
-        raise InvalidRequest(
-            "cannot read two prompts: an argument and '--prompt-file' are given. Give "
-            "one, not both"
-        )
-    if argument is not None and argument != "-":
-        return Text(argument, argument)
-    if file is not None:
-        text = _decoded(file.read_bytes(), "the prompt")
-    else:
-        stdin = runtime.stdin()
-        if argument is None and stdin.isatty():
-            raise InvalidRequest(
-                "cannot generate: the prompt is missing. Give one: "
-                'foreword generate "…", or - for standard input'
-            )
-        try:
-            text = stdin.read()
-        except UnicodeDecodeError as error:
-            raise _not_text("the prompt", error) from error
-    closed = text.removesuffix("\n")
-    return Text(text, closed.removesuffix("\r") if closed != text else text)
-
-
-def _decoded(content: bytes, what: str) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _not_text(what, error) from error
-
-
-def _not_text(what: str, error: UnicodeDecodeError) -> InvalidRequest:
-    return InvalidRequest(
-        f"cannot read {what}: it is not UTF-8 text: {error.reason} at byte "
-        f"{error.start}. Give UTF-8 text"
-    )
-
-
 def read(
     llm: LLM,
-    text: Text,
+    text: PromptText,
     chat: bool | None,
     system: str | None,
     images: list[Path] | None = None,

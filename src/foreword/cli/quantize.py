@@ -18,30 +18,33 @@ Form = Literal["int4", "int8", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 FOLDERS = ("int4", "int8")
 """Forms that are a folder; others are a file."""
 
+To = Annotated[
+    Form,
+    typer.Option(
+        "--to",
+        help=(
+            "int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF "
+            "file (Llama)."
+        ),
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        help="New folder or file.",
+        metavar="PATH",
+        callback=options.checked(early.new),
+    ),
+]
+
 
 def quantize(
     model: options.ModelArgument = None,
     *,
-    to: Annotated[
-        Form,
-        typer.Option(
-            "--to",
-            help=(
-                "int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF "
-                "file (Llama)."
-            ),
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help="New folder or file.",
-            metavar="PATH",
-            callback=options.checked(early.new),
-        ),
-    ],
+    to: To,
+    out: Out,
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> None:

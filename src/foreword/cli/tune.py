@@ -37,6 +37,40 @@ Data = Annotated[
         callback=options.checked(early.data),
     ),
 ]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        help="File of the mask, for --draft.",
+        metavar="FILE",
+        callback=options.checked(early.file),
+    ),
+]
+Trials = Annotated[
+    int,
+    typer.Option(
+        help="Number of masks tried, earlier runs included.", min=1, metavar="N"
+    ),
+]
+Prompts = Annotated[
+    int,
+    typer.Option(
+        help="Prompts for the search, and for each timing.", min=1, metavar="N"
+    ),
+]
+MaxTokens = Annotated[
+    int,
+    typer.Option(help="Maximum number of new tokens per answer.", min=2, metavar="N"),
+]
+Seed = Annotated[
+    int,
+    typer.Option(help="Seed of the answers and the search.", min=0, metavar="N"),
+]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Continuation from the trials beside --out."),
+]
 
 
 @tune.command(
@@ -54,43 +88,13 @@ def layers(
     *,
     model: options.ModelName = None,
     data: Data = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help="File of the mask, for --draft.",
-            metavar="FILE",
-            callback=options.checked(early.file),
-        ),
-    ],
-    trials: Annotated[
-        int,
-        typer.Option(
-            help="Number of masks tried, earlier runs included.", min=1, metavar="N"
-        ),
-    ] = 200,
-    prompts: Annotated[
-        int,
-        typer.Option(
-            help="Prompts for the search, and for each timing.", min=1, metavar="N"
-        ),
-    ] = 12,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            help="Maximum number of new tokens per answer.", min=2, metavar="N"
-        ),
-    ] = 64,
+    out: Out,
+    trials: Trials = 200,
+    prompts: Prompts = 12,
+    max_tokens: MaxTokens = 64,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[
-        int,
-        typer.Option(help="Seed of the answers and the search.", min=0, metavar="N"),
-    ] = 0,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continuation from the trials beside --out."),
-    ] = False,
+    seed: Seed = 0,
+    resume: Resume = False,
     loading: LoadingOptions,
     as_json: options.AsJson = False,
 ) -> None:

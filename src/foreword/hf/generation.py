@@ -4,14 +4,13 @@ loop.
 
 from __future__ import annotations
 
-import copy
 import inspect
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import Int
 from torch import Tensor
 from transformers import (
     GenerationConfig,
@@ -20,37 +19,18 @@ from transformers import (
     PreTrainedModel,
     StoppingCriteriaList,
 )
-from transformers.generation.stopping_criteria import (
-    EosTokenCriteria,
-    MaxLengthCriteria,
-)
-from transformers.generation.utils import GenerateEncoderDecoderOutput
 
 from foreword.errors import InvalidRequest
-from foreword.hf.adapters import (
-    PaddedProcessor,
-    Recorder,
-    StopRules,
-    distribution,
-    split,
-)
-from foreword.hf.inputs import copied_source, unpadded
-from foreword.hf.loop import Prompts, Speculation, engine, run
-from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
+from foreword.hf.inputs import copied_source
+from foreword.hf.job import Job, Output
+from foreword.hf.loop import Prompts, Speculation
 from foreword.hf.pictures import as_given, image_rows_of, picture_inputs
 from foreword.hf.refusal import not_a_call
-from foreword.hf.unsupported import Call, check_names
+from foreword.hf.unsupported import check_names
 from foreword.model import is_seq2seq, is_speech
 from foreword.model.vision.rows import ImageRows
 from foreword.options import DraftingOptions
-from foreword.types import Features, Request, Source
-
-Output = (
-    Int[Tensor, "batch length"]
-    | SpeculativeOutput
-    | SpeculativeSeq2SeqOutput
-    | GenerateEncoderDecoderOutput
-)
+from foreword.types import Features
 
 
 def generate(
@@ -106,13 +86,11 @@ def generate(
     frame_locals = _generate_locals(model)
     streamer = frame_locals.get("streamer") if streamer is None else streamer
     models = (drafter, assistant_model, frame_locals.get("assistant_model"))
-    drafter = next((one for one in models if one is not None), None)
-    names = (tokenizer, assistant_tokenizer)
     speculation = Speculation(
-        drafter=drafter,
+        drafter=next((one for one in models if one is not None), None),
         drafting=DraftingOptions(method=method, rule=rule, budget=budget, nodes=nodes),
         seed=seed,
-        tokenizers=names,
+        tokenizers=(tokenizer, assistant_tokenizer),
     )
     source = _source(model, input_ids, inputs_tensor)
     features = _features(model, source, model_kwargs.get("encoder_outputs"))
@@ -122,25 +100,15 @@ def generate(
     # transformers has put what its vision tower made of them in their place
     if pictures:
         model_kwargs = as_given(model_kwargs, given) | pictures
-    job = _Job(
+    job = Job(
         input_ids, source, generation_config, processors, criteria, streamer, features
     )
-    # transformers has run the encoder already; only states that the caller gave are
-    # refused.
-    states = given.get("encoder_outputs") if frame_locals else None
-    try:
+    with _ended(streamer):
         check_names(model, model_kwargs, inspect.signature(generate).parameters)
-        inputs = model_kwargs | {
-            "encoder_outputs": states,
-            "synced_gpus": frame_locals.get("synced_gpus"),
-        }
-        job.check(model, inputs)
+        job.check(model, model_kwargs | _given_states(frame_locals, given))
         if pictures:
             job = replace(job, images=image_rows_of(model, input_ids, pictures))
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
-    finally:
-        if streamer is not None:
-            streamer.end()
 
 
 def serve(
@@ -159,7 +127,7 @@ def serve(
     """Serve a call that was checked before transformers prepared it."""
     source = _source(model, input_ids, inputs_tensor)
     features = _features(model, source, None)
-    job = _Job(
+    job = Job(
         input_ids,
         source,
         generation_config,
@@ -169,187 +137,18 @@ def serve(
         features,
         images,
     )
-    try:
+    with _ended(streamer):
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
+
+
+@contextmanager
+def _ended(streamer: Any) -> Iterator[None]:
+    """End the streamer when the block is left, since its reader waits for that."""
+    try:
+        yield
     finally:
         if streamer is not None:
             streamer.end()
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One call of transformers' `generate`, with its arguments."""
-
-    prompts: Prompts
-    source: Tensor | None
-    """What the encoder of an encoder-decoder reads, one row for each prompt."""
-    config: GenerationConfig
-    processors: list[Any]
-    criteria: list[Any]
-    streamer: Any
-    features: tuple[Features, ...] = ()
-    """The windows of sound in `source`, where its model reads sound."""
-    images: ImageRows | None = None
-    """Of the only prompt."""
-
-    def __post_init__(self) -> None:
-        """Copy the arguments, since the caller may change them meanwhile."""
-        object.__setattr__(self, "config", copy.deepcopy(self.config))
-        object.__setattr__(self, "processors", list(self.processors))
-        object.__setattr__(self, "criteria", list(self.criteria))
-
-    def check(self, model: PreTrainedModel, inputs: dict[str, Any]) -> None:
-        """Raise InvalidRequest if the call cannot be served."""
-        synced, mask = inputs.pop("synced_gpus"), inputs.get("attention_mask")
-        setting = {"synced_gpus": synced}.get
-        if self.source is not None:
-            inputs |= {
-                model.main_input_name: self.source,
-                "decoder_input_ids": self.prompts,
-            }
-        else:
-            inputs |= {"input_ids": self.prompts}
-            inputs["attention_mask"] = (
-                torch.ones_like(self.prompts) if mask is None else mask
-            )
-        call = Call(
-            model=model,
-            setting=lambda name: getattr(self.config, name, None) or setting(name),
-            inputs=inputs,
-            processors=self.processors,
-            criteria=self.criteria,
-            ends=any(hasattr(criterion, "eos_token_id") for criterion in self.criteria),
-            stops=any(
-                not isinstance(one, MaxLengthCriteria | EosTokenCriteria)
-                for one in self.criteria
-            ),
-            streamer=self.streamer,
-            explicit=True,
-        )
-        refusal = call.refusal()
-        if refusal:
-            raise refusal.error
-
-    def run(
-        self, model: PreTrainedModel, mask: Tensor | None, speculation: Speculation
-    ) -> Output:
-        """Generate all rows and return the output."""
-        rows = self.rows(mask, speculation)
-        read = self.prompts if self.source is None or self.features else self.source
-        with engine(model, speculation, rows, read) as loop:
-            run(loop, rows, self.streamer)
-        return self.output(rows)
-
-    def rows(self, mask: Tensor | None, speculation: Speculation) -> list[Request]:
-        """Return one sequence per row, without its padding."""
-        length = self.prompts.shape[1]
-        ends = [c for c in self.criteria if type(c) is EosTokenCriteria]
-        eos = frozenset(
-            int(token) for criterion in ends for token in criterion.eos_token_id
-        )
-        limit = (
-            min(
-                (
-                    c.max_length
-                    for c in self.criteria
-                    if isinstance(c, MaxLengthCriteria)
-                ),
-                default=length,
-            )
-            - length
-        )
-        if limit < 1:
-            raise InvalidRequest(
-                "cannot generate: the maximum length leaves no room for a new token. "
-                "Set 'max_new_tokens' to at least 1"
-            )
-        others = [
-            c
-            for c in self.criteria
-            if c not in ends and not isinstance(c, MaxLengthCriteria)
-        ]
-        remaining, filters = split(self.processors)
-        rows = []
-        source = None if self.features else self.source
-        texts = unpadded(self.prompts, source, None if self.features else mask)
-        for row, seed in enumerate(
-            _seeds(len(self.prompts), speculation.seed, bool(self.config.do_sample))
-        ):
-            prompt, (tokens, own) = self.prompts[row : row + 1], texts[row]
-            padding = prompt[:, : length - len(tokens)]
-            processors = [
-                PaddedProcessor(processor, padding, row, len(self.prompts))
-                for processor in remaining
-            ]
-            params = distribution(
-                processors,
-                dict(filters),
-                sample=bool(self.config.do_sample),
-                limit=limit,
-            )
-            recorder = None
-            if self.config.return_dict_in_generate and (
-                self.config.output_scores or self.config.output_logits
-            ):
-                recorder = Recorder(params, len(tokens))
-                params = recorder.wrap(params)
-            reader = StopRules(prompt, limit, eos, others, recorder)
-            features = self.features[row] if self.features else None
-            rows.append(
-                Request(
-                    row,
-                    tokens,
-                    len(tokens),
-                    params,
-                    seed,
-                    reader=reader,
-                    source=Source(own),
-                    images=self.images,
-                    features=features,
-                )
-            )
-        return rows
-
-    def output(self, rows: list[Request]) -> Output:
-        """Return the output in the form of transformers."""
-        emitted = [row.tokens[row.prompt :] for row in rows]
-        longest = max(map(len, emitted))
-        pad = self._pad(min(map(len, emitted)) < longest)
-        ends = [[*tokens, *[pad] * (longest - len(tokens))] for tokens in emitted]
-        new = torch.tensor(ends, dtype=torch.int64, device=self.prompts.device)
-        sequences = torch.cat([self.prompts, new], dim=1)
-        if not self.config.return_dict_in_generate:
-            return sequences
-        recorders = [
-            row.reader.recorder
-            for row in rows
-            if isinstance(row.reader, StopRules) and row.reader.recorder
-        ]
-        scores = steps([recorder.scores for recorder in recorders], longest, pad)
-        logits = steps([recorder.logits for recorder in recorders], longest, pad)
-        shown: dict[str, Any] = dict(
-            sequences=sequences,
-            scores=scores if self.config.output_scores else None,
-            logits=logits if self.config.output_logits else None,
-        )
-        # speech models go on with this output, and expect nothing else in it
-        if self.features:
-            return GenerateEncoderDecoderOutput(**shown)
-        kind = SpeculativeOutput if self.source is None else SpeculativeSeq2SeqOutput
-        return kind(
-            **shown,
-            stats=tuple(row.stats for row in rows),
-            seeds=tuple(row.seed for row in rows),
-        )
-
-    def _pad(self, needed: bool) -> int:
-        token = getattr(self.config, "_pad_token_tensor", None)
-        if token is None and needed:
-            raise InvalidRequest(
-                "cannot pad rows of different lengths: the padding token is not set. "
-                "Set 'pad_token_id'"
-            )
-        return 0 if token is None else int(token)
 
 
 def _generate_locals(model: PreTrainedModel) -> dict[str, Any]:
@@ -366,6 +165,20 @@ def _generate_locals(model: PreTrainedModel) -> dict[str, Any]:
         frame = frame.f_back
     values = frame.f_locals if frame is not None else {}
     return dict(values) if values.get("self") is model else {}
+
+
+def _given_states(
+    frame_locals: dict[str, Any], given: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the inputs of a check that a callable gets otherwise, or not at all.
+
+    transformers has run the encoder already; only states that the caller gave are
+    refused.
+    """
+    return {
+        "encoder_outputs": given.get("encoder_outputs") if frame_locals else None,
+        "synced_gpus": frame_locals.get("synced_gpus"),
+    }
 
 
 def _source(
@@ -396,15 +209,3 @@ def _features(
     if len(windows) == 1 and states is not None:
         windows[0].outputs[model.get_encoder()] = states
     return windows
-
-
-def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:
-    """Return one seed per row; greedy rows take nothing from torch's generator."""
-    if seed is None:
-        seed = int(torch.randint(2**63 - 1, ())) if sample else 0
-    if not 0 <= seed < 2**63:
-        raise InvalidRequest(
-            f"cannot use 'seed' {seed}: it is out of range. Give None, or an integer "
-            "in [0, 2**63)"
-        )
-    return [(seed + row) % 2**63 for row in range(count)]

@@ -23,7 +23,8 @@ from foreword.server.dialects import plain
 from foreword.server.dialects.chat import ChatBody, ChatDialect
 from foreword.server.dialects.completions import CompletionBody, CompletionDialect
 from foreword.server.dialects.fields import Body
-from foreword.server.dialects.messages import CountBody, MessagesBody, MessagesDialect
+from foreword.server.dialects.message_turns import CountBody
+from foreword.server.dialects.messages import MessagesBody, MessagesDialect
 from foreword.server.dialects.responses import ResponsesBody, ResponsesDialect
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
@@ -91,6 +92,7 @@ def build_app(service: Service) -> FastAPI:
     if service.llm.target.seq2seq is not None and service.llm.target.seq2seq.sound:
         app.include_router(speech.routes(service))
     _add_generation(app, service)
+    _add_count(app, service)
     describe = app.openapi
     app.openapi = lambda: with_bodies(describe, BODIES)
     return app
@@ -147,6 +149,10 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     async def messages(request: Request) -> Response:
         """Answer a conversation in Anthropic's API."""
         return reply(MessagesDialect, MessagesBody, await content(request), request)
+
+
+def _add_count(app: FastAPI, service: Service) -> None:
+    """Add the route that counts the tokens of a conversation."""
 
     @app.post(
         "/v1/messages/count_tokens", tags=["Anthropic"], openapi_extra=takes(CountBody)

@@ -4,7 +4,7 @@ of each drafting method.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -57,26 +57,7 @@ class Metrics:
         self._success = self._counter(
             "vllm:request_success", "Answers that ended.", "finished_reason"
         )
-        self._drafts = self._counter(
-            "vllm:spec_decode_num_drafts", "Rounds that drafted.", "method"
-        )
-        self._drafted = self._counter(
-            "vllm:spec_decode_num_draft_tokens", "Draft tokens verified.", "method"
-        )
-        self._accepted = self._counter(
-            "vllm:spec_decode_num_accepted_tokens", "Draft tokens accepted.", "method"
-        )
-        self._accepted_at = self._counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Draft tokens accepted, by depth.",
-            "method",
-            "position",
-        )
-        self._off = self._counter(
-            "foreword:answers_without_drafts",
-            "Answers in which nothing was drafted.",
-            "reason",
-        )
+        self._drafting = _Drafting(self._counter)
         self._left = self._counter(
             "foreword:clients_left", "Answers whose client left before the end."
         )
@@ -89,16 +70,7 @@ class Metrics:
         self._whole = self._histogram(
             "vllm:e2e_request_latency_seconds", "From arrival to the last token."
         )
-        self._propose = self._counter(
-            "foreword:draft_seconds",
-            "Seconds in rounds that went into drafting.",
-            "method",
-        )
-        self._score = self._counter(
-            "foreword:score_seconds",
-            "Seconds in rounds that went into the target.",
-            "method",
-        )
+        self._seconds = _Seconds(self._counter)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, ("model_name", *labels), registry=self.registry)
@@ -110,24 +82,16 @@ class Metrics:
 
     def ended(self, answer: Answer, choice: Choice) -> None:
         """Count one choice that ended, or that its client left."""
-        stats, sequence = choice.sequence.stats, choice.sequence
         # clients can name any number of ensembles
         method = answer.call.method.partition("(")[0]
         if choice.index % answer.call.params.n == 0:
-            self._prompt.labels(self._model).inc(len(sequence.given))
+            self._prompt.labels(self._model).inc(len(choice.sequence.given))
         self._generated.labels(self._model).inc(choice.tokens)
         self._success.labels(
             self._model, choice.finish_reason if choice.ended else "abort"
         ).inc()
-        self._drafts.labels(self._model, method).inc(stats.drafting_rounds)
-        self._drafted.labels(self._model, method).inc(stats.drafted)
-        self._accepted.labels(self._model, method).inc(stats.accepted)
-        for depth, count in enumerate(stats.accepted_at[:DEPTHS]):
-            self._accepted_at.labels(self._model, method, str(depth)).inc(count)
-        self._propose.labels(self._model, method).inc(stats.propose)
-        self._score.labels(self._model, method).inc(stats.score)
-        if not stats.drafted and choice.tokens:
-            self._off.labels(self._model, why_off(choice)).inc()
+        self._drafting.add(self._model, method, choice)
+        self._seconds.add(self._model, method, choice)
         if choice.first is not None:
             self._first.labels(self._model).observe(choice.first - answer.arrived)
             self._whole.labels(self._model).observe(choice.last - answer.arrived)
@@ -143,6 +107,65 @@ class Metrics:
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class _Drafting:
+    """Counters of draft tokens."""
+
+    def __init__(self, counter: Callable[..., Counter]) -> None:
+        self._rounds = counter(
+            "vllm:spec_decode_num_drafts", "Rounds that drafted.", "method"
+        )
+        self._drafted = counter(
+            "vllm:spec_decode_num_draft_tokens", "Draft tokens verified.", "method"
+        )
+        self._accepted = counter(
+            "vllm:spec_decode_num_accepted_tokens", "Draft tokens accepted.", "method"
+        )
+        self._accepted_at = counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens accepted, by depth.",
+            "method",
+            "position",
+        )
+        self._off = counter(
+            "foreword:answers_without_drafts",
+            "Answers in which nothing was drafted.",
+            "reason",
+        )
+
+    def add(self, model: str, method: str, choice: Choice) -> None:
+        """Count the draft tokens of one choice."""
+        stats = choice.sequence.stats
+        self._rounds.labels(model, method).inc(stats.drafting_rounds)
+        self._drafted.labels(model, method).inc(stats.drafted)
+        self._accepted.labels(model, method).inc(stats.accepted)
+        for depth, count in enumerate(stats.accepted_at[:DEPTHS]):
+            self._accepted_at.labels(model, method, str(depth)).inc(count)
+        if not stats.drafted and choice.tokens:
+            self._off.labels(model, why_off(choice)).inc()
+
+
+class _Seconds:
+    """Counters of the seconds that rounds took, by step."""
+
+    def __init__(self, counter: Callable[..., Counter]) -> None:
+        self._propose = counter(
+            "foreword:draft_seconds",
+            "Seconds in rounds that went into drafting.",
+            "method",
+        )
+        self._score = counter(
+            "foreword:score_seconds",
+            "Seconds in rounds that went into the target.",
+            "method",
+        )
+
+    def add(self, model: str, method: str, choice: Choice) -> None:
+        """Count the seconds of one choice."""
+        stats = choice.sequence.stats
+        self._propose.labels(model, method).inc(stats.propose)
+        self._score.labels(model, method).inc(stats.score)
 
 
 def why_off(choice: Choice) -> str:

@@ -91,31 +91,7 @@ async def _answer(
 ) -> Response:
     form = await _form(request)
     _, method = service.resolve(_text(form, "model"))
-    shape = _text(form, "response_format") or "json"
-    if shape not in FORMATS:
-        raise ApiError(
-            400,
-            f"response_format must be one of {', '.join(FORMATS)}, got "
-            f"{reprlib.repr(shape)}",
-            param="response_format",
-        )
-    if "word" in form.get("timestamp_granularities[]", []):
-        raise ApiError(
-            400,
-            "cannot give times of words: only segments have times. Ask for 'segment'",
-        )
-    if (_text(form, "stream") or "false").lower() != "false":
-        raise ApiError(
-            400,
-            "cannot stream a transcript: it is sent whole. Leave 'stream' out",
-            param="stream",
-        )
-    if not isinstance(sound := form.get("file", [None])[0], bytes):
-        raise ApiError(
-            400,
-            "cannot transcribe: the form has no sound. Send it as the field 'file'",
-            param="file",
-        )
+    shape, sound = _shape(form), _sound(form)
     if service.draining:
         raise service.stopping()
     given = {name: _number(form, name) for name in NUMBERS if name in form}
@@ -147,6 +123,44 @@ async def _answer(
     if shape == "text":
         return PlainTextResponse(found.text.strip() + "\n")
     return Json(_body(found, task or "transcribe", verbose=shape == "verbose_json"))
+
+
+def _shape(form: dict[str, list[Any]]) -> str:
+    """Return the form of the transcript, one of FORMATS.
+
+    Raises ApiError for one that cannot be served.
+    """
+    shape = _text(form, "response_format") or "json"
+    if shape not in FORMATS:
+        raise ApiError(
+            400,
+            f"response_format must be one of {', '.join(FORMATS)}, got "
+            f"{reprlib.repr(shape)}",
+            param="response_format",
+        )
+    if "word" in form.get("timestamp_granularities[]", []):
+        raise ApiError(
+            400,
+            "cannot give times of words: only segments have times. Ask for 'segment'",
+        )
+    if (_text(form, "stream") or "false").lower() != "false":
+        raise ApiError(
+            400,
+            "cannot stream a transcript: it is sent whole. Leave 'stream' out",
+            param="stream",
+        )
+    return shape
+
+
+def _sound(form: dict[str, list[Any]]) -> bytes:
+    """Return the bytes of the sound file. Raises ApiError if there is none."""
+    if not isinstance(sound := form.get("file", [None])[0], bytes):
+        raise ApiError(
+            400,
+            "cannot transcribe: the form has no sound. Send it as the field 'file'",
+            param="file",
+        )
+    return sound
 
 
 def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:

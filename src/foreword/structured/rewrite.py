@@ -46,7 +46,7 @@ class CannotMergeError(Exception):
 
 
 def rewritten(schema: Any, root: Any = None) -> Any:
-    """Return a schema with its parts rewritten; anything that is no schema stays.
+    """Return a schema with its parts rewritten; any other value stays.
 
     `root`: the whole schema, in which references are looked up.
     """

@@ -38,7 +38,13 @@ def check(given: dict[str, object], defaults: dict[str, object]) -> None:
             f"cannot use {_as_options(unused)} with '--limit': it measures forwards "
             "alone. Leave it out"
         )
+    _check_requests(kind, changed)
+    if kind == "task":
+        _check_speech(changed)
 
+
+def _check_requests(kind: str, changed: set[str]) -> None:
+    """Raise InvalidRequest for options that many requests at a time would ignore."""
     if kind not in ("", "where", "limit") and "offload_folder" in changed:
         raise InvalidRequest(
             f"cannot use '--offload-folder' with '--{kind}': only single requests are "
@@ -54,21 +60,24 @@ def check(given: dict[str, object], defaults: dict[str, object]) -> None:
             f"cannot use {_as_options(unused)} with '--serve': servers run by their "
             "defaults. Leave it out"
         )
-    if kind == "task":
-        if unused := sorted(changed & TEXT_ONLY):
+
+
+def _check_speech(changed: set[str]) -> None:
+    """Raise InvalidRequest for options of texts, or without a model or sounds."""
+    if unused := sorted(changed & TEXT_ONLY):
+        raise InvalidRequest(
+            f"cannot use {_as_options(unused)} with '--task asr': it reads sounds. "
+            "Leave it out"
+        )
+    for name, example in (
+        ("model", "openai/whisper-tiny"),
+        ("audio", "a folder of .wav or .flac files"),
+    ):
+        if name not in changed:
             raise InvalidRequest(
-                f"cannot use {_as_options(unused)} with '--task asr': it reads sounds. "
-                "Leave it out"
+                f"cannot measure speech without '--{name}': it has no default. "
+                f"Give {example}"
             )
-        for name, example in (
-            ("model", "openai/whisper-tiny"),
-            ("audio", "a folder of .wav or .flac files"),
-        ):
-            if name not in changed:
-                raise InvalidRequest(
-                    f"cannot measure speech without '--{name}': it has no default. "
-                    f"Give {example}"
-                )
 
 
 def _as_options(options: list[str]) -> str:

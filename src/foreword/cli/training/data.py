@@ -46,6 +46,27 @@ Target = Annotated[
         callback=options.checked(early.model),
     ),
 ]
+Out = Annotated[
+    Path,
+    typer.Option(
+        help="JSON lines file; an interrupted run continues.",
+        metavar="FILE",
+        callback=options.checked(early.file),
+    ),
+]
+MaxTokens = Annotated[
+    int,
+    typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N"),
+]
+Batch = Annotated[int, typer.Option(help="Records per batch.", min=1, metavar="N")]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Number of records used, from the first.", min=1, metavar="N"),
+]
+Seed = Annotated[
+    int,
+    typer.Option(help="Sampling seed; same seed, same answers.", min=0, metavar="N"),
+]
 
 
 @data.command(
@@ -60,36 +81,12 @@ def regenerate(
     *,
     target: Target = None,
     data: Files,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="JSON lines file; an interrupted run continues.",
-            metavar="FILE",
-            callback=options.checked(early.file),
-        ),
-    ],
+    out: Out,
     temperature: options.Temperature = 1.0,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            help="Maximum number of new tokens per answer.", min=1, metavar="N"
-        ),
-    ] = 256,
-    batch: Annotated[
-        int, typer.Option(help="Records per batch.", min=1, metavar="N")
-    ] = 32,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of records used, from the first.", min=1, metavar="N"
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Sampling seed; same seed, same answers.", min=0, metavar="N"
-        ),
-    ] = 0,
+    max_tokens: MaxTokens = 256,
+    batch: Batch = 32,
+    limit: Limit = None,
+    seed: Seed = 0,
     draft: options.DraftName = None,
     loading: LoadingOptions,
     as_json: options.AsJson = False,

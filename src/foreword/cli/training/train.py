@@ -77,98 +77,111 @@ def _is_distributed() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+Out = Annotated[
+    Path,
+    _option(
+        RUN,
+        "Folder for the drafter, checkpoints, log, report.",
+        metavar="DIR",
+        check=early.folder,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continuation from the last checkpoint.",
+        rich_help_panel=RUN,
+    ),
+]
+Length = Annotated[int, _option(DATA, "Tokens per block of packed records.", least=2)]
+HeldOut = Annotated[int, _option(DATA, "Held-out records, at most a tenth.", least=0)]
+LossName = Annotated[
+    str,
+    _option(
+        OPTIMIZATION,
+        "Loss: forward-kl, reverse-kl, tv, log-acceptance, hybrid …",
+        metavar="NAME",
+        check=_loss,
+    ),
+]
+LossTemperature = Annotated[
+    float,
+    _option(
+        OPTIMIZATION, "Temperature of both distributions in the loss.", metavar="T"
+    ),
+]
+Steps = Annotated[int, _option(OPTIMIZATION, "Number of optimizer steps.", least=1)]
+Batch = Annotated[
+    int, _option(OPTIMIZATION, "Blocks per forward, on each device.", least=1)
+]
+Accumulate = Annotated[
+    int, _option(OPTIMIZATION, "Forwards per optimizer step.", least=1)
+]
+LearningRate = Annotated[
+    float,
+    _option(
+        OPTIMIZATION,
+        "Peak learning rate.",
+        "--learning-rate --lr",
+        metavar="X",
+        check=_above_0,
+    ),
+]
+Warmup = Annotated[
+    int,
+    _option(OPTIMIZATION, "Warmup steps until the peak learning rate.", least=0),
+]
+Optimizer = Annotated[
+    options.OPTIMIZERS,
+    _option(
+        OPTIMIZATION, "Optimizer: adamw, or muon for large batches.", metavar="NAME"
+    ),
+]
+Seed = Annotated[
+    int, _option(OPTIMIZATION, "Training seed; same seed, same drafter.", least=0)
+]
+Evaluate = Annotated[int, _option(RUN, "Steps between evaluations.", least=1)]
+Save = Annotated[int, _option(RUN, "Steps between checkpoints.", least=1)]
+Prompts = Annotated[
+    int | None,
+    _option(
+        RUN,
+        "Held-out prompts for the report. Default: up to 64, by training length.",
+        least=0,
+    ),
+]
+Bf16 = Annotated[
+    bool | None,
+    typer.Option(
+        "--bf16/--no-bf16",
+        help="Training in bfloat16. Default: where fast.",
+        rich_help_panel=RUN,
+    ),
+]
+
+
 def _shared(
     *,
     target: Target = None,
     data: Files,
-    out: Annotated[
-        Path,
-        _option(
-            RUN,
-            "Folder for the drafter, checkpoints, log, report.",
-            metavar="DIR",
-            check=early.folder,
-        ),
-    ],
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continuation from the last checkpoint.",
-            rich_help_panel=RUN,
-        ),
-    ] = False,
-    length: Annotated[
-        int, _option(DATA, "Tokens per block of packed records.", least=2)
-    ] = 512,
-    held_out: Annotated[
-        int, _option(DATA, "Held-out records, at most a tenth.", least=0)
-    ] = 256,
-    loss: Annotated[
-        str,
-        _option(
-            OPTIMIZATION,
-            "Loss: forward-kl, reverse-kl, tv, log-acceptance, hybrid …",
-            metavar="NAME",
-            check=_loss,
-        ),
-    ] = "hybrid",
-    temperature: Annotated[
-        float,
-        _option(
-            OPTIMIZATION, "Temperature of both distributions in the loss.", metavar="T"
-        ),
-    ] = 1.0,
-    steps: Annotated[
-        int, _option(OPTIMIZATION, "Number of optimizer steps.", least=1)
-    ] = 1000,
-    batch: Annotated[
-        int, _option(OPTIMIZATION, "Blocks per forward, on each device.", least=1)
-    ] = 8,
-    accumulate: Annotated[
-        int, _option(OPTIMIZATION, "Forwards per optimizer step.", least=1)
-    ] = 1,
-    learning_rate: Annotated[
-        float,
-        _option(
-            OPTIMIZATION,
-            "Peak learning rate.",
-            "--learning-rate --lr",
-            metavar="X",
-            check=_above_0,
-        ),
-    ] = 1e-3,
-    warmup: Annotated[
-        int,
-        _option(OPTIMIZATION, "Warmup steps until the peak learning rate.", least=0),
-    ] = 50,
-    optimizer: Annotated[
-        options.OPTIMIZERS,
-        _option(
-            OPTIMIZATION, "Optimizer: adamw, or muon for large batches.", metavar="NAME"
-        ),
-    ] = "adamw",
-    seed: Annotated[
-        int, _option(OPTIMIZATION, "Training seed; same seed, same drafter.", least=0)
-    ] = 0,
-    evaluate: Annotated[int, _option(RUN, "Steps between evaluations.", least=1)] = 100,
-    save: Annotated[int, _option(RUN, "Steps between checkpoints.", least=1)] = 200,
-    prompts: Annotated[
-        int | None,
-        _option(
-            RUN,
-            "Held-out prompts for the report. Default: up to 64, by training length.",
-            least=0,
-        ),
-    ] = None,
-    bf16: Annotated[
-        bool | None,
-        typer.Option(
-            "--bf16/--no-bf16",
-            help="Training in bfloat16. Default: where fast.",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    out: Out,
+    resume: Resume = False,
+    length: Length = 512,
+    held_out: HeldOut = 256,
+    loss: LossName = "hybrid",
+    temperature: LossTemperature = 1.0,
+    steps: Steps = 1000,
+    batch: Batch = 8,
+    accumulate: Accumulate = 1,
+    learning_rate: LearningRate = 1e-3,
+    warmup: Warmup = 50,
+    optimizer: Optimizer = "adamw",
+    seed: Seed = 0,
+    evaluate: Evaluate = 100,
+    save: Save = 200,
+    prompts: Prompts = None,
+    bf16: Bf16 = None,
     device: options.Device = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
     quiet: options.Quiet = False,

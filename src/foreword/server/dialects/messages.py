@@ -9,20 +9,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from foreword.chats import is_image
-from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
-from foreword.server.dialects.fields import (
-    Body,
-    Messages,
-    Speculative,
-    Stops,
-    Tools,
-    texts,
-)
-from foreword.server.dialects.translate import Chat, Translator
+from foreword.server.dialects.fields import Speculative, Stops, texts
+from foreword.server.dialects.message_turns import CountBody, chat_of
+from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 from foreword.server.wire import event
@@ -30,17 +22,6 @@ from foreword.types import Delta
 
 STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 """Our finish reasons -> Anthropic's."""
-
-
-class CountBody(Body):
-    """A conversation."""
-
-    model: str | None = None
-    messages: Messages = Field(min_length=1)
-    system: str | Messages | None = None
-    tools: Tools | None = None
-    tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
 
 
 class MessagesBody(CountBody):
@@ -264,147 +245,3 @@ def _object(arguments: str) -> Any:
         return json.loads(arguments or "{}")
     except ValueError:
         return {}
-
-
-# ---- from Anthropic's messages to chat messages
-
-
-CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-"""Anthropic's tool choices -> OpenAI's."""
-ROLES = ("user", "assistant", "system")
-"""Claude Code puts system messages between the others too."""
-BILLING = "x-anthropic-billing-header:"
-"""Beginning of a system block that Claude Code sends to its host. It differs from
-request to request, and as the first block it would make every prompt new to the cache;
-it is not meant for the model."""
-
-
-def chat_of(body: CountBody) -> Chat:
-    """Return the conversation in the shape of chat completions.
-
-    Raises InvalidRequest for what cannot be read.
-    """
-    choice, thinking = body.tool_choice or {}, (body.thinking or {}).get("type")
-    kind = choice.get("type", "auto")
-    named = {"type": "function", "function": {"name": choice.get("name")}}
-    return Chat(
-        messages=messages_of(body),
-        tools=_tools(body.tools),
-        tool_choice=named if kind == "tool" else CHOICES.get(str(kind), kind),
-        parallel=not choice.get("disable_parallel_tool_use"),
-        options={} if thinking is None else {"enable_thinking": thinking != "disabled"},
-    )
-
-
-def _tools(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return the tools as functions; tools that only a hosted model has are
-    left out.
-    """
-    functions = []
-    for tool in given or ():
-        if "input_schema" in tool:
-            about = {
-                name: tool[name]
-                for name in ("name", "description", "strict")
-                if name in tool
-            }
-            functions.append(
-                {
-                    "type": "function",
-                    "function": {**about, "parameters": tool["input_schema"]},
-                }
-            )
-    return functions or None
-
-
-def messages_of(body: CountBody) -> list[dict[str, Any]]:
-    """Return the conversation as chat messages.
-
-    Raises InvalidRequest for a block that cannot be read.
-    """
-    messages: list[dict[str, Any]] = []
-    if system := _text(body.system or "", "the system prompt"):
-        messages.append({"role": "system", "content": system})
-    for number, message in enumerate(body.messages, 1):
-        content, role = message.get("content"), message.get("role")
-        if role not in ROLES:
-            raise InvalidRequest(
-                f"cannot read message {number}: its role must be one of {ROLES}, not "
-                f"{role!r}"
-            )
-        if isinstance(content, str):
-            messages.append({"role": role, "content": content})
-        elif isinstance(content, list) and all(
-            isinstance(block, dict) for block in content
-        ):
-            messages += _turn(role, content, f"message {number}")
-        else:
-            raise InvalidRequest(
-                f"cannot read message {number}: its content must be a string or a list "
-                "of blocks"
-            )
-    return messages
-
-
-def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Return the messages of one turn: tool results first, then text with the calls it
-    made.
-    """
-    messages: list[dict[str, Any]] = []
-    calls: list[dict[str, Any]] = []
-    texts: list[dict[str, Any]] = []
-    for block in blocks:
-        if block.get("type") == "tool_result":
-            content = _text(block.get("content") or "", where)
-            messages.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": block.get("tool_use_id"),
-                    "content": content,
-                }
-            )
-        elif block.get("type") == "tool_use":
-            function = {
-                "name": block.get("name"),
-                "arguments": json.dumps(block.get("input") or {}),
-            }
-            calls.append(
-                {"id": block.get("id"), "type": "function", "function": function}
-            )
-        elif block.get("type") not in ("thinking", "redacted_thinking"):
-            texts.append(block)
-    if texts or calls or not messages:
-        content = texts if any(map(is_image, texts)) else _text(texts, where)
-        messages.append(
-            {
-                "role": role,
-                "content": content,
-                **({"tool_calls": calls} if calls else {}),
-            }
-        )
-    return messages
-
-
-def _text(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidRequest(
-            f"cannot read {where}: its content must be a string or a list of blocks"
-        )
-    for block in content:
-        if (
-            not isinstance(block, dict)
-            or block.get("type") != "text"
-            or not isinstance(block.get("text"), str)
-        ):
-            kind = (
-                block.get("type") if isinstance(block, dict) else type(block).__name__
-            )
-            raise InvalidRequest(
-                f"cannot read {where}: a block of type {kind!r} is not served. Send "
-                "text or images"
-            )
-    return "\n".join(
-        block["text"] for block in content if not block["text"].startswith(BILLING)
-    )

@@ -126,21 +126,6 @@ class ResponsesDialect:
         body = self._body
         params = answer.call.params
         done = status in ("completed", "incomplete")
-        usage = {
-            "input_tokens": answer.prompt_tokens,
-            "input_tokens_details": {
-                "cached_tokens": answer.cached_tokens,
-                "cache_write_tokens": 0,
-            },
-            "output_tokens": answer.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
-            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-        }
-        measured = {
-            "metrics": {"speculative_decoding": speculation(answer)},
-            "timings": timings(answer),
-        }
-        measured |= rounds(answer, answer.choices[0])
         return {
             "id": self._id,
             "object": "response",
@@ -175,9 +160,9 @@ class ResponsesDialect:
             "safety_identifier": None,
             "metadata": body.metadata or {},
             "seed": answer.choices[0].sequence.seed,
-            "usage": usage if done else None,
+            "usage": _usage(answer) if done else None,
             **{name: getattr(body, name) for name in body.ECHOED},
-            **(measured if done else {}),
+            **(_measured(answer) if done else {}),
         }
 
     def start(self, answer: Answer) -> bytes:
@@ -241,3 +226,26 @@ class ResponsesDialect:
 
 def _status(choice: Choice) -> str:
     return "incomplete" if choice.sequence.finish_reason == "length" else "completed"
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    """Return the numbers of tokens read and written."""
+    return {
+        "input_tokens": answer.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": answer.cached_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": answer.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+    }
+
+
+def _measured(answer: Answer) -> dict[str, Any]:
+    """Return the fields of our own: acceptance, times and rounds."""
+    return {
+        "metrics": {"speculative_decoding": speculation(answer)},
+        "timings": timings(answer),
+        **rounds(answer, answer.choices[0]),
+    }

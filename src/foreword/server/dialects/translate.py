@@ -20,6 +20,7 @@ from foreword.server.errors import ApiError
 from foreword.server.output import (
     Format,
     OutputParser,
+    ReasoningTags,
     allowed_tools,
     format_of,
     has_special_tags,
@@ -134,26 +135,10 @@ class Translator:
         """Return how the output is parsed, and the sampling parameters that
         make it so.
         """
-        settings, tools = self._service.settings, self._tools(chat)
+        tools = self._tools(chat)
         template = template_of(self.tokenizer.chat_template, tools=bool(tools))
-        style: Format | None = None
-        if tools:
-            style = (
-                named_format(settings.tool_format)
-                if settings.tool_format
-                else format_of(template)
-            )
-            if style is None:
-                raise InvalidRequest(
-                    "cannot use tools: the chat template writes calls in a format that "
-                    "is not known. "
-                    "Start the server with '--tool-format'"
-                )
-        tags = (
-            named_reasoning(settings.reasoning)
-            if settings.reasoning
-            else reasoning_of(template)
-        )
+        style = self._tool_format(template) if tools else None
+        tags = self._reasoning(template)
         functions = functions_of(tools)
         special = frozenset(self.tokenizer.all_special_tokens)
         opened = tags is not None and tags.opened_by(
@@ -187,6 +172,26 @@ class Translator:
             parallel=chat.parallel,
         )
         return parser, given
+
+    def _tool_format(self, template: str | None) -> Format:
+        """Return the format of calls: the one of the settings, else the template's.
+
+        Raises InvalidRequest if there is none.
+        """
+        named = self._service.settings.tool_format
+        style = named_format(named) if named else format_of(template)
+        if style is None:
+            raise InvalidRequest(
+                "cannot use tools: the chat template writes calls in a format that "
+                "is not known. "
+                "Start the server with '--tool-format'"
+            )
+        return style
+
+    def _reasoning(self, template: str | None) -> ReasoningTags | None:
+        """Return the tags of reasoning, from the settings or else the template."""
+        named = self._service.settings.reasoning
+        return named_reasoning(named) if named else reasoning_of(template)
 
     def text(
         self,

@@ -1,0 +1,224 @@
+"""Options of `foreword bench`: help, metavar and check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from foreword.bench.peers.engines import ALL, ENGINES, FASTER_WHISPER
+from foreword.cli.common import early, options
+
+MEASURE, OUTPUT = "Measurement", "Results"
+STDOUT = Path("-")
+"""Where results go as JSON instead of a table."""
+
+
+def _option(
+    help: str,
+    *names: str,
+    least: int | None = None,
+    metavar: str = "N",
+    check: Callable[[Any], None] = lambda _: None,
+) -> typer.models.OptionInfo:
+    callback = options.checked(check)
+    return typer.Option(
+        *names,
+        help=help,
+        min=least,
+        metavar=metavar,
+        rich_help_panel=MEASURE,
+        callback=callback,
+    )
+
+
+def _check_output(file: Path | None) -> None:
+    """Check the output file before a measurement of minutes starts."""
+    if file != STDOUT:
+        early.file(file)
+
+
+def _rows(methods: list[str] | None) -> None:
+    for name in methods or ():
+        early.row(name)
+
+
+def _engines(baselines: list[str] | None) -> None:
+    for name in baselines or ():
+        early.check_choice("engine", name, (*ENGINES, FASTER_WHISPER, ALL))
+
+
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        help="Few prompts; about a minute on two cores.",
+        rich_help_panel=MEASURE,
+    ),
+]
+Inflate = Annotated[
+    options.SHAPES | None,
+    _option(
+        "Simulated target size: llama-110m, llama-350m, llama-1b, llama-8b or t5-350m.",
+        metavar="SHAPE",
+    ),
+]
+Temperatures = Annotated[
+    list[float] | None,
+    _option(
+        "Sampling temperature. Repeatable. Default: 0 and 1; for sound 0.",
+        "--temperature",
+        "-t",
+        metavar="T",
+    ),
+]
+Rows = Annotated[
+    list[str] | None,
+    _option(
+        "Method to measure. Repeatable. Default: all.",
+        "--method",
+        metavar="NAME",
+        check=_rows,
+    ),
+]
+Budget = Annotated[
+    str | None,
+    _option(
+        "Draft-token budget; see docs/budgets.md. Default: adaptive.",
+        "--budget",
+        metavar="NAME",
+        check=early.budget,
+    ),
+]
+Peers = Annotated[
+    list[str] | None,
+    _option(
+        "Additional baselines, in the target's bits: openvino, llamacpp or all "
+        "(foreword\\[peers]); "
+        "for sound faster-whisper.",
+        "--peers",
+        metavar="NAME",
+        check=_engines,
+    ),
+]
+Kind = Annotated[
+    str,
+    _option(
+        "Prompt set: in-domain, out-of-domain or a JSON-lines file.",
+        metavar="KIND",
+        check=early.prompts,
+    ),
+]
+Sources = Annotated[
+    list[str] | None,
+    _option(
+        "Input of a method, such as its datastore.", "--source", metavar="NAME=PATH"
+    ),
+]
+Few = Annotated[
+    int | None, _option("Maximum number of prompts, over all categories.", least=1)
+]
+Length = Annotated[
+    int | None,
+    _option(
+        "Maximum number of new tokens per answer. Default: 128; for sound the context.",
+        least=1,
+    ),
+]
+Repeats = Annotated[int, _option("Runs per prompt or sound.", least=1)]
+Seed = Annotated[int, _option("Seed of the first request; then consecutive.", least=0)]
+Json = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file of the results; - is stdout.",
+        rich_help_panel=OUTPUT,
+        callback=options.checked(_check_output),
+    ),
+]
+Limit = Annotated[
+    bool,
+    typer.Option(
+        "--limit",
+        help="Forward time against the memory-bandwidth limit instead.",
+        rich_help_panel=MEASURE,
+    ),
+]
+Where = Annotated[
+    bool,
+    typer.Option(
+        "--where", help="Time per step of a round instead.", rich_help_panel=OUTPUT
+    ),
+]
+Rules = Annotated[
+    bool,
+    typer.Option(
+        "--rules",
+        help="Verification rules on equal draft tokens instead.",
+        rich_help_panel=MEASURE,
+    ),
+]
+Batch = Annotated[
+    str | None,
+    _option("Batch sizes to compare instead, as 1,4,16,32.", metavar="N,N,…"),
+]
+Serve = Annotated[
+    bool,
+    typer.Option(
+        "--serve",
+        help="Servers under load, over HTTP, instead.",
+        rich_help_panel=MEASURE,
+    ),
+]
+Concurrency = Annotated[
+    str,
+    _option(
+        "With --serve: requests at a time, as 1,4,16,32.",
+        "--concurrency",
+        metavar="N,N,…",
+    ),
+]
+Requests = Annotated[
+    int | None,
+    _option(
+        "With --serve: requests at each concurrency. Default: one a prompt.", least=1
+    ),
+]
+NodeCounts = Annotated[
+    list[int] | None,
+    _option("With --rules: draft tokens per round. Default: 4 to 64.", "--nodes"),
+]
+Context = Annotated[
+    int, _option("With --limit: context tokens before the forward.", least=1)
+]
+Device = Annotated[
+    str,
+    _option(
+        "With --limit: device, as cpu, cuda, cuda:1.",
+        metavar="DEVICE",
+        check=early.device,
+    ),
+]
+Task = Annotated[
+    Literal["text", "asr"],
+    typer.Option(
+        "--task",
+        help="Answers to prompts, or transcripts of sounds.",
+        rich_help_panel=MEASURE,
+    ),
+]
+Sounds = Annotated[
+    Path | None,
+    _option(
+        "With --task asr: folder of .wav and .flac files.", "--audio", metavar="DIR"
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        help="PNG plot of the results; needs foreword\\[bench].",
+        rich_help_panel=OUTPUT,
+        callback=options.checked(early.file),
+    ),
+]
