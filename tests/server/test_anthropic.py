@@ -115,3 +115,104 @@ def test_max_tokens_is_needed(server: Running) -> None:
     )
     assert response.status_code == 400
     assert "max_tokens" in response.json()["error"]["message"]
+
+
+FOREIGN = [
+    {"role": "user", "content": "What is new?"},
+    {
+        "role": "assistant",
+        "content": [
+            {
+                "type": "server_tool_use",
+                "id": "srvtoolu_1",
+                "name": "web_search",
+                "input": {"query": "news"},
+            },
+            {
+                "type": "web_search_tool_result",
+                "tool_use_id": "srvtoolu_1",
+                "content": [{"title": "Rain", "encrypted_content": "gAAA"}],
+            },
+            {"type": "text", "text": "It rains."},
+            {"type": "tool_use", "id": "toolu_1", "name": "find", "input": {}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {
+                "type": "tool_result",
+                "tool_use_id": "toolu_1",
+                "content": [
+                    {"type": "tool_reference", "tool_name": "read"},
+                    {
+                        "type": "search_result",
+                        "title": "Notes",
+                        "source": "notes.md",
+                        "content": [{"type": "text", "text": "The river rose."}],
+                    },
+                ],
+            },
+            {
+                "type": "document",
+                "title": "Tale",
+                "source": {
+                    "type": "text",
+                    "media_type": "text/plain",
+                    "data": "The miller moved.",
+                },
+            },
+            {
+                "type": "document",
+                "source": {
+                    "type": "base64",
+                    "media_type": "application/pdf",
+                    "data": "AAAA",
+                },
+            },
+            {"type": "text", "text": "And now?"},
+        ],
+    },
+]
+"""A thread that began with Anthropic."""
+
+
+def test_blocks_of_another_host_are_kept_as_text(
+    client: anthropic.Anthropic, llm: LLM
+) -> None:
+    call = {
+        "id": "toolu_1",
+        "type": "function",
+        "function": {"name": "find", "arguments": "{}"},
+    }
+    asked = [
+        {"role": "user", "content": "What is new?"},
+        {
+            "role": "assistant",
+            "content": '[server_tool_use] {"name": "web_search", '
+            '"input": {"query": "news"}}\n'
+            '[web_search_tool_result] {"tool_use_id": "srvtoolu_1", '
+            '"content": [{"title": "Rain"}]}\nIt rains.',
+            "tool_calls": [call],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "toolu_1",
+            "content": "[the tool read]\nNotes\nnotes.md\nThe river rose.",
+        },
+        {
+            "role": "user",
+            "content": "Tale\nThe miller moved.\n"
+            "[a document, which this model cannot read]\nAnd now?",
+        },
+    ]
+    found = client.messages.count_tokens(model="foreword-family", messages=FOREIGN)
+    assert found.input_tokens == len(llm.render(asked))
+    answer = client.messages.create(
+        model="foreword-family",
+        messages=FOREIGN,
+        max_tokens=8,
+        extra_body={"temperature": 0},
+    )
+    want = llm.chat(asked, SamplingParams(temperature=0, max_tokens=8))
+    assert answer.content[0].text == want.text

@@ -117,6 +117,116 @@ def test_responses_read_input_images(
     assert answer["output"][-1]["content"][0]["text"] == expected
 
 
+ASKED = "Look at a.png."
+SEEN = "Here it is."
+
+
+def test_image_of_a_tool_is_seen_in_every_dialect(
+    served: Running, llm: LLM, image: str
+) -> None:
+    """Codex's view_image and Claude Code's Read give such results."""
+    name, called = "view_image", "call_1"
+    chat_call = {
+        "id": called,
+        "type": "function",
+        "function": {"name": name, "arguments": '{"path": "a.png"}'},
+    }
+    bodies = {
+        "/v1/chat/completions": {
+            "messages": [
+                {"role": "user", "content": ASKED},
+                {"role": "assistant", "content": None, "tool_calls": [chat_call]},
+                {
+                    "role": "tool",
+                    "tool_call_id": called,
+                    "content": [
+                        {"type": "text", "text": SEEN},
+                        {"type": "image_url", "image_url": {"url": url(image)}},
+                    ],
+                },
+            ],
+            "max_tokens": MAX,
+        },
+        "/v1/messages": {
+            "messages": [
+                {"role": "user", "content": ASKED},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {
+                            "type": "tool_use",
+                            "id": called,
+                            "name": name,
+                            "input": {"path": "a.png"},
+                        }
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": called,
+                            "content": [
+                                {"type": "text", "text": SEEN},
+                                {
+                                    "type": "image",
+                                    "source": {
+                                        "type": "base64",
+                                        "media_type": "image/png",
+                                        "data": image,
+                                    },
+                                },
+                            ],
+                        }
+                    ],
+                },
+            ],
+            "max_tokens": MAX,
+        },
+        "/v1/responses": {
+            "input": [
+                {"role": "user", "content": ASKED},
+                {
+                    "type": "function_call",
+                    "call_id": called,
+                    "name": name,
+                    "arguments": '{"path": "a.png"}',
+                },
+                {
+                    "type": "function_call_output",
+                    "call_id": called,
+                    "output": [
+                        {"type": "input_text", "text": SEEN},
+                        {"type": "input_image", "image_url": url(image)},
+                    ],
+                },
+            ],
+            "max_output_tokens": MAX,
+        },
+    }
+    placed = [
+        *bodies["/v1/chat/completions"]["messages"][:2],
+        {
+            "role": "tool",
+            "tool_call_id": called,
+            "content": f"{SEEN}\n[its image follows]",
+        },
+        {"role": "user", "content": [{"type": "image", "image": picture(40, 24)}]},
+    ]
+    expected = llm.chat(placed, SamplingParams(temperature=0, max_tokens=MAX))
+    answers = {
+        path: served.post(path, temperature=0, **body) for path, body in bodies.items()
+    }
+    assert [
+        answers["/v1/chat/completions"]["choices"][0]["message"]["content"],
+        answers["/v1/messages"]["content"][0]["text"],
+        answers["/v1/responses"]["output"][-1]["content"][0]["text"],
+    ] == [expected.text] * 3
+    usage = answers["/v1/chat/completions"]["usage"]
+    assert usage["prompt_tokens"] == len(expected.prompt_tokens)
+
+
 @pytest.mark.parametrize(
     ("part", "why"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from foreword.chats import is_image
+from foreword.chats.foreign import as_text
 from foreword.errors import InvalidRequest
 from foreword.server.dialects.fields import Body, Messages, Tools
 from foreword.server.dialects.translate import Chat
@@ -111,7 +112,7 @@ def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str,
     texts: list[dict[str, Any]] = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            content = _text(block.get("content") or "", where)
+            content = _content(block.get("content") or "", where)
             messages.append(
                 {
                     "role": "tool",
@@ -130,7 +131,7 @@ def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str,
         elif block.get("type") not in ("thinking", "redacted_thinking"):
             texts.append(block)
     if texts or calls or not messages:
-        content = texts if any(map(is_image, texts)) else _text(texts, where)
+        content = _content(texts, where)
         messages.append(
             {
                 "role": role,
@@ -141,6 +142,18 @@ def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str,
     return messages
 
 
+def _content(content: Any, where: str) -> str | list[dict[str, Any]]:
+    """Return the content of a message: its text, or a list of parts if it has
+    images.
+    """
+    if not isinstance(content, list) or not any(map(is_image, content)):
+        return _text(content, where)
+    return [
+        block if is_image(block) else {"type": "text", "text": _words(block, where)}
+        for block in content
+    ]
+
+
 def _text(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
@@ -148,19 +161,21 @@ def _text(content: Any, where: str) -> str:
         raise InvalidRequest(
             f"cannot read {where}: its content must be a string or a list of blocks"
         )
-    for block in content:
-        if (
-            not isinstance(block, dict)
-            or block.get("type") != "text"
-            or not isinstance(block.get("text"), str)
-        ):
-            kind = (
-                block.get("type") if isinstance(block, dict) else type(block).__name__
-            )
-            raise InvalidRequest(
-                f"cannot read {where}: a block of type {kind!r} is not served. Send "
-                "text or images"
-            )
-    return "\n".join(
-        block["text"] for block in content if not block["text"].startswith(BILLING)
-    )
+    texts = [_words(block, where) for block in content]
+    return "\n".join(text for text in texts if not text.startswith(BILLING))
+
+
+def _words(block: Any, where: str) -> str:
+    """Return the text of a block; one of another kind, which a host's own tool made, is
+    written out.
+    """
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind == "text" and isinstance(block.get("text"), str):
+        return block["text"]
+    if kind in (None, "text", "image"):
+        kind = kind or type(block).__name__
+        raise InvalidRequest(
+            f"cannot read {where}: a block of type {kind!r} is not served. Send text "
+            "or images"
+        )
+    return as_text(block)
