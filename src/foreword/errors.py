@@ -25,6 +25,29 @@ class ContextExceeded(InvalidRequest):
     context.
     """
 
+    def __init__(
+        self, message: str, *, prompt: int, limit: int, answer: int | None = None
+    ) -> None:
+        """`prompt` and `answer`: tokens, at least; `limit`: tokens of both. Without
+        `answer` the prompt alone is too long.
+        """
+        super().__init__(message)
+        self.prompt = prompt
+        self.limit = limit
+        self.answer = answer
+
+    @property
+    def as_anthropic(self) -> str:
+        """The message in the words of Anthropic's API, in which its clients look for
+        both numbers: they shorten the history and try again.
+        """
+        if self.answer is None:
+            return f"prompt is too long: {self.prompt} tokens > {self.limit} maximum"
+        return (
+            "input length and `max_tokens` exceed context limit: "
+            f"{self.prompt} + {self.answer} > {self.limit}"
+        )
+
 
 class UnknownMethod(ForewordError, ValueError):
     """A drafting method or a verification rule with no such name."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import anthropic
 import pytest
 
 from foreword import LLM, SamplingParams
+from foreword.errors import ContextExceeded
+from foreword.server.errors import as_api_error
 from serving import Running
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
@@ -216,3 +219,31 @@ def test_blocks_of_another_host_are_kept_as_text(
     )
     want = llm.chat(asked, SamplingParams(temperature=0, max_tokens=8))
     assert answer.content[0].text == want.text
+
+
+@pytest.mark.parametrize("words", [3_000, 300_000])
+def test_a_prompt_that_is_too_long_is_refused_in_words_that_clients_look_for(
+    server: Running, words: int
+) -> None:
+    """Claude Code shortens its history when it reads both numbers."""
+    body = {
+        "messages": [{"role": "user", "content": "river " * words}],
+        "max_tokens": 5,
+    }
+    refused = server.http.post("/v1/messages", json=body)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    found = re.fullmatch(
+        r"prompt is too long: (\d+) tokens > (\d+) maximum", error["message"]
+    )
+    assert found is not None, error["message"]
+    assert int(found[1]) > int(found[2]) == server.service.context - 1
+
+
+def test_a_prompt_and_an_answer_that_are_too_long_are_named_together() -> None:
+    error = ContextExceeded("…", prompt=30, limit=100, answer=80)
+    body = as_api_error(error).body("/v1/messages")
+    assert body["error"]["message"] == (
+        "input length and `max_tokens` exceed context limit: 30 + 80 > 100"
+    )

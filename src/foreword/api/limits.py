@@ -68,14 +68,19 @@ class RequestLimits:
         if len(tokens) > longest:
             raise ContextExceeded(
                 f"cannot run this request: the prompt has {len(tokens)} tokens, the "
-                f"limit is {longest}. Shorten it"
+                f"limit is {longest}. Shorten it",
+                prompt=len(tokens),
+                limit=longest,
             )
         begun = _begun(len(tokens), rules)
         if begun + params.max_tokens > self.context:
             raise ContextExceeded(
                 f"cannot run this request: max_tokens={params.max_tokens} after a "
                 f"prompt of {begun} tokens exceeds the model's context of "
-                f"{self.context}. Use at most {self.context - begun}"
+                f"{self.context}. Use at most {self.context - begun}",
+                prompt=begun,
+                limit=self.context,
+                answer=params.max_tokens,
             )
         self._check_cache(len(tokens), params, rules)
 

@@ -51,15 +51,17 @@ class TextLimit:
         if len(text) <= self.unchecked:
             return
         if len(text) > self.longest * self.context:
-            raise self._too_long(text, f"at least {len(text) // self.longest} tokens")
+            raise self._too_long(text, "at least", len(text) // self.longest)
         sample = len(self.tokenize(text[: SAMPLED * self.context]))
         if sample > MARGIN * self.context:
-            raise self._too_long(text, f"more than {sample} tokens")
+            raise self._too_long(text, "more than", sample)
 
-    def _too_long(self, text: str, size: str) -> ContextExceeded:
+    def _too_long(self, text: str, about: str, tokens: int) -> ContextExceeded:
         return ContextExceeded(
-            f"cannot run this request: the prompt has {size} in {len(text)} "
-            f"characters, and the context holds {self.context}. Shorten it"
+            f"cannot run this request: the prompt has {about} {tokens} tokens in "
+            f"{len(text)} characters, and the context holds {self.context}. Shorten it",
+            prompt=max(tokens, self.context + 1),
+            limit=self.context,
         )
 
 

@@ -46,6 +46,7 @@ class ApiError(ForewordError):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        exceeded: ContextExceeded | None = None,
     ) -> None:
         """`retry_after`: seconds after which the client may try again."""
         super().__init__(
@@ -55,6 +56,7 @@ class ApiError(ForewordError):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.exceeded = exceeded
 
     @property
     def headers(self) -> dict[str, str]:
@@ -70,9 +72,11 @@ class ApiError(ForewordError):
             self.status, KINDS[400 if self.status < 500 else 500]
         )
         if path.startswith(MESSAGES):
+            exceeded = self.exceeded
+            words = str(self) if exceeded is None else exceeded.as_anthropic
             return {
                 "type": "error",
-                "error": {"type": anthropic, "message": str(self)},
+                "error": {"type": anthropic, "message": words},
                 "request_id": request_id,
             }
         return {
@@ -98,12 +102,11 @@ def as_api_error(error: BaseException, shown: Callable[[str], str] = str) -> Api
             param=error.param,
             code=error.code,
             retry_after=error.retry_after,
+            exceeded=error.exceeded,
         )
+    if isinstance(error, ContextExceeded):
+        return ApiError(400, shown(str(error)), code=CONTEXT, exceeded=error)
     if isinstance(error, InvalidRequest | UnknownMethod):
-        return ApiError(
-            400,
-            shown(str(error)),
-            code=CONTEXT if isinstance(error, ContextExceeded) else None,
-        )
+        return ApiError(400, shown(str(error)))
     message = shown(f"cannot finish this request: {named(error)}. Send it again")
     return ApiError(500, message, code="internal_error")

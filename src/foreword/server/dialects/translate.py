@@ -216,7 +216,9 @@ class Translator:
             raise ContextExceeded(
                 f"cannot run this request: the prompt has {longest} tokens and this "
                 "server's context is "
-                f"{self._service.context}, with room for an answer. Shorten the prompt"
+                f"{self._service.context}, with room for an answer. Shorten the prompt",
+                prompt=longest,
+                limit=self._service.context - 1,
             )
         if max_tokens is not None and max_tokens < -1:
             raise ApiError(
