@@ -331,3 +331,104 @@ def test_calls_in_the_dialect_of_responses(client: openai.OpenAI) -> None:
     items = [{"role": "user", "content": "What time is it?"}, call.model_dump(), output]
     answer = client.responses.create(**{**ask, "input": items, "tool_choice": "none"})
     assert answer.output[0].type == "message"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"enum": ["yes", "no"]}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+FORMS = {
+    "schema": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
+    "object": {"type": "json_object"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_forced_call_comes_before_the_form_of_the_answer(
+    server: Running, form: str, choice: object
+) -> None:
+    answer = server.post(
+        "/v1/chat/completions",
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice=choice,
+        response_format=FORMS[form],
+        max_tokens=100,
+        seed=1,
+    )
+    message = answer["choices"][0]["message"]
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+    assert {*json.loads(message["tool_calls"][0]["function"]["arguments"])} == {
+        "city",
+        "days",
+    }
+    assert not message["content"]
+
+
+def test_an_answer_is_a_call_or_follows_the_schema(server: Running) -> None:
+    """Whatever the model begins with: temperature and bias make both come up."""
+    texts, calls = [], []
+    for seed in range(16):
+        answer = server.post(
+            "/v1/chat/completions",
+            messages=QUESTION,
+            tools=TOOLS,
+            response_format=FORMS["schema"],
+            max_tokens=100,
+            temperature=3,
+            seed=seed,
+            parallel_tool_calls=False,
+        )
+        message = answer["choices"][0]["message"]
+        if called := message.get("tool_calls"):
+            calls += [json.loads(one["function"]["arguments"]) for one in called]
+        else:
+            texts.append(json.loads(message["content"])["answer"])
+    assert {*texts} <= {"yes", "no"}
+    assert all({*call} == {"city", "days"} for call in calls)
+    assert texts
+    assert calls
+
+
+@pytest.mark.parametrize("mode", ["auto", "any"])
+def test_messages_and_responses_have_calls_beside_a_schema(
+    server: Running, mode: str
+) -> None:
+    forced = "required" if mode == "any" else mode
+    function = TOOLS[0]["function"]
+    answered = server.post(
+        "/v1/responses",
+        input="How is the weather in Paris?",
+        tools=[{"type": "function", **function}],
+        tool_choice=forced,
+        text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}},
+        max_output_tokens=100,
+        seed=2,
+    )
+    kinds = {item["type"] for item in answered["output"]}
+    told = server.post(
+        "/v1/messages",
+        messages=QUESTION,
+        tools=[{"name": "get_weather", "input_schema": CITY}],
+        tool_choice={"type": mode},
+        output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
+        max_tokens=100,
+        seed=2,
+    )
+    blocks = {block["type"] for block in told["content"]}
+    if mode == "any":
+        assert kinds == {"function_call"}
+        assert blocks == {"tool_use"}
+        return
+    for text in (
+        *(
+            item["content"][0]["text"]
+            for item in answered["output"]
+            if "content" in item
+        ),
+        *(block["text"] for block in told["content"] if "text" in block),
+    ):
+        assert json.loads(text)["answer"] in ("yes", "no")

@@ -29,6 +29,7 @@ from foreword.server.output import (
     reasoning_of,
     structural_tag,
 )
+from foreword.server.output.answer_form import answer_form
 from foreword.server.service import Service
 from foreword.types.constraint import CONSTRAINTS
 
@@ -149,7 +150,10 @@ class Translator:
             if has_special_tags(special, style, tags)
             else {}
         )
-        if style is not None and not any(sampling.get(name) for name in CONSTRAINTS):
+        mode, allowed = (
+            allowed_tools(chat.tool_choice, functions) if functions else (None, ())
+        )
+        if style is not None and _may_call(mode, sampling):
             tag = structural_tag(
                 style,
                 functions,
@@ -158,11 +162,10 @@ class Translator:
                 reasoning=tags,
                 in_reasoning=opened,
                 special=special,
+                answer=answer_form(sampling),
             )
-            given |= {"structural_tag": tag} if tag is not None else {}
-        _, allowed = (
-            allowed_tools(chat.tool_choice, functions) if functions else (None, ())
-        )
+            if tag is not None:
+                given |= {**dict.fromkeys(CONSTRAINTS), "structural_tag": tag}
         parser = partial(
             OutputParser,
             style,
@@ -243,3 +246,11 @@ class Translator:
             scored=scored,
             generates=max_tokens != 0,
         )
+
+
+def _may_call(mode: object, sampling: Mapping[str, Any]) -> bool:
+    """Return whether an answer may hold calls: an expression or a grammar is the whole
+    answer, unless a call is forced.
+    """
+    own = [name for name in CONSTRAINTS if sampling.get(name)]
+    return mode != "auto" or not own or own in (["json_schema"], ["json_object"])

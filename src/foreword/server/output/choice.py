@@ -22,6 +22,7 @@ def structural_tag(
     reasoning: ReasoningTags | None = None,
     in_reasoning: bool = False,
     special: Collection[str] = (),
+    answer: Tag | None = None,
 ) -> Tag | None:
     """Return xgrammar's structural tag for a tool choice; None if nothing needs to be
     forced.
@@ -36,6 +37,8 @@ def structural_tag(
         opened it.
     special: the tokenizer's special tokens; a tag among them is forced as a token, not
         as text.
+    answer: the form of an answer without a call; with "auto", the output is calls or
+        such an answer.
 
     The parser of the same format reads the calls of every text that the grammar
     accepts. Raises InvalidRequest for a choice that the functions cannot serve.
@@ -44,9 +47,12 @@ def structural_tag(
     is_free = len(allowed) == len(functions) and not any(
         function.strict for function in functions
     )
-    if mode == "none" or (mode == "auto" and is_free):
+    if mode == "none" or (mode == "auto" and is_free and answer is None):
         return None
-    if mode == "auto":
+    if mode == "auto" and answer is not None:
+        forced = format.forced(allowed, parallel=parallel, special=special)
+        calls: Tag = {"type": "or", "elements": [forced, answer]}
+    elif mode == "auto":
         calls = format.allowed(allowed, parallel=parallel, special=special)
     else:
         name = _name(mode)

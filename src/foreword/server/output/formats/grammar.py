@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from foreword.chats import Function
 from foreword.server.output.formats.base import Tag
+from foreword.structured.rewrite import rewritten
 
-WHITESPACE = 32
-"""Characters.
-
-Most white space in a row that a forced call may hold: some indentation, so that no call
-is only that.
-"""
+WHITESPACE = 1
+"""Characters. Most white space in a row that a forced call may have between parts."""
 
 
 def const(text: str) -> Tag:
@@ -36,9 +33,12 @@ def arguments(function: Function, **options: object) -> Tag:
     """Return the grammar of the arguments: an object that follows the schema, any
     object if `strict` is False.
     """
-    schema = {"type": "object"} | (
-        {} if function.strict is False else dict(function.parameters)
-    )
+    own = {} if function.strict is False else rewritten(dict(function.parameters))
+    return json_text({"type": "object"} | own, **options)
+
+
+def json_text(schema: Mapping[str, object], **options: object) -> Tag:
+    """Return the grammar of JSON that follows a schema."""
     return {
         "type": "json_schema",
         "json_schema": schema,
