@@ -16,6 +16,7 @@ import starter
 from foreword import LLM, InvalidRequest
 from foreword.api.requests import Requests
 from foreword.chats import functions_of, instruction
+from foreword.chats.cut_calls import cut_arguments
 from foreword.server.output import (
     format_of,
     has_special_tags,
@@ -341,7 +342,7 @@ def test_an_assistants_message_may_have_no_content(message: dict, content: str):
             "the id of a tool call must be a string",
         ),
         (
-            {"tool_calls": [{"function": {"name": "get", "arguments": "{"}}]},
+            {"tool_calls": [{"function": {"name": "get", "arguments": "{'a': 1}"}}]},
             "arguments of 'get' must be the JSON text",
         ),
         (
@@ -466,3 +467,34 @@ def test_a_transformers_that_marks_nothing_is_an_error(monkeypatch: pytest.Monke
         match="cannot make control tokens plain text: this version of transformers",
     ):
         Requests(llm().target, llm().tokenizer, sanitize=True)
+
+
+CUT = '{"path": "a.txt", "lines": [1, 2], "text": "The riv'
+CUTS = {
+    "{": {},
+    '{"a": 1, "b': {"a": 1},
+    '{"a": 1, "b": tr': {"a": 1},
+    '{"a": "x\\u00': {"a": "x"},
+    '{"a": "x\\\\': {"a": "x\\"},
+    '{"a": {"b": [1, {"c": "d': {"a": {"b": [1, {"c": "d"}]}},
+    CUT: {"path": "a.txt", "lines": [1, 2], "text": "The riv"},
+}
+
+
+@pytest.mark.parametrize("text", CUTS)
+def test_cut_arguments_are_what_they_hold_so_far(text):
+    found = cut_arguments(text)
+    assert (found, found.text) == (CUTS[text], text)
+    for whole in ('{"a": 1}', "nonsense", "[1, 2", '{"a" 1}'):
+        assert cut_arguments(whole) is None
+
+
+@pytest.mark.parametrize("name", ["qwen", "qwen_coder", "llama", "texts", "mistral"])
+def test_a_call_that_was_cut_comes_back_as_it_is(use, name):
+    function = {"name": "write", "arguments": CUT}
+    call = {"id": "a1B2c3D4e", "type": "function", "function": function}
+    chat = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    done = {"role": "tool", "tool_call_id": "a1B2c3D4e", "content": "cut off"}
+    text = use(name, [*chat, done, QUESTION])
+    shown = CUT if name == "texts" else "The riv"
+    assert shown in text

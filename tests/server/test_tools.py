@@ -333,6 +333,26 @@ def test_calls_in_the_dialect_of_responses(client: openai.OpenAI) -> None:
     assert answer.output[0].type == "message"
 
 
+@pytest.mark.parametrize("most", [1, 4, 7, 10, 14])
+def test_a_forced_call_that_is_cut_is_never_content(server: Running, most: int) -> None:
+    ask = dict(
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice="required",
+        max_tokens=most,
+        seed=1,
+    )
+    choice = server.post("/v1/chat/completions", **ask)["choices"][0]
+    assert not choice["message"]["content"]
+    assert choice["finish_reason"] == "length"
+    tools = [{"name": "get_weather", "input_schema": CITY}]
+    forced = {"tools": tools, "tool_choice": {"type": "any"}}
+    told = server.post("/v1/messages", **(ask | forced))
+    assert not [block for block in told["content"] if block.get("text")]
+    stream = server.http.post("/v1/chat/completions", json=ask | {"stream": True})
+    assert '"content":"{' not in stream.text.replace(" ", "")
+
+
 SCHEMA = {
     "type": "object",
     "properties": {"answer": {"enum": ["yes", "no"]}},

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
+from foreword.chats.cut_calls import CutArguments, cut_arguments
 from foreword.chats.foreign import UNSEEN, as_text
 from foreword.chats.images import MOST_IMAGES, is_image
 from foreword.chats.prompts import check_texts, is_list
@@ -242,7 +243,10 @@ def _part(number: int, role: object, part: object) -> str:
 
 
 def _calls(number: int, calls: object) -> list[dict[str, Any]]:
-    """Return the calls of a message, their arguments as dicts."""
+    """Return the calls of a message, their arguments as dicts.
+
+    Those of a call that was cut off are what it holds so far.
+    """
     if not is_list(calls):
         raise InvalidRequest(
             f"cannot render message {number}: tool_calls must be a list, not "
@@ -275,8 +279,10 @@ def _call(number: int, call: object) -> dict[str, Any]:
         try:
             arguments = json.loads(given or "{}")
         except (ValueError, RecursionError):
-            arguments = None
-    if not isinstance(arguments, Mapping):
+            arguments = cut_arguments(given or "")
+    if isinstance(arguments, Mapping) and not isinstance(arguments, CutArguments):
+        arguments = dict(arguments)
+    if not isinstance(arguments, dict):
         raise InvalidRequest(
             f"cannot render message {number}: arguments of {name!r} must be the JSON "
             f"text of an object, not {reprlib.repr(given)}"
@@ -284,5 +290,5 @@ def _call(number: int, call: object) -> dict[str, Any]:
     return {
         **call,
         "type": "function",
-        "function": {**function, "arguments": dict(arguments)},
+        "function": {**function, "arguments": arguments},
     }

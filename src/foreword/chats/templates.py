@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from foreword.chats.cut_calls import CutArguments
 from foreword.chats.messages import Message, Turn, system_first
 from foreword.errors import InvalidRequest
 
@@ -184,13 +185,12 @@ def _texts(turns: Sequence[Turn]) -> list[Turn]:
 
     def text(call: Mapping[str, Any]) -> dict[str, object]:
         function = call["function"]
-        return {
-            **call,
-            "function": {
-                **function,
-                "arguments": json.dumps(function["arguments"], ensure_ascii=False),
-            },
-        }
+        given = function["arguments"]
+        if isinstance(given, CutArguments):
+            shown = given.text
+        else:
+            shown = json.dumps(given, ensure_ascii=False)
+        return {**call, "function": {**function, "arguments": shown}}
 
     written: list[Turn] = []
     for turn in turns:

@@ -173,6 +173,7 @@ class Translator:
             reasoning=tags,
             in_reasoning=opened,
             parallel=chat.parallel,
+            forced=mode not in (None, "auto"),
         )
         return parser, given
 

@@ -25,7 +25,8 @@ class OutputParser:
 
     format: None reads no calls. functions: a call of another one is content. reasoning:
     its tags, None reads none. in_reasoning: whether the prompt has opened reasoning.
-    parallel: False stops after the first call.
+    parallel: False stops after the first call. forced: whether all but reasoning is a
+    call: the beginning of one that was cut off is no content.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class OutputParser:
         reasoning: ReasoningTags | None = None,
         in_reasoning: bool = False,
         parallel: bool = True,
+        forced: bool = False,
         new_id: Callable[[], str] = call_id,
     ) -> None:
         self._reader = Reader()
@@ -47,6 +49,7 @@ class OutputParser:
             *((reasoning.open,) if reasoning else ()),
         )
         self._kind: Callable[[str], Event] = Text
+        self._forced = forced
         self.stopped = False
         """Whether the only call that was allowed has ended: later text is dropped, so
         generation may end.
@@ -64,14 +67,15 @@ class OutputParser:
     def finish(self) -> list[Event]:
         """End the output.
 
-        What is held becomes content or reasoning; what can only close a call becomes
+        What is held becomes content or reasoning; what can only be of a call becomes
         markup.
         """
         if not self.stopped:
             self._grammar.close()
             with suppress(LastCall):
                 self._calls.end(complete=False)
-            self._reader.flush(Markup if self._calls.closing else self._kind)
+            is_frame = self._calls.closing or (self._forced and self._kind is Text)
+            self._reader.flush(Markup if is_frame else self._kind)
             self.stopped = True
         return self._taken()
 

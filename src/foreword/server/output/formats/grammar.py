@@ -33,8 +33,10 @@ def arguments(function: Function, **options: object) -> Tag:
     """Return the grammar of the arguments: an object that follows the schema, any
     object if `strict` is False.
     """
-    own = {} if function.strict is False else rewritten(dict(function.parameters))
-    return json_text({"type": "object"} | own, **options)
+    schema = {"type": "object"}
+    if function.strict is not False:
+        schema |= rewritten(dict(function.parameters))
+    return json_text(schema, **options)
 
 
 def json_text(schema: Mapping[str, object], **options: object) -> Tag:
