@@ -245,7 +245,7 @@ def _part(number: int, role: object, part: object) -> str:
 def _calls(number: int, calls: object) -> list[dict[str, Any]]:
     """Return the calls of a message, their arguments as dicts.
 
-    Those of a call that was cut off are what it holds so far.
+    A call that was cut off has what it holds so far.
     """
     if not is_list(calls):
         raise InvalidRequest(

@@ -240,6 +240,14 @@ class Answer:
         )
 
     @property
+    def prompt_tokens_read(self) -> int:
+        """Tokens of the prompts that are read, or were taken from the cache."""
+        firsts = self.choices[:: self.call.params.n]
+        return sum(
+            min(choice.sequence.cached, choice.sequence.prompt) for choice in firsts
+        )
+
+    @property
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning, in whole rounds."""
         return sum(choice.reasoning_tokens for choice in self.choices)

@@ -7,20 +7,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from time import monotonic
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foreword.api.requests import Requests
-from foreword.server.answer import Answer, Call, Choice, Shown
+from foreword.server.answer import Answer, Call
 from foreword.server.body import parsed
+from foreword.server.dialects.base import Dialect
 from foreword.server.errors import ApiError
 from foreword.server.leaving import disconnected
 from foreword.server.service import Service
 from foreword.server.wire import Json
-from foreword.types import Delta
 
 B = TypeVar("B", bound=BaseModel)
 HEADERS = [
@@ -28,31 +29,12 @@ HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would collect events
 ]
-
-
-@runtime_checkable
-class Dialect(Protocol):
-    """How one answer is written in one API."""
-
-    def whole(self, answer: Answer) -> dict[str, Any]:
-        """Return the body of a complete answer."""
-        ...
-
-    def start(self, answer: Answer) -> bytes:
-        """Return the first events of a stream."""
-        ...
-
-    def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
-        """Return the events of one delta."""
-        ...
-
-    def end(self, answer: Answer) -> bytes:
-        """Return the last events of a stream."""
-        ...
-
-    def failed(self, error: ApiError) -> bytes:
-        """Return the event that ends a stream after an error."""
-        ...
+PING_SECONDS = 10.0
+"""Seconds. Longest silence of a stream: clients and proxies give up silent ones, and a
+long prompt is read for minutes.
+"""
+PROGRESS_SECONDS = 0.5
+"""Seconds between two looks at how much of the prompt is read."""
 
 
 class Computed(Response, Generic[B]):
@@ -151,36 +133,13 @@ class Reply(Computed[B]):
         call, dialect = await self.in_texts(scope, self._translate)
         async with self.service.answer(call, scope["state"]) as answer:
             if call.stream:
-                await self._stream(answer, dialect, send)
+                self._dialect = dialect
+                await EventStream(answer, dialect, send).run()
                 return
             async for _ in answer:
                 pass
             body = dialect.whole(answer)
         await Json(body)(scope, receive, send)
-
-    async def _stream(self, answer: Answer, dialect: Dialect, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        self._dialect = dialect
-        await send(
-            {
-                "type": "http.response.body",
-                "body": dialect.start(answer),
-                "more_body": True,
-            }
-        )
-        async for choice, events, delta in answer:
-            if chunk := dialect.push(choice, events, delta):
-                await send(
-                    {"type": "http.response.body", "body": chunk, "more_body": True}
-                )
-        await send(
-            {
-                "type": "http.response.body",
-                "body": dialect.end(answer),
-                "more_body": True,
-            }
-        )
-        await send({"type": "http.response.body", "body": b""})
 
     async def fail(
         self, failure: ApiError, scope: Scope, receive: Receive, send: Send
@@ -192,3 +151,46 @@ class Reply(Computed[B]):
             await send(
                 {"type": "http.response.body", "body": self._dialect.failed(failure)}
             )
+
+
+class EventStream:
+    """The events of one answer, on the way to its client."""
+
+    def __init__(self, answer: Answer, dialect: Dialect, send: Send) -> None:
+        self._answer = answer
+        self._dialect = dialect
+        self._send = send
+        self._sent = monotonic()
+
+    async def run(self) -> None:
+        """Send all events, from the head to the end."""
+        head = {"type": "http.response.start", "status": 200, "headers": HEADERS}
+        await self._send(head)
+        await self._write(self._dialect.start(self._answer))
+        alive = asyncio.create_task(self._keep_alive())
+        try:
+            async for choice, events, delta in self._answer:
+                await self._write(self._dialect.push(choice, events, delta))
+        finally:
+            alive.cancel()
+        await self._write(self._dialect.end(self._answer))
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _keep_alive(self) -> None:
+        """Send how much of the prompt is read, to clients that ask, and else a ping
+        after a long silence.
+        """
+        while True:
+            await asyncio.sleep(min(PROGRESS_SECONDS, PING_SECONDS))
+            chunk = self._dialect.progress(self._answer)
+            if not chunk and monotonic() - self._sent >= PING_SECONDS:
+                chunk = self._dialect.ping()
+            await self._write(chunk)
+
+    async def _write(self, chunk: bytes) -> None:
+        if not chunk:
+            return
+        self._sent = monotonic()
+        await self._send(
+            {"type": "http.response.body", "body": chunk, "more_body": True}
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import perf_counter
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
+from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.common import (
     TokenTexts,
     fingerprint,
@@ -72,6 +74,9 @@ class ChatBody(Sampled):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     modalities: Modalities | None = None
+    return_progress: bool | None = Field(
+        None, description="Whether the stream says how much of the prompt is read."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -115,11 +120,14 @@ class ChatBody(Sampled):
             )
 
 
-class ChatDialect:
+class ChatDialect(Dialect):
     """How an answer is written as chat completions."""
 
     def __init__(self, body: ChatBody, translator: Translator) -> None:
         self._options = body.stream_options or StreamOptions()
+        self._shows_progress = bool(body.return_progress)
+        self._read = -1
+        """Prompt tokens read, as last told."""
         self._top = (body.top_logprobs or 0) if body.logprobs else None
         self._predicted = body.prediction is not None
         self._texts = TokenTexts(translator.tokenizer)
@@ -230,16 +238,18 @@ class ChatDialect:
     def start(self, answer: Answer) -> bytes:
         """Return the chunks that open each choice."""
         self._answer, self._base = answer, self._head(answer, "chat.completion.chunk")
-        return b"".join(
+        opening = b"".join(
             self._chunk(choice, {"role": "assistant", "content": ""})
             for choice in answer.choices
         )
+        return opening + self.progress(answer)
 
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the chunks of one delta: one for each event, and the last one of a
         choice that ended.
         """
-        chunks = []
+        # the prompt is read before the first token
+        chunks = [self.progress(self._answer)] if self._answer else []
         logprobs = self._logprobs(list(delta.logprobs)) if delta.logprobs else None
         for changed in filter(None, map(_changed, events)):
             chunks.append(self._chunk(choice, changed, logprobs))
@@ -255,6 +265,22 @@ class ChatDialect:
         if choice.ended:
             chunks.append(self._chunk(choice, {}, None, choice.finish_reason))
         return b"".join(chunks)
+
+    def progress(self, answer: Answer) -> bytes:
+        """Return llama.cpp's chunk of the prompt tokens read, where it tells more than
+        the last one.
+        """
+        read = answer.prompt_tokens_read
+        if not self._shows_progress or read <= self._read:
+            return b""
+        self._read = read
+        about = {
+            "total": answer.prompt_tokens,
+            "cache": answer.cached_tokens,
+            "processed": read,
+            "time_ms": round(1000 * (perf_counter() - answer.arrived)),
+        }
+        return event({**self._base, "choices": [], "prompt_progress": about})
 
     def _chunk(
         self,

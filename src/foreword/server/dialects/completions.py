@@ -12,6 +12,7 @@ from foreword import __version__
 from foreword.api.requests import Requests
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
+from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.chat import DONE, StreamOptions
 from foreword.server.dialects.common import (
     TokenTexts,
@@ -66,7 +67,7 @@ class CompletionBody(Sampled):
     LARGE: ClassVar[tuple[str, ...]] = ("prompt",)
 
 
-class CompletionDialect:
+class CompletionDialect(Dialect):
     """How an answer is written as text completions."""
 
     def __init__(self, body: CompletionBody, translator: Translator) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from foreword.server.answer import Answer, Call, Choice, Shown
+from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Speculative, Stops, texts
@@ -52,7 +53,7 @@ class MessagesBody(CountBody):
         return given | {name: value for name, value in own.items() if value is not None}
 
 
-class MessagesDialect:
+class MessagesDialect(Dialect):
     """How an answer is written as a message: a list of content blocks."""
 
     def __init__(self, body: MessagesBody, translator: Translator) -> None:
@@ -204,6 +205,10 @@ class MessagesDialect:
             + event(last, "message_delta")
             + event({"type": "message_stop"}, "message_stop")
         )
+
+    def ping(self) -> bytes:
+        """Return Anthropic's own event for it."""
+        return event({"type": "ping"}, "ping")
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event of an error in a stream."""

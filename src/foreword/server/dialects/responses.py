@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
+from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Messages, Sampled, Tools
@@ -74,7 +75,7 @@ class ResponsesBody(Sampled):
             )
 
 
-class ResponsesDialect:
+class ResponsesDialect(Dialect):
     """How an answer is written as a response: one list of items."""
 
     def __init__(self, body: ResponsesBody, translator: Translator) -> None:

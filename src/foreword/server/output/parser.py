@@ -26,7 +26,7 @@ class OutputParser:
     format: None reads no calls. functions: a call of another one is content. reasoning:
     its tags, None reads none. in_reasoning: whether the prompt has opened reasoning.
     parallel: False stops after the first call. forced: whether all but reasoning is a
-    call: the beginning of one that was cut off is no content.
+    call, so that the beginning of one is not content.
     """
 
     def __init__(
