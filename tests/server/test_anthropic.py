@@ -247,3 +247,31 @@ def test_a_prompt_and_an_answer_that_are_too_long_are_named_together() -> None:
     assert body["error"]["message"] == (
         "input length and `max_tokens` exceed context limit: 30 + 80 > 100"
     )
+
+
+def test_the_model_is_listed_in_the_shape_of_each_client(
+    server: Running, client: anthropic.Anthropic
+) -> None:
+    page = client.models.list()
+    assert [one.id for one in page.data] == ["foreword-family"]
+    assert page.has_more is False
+    found = client.models.retrieve("foreword-family:lm")
+    assert (found.id, found.type) == ("foreword-family:lm", "model")
+    plain = server.http.get("/v1/models").json()
+    assert plain["object"] == "list"
+    assert [one["id"] for one in plain["data"]] == ["foreword-family"]
+    several = server.http.get("/v1/models?methods=1").json()["data"]
+    assert {"foreword-family:lm", "foreword-family:none"} <= {
+        one["id"] for one in several
+    }
+    # a name that is not listed serves all the same
+    assert server.http.get("/v1/models/foreword-family:lm").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models"])
+def test_probes_may_ask_for_the_head_alone(server: Running, path: str) -> None:
+    found = server.http.head(path)
+    assert (found.status_code, found.content) == (200, b"")
+    assert (
+        found.headers["content-type"] == server.http.get(path).headers["content-type"]
+    )

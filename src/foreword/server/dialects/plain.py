@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
@@ -20,6 +22,9 @@ from foreword.server.limits import MOST_ITEMS
 from foreword.server.reply import Computed
 from foreword.server.service import Service
 from foreword.server.wire import Json, event
+
+ANTHROPIC = "anthropic-version"
+"""Header of Anthropic's clients."""
 
 
 class TokenizeBody(BaseModel):
@@ -57,7 +62,17 @@ def routes(service: Service) -> APIRouter:
     _add_models(router, service)
     _add_tokens(router, service)
     _add_state(router, service)
+    _add_heads(router)
     return router
+
+
+def _add_heads(router: APIRouter) -> None:
+    """Answer HEAD wherever GET is answered, as probes ask."""
+    for route in [*router.routes]:
+        if isinstance(route, APIRoute) and "GET" in route.methods:
+            router.add_api_route(
+                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
+            )
 
 
 def _add_models(router: APIRouter, service: Service) -> None:
@@ -71,23 +86,42 @@ def _add_models(router: APIRouter, service: Service) -> None:
             "max_model_len": service.context,
         }
 
-    @router.get("/v1/models", tags=["models"])
-    async def models() -> dict[str, Any]:
-        """List the model, alone and with each drafting method as a suffix."""
-        usable = [name for name in METHODS if service.can_draft(name)]
+    def listed(name: str, request: Request) -> dict[str, Any]:
+        return anthropic(name) if ANTHROPIC in request.headers else described(name)
+
+    def anthropic(name: str) -> dict[str, Any]:
+        created = datetime.fromtimestamp(service.created, UTC)
         return {
-            "object": "list",
-            "data": [
-                described(service.name),
-                *(described(f"{service.name}:{m}") for m in usable),
-            ],
+            "type": "model",
+            "id": name,
+            "display_name": name,
+            "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
 
+    @router.get("/v1/models", tags=["models"])
+    async def models(
+        request: Request,
+        methods: Annotated[
+            bool, Query(description="Whether names with a method are listed too.")
+        ] = False,
+    ) -> dict[str, Any]:
+        """List the model; with `?methods=1` also each drafting method as its suffix.
+
+        Clients of Anthropic get the list in their shape.
+        """
+        usable = [name for name in METHODS if methods and service.can_draft(name)]
+        names = [service.name, *(f"{service.name}:{method}" for method in usable)]
+        data = [listed(name, request) for name in names]
+        if ANTHROPIC in request.headers:
+            ends = {"first_id": names[0], "last_id": names[-1]}
+            return {"data": data, "has_more": False, **ends}
+        return {"object": "list", "data": data}
+
     @router.get("/v1/models/{name:path}", tags=["models"])
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str, request: Request) -> dict[str, Any]:
         """Describe the model."""
         service.resolve(name)
-        return described(name)
+        return listed(name, request)
 
     @router.post("/load_model", tags=["models"], openapi_extra=takes(LoadBody))
     async def load_model(request: Request) -> Response:
