@@ -69,7 +69,7 @@ def routes(service: Service) -> APIRouter:
 def _add_heads(router: APIRouter) -> None:
     """Answer HEAD wherever GET is answered, as probes ask."""
     for route in [*router.routes]:
-        if isinstance(route, APIRoute) and "GET" in route.methods:
+        if isinstance(route, APIRoute) and "GET" in (route.methods or ()):
             router.add_api_route(
                 route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
             )
