@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from browsing import ask, watched_answer
 from serving import Running
 
+LONG = "Write a long list of animals."
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 
 
@@ -70,6 +71,36 @@ def test_a_round_opens_and_shows_its_tree(page: Page) -> None:
     for step in ("propose", "score", "verify", "commit"):
         expect(page.locator(f"#stage dt.{step} + dd")).to_contain_text(" ms")
     expect(page.locator("#stage small").first).to_contain_text("%")
+
+
+@pytest.mark.parametrize("way", ["button", "Escape"])
+def test_stop_ends_the_answer_here_and_on_the_server(
+    page: Page, served: Running, way: str
+) -> None:
+    page.locator("#settings [name=tokens]").fill("900")
+    page.locator("#composer textarea").fill(LONG)
+    page.keyboard.press("Enter")
+    expect(page.locator(".round").first).to_be_visible()
+    engine = served.service.llm.engine
+    with served.service.llm.session._lock:  # no round runs, so it cannot end by itself
+        assert engine.load.running == 1
+        if way == "button":
+            page.locator("#send").click()
+        else:
+            page.keyboard.press(way)
+        expect(page.locator("#status")).to_have_text("The answer has ended early")
+        expect(page.locator("#send")).to_have_text("Send")
+    while not engine.idle:
+        served.http.get("/health")
+    text = page.locator(".answer").text_content()
+    assert text
+    # what was written is part of the next request
+    with page.expect_request("**/v1/chat/completions") as sent:
+        ask(page, "Go on.", tokens="4")
+    roles = [
+        (one["role"], one["content"]) for one in sent.value.post_data_json["messages"]
+    ]
+    assert roles == [("user", LONG), ("assistant", text), ("user", "Go on.")]
 
 
 def test_keys_alone_ask_and_open_rounds(page: Page) -> None:

@@ -33,15 +33,17 @@ async function request(path, options = {}) {
 export const described = async () => (await request("speculation")).json();
 
 /**
- * Ask for an answer and call `onround` for each round as it arrives. Returns the recording without its rounds.
+ * Ask for an answer and call `onround` for each round as it arrives, and before them `onread` with the tokens of the
+ * prompt that are read, and all of them. Returns the recording without its rounds.
  * `asked`: messages, temperature, seed, max_tokens, speculative.
  */
-export async function answer(asked, onround, signal) {
-  const body = { ...asked, stream: true, stream_options: { include_speculation: true } };
+export async function answer(asked, onround, signal, onread = () => {}) {
+  const body = { ...asked, stream: true, return_progress: true, stream_options: { include_speculation: true } };
   const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
   let recording = null;
   for await (const event of events(response.body)) {
     if (event.error) throw new ServerError(event.error.message, 500);
+    if (event.prompt_progress) onread(event.prompt_progress.processed, event.prompt_progress.total);
     for (const choice of event.choices) {
       if (choice.speculation) onround(choice.speculation);
       recording = choice.recording ?? recording;
@@ -62,7 +64,8 @@ async function* events(stream) {
     const blocks = text.split("\n\n");
     text = blocks.pop();
     for (const block of blocks) {
-      const data = block.replace(/^data: /, "");
+      if (!block.startsWith("data: ")) continue; // a comment, which shows that the server lives
+      const data = block.slice("data: ".length);
       if (data !== "[DONE]") yield JSON.parse(data);
     }
   }

@@ -19,10 +19,13 @@ export class Chat {
       if (this.running) this.running.abort();
       else this.ask(this.prompt.value);
     });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.running?.abort();
+    });
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
-        this.form.requestSubmit();
+        if (!this.running) this.form.requestSubmit();
       }
     });
     byId("fresh").addEventListener("click", () => this.clear());
@@ -63,21 +66,31 @@ export class Chat {
     this.running = new AbortController();
     this.send.textContent = "Stop";
     byId("status").textContent = "Writing";
+    const reading = el("progress", { class: "reading", "aria-label": "Prompt read", max: 1, value: 0 });
+    card.element.prepend(reading);
     let written = "";
     try {
       const asked = this.settings.body(messages, this.settings.seed());
+      const onread = (read, total) => {
+        reading.max = total;
+        reading.value = read;
+      };
       const onround = (round) => {
+        reading.remove();
         written += round.pieces.join("");
         card.push(round);
       };
-      card.finish(await answer(asked, onround, this.running.signal));
+      card.finish(await answer(asked, onround, this.running.signal, onread));
       this.messages = [...messages, { role: "assistant", content: written }];
       byId("status").textContent = `Answer complete: ${card.facts.textContent}`;
     } catch (error) {
       if (error.name !== "AbortError") this.onerror(error);
+      // what was written stays in the conversation
+      if (written) this.messages = [...messages, { role: "assistant", content: written }];
       byId("status").textContent = "The answer has ended early";
       if (!card.view.rounds.length) card.element.remove();
     }
+    reading.remove();
     this.running = null;
     this.send.textContent = "Send";
   }
