@@ -76,28 +76,6 @@ def _add_heads(router: APIRouter) -> None:
 
 
 def _add_models(router: APIRouter, service: Service) -> None:
-    def described(name: str) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "foreword",
-            "root": service.name,
-            "max_model_len": service.context,
-        }
-
-    def listed(name: str, request: Request) -> dict[str, Any]:
-        return anthropic(name) if ANTHROPIC in request.headers else described(name)
-
-    def anthropic(name: str) -> dict[str, Any]:
-        created = datetime.fromtimestamp(service.created, UTC)
-        return {
-            "type": "model",
-            "id": name,
-            "display_name": name,
-            "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-
     @router.get("/v1/models", tags=["models"])
     async def models(
         request: Request,
@@ -111,7 +89,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
         """
         usable = [name for name in METHODS if methods and service.can_draft(name)]
         names = [service.name, *(f"{service.name}:{method}" for method in usable)]
-        data = [listed(name, request) for name in names]
+        data = [_described(service, name, request) for name in names]
         if ANTHROPIC in request.headers:
             ends = {"first_id": names[0], "last_id": names[-1]}
             return {"data": data, "has_more": False, **ends}
@@ -121,7 +99,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
     async def model(name: str, request: Request) -> dict[str, Any]:
         """Describe the model."""
         service.resolve(name)
-        return listed(name, request)
+        return _described(service, name, request)
 
     @router.post("/load_model", tags=["models"], openapi_extra=takes(LoadBody))
     async def load_model(request: Request) -> Response:
@@ -135,6 +113,26 @@ def _add_models(router: APIRouter, service: Service) -> None:
         name, _ = service.resolve(body.model)
         ready = event({"status": "ready", "model": name, "cached": True})
         return StreamingResponse(iter([ready]), media_type="text/event-stream")
+
+
+def _described(service: Service, name: str, request: Request) -> dict[str, Any]:
+    """Return a model in the shape of the client that asks."""
+    if ANTHROPIC in request.headers:
+        created = datetime.fromtimestamp(service.created, UTC)
+        return {
+            "type": "model",
+            "id": name,
+            "display_name": name,
+            "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "foreword",
+        "root": service.name,
+        "max_model_len": service.context,
+    }
 
 
 def _add_tokens(router: APIRouter, service: Service) -> None:
