@@ -7,7 +7,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from foreword import __version__
 from foreword.errors import InvalidRequest
@@ -32,7 +32,7 @@ from foreword.server.dialects.fields import (
     with_generation_config,
 )
 from foreword.server.dialects.response_items import as_chat
-from foreword.server.dialects.translate import Chat, Translator
+from foreword.server.dialects.translate import PREFILL, Chat, Translator
 from foreword.server.errors import ApiError
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 from foreword.server.wire import event
@@ -60,7 +60,9 @@ class ChatBody(Sampled):
     """A request for a chat completion."""
 
     messages: Messages = Field(min_length=1)
-    max_tokens: int | None = None
+    max_tokens: int | None = Field(
+        None, validation_alias=AliasChoices("max_tokens", "n_predict")
+    )
     max_completion_tokens: int | None = None
     n: int | None = None
     stream: bool | None = None
@@ -72,6 +74,10 @@ class ChatBody(Sampled):
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = Field(
+        None, description="Whether the answer goes on with the last message."
+    )
+    add_generation_prompt: bool | None = None
     reasoning_effort: str | None = None
     modalities: Modalities | None = None
     return_progress: bool | None = Field(
@@ -95,6 +101,10 @@ class ChatBody(Sampled):
         options = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             options.setdefault("reasoning_effort", self.reasoning_effort)
+        if self.add_generation_prompt is not None:
+            options.setdefault("add_generation_prompt", self.add_generation_prompt)
+        if self.continue_final_message:
+            options |= PREFILL
         return Chat(
             messages=self.messages,
             tools=self.tools,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from foreword import __version__
 from foreword.api.requests import Requests
@@ -55,7 +55,9 @@ class CompletionBody(Sampled):
     """A request for completions."""
 
     prompt: str | Texts | TokenIds | Prompts
-    max_tokens: int | None = Field(None, ge=-1)
+    max_tokens: int | None = Field(
+        None, ge=-1, validation_alias=AliasChoices("max_tokens", "n_predict")
+    )
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

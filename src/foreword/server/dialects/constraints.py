@@ -18,8 +18,10 @@ GUIDED = {
     "guided_choice": "choice",
     "json_schema": "json_schema",
     "grammar": "grammar",
+    "regex": "regex",
+    "ebnf": "grammar",
 }
-"""Fields of vLLM and llama.cpp -> parameter."""
+"""Fields of vLLM, llama.cpp and SGLang -> parameter."""
 STRUCTURED = {
     "json": "json_schema",
     "json_object": "json_object",

@@ -72,13 +72,16 @@ class Body(BaseModel):
         "use_beam_search": "temperature 0",
         "num_beams": "temperature 0",
         "length_penalty": "temperature 0",
-        "allowed_token_ids": "logit_bias",
         "no_repeat_ngram_size": "frequency_penalty",
         "logits_processors": "logit_bias",
         "truncate_prompt_tokens": "a shorter prompt",
         "mirostat": "top_p",
         "dry_multiplier": "frequency_penalty",
         "xtc_probability": "min_p",
+        "options": "the same settings as fields of the request",
+        "chat_template": "chat_template_kwargs",
+        "conversation": "the whole input",
+        "top_logprobs": "chat completions",
     }
     """Fields that change the text and are not supported -> what to use instead."""
     DEFAULTS: ClassVar[Mapping[str, Any]] = {

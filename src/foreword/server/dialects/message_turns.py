@@ -12,8 +12,9 @@ from pydantic import Field
 from foreword.chats import is_image
 from foreword.chats.foreign import as_text
 from foreword.errors import InvalidRequest
+from foreword.server.dialects.client_tools import client_tool
 from foreword.server.dialects.fields import Body, Messages, Tools
-from foreword.server.dialects.translate import Chat
+from foreword.server.dialects.translate import PREFILL, Chat
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """Anthropic's tool choices -> OpenAI's."""
@@ -42,14 +43,20 @@ def chat_of(body: CountBody) -> Chat:
     Raises InvalidRequest for what cannot be read.
     """
     choice, thinking = body.tool_choice or {}, (body.thinking or {}).get("type")
+    messages = messages_of(body)
+    options: dict[str, Any] = {}
+    if thinking is not None:
+        options["enable_thinking"] = thinking != "disabled"
+    if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
+        options |= PREFILL
     kind = choice.get("type", "auto")
     named = {"type": "function", "function": {"name": choice.get("name")}}
     return Chat(
-        messages=messages_of(body),
+        messages=messages,
         tools=_tools(body.tools),
         tool_choice=named if kind == "tool" else CHOICES.get(str(kind), kind),
         parallel=not choice.get("disable_parallel_tool_use"),
-        options={} if thinking is None else {"enable_thinking": thinking != "disabled"},
+        options=options,
     )
 
 
@@ -57,21 +64,17 @@ def _tools(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """Return the tools as functions; tools that only a hosted model has are
     left out.
     """
-    functions = []
-    for tool in given or ():
-        if "input_schema" in tool:
-            about = {
-                name: tool[name]
-                for name in ("name", "description", "strict")
-                if name in tool
-            }
-            functions.append(
-                {
-                    "type": "function",
-                    "function": {**about, "parameters": tool["input_schema"]},
-                }
-            )
-    return functions or None
+    functions = [_function(tool) for tool in given or ()]
+    found = [one for one in functions if one is not None]
+    return [{"type": "function", "function": one} for one in found] or None
+
+
+def _function(tool: dict[str, Any]) -> dict[str, Any] | None:
+    if "input_schema" not in tool:
+        return client_tool(tool)
+    kept = [name for name in ("name", "description", "strict") if name in tool]
+    about = {name: tool[name] for name in kept}
+    return {**about, "parameters": tool["input_schema"]}
 
 
 def messages_of(body: CountBody) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ class MessagesBody(CountBody):
     speculative: Speculative | None = None
     prediction: None = None
     output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
 
     PLAIN: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k", "seed")
 
@@ -69,9 +70,8 @@ class MessagesDialect(Dialect):
         Raises ApiError or InvalidRequest for one that cannot be served.
         """
         body.check_extra()
-        sampling = constraint(
-            (body.output_config or {}).get("format"), body.model_extra
-        )
+        form = (body.output_config or {}).get("format") or body.output_format
+        sampling = constraint(form, body.model_extra)
         return translator.chat(
             body,
             chat_of(body),

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
@@ -41,13 +42,14 @@ class ResponsesBody(Sampled):
     previous_response_id: str | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    truncation: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     store: bool | None = None
     background: bool | None = None
     metadata: dict[str, Any] | None = None
     user: str | None = None
 
     LARGE: ClassVar[tuple[str, ...]] = ("input",)
+    REFUSED: ClassVar[Mapping[str, str]] = {**Sampled.REFUSED, "prompt": "input"}
     ECHOED: ClassVar[tuple[str, ...]] = (
         "instructions",
         "max_output_tokens",
@@ -104,6 +106,7 @@ class ResponsesDialect(Dialect):
             or None,
             tool_choice=choice_of(body.tool_choice),
             parallel=body.parallel_tool_calls is not False,
+            drops_oldest=body.truncation == "auto",
             options={"reasoning_effort": effort}
             if (effort := (body.reasoning or {}).get("effort"))
             else {},
@@ -154,7 +157,7 @@ class ResponsesDialect(Dialect):
             "tool_choice": body.tool_choice or "auto",
             "tools": [echoed(tool) for tool in body.tools or ()],
             "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
-            "truncation": "disabled",
+            "truncation": body.truncation or "disabled",
             "store": False,
             "service_tier": "default",
             "prompt_cache_key": None,

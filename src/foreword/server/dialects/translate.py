@@ -4,14 +4,16 @@ parameters, and the output's parser.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from foreword.api.requests import Requests
 from foreword.chats import functions_of
+from foreword.chats.messages import SYSTEM
 from foreword.chats.templates import check_known_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
@@ -33,6 +35,11 @@ from foreword.server.output.answer_form import answer_form
 from foreword.server.service import Service
 from foreword.types.constraint import CONSTRAINTS
 
+ROOM = 8
+"""A conversation that loses its oldest messages leaves an eighth of the context for the
+answer."""
+PREFILL = {"continue_final_message": True}
+"""Option of a chat template with which the answer goes on with the last message."""
 TAIL = 16
 """Tokens at the end of a prompt that may hold the tag that opens reasoning."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -73,6 +80,8 @@ class Chat:
     """Whether the answer may call more than one tool."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the chat template."""
+    drops_oldest: bool = False
+    """Whether the oldest messages of a conversation that is too long are left out."""
 
 
 class Translator:
@@ -106,7 +115,7 @@ class Translator:
                 "max_tokens must be 1 or more, or left out, got 0",
                 param="max_tokens",
             )
-        prompt = self.render(chat)
+        prompt = self._shortened(chat) if chat.drops_oldest else self.render(chat)
         parser, constraint = self._output(chat, prompt, sampling)
         return self.text(
             body,
@@ -124,6 +133,28 @@ class Translator:
         return self.requests.render(
             chat.messages, self._tools(chat), chat.options or None
         )
+
+    def _shortened(self, chat: Chat) -> list[int]:
+        """Return the prompt of a conversation with as many of its oldest messages left
+        out as must be; system messages stay, and what a call returned goes with it.
+        """
+        kept = [one for one in chat.messages if one.get("role") in SYSTEM]
+        said = [one for one in chat.messages if one.get("role") not in SYSTEM]
+        begins = [at for at, one in enumerate(said) if one.get("role") != "tool"]
+        wanted = self._service.context // ROOM
+
+        def prompt(begin: int) -> list[int] | None:
+            shorter = replace(chat, messages=[*kept, *said[begin:]])
+            try:
+                found = self.render(shorter)
+            except ContextExceeded:
+                return None
+            return found if self._service.room(len(found)) >= wanted else None
+
+        fitting = bisect_left(begins, True, key=lambda begin: prompt(begin) is not None)
+        if fitting == len(begins):
+            return self.render(chat)  # it is refused as too long
+        return prompt(begins[fitting]) or []
 
     @staticmethod
     def _tools(chat: Chat) -> Sequence[dict[str, Any]] | None:

@@ -1,0 +1,172 @@
+"""Fields that change the text: honoured, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foreword import LLM, SamplingParams
+from foreword.server.dialects.message_turns import chat_of
+from foreword.server.dialects.messages import MessagesBody
+from serving import Running
+
+ASK = {"role": "user", "content": "Write a long list of animals."}
+BEGUN = {"role": "assistant", "content": "Cat, dog,"}
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+
+
+def continued(llm: LLM) -> str:
+    prompt = llm.render([ASK, BEGUN], template_options={"continue_final_message": True})
+    return llm.generate([prompt], SamplingParams(**GREEDY))[0].text
+
+
+def test_an_answer_goes_on_with_the_last_message(server: Running, llm: LLM) -> None:
+    told = server.post("/v1/messages", messages=[ASK, BEGUN], **GREEDY)
+    chat = server.post(
+        "/v1/chat/completions",
+        messages=[ASK, BEGUN],
+        continue_final_message=True,
+        add_generation_prompt=False,
+        **GREEDY,
+    )
+    expected = continued(llm)
+    assert told["content"][0]["text"] == expected
+    assert chat["choices"][0]["message"]["content"] == expected
+    other = server.post("/v1/chat/completions", messages=[ASK, BEGUN], **GREEDY)
+    assert other["choices"][0]["message"]["content"] != expected
+
+
+def test_the_oldest_items_are_dropped_where_the_request_allows_it(
+    server: Running, llm: LLM
+) -> None:
+    call = {
+        "type": "function_call",
+        "call_id": "a",
+        "name": "find",
+        "arguments": "{}",
+    }
+    result = {"type": "function_call_output", "call_id": "a", "output": "x " * 100}
+    last = {"role": "user", "content": "Name a river."}
+    body: dict[str, Any] = {
+        "instructions": "Be brief.",
+        "input": [{"role": "user", "content": "old " * 1000}, call, result, last],
+        "temperature": 0,
+        "max_output_tokens": 8,
+    }
+    refused = server.http.post("/v1/responses", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    answer = server.post("/v1/responses", **body, truncation="auto")
+    system = {"role": "system", "content": "Be brief."}
+    # the call that no longer fits takes its result along
+    prompt = llm.render([system, last])
+    assert answer["usage"]["input_tokens"] <= llm.target.context * 7 // 8
+    assert answer["usage"]["input_tokens"] in (
+        len(prompt),
+        len(
+            llm.render(
+                [
+                    system,
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "tool_calls": [
+                            {
+                                "id": "a",
+                                "function": {"name": "find", "arguments": "{}"},
+                            }
+                        ],
+                    },
+                    {
+                        "role": "tool",
+                        "tool_call_id": "a",
+                        "content": "x " * 100,
+                    },
+                    last,
+                ]
+            )
+        ),
+    )
+    assert answer["truncation"] == "auto"
+    alone = body | {"input": "old " * 3000, "truncation": "auto"}
+    assert server.http.post("/v1/responses", json=alone).status_code == 400
+
+
+def test_fields_of_other_servers_mean_the_same(server: Running) -> None:
+    chat: dict[str, Any] = {"messages": [ASK], "temperature": 0}
+    short = server.post("/v1/chat/completions", **chat, n_predict=5)
+    assert short["usage"]["completion_tokens"] == 5
+    short = server.post("/v1/completions", prompt="The", n_predict=5, ignore_eos=True)
+    assert short["usage"]["completion_tokens"] == 5
+    found = server.post("/v1/chat/completions", **chat, regex="(yes|no)")
+    assert found["choices"][0]["message"]["content"] in ("yes", "no")
+    found = server.post("/v1/chat/completions", **chat, ebnf='root ::= "yes" | "no"')
+    assert found["choices"][0]["message"]["content"] in ("yes", "no")
+    schema = {"enum": ["yes", "no"]}
+    told = server.post(
+        "/v1/messages",
+        messages=[ASK],
+        max_tokens=20,
+        output_format={"type": "json_schema", "schema": schema},
+    )
+    assert told["content"][0]["text"] in ('"yes"', '"no"')
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/responses", "conversation", "conv_1"),
+        ("/v1/responses", "top_logprobs", 3),
+        ("/v1/responses", "prompt", {"id": "pmpt_1"}),
+        ("/v1/chat/completions", "options", {"num_ctx": 5}),
+        ("/v1/chat/completions", "chat_template", "{{ messages }}"),
+        ("/v1/messages", "options", {"num_ctx": 5}),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(
+    server: Running, path: str, field: str, value: object
+) -> None:
+    body: dict[str, Any] = (
+        {"input": "Hi"} if path == "/v1/responses" else {"messages": [ASK]}
+    )
+    body |= {"max_tokens": 4} if path == "/v1/messages" else {}
+    refused = server.http.post(path, json=body | {field: value})
+    assert refused.status_code == 400
+    assert f"cannot honour '{field}'" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "names"),
+    [
+        ({"type": "bash_20250124", "name": "bash"}, {"command", "restart"}),
+        (
+            {
+                "type": "text_editor_20250728",
+                "name": "str_replace_based_edit_tool",
+                "max_characters": 10_000,
+            },
+            {"command", "path", "file_text", "old_str", "new_str"},
+        ),
+        ({"type": "memory_20250818", "name": "memory"}, {"command", "old_path"}),
+    ],
+)
+def test_tools_that_the_client_runs_are_functions(
+    server: Running, tool: dict[str, Any], names: set[str]
+) -> None:
+    body: dict[str, Any] = {
+        "messages": [ASK],
+        "tools": [tool],
+        "tool_choice": {"type": "tool", "name": tool["name"]},
+        "max_tokens": 100,
+        "seed": 1,
+    }
+    stream = server.http.post("/v1/messages", json=body | {"stream": True}).text
+    assert f'"name":"{tool["name"]}"' in stream
+    (function,) = chat_of(MessagesBody(**body)).tools or ()
+    assert names <= {*function["function"]["parameters"]["properties"]}
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    assert (
+        chat_of(MessagesBody(messages=[ASK], max_tokens=1, tools=[hosted])).tools
+        is None
+    )
