@@ -82,6 +82,21 @@ class Body(BaseModel):
         "chat_template": "chat_template_kwargs",
         "conversation": "the whole input",
         "top_logprobs": "chat completions",
+        "add_special_tokens": "a prompt of token ids",
+        "documents": "messages",
+        "dynatemp_range": "temperature",
+        "image": "an image in a message",
+        "lora": "a server for that model",
+        "lora_path": "a server for that model",
+        "mcp_servers": "tools that the client runs",
+        "min_keep": "top_k",
+        "mm_processor_kwargs": "an image of the right size",
+        "no_stop_trim": "include_stop_str_in_output",
+        "repeat_last_n": "repetition_penalty over the whole text",
+        "samplers": "the parameters of each filter",
+        "thread": "the whole history",
+        "top_n_sigma": "min_p",
+        "web_search_options": "a tool that the client runs",
     }
     """Fields that change the text and are not supported -> what to use instead."""
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
