@@ -265,7 +265,7 @@ def test_only_allowed_tokens_are_produced(client: openai.OpenAI, llm: LLM) -> No
     assert answer.choices[0].text == llm.tokenizer.decode([allowed] * 4)
 
 
-def test_a_prediction_is_a_draft(client: openai.OpenAI) -> None:
+def test_a_prediction_is_a_draft(client: openai.OpenAI, llm: LLM) -> None:
     plain = client.chat.completions.create(
         model="foreword-family:none", messages=TALE, temperature=0, max_tokens=60
     )
@@ -279,7 +279,33 @@ def test_a_prediction_is_a_draft(client: openai.OpenAI) -> None:
         prediction={"type": "content", "content": text},
     )
     assert predicted.choices[0].message.content == text
-    assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
+    given = len(llm.tokenizer.encode(text, add_special_tokens=False))
+    details = predicted.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens == given
+    assert details.rejected_prediction_tokens == 0
+    drafted = predicted.model_extra["metrics"]["speculative_decoding"]
+    assert drafted["num_accepted_draft_tokens"] > 0
+    wrong = client.chat.completions.create(
+        model="foreword-family",
+        messages=TALE,
+        temperature=0,
+        max_tokens=60,
+        prediction={"type": "content", "content": "zzz qqq"},
+    )
+    details = wrong.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens < details.rejected_prediction_tokens
+
+
+def test_a_short_right_prediction_is_drafted(client: openai.OpenAI, llm: LLM) -> None:
+    ask = dict(model="foreword-family", messages=TALE, temperature=0)
+    text = (
+        client.chat.completions.create(**ask, max_tokens=7).choices[0].message.content
+    )
+    predicted = client.chat.completions.create(
+        **ask, max_tokens=60, prediction={"type": "content", "content": text}
+    )
+    drafted = predicted.model_extra["metrics"]["speculative_decoding"]
+    assert drafted["num_accepted_draft_tokens"] > 3
 
 
 def test_the_spellings_of_llama_cpp_are_kept(client: openai.OpenAI, llm: LLM) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from foreword.server.answer import Answer, Choice
 from foreword.server.metrics import why_off
-from foreword.types import TokenLogprob
+from foreword.types import Request, TokenLogprob
 from foreword.types.round import REASONS, Reason
 
 MILLI = 1000
@@ -119,15 +119,17 @@ def timings(answer: Answer) -> dict[str, Any]:
 def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     """Return OpenAI's usage block.
 
-    Prediction tokens are counted only if the request carried a prediction.
+    Of a prediction, if the request carried one, the tokens that are in the answer are
+    accepted and the others rejected, whoever drafted them.
     """
     details: dict[str, int] = {"reasoning_tokens": answer.reasoning_tokens}
     if predicted:
-        accepted = sum(choice.sequence.stats.accepted for choice in answer.choices)
-        given = sum(len(choice.sequence.prediction) for choice in answer.choices)
+        sequences = [choice.sequence for choice in answer.choices]
+        accepted = sum(map(_foreseen, sequences))
+        given = sum(len(sequence.prediction) for sequence in sequences)
         details |= {
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": max(0, given - accepted),
+            "rejected_prediction_tokens": given - accepted,
         }
     return {
         "prompt_tokens": answer.prompt_tokens,
@@ -136,6 +138,12 @@ def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
         "completion_tokens_details": details,
     }
+
+
+def _foreseen(sequence: Request) -> int:
+    """Return how many tokens of a sequence's prediction are in its answer."""
+    answered = Counter(sequence.tokens[sequence.prompt :])
+    return (answered & Counter(sequence.prediction)).total()
 
 
 class TokenTexts:
