@@ -120,12 +120,12 @@ def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     """Return OpenAI's usage block.
 
     Of a prediction, if the request carried one, the tokens that are in the answer are
-    accepted and the others rejected, whoever drafted them.
+    accepted and the others rejected, whichever method drafted them.
     """
     details: dict[str, int] = {"reasoning_tokens": answer.reasoning_tokens}
     if predicted:
         sequences = [choice.sequence for choice in answer.choices]
-        accepted = sum(map(_foreseen, sequences))
+        accepted = sum(map(_predicted_tokens, sequences))
         given = sum(len(sequence.prediction) for sequence in sequences)
         details |= {
             "accepted_prediction_tokens": accepted,
@@ -140,7 +140,7 @@ def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     }
 
 
-def _foreseen(sequence: Request) -> int:
+def _predicted_tokens(sequence: Request) -> int:
     """Return how many tokens of a sequence's prediction are in its answer."""
     answered = Counter(sequence.tokens[sequence.prompt :])
     return (answered & Counter(sequence.prediction)).total()
