@@ -30,7 +30,11 @@ SHARD = "50MB"
 """Largest file of the first layers, so that there are several and an index."""
 READS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 """Matrices of an added layer that are random; those that write to the residual stream
-are zero.
+are zero but for one number.
+"""
+TINY = 2.0**-100
+"""It adds nothing to a state, and shows that the matrix is there: a matrix of zeros is
+refused as one that was cut off.
 """
 
 
@@ -68,7 +72,9 @@ def _weight(part: str, size: torch.Size) -> torch.Tensor:
         return torch.ones(size, dtype=torch.bfloat16)
     if any(name in part for name in READS):
         return torch.randn(size, dtype=torch.bfloat16) * 0.02
-    return torch.zeros(size, dtype=torch.bfloat16)
+    weight = torch.zeros(size, dtype=torch.bfloat16)
+    weight[0, 0] = TINY
+    return weight
 
 
 if __name__ == "__main__":

@@ -777,7 +777,7 @@ def test_stop_that_ended_an_answer_is_named_where_it_was_found():
     *_, last = llm().stream(prompt, SamplingParams(**params, stop=stops))
     assert cut.stop_reason == last.stop_reason == word
     token = whole.tokens[3]
-    (ended,) = llm().generate(prompt, SamplingParams(**params, stop_token_ids=[token]))
+    (ended,) = llm().generate(prompt, SamplingParams(**params, stop_token_ids=(token,)))
     assert (ended.finish_reason, ended.stop_reason) == ("stop", token)
     assert whole.stop_reason is None
 
@@ -813,6 +813,7 @@ def test_answer_has_allowed_token_ids_alone_under_every_drafter():
     assert texts[0] == texts[1]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_foreword_generate_with_a_text_names_what_generates():
     with pytest.raises(InvalidRequest, match=r"Use foreword\.LLM\(\)\.generate"):
         foreword.generate("Hello")

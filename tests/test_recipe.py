@@ -200,6 +200,7 @@ def test_a_run_goes_on_and_leaves_a_model(
     assert "held out" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:.* records to train on are few")
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [["draft"], ["eagle", "dspark", "medusa"]])
 def test_drafters_learn_what_the_target_says(

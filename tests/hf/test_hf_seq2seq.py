@@ -182,7 +182,7 @@ def test_the_language_is_that_of_the_call(name):
         dict(encoder_repetition_penalty=1.5),
         dict(bad_words_ids=[[5], [7, 9]] + [[token] for token in range(100, 200)]),
         dict(min_new_tokens=9, eos_token_id=list(range(0, 320, 3))),
-        dict(min_length=20, eos_token_id=list(range(0, 320, 3))),
+        dict(min_length=12, eos_token_id=list(range(0, 320, 3))),
         dict(max_new_tokens=None, max_length=15),
         dict(
             suppress_tokens=list(range(0, 320, 2)),

@@ -252,7 +252,7 @@ def test_tenants_take_turns(llm: LLM) -> None:
 def test_texts_are_tokenized_beside_the_rounds(llm: LLM) -> None:
     """A stream goes on while the words of another request are read."""
     words = SamplingParams(
-        bad_words=["river", "water"], prediction="The river rose.", max_tokens=3, seed=1
+        bad_words=("river", "water"), prediction="The river rose.", max_tokens=3, seed=1
     )
 
     async def run() -> tuple[str, str]:

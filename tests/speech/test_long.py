@@ -188,6 +188,7 @@ def test_transcription_ends_when_its_client_leaves():
     assert again.tokens == transcribed("v2", 3, language="en").tokens
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_longer_sound_than_allowed_is_refused():
     model = llm("v2")
     with pytest.raises(InvalidRequest, match="it lasts 7 seconds, and the limit is 5"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 from torch.nn import ModuleList
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -66,13 +67,18 @@ def spare(tmp_path_factory) -> Path:
     small = LlamaForCausalLM(config).eval()
     shape: Shape = replace(shape_of(config), name="spare", layers=LAYERS)
     model = inflate(small, shape)
+    inflated_layers = model.model.layers[len(small.model.layers) :]
     rest, added = (
         iter(model.model.layers[: len(small.model.layers)]),
-        iter(model.model.layers[len(small.model.layers) :]),
+        iter(inflated_layers),
     )
     model.model.layers = ModuleList(
         [next(added if place in SPARES else rest) for place in range(LAYERS)]
     )
+    with torch.no_grad():  # a checkpoint with matrices of zeros is refused
+        for layer in inflated_layers:
+            layer.self_attn.o_proj.weight[0, 0] = 2.0**-100
+            layer.mlp.down_proj.weight[0, 0] = 2.0**-100
     folder = tmp_path_factory.mktemp("spare")
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)

@@ -66,8 +66,12 @@ def bound(settings: Settings) -> socket.socket:
             settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM
         )[0]
         listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         raise InvalidRequest(
             f"cannot bind to {settings.host}:{settings.port}: "

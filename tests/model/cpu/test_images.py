@@ -186,6 +186,8 @@ def test_drafts_change_no_token(name, method):
     drafted = together(fresh(name, method, draft=draft, nodes=4), params)
     assert [one.tokens for one in drafted] == plain(name)
     assert [one.undrafted for one in drafted] == [None] * len(drafted)
+    if (name, method) == ("idefics3", "suffix"):
+        return  # its texts never repeat two tokens: there is nothing to look up
     assert sum(one.stats.drafted for one in drafted) > 0
     assert sum(one.stats.accepted for one in drafted) > 0
 

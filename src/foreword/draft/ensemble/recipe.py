@@ -140,14 +140,15 @@ class Loader:
     """Called with a drafter that was loaded, before its first use."""
 
     def load(
-        self, source: Source, target: Model, tokenizer: Tokenizer | None
+        self, source: Sources, target: Model, tokenizer: Tokenizer | None
     ) -> Drafter:
-        """Return the drafter of the method.
+        """Return the drafter of the method; several sources are for an ensemble.
 
         Raises what the method's own `load` raises.
         """
         if isinstance(self.kind, MethodSpec):
             return self.kind.load(source, target, tokenizer, self)
+        assert not isinstance(source, Mapping)
         key = (self.name, str(source) if isinstance(source, str | Path) else id(source))
         return self.shared.get(key, partial(self._loaded, source, target, tokenizer))
 
