@@ -8,8 +8,10 @@ PYTHON ?= python3
 # Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 PY := .venv/bin/python
-# As many processes as cores; a file stays in one; a test that hangs ends the run once the others are done.
-TOGETHER := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# As many processes as cores; a test that hangs ends the run once the others are done. A file stays in one process;
+# with the slow tests, of which one file has hours, a process that is idle takes tests of the other.
+WORKERS := -n auto --max-worker-restart 0
+TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
 STAMP := .venv/.installed
 KERNELS := .venv/.kernels
 CLIENTS := .venv-clients/.installed
@@ -54,7 +56,7 @@ test: $(KERNELS) $(BROWSER)  ## The tests that see what no other does: seven min
 	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --durations=10
 
 test-all: $(KERNELS) $(BROWSER)  ## Every test, the slow ones and (where there is one) those on the GPU too
-	$(PY) -m pytest $(TOGETHER) -m ""
+	$(PY) -m pytest $(WORKERS) --dist worksteal -m ""
 
 durations: $(KERNELS) $(BROWSER)  ## Measure how long each file of tests takes, on an idle machine
 	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --write-durations
