@@ -282,9 +282,11 @@ def test_a_long_thread_forgets_the_oldest_images_of_tools():
 
 def test_parts_of_another_host_are_text_in_what_assistants_and_tools_said():
     audio = {"type": "output_audio", "transcript": "hello", "data": "A" * 9000}
-    told = '[output_audio] {"transcript": "hello", "data": "[9000 characters of data]"}'
+    shown = (
+        '[output_audio] {"transcript": "hello", "data": "[9000 characters of data]"}'
+    )
     for role in ("assistant", "tool"):
         (turn,) = conversation([{"role": role, "content": [audio]}])
-        assert turn["content"] == told
+        assert turn["content"] == shown
     with pytest.raises(InvalidRequest, match="a part of type 'output_audio'"):
         conversation([{"role": "user", "content": [audio]}])

@@ -485,7 +485,8 @@ CUTS = {
 def test_cut_arguments_are_what_they_hold_so_far(text):
     found = cut_arguments(text)
     assert (found, found.text) == (CUTS[text], text)
-    for whole in ('{"a": 1}', "nonsense", "[1, 2", '{"a" 1}'):
+    deep = '{"a": ' + "[1," * 200_000
+    for whole in ('{"a": 1}', "nonsense", "[1, 2", '{"a" 1}', deep):
         assert cut_arguments(whole) is None
 
 

@@ -301,3 +301,16 @@ def test_expression_that_is_not_refused_means_what_python_means(pattern):
         matcher = GrammarMatcher(grammar)
         found = matcher.accept_string(text) and matcher.is_completed()
         assert found == bool(re.fullmatch(pattern, text, re.ASCII)), text
+
+
+def test_a_schema_that_unfolds_without_end_stays_as_it_is():
+    """Each of 40 parts refers twice to the next: 2 ** 40 parts in all."""
+    parts = {f"p{n}": {"allOf": [{"$ref": f"#/$defs/p{n + 1}"}] * 2} for n in range(40)}
+    parts["p40"] = {"type": "integer"}
+    endless = {"allOf": [{"$ref": "#/$defs/p0"}, {}], "$defs": parts}
+    deep: dict[str, object] = {"type": "array"}
+    for _ in range(3000):
+        deep = {"type": "array", "items": deep}
+    wrong = {"type": "integer", "multipleOf": 3, "minimum": "a", "maximum": 9}
+    for schema in (endless, deep, wrong, {"allOf": [{"minimum": 1}, {"minimum": "a"}]}):
+        assert rewritten(schema) is schema

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from typing import Any
 
 _BROKEN = re.compile(r"(?<!\\)((?:\\\\)*)\\(u[0-9a-fA-F]{0,3})?$")
 """An escape that was cut off at the end of a text, after whole ones of backslashes."""
+DEEPEST = 64
+"""Levels. Deeper texts are not closed: each place holds its open brackets."""
 TRIES = 8
 """Places, from the end on, at which a cut text is closed."""
 
@@ -41,7 +44,7 @@ def _closed(text: str) -> list[str]:
     """
     open_: list[str] = []
     in_string = escaped = False
-    ends: list[tuple[int, str]] = []
+    ends: deque[tuple[int, str]] = deque(maxlen=TRIES)
     for at, letter in enumerate(text):
         if in_string:
             in_string = escaped or letter != '"'
@@ -50,6 +53,8 @@ def _closed(text: str) -> list[str]:
             in_string = True
         elif letter in "{[":
             open_.append("}" if letter == "{" else "]")
+            if len(open_) > DEEPEST:
+                return []
             ends.append((at + 1, "".join(reversed(open_))))
         elif letter in "}]" and open_:
             open_.pop()
@@ -58,5 +63,5 @@ def _closed(text: str) -> list[str]:
     if not open_:
         return []
     whole = _BROKEN.sub(r"\1", text) + '"' if in_string else text
-    shorter = [text[:at] + closing for at, closing in reversed(ends[-TRIES:])]
+    shorter = [text[:at] + closing for at, closing in reversed(ends)]
     return [whole + "".join(reversed(open_)), *shorter]

@@ -33,12 +33,12 @@ def as_text(part: Mapping[str, Any]) -> str:
     if kind == "tool_reference":
         name = part.get("tool_name")
         return f"[the tool {name}]"
-    told = {
+    kept = {
         name: _short(value)
         for name, value in part.items()
         if name not in HIDDEN and value is not None
     }
-    shown = json.dumps(told, ensure_ascii=False) if told else ""
+    shown = json.dumps(kept, ensure_ascii=False) if kept else ""
     return f"[{kind}] {shown}".rstrip()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -41,18 +42,46 @@ SMALLER = (
 ANNOTATIONS = ("title", "description", "default", "examples", "$comment", "$id")
 
 
+MOST_STEPS = 20_000
+"""Parts that are looked at. Schemas that refer to each other may unfold without end."""
+
+
 class CannotMergeError(Exception):
     """Two schemas that no single one says together."""
 
 
-def rewritten(schema: Any, root: Any = None) -> Any:
-    """Return a schema with its parts rewritten; any other value stays.
+class TooManyStepsError(ValueError):
+    """A schema that unfolds too far."""
 
-    `root`: the whole schema, in which references are looked up.
+
+@dataclass(slots=True)
+class Root:
+    """The whole schema, in which references are looked up."""
+
+    schema: Any
+    steps: int = 0
+
+    def step(self) -> None:
+        """Count a part. Raises TooManyStepsError beyond MOST_STEPS."""
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise TooManyStepsError
+
+
+def rewritten(schema: Any) -> Any:
+    """Return a schema with its parts rewritten; a wrong one, or one that takes too many
+    steps, stays as it is: it is refused where it is checked or compiled.
     """
-    root = schema if root is None else root
+    try:
+        return _rewritten(schema, Root(schema))
+    except (CannotMergeError, AttributeError, TypeError, ValueError, RecursionError):
+        return schema
+
+
+def _rewritten(schema: Any, root: Root) -> Any:
+    root.step()
     if isinstance(schema, list):
-        return [rewritten(part, root) for part in schema]
+        return [_rewritten(part, root) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     found = _merged_all(dict(schema), root)
@@ -62,15 +91,15 @@ def rewritten(schema: Any, root: Any = None) -> Any:
     return found
 
 
-def _nested(key: str, value: Any, root: Any) -> Any:
+def _nested(key: str, value: Any, root: Root) -> Any:
     """Return the value of a keyword with the schemas in it rewritten."""
     if key in ("enum", "const", "default", "examples"):
         return value
     if key in ("properties", "patternProperties", "$defs", "definitions"):
         if not isinstance(value, Mapping):
             return value
-        return {name: rewritten(part, root) for name, part in value.items()}
-    return rewritten(value, root) if isinstance(value, Mapping | list) else value
+        return {name: _rewritten(part, root) for name, part in value.items()}
+    return _rewritten(value, root) if isinstance(value, Mapping | list) else value
 
 
 def _format(schema: Schema) -> Schema:
@@ -144,7 +173,7 @@ def _annotations(schema: Schema) -> Schema:
 # ---- allOf
 
 
-def _merged_all(schema: Schema, root: Any) -> Schema:
+def _merged_all(schema: Schema, root: Root) -> Schema:
     """Return a schema with the parts of its `allOf` merged into it, if they can be."""
     parts = schema.get("allOf")
     if not isinstance(parts, list) or (len(parts) < 2 and len(schema) == 1):
@@ -155,8 +184,9 @@ def _merged_all(schema: Schema, root: Any) -> Schema:
         return schema
 
 
-def _resolved(schema: Any, root: Any, deep: int = 0) -> Schema:
+def _resolved(schema: Any, root: Root, deep: int = 0) -> Schema:
     """Return a schema without `$ref` and `allOf` at its top."""
+    root.step()
     if not isinstance(schema, Mapping) or deep > DEEPEST:
         raise CannotMergeError
     if "allOf" in schema:
@@ -169,18 +199,19 @@ def _resolved(schema: Any, root: Any, deep: int = 0) -> Schema:
     if "$ref" not in schema:
         return dict(schema)
     place = str(schema["$ref"])
-    found = root
+    found = root.schema
     for name in place.removeprefix("#/").split("/"):
         found = found.get(name) if isinstance(found, Mapping) else None
     beside = {key: value for key, value in schema.items() if key != "$ref"}
     return _merged(_resolved(found, root, deep + 1), beside, root)
 
 
-def _merged(first: Schema, second: Schema, root: Any) -> Schema:
+def _merged(first: Schema, second: Schema, root: Root) -> Schema:
     """Return the schema of values that follow both.
 
     Raises CannotMergeError if no such schema is known.
     """
+    root.step()
     merged = dict(first)
     for key, value in second.items():
         merged[key] = _both(key, merged[key], value, root) if key in merged else value
@@ -192,7 +223,7 @@ def _merged(first: Schema, second: Schema, root: Any) -> Schema:
     return merged
 
 
-def _both(key: str, first: Any, second: Any, root: Any) -> Any:
+def _both(key: str, first: Any, second: Any, root: Root) -> Any:
     """Return the value of a keyword that both schemas have."""
     if first == second or key in ANNOTATIONS:
         return second
@@ -216,7 +247,7 @@ def _both(key: str, first: Any, second: Any, root: Any) -> Any:
     raise CannotMergeError
 
 
-def _part(first: Any, second: Any, root: Any) -> Any:
+def _part(first: Any, second: Any, root: Root) -> Any:
     """Return the schema of values that follow both; a schema may be a truth value."""
     if first is False or second is False:
         return False

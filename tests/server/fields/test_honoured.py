@@ -22,7 +22,7 @@ def continued(llm: LLM) -> str:
 
 
 def test_an_answer_goes_on_with_the_last_message(server: Running, llm: LLM) -> None:
-    told = server.post("/v1/messages", messages=[ASK, BEGUN], **GREEDY)
+    answered = server.post("/v1/messages", messages=[ASK, BEGUN], **GREEDY)
     chat = server.post(
         "/v1/chat/completions",
         messages=[ASK, BEGUN],
@@ -31,7 +31,7 @@ def test_an_answer_goes_on_with_the_last_message(server: Running, llm: LLM) -> N
         **GREEDY,
     )
     expected = continued(llm)
-    assert told["content"][0]["text"] == expected
+    assert answered["content"][0]["text"] == expected
     assert chat["choices"][0]["message"]["content"] == expected
     other = server.post("/v1/chat/completions", messages=[ASK, BEGUN], **GREEDY)
     assert other["choices"][0]["message"]["content"] != expected
@@ -93,24 +93,33 @@ def test_the_oldest_items_are_dropped_where_the_request_allows_it(
     assert server.http.post("/v1/responses", json=alone).status_code == 400
 
 
-def test_fields_of_other_servers_mean_the_same(server: Running) -> None:
+def test_fields_of_other_servers_mean_the_same(server: Running, llm: LLM) -> None:
     chat: dict[str, Any] = {"messages": [ASK], "temperature": 0}
     short = server.post("/v1/chat/completions", **chat, n_predict=5)
     assert short["usage"]["completion_tokens"] == 5
     short = server.post("/v1/completions", prompt="The", n_predict=5, ignore_eos=True)
     assert short["usage"]["completion_tokens"] == 5
+    bare = llm.tokenizer.encode("The", add_special_tokens=False)
+    for special, length in (
+        (True, len(llm.tokenizer("The")["input_ids"])),
+        (False, len(bare)),
+    ):
+        found = server.post(
+            "/v1/completions", prompt="The", max_tokens=1, add_special_tokens=special
+        )
+        assert found["usage"]["prompt_tokens"] == length
     found = server.post("/v1/chat/completions", **chat, regex="(yes|no)")
     assert found["choices"][0]["message"]["content"] in ("yes", "no")
     found = server.post("/v1/chat/completions", **chat, ebnf='root ::= "yes" | "no"')
     assert found["choices"][0]["message"]["content"] in ("yes", "no")
     schema = {"enum": ["yes", "no"]}
-    told = server.post(
+    answered = server.post(
         "/v1/messages",
         messages=[ASK],
         max_tokens=20,
         output_format={"type": "json_schema", "schema": schema},
     )
-    assert told["content"][0]["text"] in ('"yes"', '"no"')
+    assert answered["content"][0]["text"] in ('"yes"', '"no"')
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,13 @@ def test_a_stream_says_how_much_of_the_prompt_is_read(server: Running) -> None:
         for line in text.splitlines()
         if line.startswith("data: {")
     ]
-    told = [one["prompt_progress"] for one in chunks if "prompt_progress" in one]
+    shown = [one["prompt_progress"] for one in chunks if "prompt_progress" in one]
     used = server.post("/v1/chat/completions", **BODIES["/v1/chat/completions"])[
         "usage"
     ]
-    totals = {one["total"] for one in told}
+    totals = {one["total"] for one in shown}
     assert totals == {used["prompt_tokens"]}
-    read = [one["processed"] for one in told]
+    read = [one["processed"] for one in shown]
     assert read == sorted({*read})
     assert read[-1] == used["prompt_tokens"]
     first = next(

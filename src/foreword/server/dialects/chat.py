@@ -137,7 +137,7 @@ class ChatDialect(Dialect):
         self._options = body.stream_options or StreamOptions()
         self._shows_progress = bool(body.return_progress)
         self._read = -1
-        """Prompt tokens read, as last told."""
+        """Prompt tokens read, in the last chunk about it."""
         self._top = (body.top_logprobs or 0) if body.logprobs else None
         self._predicted = body.prediction is not None
         self._texts = TokenTexts(translator.tokenizer)
@@ -280,8 +280,10 @@ class ChatDialect(Dialect):
         """Return llama.cpp's chunk of the prompt tokens read, where it tells more than
         the last one.
         """
+        if not self._shows_progress:
+            return b""
         read = answer.prompt_tokens_read
-        if not self._shows_progress or read <= self._read:
+        if read <= self._read:
             return b""
         self._read = read
         about = {

@@ -63,6 +63,7 @@ class CompletionBody(Sampled):
     stream_options: StreamOptions | None = None
     logprobs: Logprobs | None = None
     echo: bool | None = None
+    add_special_tokens: bool | None = None
     suffix: str | None = None
     response_format: dict[str, Any] | None = None
 
@@ -317,7 +318,11 @@ def prompts_of(body: CompletionBody, requests: Requests) -> list[list[int]]:
         prompts = [
             _between(prompt, body.suffix, requests.tokenizer) for prompt in prompts
         ]
-    return [requests.ids(one) if isinstance(one, str) else list(one) for one in prompts]
+    special = body.add_special_tokens is not False
+    return [
+        requests.ids(one, special=special) if isinstance(one, str) else list(one)
+        for one in prompts
+    ]
 
 
 def _between(prompt: str | list[int], suffix: str, tokenizer: Any) -> str:

@@ -103,6 +103,7 @@ class Body(BaseModel):
         "best_of": 1,
         "length_penalty": 1.0,
         "num_beams": 1,
+        "repeat_last_n": -1,
     }
 
     LARGE: ClassVar[tuple[str, ...]] = ()

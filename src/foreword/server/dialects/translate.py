@@ -151,6 +151,8 @@ class Translator:
                 return None
             return found if self._service.room(len(found)) >= wanted else None
 
+        if (whole := prompt(0)) is not None:
+            return whole
         fitting = bisect_left(begins, True, key=lambda begin: prompt(begin) is not None)
         if fitting == len(begins):
             return self.render(chat)  # it is refused as too long
