@@ -149,8 +149,9 @@ def test_output_file_is_checked_before_measuring(here, monkeypatch, words):
     )
 
 
-def test_bench_measures_on_another_device_where_it_can(here):
-    found = here("bench", "--limit", "--device", "cuda:77")
+@pytest.mark.parametrize("kind", [(), ("--limit",), ("--batch", "1")], ids=str)
+def test_bench_measures_on_another_device_where_it_can(here, kind):
+    found = here("bench", *kind, "--device", "cuda:77")
     assert found.returncode != 0
     assert "cannot use device 'cuda:77'" in " ".join(found.stderr.split())
 
@@ -158,7 +159,8 @@ def test_bench_measures_on_another_device_where_it_can(here):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--device cuda", "cannot use '--device': it goes with '--limit'"),
+        ("--rules --device cuda", "cannot use '--device' with '--rules'"),
+        ("--peers all --device cuda", "cannot use '--peers' with '--device'"),
         ("--rules --context 5", "cannot use '--context': it goes with '--limit'"),
         ("--nodes 3", "cannot use '--nodes': it goes with '--rules'"),
         ("--limit --rules", "cannot combine '--limit' and '--rules'"),

@@ -106,7 +106,8 @@ def test_one_shape_for_all_forwards_gives_the_same_text(temperature, drafter):
 
 
 def test_model_that_cannot_be_recorded_runs_through_the_pool():
-    hf = load(starter.target(), torch.float32).cuda().eval()
+    # in float32, cuBLAS gives a row other bits beside other rows, so the pool is refused
+    hf = load(starter.target(), torch.bfloat16).cuda().eval()
 
     def wait(module, given, out) -> None:
         torch.cuda.synchronize()  # which a recording cannot hold
@@ -118,6 +119,22 @@ def test_model_that_cannot_be_recorded_runs_through_the_pool():
     backend.open(1, 64)
     # and the device is as good as before
     assert backend.read([Read(1, 0, [5, 6, 7])]).isfinite().all()
+
+
+def test_recordings_are_made_again_where_the_keys_lie_elsewhere():
+    model = on_device()
+    pooled = PoolBackend(model.hf)
+    text = list(range(40, 140))
+    for backend in (model.backend, pooled):
+        backend.open(1, 128)
+    rows = model.backend.pool.rows
+    for turn, reads in enumerate(
+        ([Read(1, 0, text)], [Read(1, 100, [9])], [Read(1, 101, [7, 8], keep=2)])
+    ):
+        found, want = model.read(reads), pooled.read(reads)
+        torch.testing.assert_close(found, want, atol=1e-3, rtol=1e-3)
+        model.open(2 + turn, 4 * model.backend.pool.rows)
+    assert model.backend.pool.rows > rows
 
 
 def test_too_much_memory_says_how_much():

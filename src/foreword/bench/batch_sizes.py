@@ -145,7 +145,7 @@ def together(
         for heat, name, batch in product(options.temperatures, measured, batches)
     ]
     return Together(
-        dict(machine()),
+        dict(machine(source.device)),
         dict(versions()),
         source.name,
         plan.settings(),

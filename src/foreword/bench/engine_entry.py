@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -44,16 +45,23 @@ class Served:
 
 
 class TimedBackend:
-    """A backend that sums the seconds of another one's forwards.
-
-    On a CPU a forward has ended when it returns.
-    """
+    """A backend that sums the seconds of another one's forwards."""
 
     def __init__(self, inner: Backend) -> None:
         self.mode, self.copies = inner.mode, inner.copies
         self.seconds = 0.0
         self.reads = 0
         self._inner = inner
+        # Runtime protocols do not ask __getattr__ (Python 3.12), so the methods that
+        # they check for are attributes of the instance.
+        for name in dir(inner):
+            if name.startswith("_") or hasattr(type(self), name):
+                continue
+            attribute = getattr(inner, name)
+            if name == "read_hidden":
+                attribute = partial(self._timed_read, attribute)
+            if callable(attribute):
+                setattr(self, name, attribute)
 
     def open(
         self,
@@ -74,6 +82,7 @@ class TimedBackend:
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         before = perf_counter()
         logits = self._inner.read(reads)
+        _wait_for(logits)
         self.seconds += perf_counter() - before
         self.reads += 1
         return logits
@@ -86,22 +95,26 @@ class TimedBackend:
         return self._inner.pool
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the inner backend; `read_hidden` runs a forward
-        and is timed too.
-        """
-        attribute = getattr(self._inner, name)
-        return (
-            partial(self._timed_read, attribute) if name == "read_hidden" else attribute
-        )
+        """Return any other attribute of the inner backend."""
+        return getattr(self._inner, name)
 
     def _timed_read(
         self, read_hidden: Callable[..., tuple[Tensor, Tensor]], *args: object
     ) -> tuple[Tensor, Tensor]:
         before = perf_counter()
         result = read_hidden(*args)
+        _wait_for(result[0])
         self.seconds += perf_counter() - before
         self.reads += 1
         return result
+
+
+def _wait_for(logits: Tensor) -> None:
+    """Wait until a forward has ended: on a CPU it has when it returns, on a GPU it may
+    only have been started.
+    """
+    if logits.is_cuda:
+        torch.cuda.synchronize(logits.device)
 
 
 @runtime_checkable

@@ -44,7 +44,7 @@ from foreword.model.cpu.supported import usual
 from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.loading.options import DTYPES
+from foreword.model.loading.options import DTYPES, device_named
 from foreword.registry import (
     DEFAULT_METHOD,
     DEFAULT_WITH_DRAFT,
@@ -95,6 +95,8 @@ class Weights:
     """Folder for packed weights, as of `foreword.LLM(offload_folder=)`; None = all are
     in memory.
     """
+    device: str = "cpu"
+    """Where transformers and our methods run."""
 
     @property
     def name(self) -> str:
@@ -152,17 +154,14 @@ class Weights:
             return self.draft
         return shipped(spec, name) if self.target == bundled.target() else None
 
-    def load(
-        self, device: torch.device | None = None, context: int = 0
-    ) -> PreTrainedModel:
-        """Return the target as a transformers model on `device`, by default the CPU;
-        enlarged there if requested.
+    def load(self, context: int = 0) -> PreTrainedModel:
+        """Return the target as a transformers model on the device; enlarged there if
+        requested.
 
         An enlarged Llama has a context of at least `context` tokens. Raises ModelError
         where the shape is not one of the target's kind.
         """
         model = self.read(self.target)
-        nn.Module.to(model, device)
         if self.shape is None:
             return model
         if self.shape in T5_SHAPES:
@@ -175,11 +174,13 @@ class Weights:
         return inflate(model, SHAPES[self.shape], context=context)
 
     def read(self, source: str | Path) -> PreTrainedModel:
-        """Return one of the two models as a transformers model, on the CPU."""
+        """Return one of the two models as a transformers model, on the device."""
         config = read_config(source, trust_remote_code=self.trusted, seq2seq=True)
-        return load_weights(
+        model = load_weights(
             source, config, self.dtype, trust_remote_code=self.trusted
         ).eval()
+        nn.Module.to(model, self.device)
+        return model
 
     def convertible(
         self, target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
@@ -213,11 +214,14 @@ def weights(
     shape: str | None,
     *,
     trusted: bool = False,
+    device: str = "cpu",
 ) -> Weights:
-    """Return the pair to measure, by default the bundled models.
+    """Return the pair to measure, by default the bundled models; dtype "auto" is
+    bfloat16 on an accelerator.
 
     Raises InvalidRequest or ModelError for bad names.
     """
+    place = device_named(device)
     if shape is not None and shape not in (shapes := (*SHAPES, *T5_SHAPES)):
         raise InvalidRequest(
             f"cannot inflate to {shape!r}: no such shape. Choose one of "
@@ -230,12 +234,14 @@ def weights(
         )
     source: str | Path = bundled.target() if target is None else target
     drafts = draft or bundled.draft() if target is None else draft
-    if dtype == "auto":
+    if dtype == "auto" and place.type != "cpu":
+        kind = torch.bfloat16
+    elif dtype == "auto":
         config = read_config(source, trust_remote_code=trusted, seq2seq=True)
         kind = usual(config.architectures)[0]
     else:
         kind = DTYPES[dtype]
-    return Weights(source, drafts, kind, shape, trusted=trusted)
+    return Weights(source, drafts, kind, shape, trusted=trusted, device=str(place))
 
 
 def row_names(

@@ -12,12 +12,18 @@ import foreword
 from foreword.native.cpu import fast_bfloat16, processor
 
 
-def machine() -> dict[str, str | int | float | bool]:
-    """Return the processor, usable cores, torch's threads, memory in GiB, and whether
-    bfloat16 runs in hardware.
+def machine(
+    device: str = "cpu",
+) -> dict[str, str | int | float | bool]:
+    """Return the processor, usable cores, torch's threads, memory in GiB, whether
+    bfloat16 runs in hardware, and the name of the GPU, if `device` is one.
     """
     affinity = getattr(os, "sched_getaffinity", None)
+    gpu = (
+        {"gpu": torch.cuda.get_device_name(device)} if device.startswith("cuda") else {}
+    )
     return {
+        **gpu,
         "cpu": processor(),
         "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),

@@ -48,8 +48,8 @@ def draw(report: Report, path: Path) -> None:
     )
     machine, versions = report.machine, report.versions
     note = (
-        f"{machine['cpu']}, threads: {machine['threads']} · torch {versions['torch']} "
-        "· 95 % intervals over prompts"
+        f"{machine.get('gpu', machine['cpu'])}, threads: {machine['threads']} "
+        f"· torch {versions['torch']} · 95 % intervals over prompts"
     )
     figure.text(0.01, 0.01, note, color=INK, fontsize=7.5)
     figure.tight_layout(rect=(0, 0.04, 1, 1))

@@ -338,7 +338,8 @@ def _caption(report: Report) -> str:
     if report.single:
         intervals = "one prompt, so no intervals"
     return (
-        f"{machine['cpu']}, threads: {machine['threads']}; torch {versions['torch']}, "
+        f"{machine.get('gpu', machine['cpu'])}, threads: {machine['threads']}; "
+        f"torch {versions['torch']}, "
         f"transformers {versions['transformers']}; "
         f"{intervals}\n"
         "¹ accepted / verified draft tokens; one after a rejected one is not verified, "

@@ -90,6 +90,8 @@ class Options:
     target: str | None = None
     """Folder or hub id; None = the bundled target."""
     draft: str | None = None
+    device: str = "cpu"
+    """Where our methods and transformers run; other engines run on the CPU."""
     trust_remote_code: bool = False
     """Let code of the models' own folders run."""
     offload_folder: str | None = None
@@ -144,7 +146,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     measured = _measure(race, requests, options.times, ends, progress)
     settings = {**_settings(options, names, measured), "held": source.held(names)}
     report = Report(
-        machine(),
+        machine(source.device),
         used,
         source.name,
         options.seed,
@@ -168,6 +170,7 @@ def measured_weights(options: Options, names: tuple[str, ...]) -> Weights:
         options.dtype,
         options.inflate,
         trusted=options.trust_remote_code,
+        device=options.device,
     )
     given = sources(options.sources, names)
     return replace(source, sources=given, form=options.weights)

@@ -113,6 +113,7 @@ def _request(given: dict[str, Any]) -> Options:
         "repeats",
         "seed",
         "dtype",
+        "device",
         "draft",
     )
     usual = (

@@ -34,6 +34,9 @@ from foreword.types import SamplingParams
 from running import Case, engine, finish, prompts
 from tiny_models import build
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Without a GPU, Triton's interpreter runs the kernels."""
+NO_GPU = pytest.mark.skipif(DEVICE == "cuda", reason="says what happens without a GPU")
 KERNEL = pytest.mark.skipif(isinstance(library(), str), reason="there is no Triton")
 SLOW = pytest.mark.slow
 TREE = [-1, 0, 0, -1, 3, 4, 1]
@@ -100,7 +103,7 @@ def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 )
 def test_logits_and_hidden_states_are_those_of_the_pool(which, kernel, layers):
     """Triton's interpreter takes most of a second for a layer."""
-    hf = load(which, torch.float32).eval()
+    hf = load(which, torch.float32).eval().to(DEVICE)
     found = script(CudaGraphBackend(hf, at_once, (16,), kernel=kernel), layers)
     hf.set_attn_implementation("foreword")
     same(found, script(PoolBackend(hf), layers))
@@ -112,7 +115,7 @@ def test_logits_and_hidden_states_are_those_of_the_pool(which, kernel, layers):
     "name", ["mistral", "gemma2", "gpt-oss", "deepseek-v3", "cohere2"]
 )
 def test_kernel_knows_windows_caps_sinks_and_sizes(name):
-    hf = build(name)
+    hf = build(name).to(DEVICE)
     found = script(CudaGraphBackend(hf, at_once, (16, 32)))
     hf.set_attn_implementation("foreword")
     same(found, script(PoolBackend(hf)))
@@ -130,7 +133,7 @@ def test_kernel_knows_windows_caps_sinks_and_sizes(name):
     ],
 )
 def test_tree_of_draft_tokens_does_not_change_the_text(which, kernel, temperature):
-    model = Model(load(which, torch.float32))
+    model = Model(load(which, torch.float32).to(DEVICE))
     model.backend = CudaGraphBackend(model.hf, at_once, (16, 32, 64), kernel=kernel)
     params = SamplingParams(
         temperature=temperature, seed=3, max_tokens=4 if kernel else 16, ignore_eos=True
@@ -274,6 +277,7 @@ def test_a_recording_that_fails_is_done_without():
         )
 
 
+@NO_GPU
 def test_probe_takes_the_pool_without_recordings(monkeypatch):
     monkeypatch.setitem(
         REFUSED, "graph", lambda _: None
@@ -309,6 +313,7 @@ def on_devices(*devices: str) -> torch.nn.Module:
     return model
 
 
+@NO_GPU
 @pytest.mark.parametrize(
     ("found", "why"),
     [
@@ -330,6 +335,7 @@ def test_a_gpu_that_is_too_old_is_refused(monkeypatch, found, why):
     assert asked == [torch.device("cuda:1")]
 
 
+@NO_GPU
 @pytest.mark.parametrize("devices", [("cuda:0", "cuda:1"), ("cuda:0", "cpu", "cuda:0")])
 def test_weights_on_several_devices_are_refused(monkeypatch, devices):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))

@@ -43,6 +43,7 @@ class TransformersEntry:
         self._extra = dict(extra or {})
         rules = Seq2Seq.of(target, name)
         self._start = None if rules is None else len(rules.start)
+        self._device = target.device
         self._passes = 0
         target.register_forward_pre_hook(self._count)
 
@@ -59,7 +60,7 @@ class TransformersEntry:
                 "top_k": 0,
                 "top_p": 1.0,
             }
-        prompt = torch.tensor([request.prompt])
+        prompt = torch.tensor([request.prompt], device=self._device)
         passes = self._passes
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.seed)

@@ -161,32 +161,31 @@ def limits(
             "cannot measure the limit: 'context' must be at least 1, got "
             f"{options.context}"
         )
-    device = device_named(options.device)
+    accelerated = device_named(options.device).type != "cpu"
     spend = QUICK_SECONDS if options.quick else SECONDS
     results = []
     batches = (
-        (BATCHES if device.type != "cpu" else ())
-        if options.batches is None
-        else options.batches
+        (BATCHES if accelerated else ()) if options.batches is None else options.batches
     )
-    dtype = (
-        "bfloat16"
-        if options.dtype == "auto" and device.type != "cpu"
-        else str(options.dtype).removeprefix("torch.")
-    )
+    dtype = str(options.dtype).removeprefix("torch.")
     for shape in options.shapes:
         progress(f"building {shape}")
         larger = None if shape == FAMILY else shape
         source = weights(
-            options.target, None, dtype, larger, trusted=options.trust_remote_code
+            options.target,
+            None,
+            dtype,
+            larger,
+            trusted=options.trust_remote_code,
+            device=options.device,
         )
-        hf = source.load(device, options.context + max(NODES))
+        hf = source.load(options.context + max(NODES))
         sizes = _weight_bytes(hf), key_bytes(hf) * options.context
         model = Model(hf, shape)
         progress(f"measuring {shape} on backend {model.capability.backend}")
         one = limit(model, sizes, options.context, spend)
         beside = curve(model, sizes, options.context, batches, spend) if batches else ()
-        results.append(replace(one, batches=beside, device=str(device)))
+        results.append(replace(one, batches=beside, device=source.device))
         del hf, model  # before the next one is built
     return results
 
@@ -302,9 +301,10 @@ def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
     """
     one = [Read(SEQUENCE, context, ids[context : context + 1])]
     until = perf_counter() + WARMING
-    model.read(one)
+    # each is waited for: a GPU would otherwise still run them when the timer starts
+    seconds(model, one)
     while perf_counter() < until:
-        model.read(one)
+        seconds(model, one)
     return {
         nodes: seconds(
             model, [Read(SEQUENCE, context, ids[context : context + nodes], keep=nodes)]

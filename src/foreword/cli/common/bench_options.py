@@ -195,7 +195,7 @@ Context = Annotated[
 Device = Annotated[
     str,
     _option(
-        "With --limit: device, as cpu, cuda, cuda:1.",
+        "Device of our methods and transformers, as cpu, cuda, cuda:1.",
         metavar="DEVICE",
         check=early.device,
     ),

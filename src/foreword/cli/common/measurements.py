@@ -5,13 +5,22 @@ from __future__ import annotations
 from foreword.errors import InvalidRequest
 
 ALONE = {
-    "limit": {"context", "device"},
+    "limit": {"context"},
     "rules": {"nodes"},
     "serve": {"concurrency", "requests"},
     "task": {"audio"},
 }
 """Options that only one kind of measurement takes."""
-LIMITED = {"quick", "inflate", "model", "dtype", "trust_remote_code", "json", "quiet"}
+LIMITED = {
+    "quick",
+    "inflate",
+    "model",
+    "dtype",
+    "device",
+    "trust_remote_code",
+    "json",
+    "quiet",
+}
 """Other options that --limit takes."""
 TEXT_ONLY = {"quick", "inflate", "prompts", "limit_prompts", "plot"}
 """Options that --task asr has no use for."""
@@ -49,6 +58,16 @@ def _check_requests(kind: str, changed: set[str]) -> None:
         raise InvalidRequest(
             f"cannot use '--offload-folder' with '--{kind}': only single requests are "
             "measured so. Leave it out"
+        )
+    if kind in ("rules", "serve", "task") and "device" in changed:
+        raise InvalidRequest(
+            f"cannot use '--device' with '--{kind}': it is measured on the CPU. "
+            "Leave it out"
+        )
+    if {"device", "peers"} <= changed:
+        raise InvalidRequest(
+            "cannot use '--peers' with '--device': other engines are measured on the "
+            "CPU. Leave one out"
         )
     if kind in ("batch", "serve") and "plot" in changed:
         raise InvalidRequest(

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from jaxtyping import Float, Int
@@ -319,7 +320,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._memory: Any = None
+        self._last: Callable[[], torch.cuda.CUDAGraph | None] = lambda: None
 
     def __call__(self, work: Callable[[], Output]) -> Callable[[], Output]:
         aside = torch.cuda.Stream()
@@ -328,13 +329,18 @@ class Recorder:
         with torch.cuda.stream(aside):
             work()
             work()
-        torch.cuda.current_stream().wait_stream(aside)
+        here = torch.cuda.current_stream()
+        here.wait_stream(aside)
+        # the memory is freed with the last recording that uses it
+        last = self._last()
+        memory = None if last is None else last.pool()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=self._memory, capture_error_mode="thread_local"
+        with (
+            torch.cuda.stream(here),  # a recording that fails leaves another stream
+            torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"),
         ):
             output = work()
-        self._memory = graph.pool()
+        self._last = ref(graph)
 
         def replay() -> Output:
             graph.replay()
