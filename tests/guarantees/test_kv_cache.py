@@ -253,6 +253,7 @@ def test_worst_priority_gives_way_and_returns_first(limited):
         loop.add(sequence)
     loop.step()
     assert loop.scheduler.running == [first, second, third]
+    begun = third.moments.begun
     while not loop.load.preemptions:
         loop.step()
     assert loop.scheduler.running == [first, second]
@@ -273,6 +274,7 @@ def test_worst_priority_gives_way_and_returns_first(limited):
         ]
     assert len(ended) == 5
     assert [one.produced for one in ended] == [60] * 5
+    assert third.moments.begun == begun != fourth.moments.begun
 
 
 def test_request_that_can_never_fit_is_refused_at_once():

@@ -161,8 +161,8 @@ def test_a_client_that_leaves_frees_its_places(serving: Serving, stream: bool) -
             server.http.get("/health")
         text = server.http.get("/metrics").text
         assert (
-            'vllm:request_success_total{finished_reason="abort",model_name="foreword-family"} 8.0'
-            in text
+            'vllm:request_success_total{engine="0",finished_reason="abort",'
+            'model_name="foreword-family"} 8.0' in text
         )
         assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
 
@@ -274,9 +274,9 @@ def test_metrics_count_what_was_generated(serving: Serving) -> None:
     )
 
     def value(name: str, **labels: str) -> float:
+        everywhere = {"engine": "0", "model_name": "foreword-family"}
         written = ",".join(
-            f'{key}="{one}"'
-            for key, one in sorted({"model_name": "foreword-family", **labels}.items())
+            f'{key}="{one}"' for key, one in sorted({**everywhere, **labels}.items())
         )
         return float(values[f"{name}{{{written}}}"])
 

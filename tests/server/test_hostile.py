@@ -170,7 +170,7 @@ def test_work_is_dropped_when_its_client_leaves(
     with httpx.Client(base_url=server.url) as other, pytest.raises(httpx.ReadTimeout):
         other.post(CHAT, json=large, timeout=httpx.Timeout(5, read=0.2))
     while (
-        'foreword:clients_left_total{model_name="foreword-family"} 1.0'
+        'foreword:clients_left_total{engine="0",model_name="foreword-family"} 1.0'
         not in server.http.get("/metrics").text
     ):
         pass  # the test's own timeout ends it otherwise

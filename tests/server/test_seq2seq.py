@@ -55,7 +55,7 @@ def test_a_completion_is_of_its_source(server, llm):
     )  # `running` calls every target the bundled one
     assert names == {"tiny", *(f"tiny:{method}" for method in able)}
     assert (
-        f'vllm:prompt_tokens_total{{model_name="tiny"}} '
+        f'vllm:prompt_tokens_total{{engine="0",model_name="tiny"}} '
         f"{2 * found['usage']['prompt_tokens']}.0" in (server.http.get("/metrics").text)
     )
 

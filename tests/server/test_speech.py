@@ -226,7 +226,7 @@ def test_a_client_that_leaves_ends_its_transcription(server):
             pass  # the place is free once the thread has ended
         assert found.status_code == 200
         assert (
-            'clients_left_total{model_name="whisper"} 1.0'
+            'clients_left_total{engine="0",model_name="whisper"} 1.0'
             in small.http.get("/metrics").text
         )
     assert not llm.session._running

@@ -20,6 +20,7 @@ from foreword.engine import trace
 from foreword.engine.accounting import account
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
+from foreword.engine.meter import Meter
 from foreword.engine.reads import reads_of, split_logits
 from foreword.engine.scheduler import ScheduledSequence, Scheduler
 from foreword.engine.speculator import Speculator, select_layers
@@ -50,6 +51,7 @@ class Engine:
         self._cache = KVCache(target)
         self.default = self.speculator(drafter, rule, budget)
         self.clock = Clock()
+        self.meter = Meter()
         self._others: dict[int, Speculator] = {}
         """Request id -> speculator, for sequences that do not use the default one."""
         self._failed: list[tuple[Request, BaseException]] = []
@@ -135,6 +137,7 @@ class Engine:
         times.append(perf_counter() - tracing)
         self.clock = Clock(*(after - before for before, after in pairwise(times)))
         self._account(scheduled, sub_batches)
+        self.meter.count(scheduled, deltas)
         for entry in scheduled:
             if entry.sequence.finish_reason:
                 self._retire(entry.sequence)
@@ -161,6 +164,7 @@ class Engine:
         """Open a sequence, and pass its drafter the hidden states of the tokens that
         need not be read.
         """
+        self.meter.begin(sequence)
         hidden = self._cache.begin(sequence, self._layers(sequence))
         if hidden is not None:
             self._of(sequence).on_hidden_states(sequence, 0, hidden)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foreword.types.round import Round
     from foreword.types.source import Encoded, Source
     from foreword.types.speech import Features, SpeechPrompt
-    from foreword.types.stats import Clock, Load, Stats
+    from foreword.types.stats import Clock, Load, Moments, Stats, Tally
 
 _HOME = {
     "Draft": "draft",
@@ -60,7 +60,9 @@ _HOME = {
     "SpeechPrompt": "speech",
     "Clock": "stats",
     "Load": "stats",
+    "Moments": "stats",
     "Stats": "stats",
+    "Tally": "stats",
 }
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "Lists",
     "Load",
     "LogitsProcessor",
+    "Moments",
     "Noise",
     "NoiseSource",
     "Origin",
@@ -88,6 +91,7 @@ __all__ = [
     "SpeechPrompt",
     "Stats",
     "Stops",
+    "Tally",
     "TextDecoder",
     "TokenGrammar",
     "TokenLogprob",

@@ -17,7 +17,7 @@ from foreword.types.params import SamplingParams
 from foreword.types.round import Round
 from foreword.types.source import Source
 from foreword.types.speech import Features
-from foreword.types.stats import Stats
+from foreword.types.stats import Moments, Stats
 
 FinishReason = Literal["stop", "length", "abort"]
 StopReason = str | int | None
@@ -161,6 +161,7 @@ class Request:
     unread: deque[Delta] = field(default_factory=deque)
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)
+    moments: Moments = field(default_factory=Moments)
 
     @property
     def pending(self) -> list[int]:

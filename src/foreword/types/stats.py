@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from foreword.types.round import Reason
 
-__all__ = ["Clock", "Load", "Stats"]
+__all__ = ["Clock", "Load", "Moments", "Stats", "Tally"]
 
 
 @dataclass(slots=True)
@@ -115,6 +116,37 @@ class Stats:
     def acceptance(self) -> float:
         """Accepted share of the draft tokens; 0 if there were none."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@dataclass(slots=True)
+class Moments:
+    """When a sequence got on, by perf_counter(); None until then."""
+
+    begun: float | None = None
+    """When its first tokens were scheduled."""
+    first: float | None = None
+    """When its first tokens were committed."""
+    last: float | None = None
+    """When its last tokens were committed."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of values between bounds, and their sum: a histogram."""
+
+    bounds: tuple[float, ...]
+    """In ascending order; a value counts at the first that is not below it."""
+    counts: list[int] = field(init=False)
+    """One for each bound, and one for the values above all of them."""
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
 
 @dataclass(frozen=True, slots=True)
