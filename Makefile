@@ -15,6 +15,7 @@ TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
 STAMP := .venv/.installed
 KERNELS := .venv/.kernels
 CLIENTS := .venv-clients/.installed
+AGENTS := .venv-clients/agents/.installed
 BROWSER := .venv/.browser
 
 help:  ## List what can be made
@@ -69,7 +70,14 @@ $(CLIENTS): tests/clients/constraints.txt
 		"transformers[serving]" --constraint tests/clients/constraints.txt
 	@touch $(CLIENTS)
 
-test-clients: $(STAMP) $(CLIENTS)  ## Run other projects' clients against the server (the first time: needs a package index)
+# Coding agents are packages of npm, 1.3 GB. Where it is missing or cannot install them, their tests are skipped.
+$(AGENTS): tests/clients/package.json
+	@mkdir -p .venv-clients/agents
+	@cp tests/clients/package.json .venv-clients/agents/
+	@if command -v npm >/dev/null && npm install --silent --no-audit --no-fund --prefix .venv-clients/agents; \
+		then touch $(AGENTS); else echo "no coding agents here: they need Node and npm's registry"; fi
+
+test-clients: $(STAMP) $(CLIENTS) $(AGENTS)  ## Run other projects' clients and agents against the server (the first time: needs package indexes)
 	$(PY) -m pytest -m clients tests/clients
 
 soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a time

@@ -5,9 +5,7 @@ of their own.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -15,13 +13,9 @@ from typing import Any
 
 import pytest
 
+from clients.programs import PROGRAMS, ran
 from foreword import LLM
 from serving import Running, running
-
-ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / ".venv-clients" / "bin"
-LONGEST = 300
-"""Seconds. A client that takes longer hangs."""
 
 
 @pytest.fixture(scope="session")
@@ -46,29 +40,9 @@ def client(tmp_path: Path, server: Running) -> Callable[..., str]:
     def run(program: str, *arguments: str, given: str = "", **environment: str) -> str:
         if not (PROGRAMS / program).exists():
             pytest.skip(f"{program} is not installed: `make test-clients` does it")
-        offline = {
-            "HF_HUB_OFFLINE": "1",
-            "HF_HOME": str(tmp_path / "hub"),
-            "HOME": str(tmp_path),
-            "NO_COLOR": "1",
-        }
-        kept = {
-            name: os.environ[name]
-            for name in ("PATH", "LANG", "TMPDIR")
-            if name in os.environ
-        }
-        done = subprocess.run(
-            [str(PROGRAMS / program), *arguments],
-            input=given,
-            cwd=tmp_path,
-            env={**kept, **offline, **environment},
-            capture_output=True,
-            text=True,
-            timeout=LONGEST,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+        command = [str(PROGRAMS / program), *arguments]
+        return ran(command, tmp_path, tmp_path, offline | environment, given)
 
     return run
 

@@ -1,0 +1,42 @@
+"""Runs the programs of other projects, each in an empty home."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / ".venv-clients" / "bin"
+AGENTS = ROOT / ".venv-clients" / "agents" / "node_modules" / ".bin"
+LONGEST = 300
+"""Seconds. A program that takes longer hangs."""
+
+
+def ran(
+    command: list[str],
+    folder: Path,
+    home: Path,
+    environment: dict[str, str],
+    given: str = "",
+) -> str:
+    """Return what a program prints, run in a folder with this home and environment;
+    it must succeed.
+    """
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "LANG", "TMPDIR")
+        if name in os.environ
+    }
+    done = subprocess.run(
+        command,
+        input=given,
+        cwd=folder,
+        env={**kept, "HOME": str(home), "NO_COLOR": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
