@@ -155,15 +155,6 @@ def test_a_second_turn_goes_on_from_the_first(page: Page, served: Running) -> No
     expect(page.locator("#welcome")).to_be_visible()
 
 
-def test_an_error_of_the_server_is_shown_in_its_words(page: Page) -> None:
-    page.locator("#composer textarea").fill("word " * 2000)
-    page.keyboard.press("Enter")
-    expect(page.locator("#error")).to_contain_text("cannot")
-    assert page.locator(".card").count() == 0
-    ask(page, TALE, tokens="8")
-    expect(page.locator("#error")).to_be_hidden()
-
-
 def test_an_answer_can_be_stopped(page: Page, served: Running) -> None:
     page.locator("#settings [name=temperature]").fill("0")
     page.locator("#settings [name=tokens]").fill("900")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
+from browsing import ask
+
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 
 
@@ -32,6 +34,52 @@ def test_a_race_ends_with_no_token_that_differs(page: Page, temperature: str) ->
     drafted.locator(".round").first.click()
     expect(page.locator("#stage h2")).to_contain_text("Pass 1 of")
     expect(page.locator(".lane .clock").first).to_contain_text("s")
+
+
+def test_a_race_can_be_stopped_and_shows_its_own_figures(page: Page) -> None:
+    ask(page, TALE, tokens="16", temperature="0")
+    page.get_by_role("tab", name="Race").click()
+    expect(page.locator("#stage .strip")).to_be_hidden()
+    page.locator("#settings [name=tokens]").fill("900")
+    page.locator("#race-form textarea").fill("Write a long list of animals.")
+    page.locator("#race-start").click()
+    # the lane is written while it runs
+    expect(page.locator(".lane .round").nth(3)).to_be_attached()
+    expect(page.locator("#stage .strip")).to_be_visible()
+    page.locator("#race-start").click()
+    expect(page.locator("#race-state")).to_have_text("Stopped")
+    expect(page.locator("#race-start")).to_have_text("Race")
+    page.get_by_role("tab", name="Chat").click()
+    expect(page.locator("#stage .strip")).to_be_visible()
+
+
+def test_what_was_measured_stands_on_the_curve(page: Page) -> None:
+    ask(page, TALE, tokens="48", temperature="0", nodes="4")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#race-form textarea").fill(TALE)
+    page.locator("#race-start").click()
+    expect(page.locator(".proof strong")).to_contain_text("tokens differ")
+    page.get_by_role("tab", name="What pays").click()
+    expect(page.locator("#alpha-source")).to_contain_text("Of the last answer")
+    names = page.locator("#plot text.measured")
+    expect(names).to_contain_text(["the last answer, measured", "the race, measured"])
+    for axis in ("draft tokens in a pass", "speed over plain decoding"):
+        expect(page.locator("#plot").get_by_text(axis)).to_have_count(1)
+
+
+def test_a_wide_tree_says_where_it_goes_on(page: Page) -> None:
+    ask(page, TALE, seed="7", tokens="48", nodes="16")
+    cut = page.locator("#stage .cut")
+    for at in range(page.locator(".round").count()):
+        page.locator(".round").nth(at).click()
+        tree = page.locator("#stage .tree")
+        hidden = tree.evaluate("node => node.scrollLeft >= 1")
+        expect(cut).to_be_visible() if hidden else expect(cut).to_be_hidden()
+        if hidden:
+            cut.click()
+            expect(cut).to_be_hidden()
+            return
+    pytest.fail("no tree was wider than its panel")
 
 
 def test_a_token_that_differs_is_counted(page: Page) -> None:

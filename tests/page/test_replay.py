@@ -154,5 +154,13 @@ def test_file_that_is_no_recording_is_refused_in_words(
 
 def test_only_the_files_of_the_page_are_served() -> None:
     assert static_file("main.js") is not None
-    for name in ("../files.py", "main.py", "", "static/main.js", "/etc/passwd"):
+    for name in (
+        "../files.py",
+        "vendor/../../files.py",
+        "vendor/VERSIONS.md",
+        "main.py",
+        "",
+        "static/main.js",
+        "/etc/passwd",
+    ):
         assert static_file(name) is None, name

@@ -18,6 +18,8 @@ from foreword.errors import InvalidRequest
 from foreword.files import atomic_file, check_writable, room
 
 STATIC = Path(__file__).parent / "static"
+VENDOR = STATIC / "vendor"
+"""Libraries of others, as they ship them; VERSIONS.md says which."""
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 """Media types by suffix."""
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:"
@@ -47,7 +49,8 @@ def static_file(name: str) -> tuple[bytes, str] | None:
     this name.
     """
     path = STATIC / name
-    if path.parent != STATIC or path.suffix not in TYPES or not path.is_file():
+    known = path.parent in (STATIC, VENDOR) and ".." not in path.parts
+    if not known or path.suffix not in TYPES or not path.is_file():
         return None
     return path.read_bytes(), TYPES[path.suffix]
 

@@ -42,7 +42,9 @@ def routes(service: Service) -> APIRouter:
     async def index() -> Response:
         return _file("index.html")
 
-    @router.api_route("/page/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    named = "/page/{name:path}"
+
+    @router.api_route(named, methods=["GET", "HEAD"], include_in_schema=False)
     async def file(name: str) -> Response:
         return _file(name)
 

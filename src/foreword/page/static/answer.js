@@ -13,6 +13,8 @@ export class AnswerView {
     this.rounds = [];
     this.shown = this.drawn = 0;
     this.selected = null;
+    this.pressed = false;
+    this.ongrown = () => {};
     this.id = `answer-${(answers += 1)}`;
     this.onopen = onopen;
     this.draw = oncePerFrame(() => this.flush());
@@ -26,7 +28,10 @@ export class AnswerView {
       onpointerleave: () => covered.matches || this.onopen(this.selected),
       onclick: (event) => this._click(event),
       onkeydown: (event) => this._key(event),
-      onfocus: () => this.selected === null && this.rounds.length && this.select(0),
+      onpointerdown: () => (this.pressed = true), // the click that follows opens its own round
+      onpointerup: () => (this.pressed = false),
+      onpointercancel: () => (this.pressed = false),
+      onfocus: () => !this.pressed && this.selected === null && this.rounds.length && this.select(0),
     });
   }
 
@@ -61,7 +66,10 @@ export class AnswerView {
   flush() {
     const more = document.createDocumentFragment();
     for (let at = this.element.children.length; at < this.rounds.length; at += 1) more.append(this._option(at));
-    if (more.childNodes.length) this.element.append(more);
+    if (more.childNodes.length) {
+      this.element.append(more);
+      this.ongrown();
+    }
     const [low, high] = [this.drawn, this.shown].sort((one, other) => one - other);
     for (let at = low; at < high; at += 1) this.element.children[at].classList.toggle("later", at >= this.shown);
     this.drawn = this.shown;

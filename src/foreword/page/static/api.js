@@ -33,23 +33,28 @@ async function request(path, options = {}) {
 export const described = async () => (await request("speculation")).json();
 
 /**
- * Ask for an answer and call `onround` for each round as it arrives, and before them `onread` with the tokens of the
- * prompt that are read, and all of them. Returns the recording without its rounds.
- * `asked`: messages, temperature, seed, max_tokens, speculative.
+ * Ask for an answer and call `onround` for each round as it arrives, with what was added to the message since the round
+ * before, and before them `onread` with the tokens of the prompt that are read, and all of them. What the last rounds
+ * held back comes at the end, without a round. Returns the recording without its rounds. `asked`: messages, temperature, seed, max_tokens, speculative.
  */
 export async function answer(asked, onround, signal, onread = () => {}) {
   const body = { ...asked, stream: true, return_progress: true, stream_options: { include_speculation: true } };
   const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
-  let recording = null;
+  let [recording, deltas] = [null, []];
   for await (const event of events(response.body)) {
     if (event.error) throw new ServerError(event.error.message, 500);
     if (event.prompt_progress) onread(event.prompt_progress.processed, event.prompt_progress.total);
     for (const choice of event.choices) {
-      if (choice.speculation) onround(choice.speculation);
+      deltas.push(choice.delta ?? {});
+      if (choice.speculation) {
+        onround(choice.speculation, deltas);
+        deltas = [];
+      }
       recording = choice.recording ?? recording;
     }
   }
   if (!recording) throw new ServerError("the server ended the answer early. Ask again", 0);
+  onround(null, deltas);
   return recording;
 }
 

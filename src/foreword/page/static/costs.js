@@ -3,8 +3,8 @@
 import { byId, el, percent, short, svg } from "./dom.js";
 
 const LONGEST = 16; // draft tokens on the axis
-const [WIDTH, HEIGHT, LEFT, BOTTOM] = [640, 300, 44, 34];
-const MOST = { LOW: 2, STEP: 0.5 };
+const [WIDTH, HEIGHT, LEFT, BOTTOM] = [640, 340, 60, 50];
+const [LOWEST_TOP, TOP_STEP] = [2, 0.5]; // speeds over plain decoding: the axis ends at a multiple of the step
 
 /** Return the milliseconds of a forward over `rows` tokens: measured, in a straight line between measurements. */
 export function forward(table, rows) {
@@ -31,6 +31,7 @@ export class Costs {
   constructor() {
     this.form = byId("costs-form");
     this.plot = byId("plot");
+    this.points = [];
     this.form.addEventListener("input", () => this.draw());
   }
 
@@ -41,9 +42,14 @@ export class Costs {
     this.draw();
   }
 
-  /** Set the acceptance to what an answer had. */
-  measure(alpha) {
-    if (Number.isFinite(alpha)) this.form.elements.alpha.value = alpha;
+  /**
+   * Show what was measured here: `kept` of `tried` draft tokens of the last answer set the acceptance, and `points` (name,
+   * draft, speed) are drawn beside the curve.
+   */
+  measure({ kept, tried, points }) {
+    this.points = points;
+    if (tried) this.form.elements.alpha.value = kept / tried;
+    byId("alpha-source").textContent = tried ? `Of the last answer: the model chose ${tried} times beside a draft token, and ${kept} times chose it.` : "A first value; an answer in the chat sets its own.";
     if (this.costs) this.draw();
   }
 
@@ -62,13 +68,18 @@ export class Costs {
   }
 
   _plot(speeds, length, loses) {
-    const top = Math.max(MOST.LOW, Math.ceil(Math.max(...speeds) / MOST.STEP) * MOST.STEP);
+    const highest = Math.max(...speeds, ...this.points.map((one) => one.speed));
+    const top = Math.max(LOWEST_TOP, Math.ceil(highest / TOP_STEP) * TOP_STEP);
     const x = (at) => LEFT + (at / LONGEST) * (WIDTH - LEFT - 12);
     const y = (speed) => HEIGHT - BOTTOM - (speed / top) * (HEIGHT - BOTTOM - 12);
     const line = speeds.map((speed, at) => `${at ? "L" : "M"}${x(at).toFixed(1)} ${y(speed).toFixed(1)}`).join("");
     const label = (at, text, more = {}) => svg("text", { x: at[0], y: at[1], ...more }, text);
     const ticks = [];
-    for (let at = 0; at <= LONGEST; at += 4) ticks.push(label([x(at), HEIGHT - 12], String(at), { "text-anchor": "middle" }));
+    for (let at = 0; at <= LONGEST; at += 4) ticks.push(label([x(at), HEIGHT - BOTTOM + 18], String(at), { "text-anchor": "middle" }));
+    const axes = [
+      label([(LEFT + WIDTH) / 2, HEIGHT - 8], "draft tokens in a pass", { "text-anchor": "middle" }),
+      label([-(HEIGHT - BOTTOM) / 2, 14], "speed over plain decoding", { "text-anchor": "middle", transform: "rotate(-90)" }),
+    ];
     for (let speed = 1; speed <= top; speed += Math.max(1, Math.round(top / 4))) ticks.push(label([LEFT - 8, y(speed) + 4], `${speed}×`, { "text-anchor": "end" }));
     const mark = loses < 0 ? [] : [
       svg("line", { class: "edge", x1: x(loses), x2: x(loses), y1: y(top), y2: y(0) }),
@@ -78,13 +89,25 @@ export class Costs {
       svg("rect", { class: "loss", x: LEFT, y: y(1), width: x(LONGEST) - LEFT, height: y(0) - y(1) }),
       label([x(0) + 8, y(0) - 8], "slower than plain", { class: "faint" }),
       svg("line", { class: "even", x1: LEFT, x2: x(LONGEST), y1: y(1), y2: y(1) }),
+      ...axes,
       ...ticks,
       ...mark,
       svg("path", { class: "curve", d: line }),
       svg("circle", { class: "here", cx: x(length), cy: y(speeds[length]), r: 6 }),
+      ...this.points.flatMap((one) => {
+        const at = [x(Math.min(one.draft, LONGEST)), y(one.speed)];
+        const anchor = one.draft > LONGEST / 2 ? "end" : "start";
+        const beside = anchor === "end" ? -10 : 10;
+        return [
+          svg("circle", { class: "measured", cx: at[0], cy: at[1], r: 5 }),
+          label([at[0] + beside, at[1] + 4], pointLabel(one), { class: "measured", "text-anchor": anchor }),
+        ];
+      }),
     );
   }
 }
+
+const pointLabel = ({ name, draft }) => (draft > LONGEST ? `${name}, measured with ${short(draft, 2)}` : `${name}, measured`);
 
 function verdict(speeds, length, best, loses) {
   const here = `${length} draft tokens: ${short(speeds[length], 2)} times plain decoding.`;

@@ -70,3 +70,52 @@ export function oncePerFrame(draw) {
     });
   };
 }
+
+/** Return a button that copies what `text()` returns. */
+export function copyButton(text, label = "Copy") {
+  const copy = async (event) => {
+    const button = event.currentTarget;
+    await copied(text());
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = label), 1500); // milliseconds
+  };
+  return el("button", { type: "button", class: "small copy", text: label, onclick: copy });
+}
+
+/** Copy a text. Over plain HTTP a browser has no clipboard of its own, and a selection is copied instead. */
+async function copied(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).catch(() => {});
+  const holder = el("textarea", { class: "unseen" });
+  holder.value = text;
+  document.body.append(holder);
+  holder.select();
+  document.execCommand("copy");
+  holder.remove();
+}
+
+const NEAR = 60; // pixels from the foot of the page that count as its foot
+
+/** Keeps the foot of the page in view while it grows, until the reader scrolls up; from the foot on it follows again. */
+export class Follow {
+  constructor() {
+    this.on = true;
+    this.top = 0;
+    addEventListener("scroll", () => {
+      const left = document.documentElement.scrollHeight - innerHeight - scrollY;
+      if (left < NEAR) this.on = true;
+      else if (scrollY < this.top) this.on = false; // growth never scrolls up: it was the reader
+      this.top = scrollY;
+    }, { passive: true });
+  }
+
+  /** Go to the foot, and stay there. */
+  start() {
+    this.on = true;
+    this.grown();
+  }
+
+  /** The page has grown. */
+  grown() {
+    if (this.on) scrollTo(0, document.documentElement.scrollHeight);
+  }
+}

@@ -41,6 +41,12 @@ export class Images {
     return taken;
   }
 
+  /** Go with the next prompt in place of those that were chosen. */
+  put(urls) {
+    this.urls = [...urls];
+    this._draw();
+  }
+
   _draw() {
     const items = this.urls.map((url, at) => {
       const remove = () => {

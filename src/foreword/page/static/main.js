@@ -4,12 +4,14 @@ import { described, useKey } from "./api.js";
 import { Chat } from "./chat.js";
 import { Costs } from "./costs.js";
 import { byId, el } from "./dom.js";
+import { Scene } from "./scene.js";
 import { isImage } from "./images.js";
 import { Lanes, Race } from "./race.js";
 import { parsed } from "./recording.js";
 import { speedMenu } from "./replay.js";
 import { Settings } from "./settings.js";
 import { Stage } from "./stage.js";
+import { savedSettings, saveSettings } from "./store.js";
 
 const stage = new Stage(byId("stage"));
 
@@ -23,7 +25,7 @@ function showError(error) {
 /** Make the tabs work: click, arrow keys, and the address' fragment. */
 function wireTabs() {
   const tabs = [...document.querySelectorAll('[role="tab"]')];
-  const show = (tab, focus) => {
+  const show = (tab, { focus = false, first = false } = {}) => {
     for (const one of tabs) {
       const chosen = one === tab;
       one.setAttribute("aria-selected", String(chosen));
@@ -31,18 +33,19 @@ function wireTabs() {
       byId(one.getAttribute("aria-controls")).hidden = !chosen;
     }
     document.body.dataset.tab = tab.dataset.tab;
-    stage.hide();
-    history.replaceState(null, "", `#${tab.dataset.tab}`);
+    stage.turnTo(tab.dataset.tab);
+    // a fragment that is set while the page loads would scroll to its section
+    if (!first) history.replaceState(null, "", `#${tab.dataset.tab}`);
     if (focus) tab.focus();
   };
   tabs.forEach((tab, at) => {
     tab.addEventListener("click", () => show(tab));
     tab.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (step) show(tabs[(at + step + tabs.length) % tabs.length], true);
+      if (step) show(tabs[(at + step + tabs.length) % tabs.length], { focus: true });
     });
   });
-  show(tabs.find((tab) => `#${tab.dataset.tab}` === location.hash) ?? tabs[0]);
+  show(tabs.find((tab) => `#${tab.dataset.tab}` === location.hash) ?? tabs[0], { first: true });
   return (name) => show(tabs.find((tab) => tab.dataset.tab === name));
 }
 
@@ -85,6 +88,34 @@ function wireFiles(add, images = null) {
   });
 }
 
+/** Make the switch between reading and tokens work, and keep it. */
+function wireViews(chat) {
+  const switches = [...document.querySelectorAll('[name="view"]')];
+  const show = (view) => {
+    document.body.dataset.view = view;
+    saveSettings({ ...savedSettings(), view });
+    chat.redraw();
+  };
+  for (const one of switches) {
+    one.checked = one.value === (savedSettings().view ?? "tokens");
+    one.addEventListener("change", () => show(one.value));
+  }
+  show(switches.find((one) => one.checked)?.value ?? "tokens");
+}
+
+/** Return what the last answer and the race measured, for the view of costs. */
+function measured(racePoint) {
+  const card = stage.of("chat");
+  const figures = card?.figures;
+  const depths = figures?.depths ?? [];
+  const [tried, kept] = ["tried", "kept"].map((name) => depths.reduce((sum, one) => sum + one[name], 0));
+  const pace = figures?.ms ? (1000 * figures.tokens) / figures.ms : null;
+  const plain = card?.recording?.totals.plain_tokens_per_second ?? stage.plain;
+  const points = racePoint ? [racePoint] : [];
+  if (tried && pace && plain) points.unshift({ name: "the last answer", draft: figures.drafted / figures.passes, speed: pace / plain });
+  return { kept, tried, points };
+}
+
 /** Show what the server serves. */
 async function connect(settings, costs, chat) {
   try {
@@ -114,7 +145,9 @@ if (embedded) {
   const show = wireTabs();
   const costs = new Costs();
   const chat = new Chat(settings, stage, showError);
-  new Race(settings, stage, speedMenu(), showError);
+  const race = new Race(settings, stage, speedMenu(), showError);
+  new Scene(settings, showError);
+  wireViews(chat);
   wireFiles((...nodes) => {
     show("chat");
     chat.add(...nodes);
@@ -126,9 +159,7 @@ if (embedded) {
   });
   document.querySelector('[data-tab="costs"]').addEventListener("click", async () => {
     await connect(settings, costs, chat);
-    const depths = stage.last?.figures.depths ?? [];
-    const [tried, kept] = ["tried", "kept"].map((name) => depths.reduce((sum, one) => sum + one[name], 0));
-    if (tried) costs.measure(kept / tried);
+    costs.measure(measured(race.point));
   });
   connect(settings, costs, chat);
 }

@@ -27,16 +27,33 @@ export class Lanes {
     this.proof = el("p", { class: "proof", role: "status" });
   }
 
-  /** Show two recordings, the plain one first, as they were written; `done` is called at the end. */
-  show(recordings, speed, done = () => {}) {
+  /** Begin anew: nothing is shown. */
+  clear() {
     this.stop?.();
     this.proof.replaceChildren();
+    this.element.replaceChildren();
+  }
+
+  /** Add a lane that is being written; returns the function that adds a round. */
+  write(method) {
+    const lane = this._lane({ method, rounds: [] });
+    this.element.append(lane.element);
+    return (round) => {
+      lane.push(round);
+      this.stage.follow(lane);
+    };
+  }
+
+  /** Show two recordings, the plain one first, as they were written; `done` is called at the end. */
+  show(recordings, speed, done = () => {}) {
+    this.clear();
     const lanes = recordings.map((recording) => this._lane(recording));
     this.element.replaceChildren(...lanes.map((lane) => lane.element));
     const end = Math.max(...lanes.map((lane) => lane.ends.at(-1) ?? 0));
     const frame = (ms) => lanes.forEach((lane) => lane.at(ms));
     this.stop = play(0, end, speed, frame, () => {
       this._prove(recordings, lanes);
+      this.stage.follow(lanes[1]);
       done();
     });
   }
@@ -45,15 +62,18 @@ export class Lanes {
     const ends = endsOf(recording.rounds);
     const total = ends.at(-1) ?? 0;
     const name = recording.method === PLAIN ? "Plain" : `Drafted by ${recording.method}`;
-    const lane = { figures: emptyFigures(), recording };
+    const lane = { figures: emptyFigures(), recording: recording.totals ? recording : null };
     lane.view = new AnswerView(`${name}: answer`, (index) => this.stage.open(lane, index));
-    for (const round of recording.rounds) {
+    lane.push = (round) => {
       add(lane.figures, round);
       lane.view.push(round);
-    }
+      clock.textContent = duration(lane.figures.ms);
+      passes.textContent = count(lane.figures.passes, "pass", "passes");
+    };
     const clock = el("b", { class: "clock" });
     const passes = el("span", { class: "note" });
     const element = el("section", { class: "lane card", "aria-label": name }, el("header", {}, el("h3", { text: name }), clock, passes), lane.view.element);
+    for (const round of recording.rounds) lane.push(round);
     const at = (ms) => {
       const done = ends.findIndex((one) => one > ms);
       const rounds = done < 0 ? ends.length : done;
@@ -62,7 +82,7 @@ export class Lanes {
       passes.textContent = count(rounds, "pass", "passes");
       element.classList.toggle("done", done < 0);
     };
-    return { element, ends, total, at };
+    return Object.assign(lane, { element, ends, total, at });
   }
 
   _prove(recordings, [plain, drafted]) {
@@ -77,6 +97,13 @@ export class Lanes {
   }
 }
 
+/** Return the drafted run as a point of "what pays": draft tokens in a pass, and measured speed over the plain one. */
+function pointOf([plain, drafted]) {
+  const { drafted: guesses, rounds } = drafted.totals;
+  const [slow, fast] = [plain, drafted].map((one) => endsOf(one.rounds).at(-1));
+  return { name: "the race", draft: guesses / rounds, speed: slow / fast };
+}
+
 /** The view in which a race is run. */
 export class Race {
   constructor(settings, stage, speeds, onerror) {
@@ -86,38 +113,53 @@ export class Race {
     this.again = el("button", { type: "button", text: "Show again", hidden: true, onclick: () => this._show() });
     byId("race-controls").append(speeds, this.again);
     byId("track").append(this.lanes.element, this.lanes.proof);
+    this.start = byId("race-start");
     byId("race-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.run(event.target.elements.prompt.value);
+      if (this.running) this.running.abort();
+      else this.run(event.target.elements.prompt.value);
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.running?.abort();
     });
   }
 
   /** Run both, one after the other, then show them together. */
   async run(text) {
     if (!text.trim() || this.running) return;
-    this.running = true;
+    this.running = new AbortController();
+    this.start.textContent = "Stop";
+    this.again.hidden = true;
     this.onerror(null);
-    this.lanes.element.replaceChildren();
-    this.lanes.proof.replaceChildren();
+    this.lanes.clear();
+    this.stage.clear();
+    const { signal } = this.running;
     const [messages, seed] = [[{ role: "user", content: text }], this.settings.seed()];
     const drafting = this.settings.method === PLAIN ? byId("race-form").dataset.method : this.settings.method;
     const say = (words) => (byId("status").textContent = byId("race-state").textContent = words);
     try {
       say("Warming up: the prompt is read once");
-      await answer({ ...this.settings.body(messages, seed, drafting), max_tokens: WARM }, () => {});
+      await answer({ ...this.settings.body(messages, seed, drafting), max_tokens: WARM }, () => {}, signal);
       this.recordings = [];
       for (const method of [PLAIN, drafting]) {
         say(`Running alone: ${method === PLAIN ? "plain decoding" : method}`);
-        const rounds = [];
-        const recording = await answer(this.settings.body(messages, seed, method), (round) => rounds.push(round));
+        const [rounds, write] = [[], this.lanes.write(method)];
+        const onround = (round) => {
+          if (!round) return;
+          rounds.push(round);
+          write(round);
+        };
+        const recording = await answer(this.settings.body(messages, seed, method), onround, signal);
         this.recordings.push({ ...recording, rounds });
       }
       this._show();
     } catch (error) {
-      this.onerror(error);
-      say("");
+      const stopped = error.name === "AbortError";
+      if (!stopped) this.onerror(error);
+      say(stopped ? "Stopped" : "");
     }
-    this.running = false;
+    this.running = null;
+    this.start.textContent = "Race";
   }
 
   _show() {
@@ -125,6 +167,7 @@ export class Race {
     this.again.hidden = false;
     this.lanes.show(this.recordings, Number(this.speeds.value), () => {
       byId("status").textContent = this.lanes.proof.textContent;
+      this.point = pointOf(this.recordings);
     });
   }
 }

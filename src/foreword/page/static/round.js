@@ -27,8 +27,10 @@ export class RoundPanel {
     this.title = el("h2", { text: "A pass, opened" });
     this.text = el("p", { class: "sentence", "aria-live": "polite" });
     this.tree = el("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Draft tree" });
+    this.before = el("button", { type: "button", class: "small cut", text: "← the draft begins further left", hidden: true, onclick: () => (this.tree.scrollLeft = 0) });
+    this.tree.addEventListener("scroll", () => this._cut());
     this.times = el("div", { class: "times" });
-    this.element = el("section", { class: "opened", "aria-label": "A pass" }, this.title, this.text, this.tree, this.times);
+    this.element = el("section", { class: "opened", "aria-label": "A pass" }, this.title, this.text, this.before, this.tree, this.times);
     this.clear();
   }
 
@@ -36,7 +38,7 @@ export class RoundPanel {
   clear() {
     this.title.textContent = "A pass, opened";
     this.text.textContent = "Point at a word of an answer, or move through it with the arrow keys, to see what was drafted there.";
-    this.tree.hidden = this.times.hidden = true;
+    this.tree.hidden = this.times.hidden = this.before.hidden = true;
   }
 
   /** Show a round: its number and the number of rounds, from 1. */
@@ -49,6 +51,15 @@ export class RoundPanel {
     const end = this.tree.querySelector(".own"); // where the target's choice and the refused tokens part
     const [left, start] = [end, this.tree].map((one) => one.getBoundingClientRect().left);
     this.tree.scrollLeft += left - start - this.tree.clientWidth / 2;
+    this._cut();
+  }
+
+  /** Say where the tree goes on outside its panel. */
+  _cut() {
+    const { scrollLeft, scrollWidth, clientWidth } = this.tree;
+    this.before.hidden = scrollLeft < 1;
+    this.tree.classList.toggle("cut-left", scrollLeft >= 1);
+    this.tree.classList.toggle("cut-right", scrollLeft + clientWidth < scrollWidth - 1);
   }
 }
 

@@ -14,13 +14,14 @@ export class Stage {
     this.place = place;
     place.append(el("div", { class: "inside" }, this.close, this.panel.element, this.strip.element));
     this.plain = null;
+    [this.view, this.kept] = [null, new Map()]; // view -> its card
     this.draw = oncePerFrame(() => this._draw());
     this.clear();
   }
 
   clear() {
-    this.card = this.last = null;
-    this.strip.element.hidden = true;
+    this.card = null;
+    this.draw();
     this.panel.clear();
     this.hide();
   }
@@ -29,14 +30,32 @@ export class Stage {
     this.place.classList.remove("up");
   }
 
+  /** Show what belongs to a view, in place of what belongs to another. */
+  turnTo(view) {
+    this.kept.set(this.view, this.card);
+    this.view = view;
+    this.card = this.kept.get(view) ?? null;
+    this.panel.clear();
+    this.hide();
+    this.draw();
+  }
+
+  /** Return the card that was last in a view, or null. */
+  of(view) {
+    return (view === this.view ? this.card : this.kept.get(view)) ?? null;
+  }
+
+  /** Show the figures of a card. */
+  follow(card) {
+    this.card = card;
+    this.draw();
+  }
+
   /** Return a card whose rounds and figures are shown here. */
   newCard(label) {
     return new AnswerCard(label, {
       onopen: (card, index) => this.open(card, index),
-      onfigures: (card) => {
-        this.card = card;
-        this.draw();
-      },
+      onfigures: (card) => this.follow(card),
     });
   }
 
@@ -50,7 +69,6 @@ export class Stage {
   }
 
   _draw() {
-    this.last = this.card ?? this.last;
     this.strip.element.hidden = !this.card;
     if (this.card) this.strip.show(this.card.figures, this.card.recording?.totals.plain_tokens_per_second ?? this.plain);
   }
