@@ -277,6 +277,30 @@ def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(
     assert served.http.post("/v1/chat/completions", json=body).json() == response.json()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_damaged_image_of_a_tool_is_an_error_of_the_request(
+    served: Running, image: str, stream: bool
+) -> None:
+    """Its header is whole: the fault shows where its pixels are read, before the model
+    runs.
+    """
+    damaged = base64.b64encode(base64.b64decode(image)[:-60]).decode()
+    call = {"call_id": "call_1", "type": "function_call", "name": "view"}
+    shown = {"type": "input_image", "image_url": url(damaged)}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": [shown]}
+    items = [{"role": "user", "content": ASKED}, {**call, "arguments": "{}"}, result]
+    body = {"input": items, "stream": stream}
+    response = served.http.post("/v1/responses", json=body)
+    assert response.status_code == 400, response.text
+    message = response.json()["error"]["message"]
+    place = "message 3, the result of the call 'call_1'"
+    assert message.startswith(f"cannot render {place}: cannot read an image: it is ")
+    asked = chat_body({"type": "image_url", "image_url": {"url": url(damaged)}})
+    response = served.http.post("/v1/chat/completions", json=asked)
+    message = response.json()["error"]["message"]
+    assert message.startswith("cannot render message 1: cannot read an image: it is ")
+
+
 def test_a_model_that_reads_text_only_says_so(image: str) -> None:
     with LLM(method="none") as llm, running(llm) as server:
         body = chat_body({"type": "image_url", "image_url": {"url": url(image)}})

@@ -4,7 +4,8 @@ client.
 
 from __future__ import annotations
 
-from foreword.server.dialects.response_items import messages_of, next_item
+from foreword.server.dialects.response_items import messages_of
+from foreword.server.dialects.response_output import next_item
 from foreword.server.dialects.response_tools import declared
 from foreword.server.output import ToolArguments, ToolCall
 

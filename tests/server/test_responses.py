@@ -149,11 +149,7 @@ def test_history_of_another_host_goes_on(client: openai.OpenAI, llm: LLM) -> Non
             "role": "assistant",
             "content": '[mcp_list_tools] {"server_label": "notes", '
             '"tools": [{"name": "find"}]}',
-            "tool_calls": [
-                call(
-                    "local_shell", "call_1", action={"type": "exec", "command": ["ls"]}
-                )
-            ],
+            "tool_calls": [call("local_shell", "call_1", command=["ls"])],
         },
         {
             "role": "tool",
@@ -167,7 +163,9 @@ def test_history_of_another_host_goes_on(client: openai.OpenAI, llm: LLM) -> Non
                 call(
                     "apply_patch",
                     "call_2",
-                    operation={"type": "delete_file", "path": "a.txt"},
+                    type="delete_file",
+                    path="a.txt",
+                    diff="",
                 )
             ],
         },

@@ -194,25 +194,41 @@ def _content(number: int, message: Message, image: ImageReader | None) -> str | 
             "message"
         )
     return [
-        _image(part, image, is_result)
+        _image(part, image, _place(number, message), is_result=is_result)
         if is_image(part)
         else {"type": "text", "text": _part(number, role, part)}
         for part in content
     ]
 
 
-def _image(part: object, image: ImageReader, is_result: bool) -> dict[str, object]:
+def _place(number: int, message: Message) -> str:
+    """Return where a message is: a tool's result is known by the id of its call, too,
+    as APIs number items and blocks otherwise.
+    """
+    called = message.get("tool_call_id")
+    if message.get("role") != "tool" or called is None:
+        return f"message {number}"
+    return f"message {number}, the result of the call {reprlib.repr(called)}"
+
+
+def _image(
+    part: object, image: ImageReader, place: str, *, is_result: bool
+) -> dict[str, object]:
     """Return an image as a part.
 
     One that a tool gave and that cannot be read, or not by this model, becomes a text:
-    it stays in the history, so an error would come back with every later request.
+    it stays in the history, so an error would come back with every later request. Only
+    what its header tells is known here; the errors of its pixels name the place.
     """
     try:
-        return {"type": "image", "image": image(part)}
-    except InvalidRequest:
+        picture: Any = image(part)
+    except InvalidRequest as error:
         if not is_result:
-            raise
+            raise InvalidRequest(f"cannot render {place}: {error}") from error
         return {**UNSEEN_PART}
+    if hasattr(picture, "decoded"):
+        picture.place = place
+    return {"type": "image", "image": picture}
 
 
 def _part(number: int, role: object, part: object) -> str:
@@ -256,7 +272,7 @@ def _calls(number: int, calls: object) -> list[dict[str, Any]]:
 
 
 def _call(number: int, call: object) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, Mapping) else None
+    function = _function(call) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if (
         not isinstance(call, Mapping)
@@ -287,8 +303,17 @@ def _call(number: int, call: object) -> dict[str, Any]:
             f"cannot render message {number}: arguments of {name!r} must be the JSON "
             f"text of an object, not {reprlib.repr(given)}"
         )
+    kept = {key: value for key, value in call.items() if key != "custom"}
     return {
-        **call,
+        **kept,
         "type": "function",
         "function": {**function, "arguments": arguments},
     }
+
+
+def _function(call: Mapping[str, object]) -> object:
+    """Return the function that a call names; a free-form tool is one with an input."""
+    custom = call.get("custom")
+    if call.get("type") != "custom" or not isinstance(custom, Mapping):
+        return call.get("function")
+    return {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}

@@ -7,6 +7,8 @@ from typing import Any
 
 import PIL.Image
 
+from foreword.errors import InvalidRequest
+
 
 class UnreadPicture(PIL.Image.Image):
     """An RGB picture that, as any picture of PIL, loads itself at the first use of its
@@ -14,6 +16,9 @@ class UnreadPicture(PIL.Image.Image):
 
     Until then its size is that of its header, before it is turned upright.
     """
+
+    place = ""
+    """Where a request holds it, for errors."""
 
     def __init__(
         self, size: tuple[int, int], decode: Callable[[], PIL.Image.Image]
@@ -28,13 +33,18 @@ class UnreadPicture(PIL.Image.Image):
 
         Raises InvalidRequest where it is damaged.
         """
-        return self._decode()
+        try:
+            return self._decode()
+        except InvalidRequest as error:
+            if not self.place:
+                raise
+            raise InvalidRequest(f"cannot render {self.place}: {error}") from error
 
     def load(self) -> Any:
         """Decode the picture and keep it, for code that uses its pixels like any other
         picture's.
         """
         if self._im is None:
-            picture = self._decode()
+            picture = self.decoded()
             self.im, self._size = picture.im, picture.size
         return super().load()

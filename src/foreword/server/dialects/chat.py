@@ -13,6 +13,13 @@ from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.base import Dialect
+from foreword.server.dialects.chat_tools import (
+    Deltas,
+    as_functions,
+    free_form,
+    function_choice,
+    written,
+)
 from foreword.server.dialects.common import (
     TokenTexts,
     fingerprint,
@@ -34,7 +41,6 @@ from foreword.server.dialects.fields import (
 from foreword.server.dialects.response_items import as_chat
 from foreword.server.dialects.translate import PREFILL, Chat, Translator
 from foreword.server.errors import ApiError
-from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 from foreword.server.wire import event
 from foreword.types import Delta
 
@@ -107,8 +113,8 @@ class ChatBody(Sampled):
             options |= PREFILL
         return Chat(
             messages=self.messages,
-            tools=self.tools,
-            tool_choice=self.tool_choice or "auto",
+            tools=as_functions(self.tools),
+            tool_choice=function_choice(self.tool_choice) or "auto",
             parallel=self.parallel_tool_calls is not False,
             options=options,
         )
@@ -140,6 +146,8 @@ class ChatDialect(Dialect):
         """Prompt tokens read, in the last chunk about it."""
         self._top = (body.top_logprobs or 0) if body.logprobs else None
         self._predicted = body.prediction is not None
+        self._free = free_form(body.tools)
+        self._deltas = Deltas(self._free)
         self._texts = TokenTexts(translator.tokenizer)
         self._print = fingerprint(translator.name, translator.dtype, __version__)
         self._id = new_id("chatcmpl-")
@@ -214,14 +222,7 @@ class ChatDialect(Dialect):
             message["reasoning_content"] = choice.reasoning
         if choice.calls:
             message["content"] = choice.text or None
-            message["tool_calls"] = [
-                {
-                    "id": one.id,
-                    "type": "function",
-                    "function": {"name": one.name, "arguments": one.arguments},
-                }
-                for one in choice.calls
-            ]
+            message["tool_calls"] = [written(one, self._free) for one in choice.calls]
         return message
 
     def _logprobs(self, given: list[Any]) -> dict[str, Any] | None:
@@ -261,7 +262,7 @@ class ChatDialect(Dialect):
         # the prompt is read before the first token
         chunks = [self.progress(self._answer)] if self._answer else []
         logprobs = self._logprobs(list(delta.logprobs)) if delta.logprobs else None
-        for changed in filter(None, map(_changed, events)):
+        for changed in self._deltas.of(choice, events):
             chunks.append(self._chunk(choice, changed, logprobs))
             logprobs = None
         # also of tokens whose text is not certain yet
@@ -343,30 +344,3 @@ def _measured(answer: Answer) -> dict[str, Any]:
         "metrics": {"speculative_decoding": speculation(answer)},
         "timings": timings(answer),
     }
-
-
-def _changed(one: Shown) -> dict[str, Any] | None:
-    """Return an event as the delta of a chunk."""
-    match one:
-        case Text(text):
-            return {"content": text}
-        case Reasoning(text):
-            return {"reasoning_content": text}
-        case ToolCall():
-            function = {"name": one.name, "arguments": ""}
-            return {
-                "tool_calls": [
-                    {
-                        "index": one.index,
-                        "id": one.id,
-                        "type": "function",
-                        "function": function,
-                    }
-                ]
-            }
-        case ToolArguments():
-            return {
-                "tool_calls": [
-                    {"index": one.index, "function": {"arguments": one.json}}
-                ]
-            }

@@ -1,9 +1,11 @@
-"""Anthropic's tools that the client runs, as functions: a model here learns from their
-schema what Anthropic's models know from training.
+"""Tools of Anthropic and of OpenAI's responses that the client runs, as functions: a
+model here learns from their schema what the models of their makers know from training.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 BASH = "Run a command in a persistent bash session; `restart` starts it anew."
@@ -16,7 +18,16 @@ MEMORY = (
     "Keep notes in files below /memories, across conversations: view, create, "
     "str_replace, insert, delete a path, rename old_path to new_path."
 )
+COMMAND = "Run one program on the user's machine: its name, then each argument."
+SHELL = "Run commands in a shell on the user's machine, one after the other."
+PATCH = (
+    "Create, update or delete one file. diff of create_file: each line of the file "
+    "after a '+'. diff of update_file: parts that begin with a line '@@'; then lines "
+    "after ' ' to find, after '-' to remove, after '+' to add. diff of delete_file: "
+    "empty."
+)
 STRING = {"type": "string"}
+STRINGS = {"type": "array", "items": STRING}
 INTEGER = {"type": "integer"}
 LINES = {"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 2}
 FILES = {
@@ -76,6 +87,48 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 """Beginning of a tool's type, before its date -> description and parameters."""
 
 
+LOCAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "local_shell": (
+        COMMAND,
+        _parameters(
+            ["command"],
+            command=STRINGS,
+            env={"type": "object", "additionalProperties": STRING},
+            timeout_ms=INTEGER,
+            working_directory=STRING,
+            user=STRING,
+        ),
+    ),
+    "shell": (
+        SHELL,
+        _parameters(
+            ["commands"],
+            commands=STRINGS,
+            timeout_ms=INTEGER,
+            max_output_length=INTEGER,
+        ),
+    ),
+    "apply_patch": (
+        PATCH,
+        _parameters(
+            ["type", "path", "diff"],
+            type={"enum": ["create_file", "update_file", "delete_file"]},
+            path=STRING,
+            diff=STRING,
+        ),
+    ),
+}
+"""Type of a tool of responses -> description and parameters."""
+ITEMS = {
+    "local_shell_call": ("local_shell", "action", "lsh_"),
+    "shell_call": ("shell", "action", "sh_"),
+    "apply_patch_call": ("apply_patch", "operation", "apc_"),
+}
+"""Kind of item that calls one -> the tool's type, the member of the item that says
+what to do, the beginning of its id.
+"""
+
+
 def client_tool(tool: dict[str, Any]) -> dict[str, Any] | None:
     """Return the function of a tool that the client runs; None for one that only
     Anthropic runs.
@@ -89,3 +142,91 @@ def client_tool(tool: dict[str, Any]) -> dict[str, Any] | None:
                 "parameters": parameters,
             }
     return None
+
+
+def is_local(tool: Mapping[str, Any]) -> bool:
+    """Return whether a tool of responses is one that the client runs; a shell may be
+    in a container of the host instead.
+    """
+    kind = tool.get("type")
+    if not isinstance(kind, str) or kind not in LOCAL:
+        return False
+    environment = tool.get("environment") or {"type": "local"}
+    return isinstance(environment, Mapping) and environment.get("type") == "local"
+
+
+def local_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the function of a tool of responses that the client runs.
+
+    It is strict: the item of its call has no place for other arguments.
+    """
+    kind = str(tool["type"])
+    description, parameters = LOCAL[kind]
+    return {
+        "name": kind,
+        "description": "\n".join([description, *_skills(tool)]),
+        "parameters": parameters,
+        "strict": True,
+    }
+
+
+def _skills(tool: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each skill that a shell's machine has."""
+    skills = (tool.get("environment") or {}).get("skills")
+    for skill in skills if isinstance(skills, list) else ():
+        if not isinstance(skill, Mapping):
+            continue
+        name, path = skill.get("name"), skill.get("path")
+        about = skill.get("description")
+        yield f"Skill {name}: {about} Read {path}/SKILL.md before its use."
+
+
+def arguments_of(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the function that an item of one of `ITEMS` calls."""
+    tool, member, _ = ITEMS[kind]
+    _, parameters = LOCAL[tool]
+    about = item.get(member)
+    given = about if isinstance(about, Mapping) else {}
+    kept = [name for name in parameters["properties"] if given.get(name)]
+    found = {name: given[name] for name in kept}
+    if kind == "apply_patch_call":
+        found.setdefault("diff", "")  # a file that is deleted has none
+    return found
+
+
+def members_of(kind: str, arguments: str) -> dict[str, Any]:
+    """Return the members of an item of one of `ITEMS` for the arguments of a call.
+
+    Of a call that was cut off nothing is kept: half a command must not run.
+    """
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        value = {}
+    given = value if isinstance(value, dict) else {}
+    if kind == "apply_patch_call":
+        return {"operation": _operation(given)}
+    if kind == "shell_call":
+        action = {
+            "commands": given.get("commands", []),
+            "timeout_ms": given.get("timeout_ms"),
+            "max_output_length": given.get("max_output_length"),
+        }
+        return {"action": action, "environment": {"type": "local"}}
+    action = {
+        "type": "exec",
+        "command": given.get("command", []),
+        "env": given.get("env", {}),
+        "timeout_ms": given.get("timeout_ms"),
+        "user": given.get("user"),
+        "working_directory": given.get("working_directory"),
+    }
+    return {"action": action}
+
+
+def _operation(given: Mapping[str, Any]) -> dict[str, Any]:
+    kind = given.get("type", "update_file")
+    place = {"type": kind, "path": given.get("path", "")}
+    if kind == "delete_file":
+        return place
+    return {**place, "diff": given.get("diff", "")}

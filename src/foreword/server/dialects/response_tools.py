@@ -1,24 +1,36 @@
 """Provides the tools of OpenAI's responses as functions of a chat: functions,
-namespaces of them, free-form tools.
+namespaces of them, free-form tools, tools that the client runs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from foreword.errors import InvalidRequest
+from foreword.server.dialects.client_tools import ITEMS, is_local, local_tool
+from foreword.structured.schema import check_schema
 
 IMPLICIT = "functions"
 """Namespace of tools that are called by their bare name."""
+STRING = {"type": "string"}
 INPUT = {
     "type": "object",
-    "properties": {"input": {"type": "string"}},
+    "properties": {"input": STRING},
     "required": ["input"],
 }
 """Parameters of a free-form (custom) tool as a function: models here call with JSON."""
+ESCAPED = re.compile(r"[\x00-\x1f]|\\[0abfnrtuvx]|\(\?(?!:)")
+"""In an expression: letters that JSON escapes, and groups that no grammar follows."""
+CALLS = {
+    "function": ("function_call", "fc_"),
+    "custom": ("custom_tool_call", "ctc_"),
+    **{tool: (item, prefix) for item, (tool, _, prefix) in ITEMS.items()},
+}
+"""Type of a tool -> kind of item that calls it, the beginning of its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +47,72 @@ class Declared:
         return self.about.get("type") == "custom"
 
     @property
-    def name(self) -> str:
+    def is_local(self) -> bool:
+        """Whether the client runs it under a name of the API."""
+        return is_local(self.about)
+
+    @property
+    def called(self) -> tuple[str, str]:
+        """The kind of item that calls it, and the beginning of its id."""
+        return CALLS[self.about["type"]]
+
+    @property
+    def own_name(self) -> Any:
+        """Its name for the client, without a namespace."""
+        return self.about["type"] if self.is_local else self.about.get("name")
+
+    @property
+    def name(self) -> Any:
         """The name by which the model calls it."""
-        return qualified(self.about.get("name"), self.namespace)
+        return qualified(self.own_name, self.namespace)
 
     @property
     def function(self) -> dict[str, Any]:
-        """The tool in the shape of chat completions.
+        """The tool in the shape of chat completions."""
+        if self.is_local:
+            return {"type": "function", "function": local_tool(self.about)}
+        if self.is_custom:
+            return {"type": "function", "function": self._free_form()}
+        kept = {
+            name: value
+            for name, value in self.about.items()
+            if name not in ("type", "defer_loading")
+        }
+        return {"type": "function", "function": {**kept, "name": self.name}}
 
-        The grammar of a free-form tool is told, not enforced.
+    def _free_form(self) -> dict[str, Any]:
+        """Return the function of a free-form tool.
+
+        Its grammar is told; a regular expression is enforced where it can be, in JSON.
         """
-        if not self.is_custom:
-            kept = {
-                name: value
-                for name, value in self.about.items()
-                if name not in ("type", "defer_loading")
-            }
-            return {"type": "function", "function": {**kept, "name": self.name}}
         form = self.about.get("format")
-        grammar = form.get("definition") if isinstance(form, Mapping) else None
+        form = form if isinstance(form, Mapping) else {}
+        grammar = form.get("definition")
         told = "\n".join(
             text
             for text in (self.about.get("description"), grammar)
             if isinstance(text, str)
         )
-        return {
-            "type": "function",
-            "function": {"name": self.name, "description": told, "parameters": INPUT},
+        function = {"name": self.name, "description": told, "parameters": INPUT}
+        if form.get("syntax") != "regex" or not _fits(grammar):
+            return function
+        followed = {
+            **INPUT,
+            "properties": {"input": {**STRING, "pattern": grammar}},
+            "additionalProperties": False,
         }
+        return {**function, "parameters": followed, "strict": True}
+
+
+def _fits(pattern: object) -> bool:
+    """Return whether a string in JSON can follow a regular expression."""
+    if not isinstance(pattern, str) or ESCAPED.search(pattern):
+        return False
+    try:
+        check_schema({**STRING, "pattern": pattern})
+    except InvalidRequest:
+        return False
+    return True
 
 
 def echoed(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +154,7 @@ def declared(
     found: dict[str, Declared] = {}
     for several in (tools, *more):
         for tool in _flat(several, None):
-            if not isinstance(name := tool.about.get("name"), str):
+            if not isinstance(name := tool.own_name, str):
                 raise InvalidRequest(
                     "cannot read tools: the name of a tool must be a string, not "
                     f"{name!r}. Name it"
@@ -132,3 +182,5 @@ def _flat(tools: Any, namespace: str | None) -> Iterator[Declared]:
             yield from _flat(tool.get("tools"), tool.get("name"))
         elif kind in ("function", "custom"):
             yield Declared(tool, namespace)
+        elif isinstance(tool, Mapping) and is_local(tool):
+            yield Declared(tool)

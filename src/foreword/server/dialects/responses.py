@@ -14,13 +14,8 @@ from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.common import new_id, rounds, speculation, timings
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Messages, Sampled, Tools
-from foreword.server.dialects.response_items import (
-    Item,
-    choice_of,
-    conversation_of,
-    items_of,
-    next_item,
-)
+from foreword.server.dialects.response_items import choice_of, conversation_of
+from foreword.server.dialects.response_output import Item, items_of, next_item
 from foreword.server.dialects.response_tools import declared, echoed
 from foreword.server.dialects.translate import Chat, Translator
 from foreword.server.errors import ApiError
@@ -100,16 +95,15 @@ class ResponsesDialect(Dialect):
             raise InvalidRequest(
                 "cannot answer: the input is empty. Give a text or a list of items"
             )
+        tools = declared(body.tools, body.input)
+        effort = (body.reasoning or {}).get("effort")
         chat = Chat(
             messages=messages,
-            tools=[tool.function for tool in declared(body.tools, body.input).values()]
-            or None,
+            tools=[tool.function for tool in tools.values()] or None,
             tool_choice=choice_of(body.tool_choice),
             parallel=body.parallel_tool_calls is not False,
             drops_oldest=body.truncation == "auto",
-            options={"reasoning_effort": effort}
-            if (effort := (body.reasoning or {}).get("effort"))
-            else {},
+            options={"reasoning_effort": effort} if effort else {},
         )
         sampling = constraint((body.text or {}).get("format"), body.model_extra)
         return translator.chat(
@@ -122,12 +116,15 @@ class ResponsesDialect(Dialect):
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the body of a complete answer."""
-        status = _status(answer.choices[0])
-        self._items = items_of(answer.choices[0], self._tools, status)
+        choice = answer.choices[0]
+        status = _status(choice)
+        self._items = items_of(choice, self._tools, status)
         return self._response(answer, status)
 
     def _response(self, answer: Answer, status: str) -> dict[str, Any]:
         body = self._body
+        text = body.text or {}
+        form = text.get("format") or {"type": "text"}
         params = answer.call.params
         done = status in ("completed", "incomplete")
         return {
@@ -150,13 +147,14 @@ class ResponsesDialect(Dialect):
             "frequency_penalty": params.frequency_penalty,
             "top_logprobs": 0,
             "max_tool_calls": None,
-            "text": {
-                **(body.text or {}),
-                "format": (body.text or {}).get("format") or {"type": "text"},
-            },
+            "text": {**text, "format": form},
             "tool_choice": body.tool_choice or "auto",
-            "tools": [echoed(tool) for tool in body.tools or ()],
-            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+            "tools": list(map(echoed, body.tools or ())),
+            "reasoning": {
+                "effort": None,
+                "summary": None,
+                **(body.reasoning or {}),
+            },
             "truncation": body.truncation or "disabled",
             "store": False,
             "service_tier": "default",
@@ -224,7 +222,10 @@ class ResponsesDialect(Dialect):
             return self._event("error", param=None, **fault)
         return self._event(
             "response.failed",
-            response={**self._response(self._answer, "failed"), "error": fault},
+            response={
+                **self._response(self._answer, "failed"),
+                "error": fault,
+            },
         )
 
 
