@@ -817,3 +817,15 @@ def test_answer_has_allowed_token_ids_alone_under_every_drafter():
 def test_foreword_generate_with_a_text_names_what_generates():
     with pytest.raises(InvalidRequest, match=r"Use foreword\.LLM\(\)\.generate"):
         foreword.generate("Hello")
+
+
+def test_reading_of_a_prompt_is_told_until_the_first_token():
+    with LLM(chunk=16) as llm:
+        prompt = llm.tokenizer("The river runs through the town. " * 12)["input_ids"]
+        (sequence,) = llm.session.prepare(prompt, SamplingParams(max_tokens=4))
+        told: list[tuple[int, int]] = []
+        stream = llm.session.stream(sequence, lambda *read: told.append(read))
+        assert sum(len(delta.tokens) for delta in stream) == 4
+    steps = range(16, len(prompt), 16)
+    assert len(steps) > 3
+    assert told == [(read, len(prompt)) for read in steps]

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 import foreword
+import tiny_long
 import tiny_seq2seq
 from command import SOURCE
 from foreword import InvalidRequest, SamplingParams
@@ -355,6 +356,17 @@ def test_only_a_terminal_shows_loading(here, unbarred):
     assert here(*asked).stderr == ""
     assert "loading the model" in unstyled(here("chat", *PLAIN, FORCE_COLOR="1").stderr)
     assert here("chat", *PLAIN).stderr == ""
+
+
+def test_a_terminal_shows_how_much_of_a_long_prompt_is_read(here, tmp_path):
+    folder = str(tiny_long.saved(tmp_path / "long"))
+    asked = ("--model", folder, "--max-tokens", "2", "--no-stats", *PLAIN)
+    long = "river " * 3000
+    shown = here("generate", long, *asked, FORCE_COLOR="1").stderr
+    assert "reading the prompt" in unstyled(shown)
+    for prompt, colour in (("river", {"FORCE_COLOR": "1"}), (long, {})):
+        found = here("generate", prompt, *asked, **colour)
+        assert "reading the prompt" not in unstyled(found.stderr)
 
 
 def test_an_encoder_decoder_writes_after_its_source(here, tmp_path):

@@ -207,7 +207,7 @@ class LLM:
                 f"cannot stream n={1 + len(more)} answers at once: a stream is one "
                 "text. Use n=1"
             )
-        return self._stream(sequence)
+        return self.session.stream(sequence)
 
     @overload
     def chat(
@@ -378,9 +378,3 @@ class LLM:
         """Return the drafter, rule and budget of requests with these parameters."""
         return self.session.speculator(params)
 
-    def _stream(self, sequence: Request) -> Iterator[Delta]:
-        self.session.begin(sequence)
-        try:
-            yield from self.session.deltas(sequence)
-        finally:
-            self.session.forget(sequence)

@@ -6,7 +6,7 @@ Any thread may call it. Rounds hold one lock; texts are read under another, mean
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
@@ -127,7 +127,23 @@ class Session:
                 if not any(one.error for one in self._running.values()):
                     raise
 
-    def deltas(self, sequence: Request) -> Iterator[Delta]:
+    def stream(
+        self, sequence: Request, on_read: Callable[[int, int], None] | None = None
+    ) -> Iterator[Delta]:
+        """Run a sequence and yield its deltas; closing the iterator aborts it.
+
+        `on_read` gets the prompt tokens read and all of them, after each step before
+        the first delta.
+        """
+        self.begin(sequence)
+        try:
+            yield from self.deltas(sequence, on_read)
+        finally:
+            self.forget(sequence)
+
+    def deltas(
+        self, sequence: Request, on_read: Callable[[int, int], None] | None = None
+    ) -> Iterator[Delta]:
         """Yield the deltas of one sequence; deltas of the others stay in
         `Request.unread` for their readers.
         """
@@ -143,6 +159,8 @@ class Session:
                 delta = sequence.unread.popleft() if sequence.unread else None
             if delta:
                 yield delta
+            elif on_read and not sequence.produced:
+                on_read(min(sequence.cached, sequence.prompt), sequence.prompt)
 
     def forget(self, sequence: Request) -> None:
         """Release a sequence; abort it if it still runs."""

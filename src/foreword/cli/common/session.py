@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
+from foreword.cli.common import render
 from foreword.types import (
     Clock,
     Delta,
@@ -135,7 +136,8 @@ class RequestStats:
 def follow(
     llm: LLM, prompt: list[int], params: SamplingParams, show: Callable[[Delta], None]
 ) -> Answer:
-    """Stream one completion and pass each delta to `show`.
+    """Stream one completion and pass each delta to `show`. On a terminal, a bar shows
+    how much of a long prompt is read.
 
     Ctrl-C ends it and keeps the output so far.
     """
@@ -143,13 +145,47 @@ def follow(
         # short enough to type again
         params = replace(params, seed=secrets.randbits(32))
     answer = Answer(seed=params.seed or 0, prompt_tokens=prompt)
+    (sequence,) = llm.session.prepare(prompt, params)
     started = perf_counter()
-    try:
-        with closing(cast("Generator[Delta]", llm.stream(prompt, params))) as deltas:
+    with ReadingBar(len(prompt)) as bar, suppress(KeyboardInterrupt):
+        stream = llm.session.stream(sequence, bar)
+        with closing(cast("Generator[Delta]", stream)) as deltas:
             for delta in deltas:
+                bar.end()
                 answer.add(delta, llm.engine.clock)
                 show(delta)
-    except KeyboardInterrupt:
-        pass
     answer.seconds = perf_counter() - started
     return answer
+
+
+LONG = 1024
+"""Tokens from which a prompt's reading is shown: about a second of a small model on a
+processor.
+"""
+
+
+class ReadingBar:
+    """A bar of the prompt tokens that are read, for long prompts on a terminal."""
+
+    def __init__(self, tokens: int) -> None:
+        self._bar = render.bar(quiet=tokens < LONG)
+        self._task = self._bar.add_task("reading the prompt", total=tokens)
+        self._runs = False
+
+    def __enter__(self) -> ReadingBar:
+        self._bar.start()
+        self._runs = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def __call__(self, read: int, total: int) -> None:
+        """Show that `read` tokens of `total` are read."""
+        self._bar.update(self._task, completed=read, total=total)
+
+    def end(self) -> None:
+        """Remove the bar: the answer begins."""
+        if self._runs:
+            self._bar.stop()
+        self._runs = False
