@@ -38,10 +38,9 @@ $(KERNELS): $(STAMP)
 
 # The tests of the page need Chromium. Without one, and without the right to install Debian's, they are skipped.
 $(BROWSER): $(STAMP)
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
-		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome || { [ "$$(id -u)" = 0 ] \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null && touch $(BROWSER) \
 		|| echo "no Chromium here: install one to run the tests of the page"
-	@touch $(BROWSER)
 
 demo: $(STAMP)  ## Watch the small models write, plain and ahead
 	$(PY) -m foreword demo

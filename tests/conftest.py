@@ -126,3 +126,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line what a whole part of the program was not tested with."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if any("no Chromium is installed" in str(one.longrepr) for one in skipped):
+        terminalreporter.write_line(
+            "The page was not tested: no Chromium is installed here."
+        )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from browsing import MILLISECONDS, Tab, tab
+from browsing import MILLISECONDS, Tab, chromium, tab
 from foreword import LLM
 from serving import Running, running
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -26,7 +24,7 @@ def browser() -> Iterator[Browser]:
     """Not for the session: while it is open, an event loop runs in this thread, and
     asyncio allows no other.
     """
-    place = next(filter(None, map(shutil.which, NAMES)), None)
+    place = chromium()
     if place is None:
         pytest.skip("no Chromium is installed")
     expect.set_options(timeout=MILLISECONDS)

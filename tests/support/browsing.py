@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +11,14 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from foreword import LLM, Recording, SamplingParams
 
+NAMES = ("chromium", "chromium-browser", "google-chrome")
 MILLISECONDS = 60_000
 """Longest wait for what a page must show."""
+
+
+def chromium() -> str | None:
+    """Return the program of the browser; None if there is none."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Tab:
