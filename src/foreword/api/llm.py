@@ -46,7 +46,6 @@ from foreword.speech.transcribe import transcribe
 from foreword.types import (
     Completion,
     Delta,
-    Request,
     SamplingParams,
     TokenLogprob,
 )
@@ -377,4 +376,3 @@ class LLM:
     def speculator(self, params: SamplingParams) -> Speculator:
         """Return the drafter, rule and budget of requests with these parameters."""
         return self.session.speculator(params)
-
