@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         VocabularyMismatch,
     )
     from foreword.hf import disable, enable, generate, pure
+    from foreword.hindsight.whatif import what_if
     from foreword.recording import Recording
     from foreword.speech.options import Segment, Transcript
     from foreword.types import (
@@ -43,6 +44,7 @@ _HOME = {
     "Stats": "types",
     "TokenLogprob": "types",
     "Transcript": "speech.options",
+    "what_if": "hindsight.whatif",
     "generate": "hf",
     "enable": "hf",
     "disable": "hf",
@@ -76,6 +78,7 @@ __all__ = [
     "enable",
     "generate",
     "pure",
+    "what_if",
 ]
 
 

@@ -153,3 +153,25 @@ def test_view_refuses_what_is_no_recording(here):
         found = here("view", name)
         assert (found.returncode, found.stdout) == (2, "")
         assert said in found.stderr
+
+
+def test_whatif_compares_methods_on_a_recording(here):
+    asked = ("generate", "List the rivers.", "-t", "0", "--max-tokens", "24")
+    assert here(*asked, "--nodes", "4", "--record", "answer.json").returncode == 0
+    found = here("whatif", "answer.json", "--method", "lm", "--nodes", "4", "--json")
+    values = json.loads(found.stdout)
+    lm = next(one for one in values["outcomes"] if one["method"] == "lm")
+    recorded = json.loads((here.folder / "answer.json").read_text())
+    assert lm["passes"] == recorded["totals"]["rounds"] < lm["tokens"] == 24
+    shown = here(
+        "whatif", "answer.json", "--method", "ngram", "--trees", "--nodes", "2"
+    )
+    assert "ngram, 2 draft tokens" in shown.stdout
+    assert "lm, budget nodes=4" in " ".join(shown.stdout.split())
+    for words, said in (
+        (("--nodes", "0"), "a round drafts 1 to 64 tokens"),
+        (("--method", "eagl"), "Did you mean 'eagle'?"),
+    ):
+        refused = here("whatif", "answer.json", *words)
+        assert refused.returncode == 2
+        assert said in " ".join(refused.stderr.split())

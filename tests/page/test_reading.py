@@ -40,7 +40,7 @@ code
 <div id="log" class="error" style="position: fixed">w</div>
 """
 RENDER = """async (text) => {
-    const { readable, render } = await import("/page/reading.js");
+    const { readable, render } = await import("/page/chat/reading.js");
     await readable();
     const place = document.createElement("div");
     place.className = "prose shown";
@@ -100,10 +100,10 @@ def test_the_switch_shows_text_or_tokens_and_is_kept(page: Page) -> None:
 def test_reasoning_is_folded(page: Page) -> None:
     script = """async () => {
         document.body.dataset.view = "read";
-        const { emptyAnswer, Turn } = await import("/page/turn.js");
+        const { emptyAnswer, Turn } = await import("/page/chat/turn.js");
         const { AnswerCard } = await import("/page/replay.js");
         const card = new AnswerCard("Answer", { onopen() {}, onfigures() {} });
-        const acts = { edit() {}, again() {}, result() {}, grown() {} };
+        const acts = { edit() {}, again() {}, result() {}, grown() {}, compare: () => "" };
         const turn = new Turn({ question: { text: "q" }, answer: emptyAnswer(1) }, card, acts);
         document.getElementById("log").append(turn.element);
         turn.push(null, [{ reasoning_content: "Let me " }, { reasoning_content: "count." }, { content: "**So.**" }]);

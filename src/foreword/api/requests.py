@@ -81,6 +81,7 @@ class Requests:
         self._sanitize = sanitize
         self._vision: Vision | None = None
         self._ids = count(1)
+        self._sees = reads_images(target)
         self._grammars = Grammars(tokenizer, target.vocab, self._eos)
 
     @property
@@ -317,14 +318,14 @@ class Requests:
         template.
         """
         own: Any = self.tokenizer
-        if images or (not own.chat_template and reads_images(self._target)):
+        if images or (not own.chat_template and self._sees):
             sight = self._sight
             return (
                 sight.apply,
                 partial(encoded_images, partial(sight.encode, images)),
                 sight.template,
             )
-        encode = partial(encoded, own, like_processor=reads_images(self._target))
+        encode = partial(encoded, own, like_processor=self._sees)
         return own.apply_chat_template, encode, own.chat_template
 
     def _rules(self, language: str) -> Seq2Seq | None:

@@ -101,9 +101,21 @@ class Session:
             return None
         return self._requests.compiling(params)
 
+    def can_draft(self, method: str) -> bool:
+        """Whether requests may name this method: it needs no draft, or has one."""
+        return self._speculators.can_draft(method)
+
     def speculator(self, params: SamplingParams) -> Speculator:
         """Return the drafter, rule and budget of requests with these parameters."""
         return self._speculators.for_request(self.engine, params)
+
+    def drafter(self, params: SamplingParams, *, fresh: bool = False) -> Drafter:
+        """Return the drafter of such requests; it is loaded if need be. A `fresh` one
+        remembers no text of other requests.
+        """
+        if fresh:
+            return self._speculators.fresh(params)
+        return self._speculators.load(params).result()
 
     # ---- rounds
 

@@ -30,6 +30,7 @@ from foreword.cli.training.train import train
 from foreword.cli.transcribe import transcribe
 from foreword.cli.tune import tune
 from foreword.cli.view import view
+from foreword.cli.whatif import whatif
 
 GENERATE = "Generate"
 INSPECT = "Inspect"
@@ -147,6 +148,15 @@ for panel, command, example in (
         (
             "foreword view answer.json --rounds",
             "foreword view answer.json --html answer.html",
+        ),
+    ),
+    (
+        INSPECT,
+        whatif,
+        (
+            'foreword generate "List the rivers" --record answer.json',
+            "foreword whatif answer.json",
+            "foreword whatif answer.json --method suffix --nodes 4,8 --trees",
         ),
     ),
     (INSPECT, methods, ("foreword methods", "foreword methods --json")),

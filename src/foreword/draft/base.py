@@ -47,6 +47,11 @@ class Drafter(ABC):
     `trainable`.
     """
 
+    reads_target: bool = False
+    """It reads the target's scores, or shares its keys, and not only the text and
+    `hidden_layers`.
+    """
+
     missing: str | None = None
     """Why it stands in for a drafter that could not be loaded; `Request.undrafted` of
     every request.
@@ -110,6 +115,12 @@ class Drafter(ABC):
     def trainable(self) -> Model | None:
         """The draft model, if it `learns`."""
         return None
+
+    def anew(self) -> Drafter:
+        """Return a drafter with the same model that has learnt from no text: this one,
+        if it keeps nothing from one text to the next.
+        """
+        return self
 
     def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a sequence that has ended."""

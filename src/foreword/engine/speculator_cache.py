@@ -30,7 +30,7 @@ from foreword.errors import (
 from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
 from foreword.model.loading.given import learner
 from foreword.options import DraftingOptions
-from foreword.registry import MODEL, PLAIN
+from foreword.registry import HEAD, MODEL, PLAIN
 from foreword.shared import Shared
 from foreword.types import SamplingParams
 from foreword.verify import Rule
@@ -127,6 +127,32 @@ class SpeculatorCache:
         self._rule_for(chosen)
         make = partial(self._load, method, None, fallback=False)
         return self._loading.submit(self._drafters.get, method, make)
+
+    def can_draft(self, name: str) -> bool:
+        """Whether requests may name this method: it suits the target, and needs no
+        source or has one.
+        """
+        kind = find_method(name)
+        if self._target.seq2seq is not None and not kind.about.seq2seq:
+            return False
+        try:
+            self._source(name, kind)
+        except InvalidRequest:
+            return False
+        return True
+
+    def fresh(self, params: SamplingParams) -> Drafter:
+        """Return a drafter of such requests that remembers no text of others. Models
+        and heads are shared: they keep nothing of a text.
+
+        Raises as `load` does.
+        """
+        name = str(self._chosen(params.drafting).method)
+        kind = find_method(name)
+        if kind.about.takes in (MODEL, HEAD):
+            return self.load(params).result().anew()
+        source = self._source(name, kind)
+        return Loader(name, kind, Shared()).load(source, self._target, self._tokenizer)
 
     def _chosen(self, wanted: DraftingOptions) -> DraftingOptions:
         """Return the options of a request, completed by the defaults."""

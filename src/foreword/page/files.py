@@ -18,15 +18,16 @@ from foreword.errors import InvalidRequest
 from foreword.files import atomic_file, check_writable, room
 
 STATIC = Path(__file__).parent / "static"
-VENDOR = STATIC / "vendor"
-"""Libraries of others, as they ship them; VERSIONS.md says which."""
+FOLDERS = (STATIC, STATIC / "chat", STATIC / "vendor")
+"""The page; its chat; libraries of others, as they ship them (VERSIONS.md)."""
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 """Media types by suffix."""
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:"
 """Content-Security-Policy of both pages: nothing is loaded from elsewhere, and markup
 in texts could do nothing.
 """
-IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+IMPORT = re.compile(r'^import \{[^}]*\} from "[./\w-]*?([\w-]+\.js)";\n', re.MULTILINE)
+"""Names of modules are unique, whatever their folder."""
 SERVED = re.compile(r"\n *<!--served-->.*?<!--/served-->", re.DOTALL)
 """Parts of the page that need a server."""
 
@@ -49,7 +50,7 @@ def static_file(name: str) -> tuple[bytes, str] | None:
     this name.
     """
     path = STATIC / name
-    known = path.parent in (STATIC, VENDOR) and ".." not in path.parts
+    known = path.parent in FOLDERS and ".." not in path.parts
     if not known or path.suffix not in TYPES or not path.is_file():
         return None
     return path.read_bytes(), TYPES[path.suffix]
@@ -126,7 +127,8 @@ def _bundle() -> str:
 
 
 def _text(name: str) -> str:
-    return (STATIC / name).read_text(encoding="utf-8")
+    places = (folder / name for folder in FOLDERS)
+    return next(filter(Path.is_file, places)).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -43,6 +43,7 @@ BODIES = (
     ResponsesBody,
     MessagesBody,
     CountBody,
+    page.WhatIfBody,
     plain.TokenizeBody,
     plain.DetokenizeBody,
     plain.LoadBody,

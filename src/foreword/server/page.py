@@ -4,18 +4,24 @@ measured costs.
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 
 from foreword.budget import AdaptiveBudget
 from foreword.draft import method
+from foreword.hindsight import whatif as hindsight
 from foreword.model.vision.processor import reads_images
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.page.files import POLICY, static_file
+from foreword.recording import Recording
 from foreword.registry import METHODS
+from foreword.server.body import content, parsed, takes
 from foreword.server.errors import ApiError
 from foreword.server.service import Service
 from foreword.types.round import short
@@ -53,7 +59,44 @@ def routes(service: Service) -> APIRouter:
         """Describe the drafting methods and the measured cost of passes."""
         return described(service)
 
+    replaying = asyncio.Lock()
+
+    @router.post(
+        "/speculation/whatif", tags=["server"], openapi_extra=takes(WhatIfBody)
+    )
+    async def what_if(request: Request) -> dict[str, Any]:
+        """Re-score a recorded answer for other methods, one request at a time."""
+        body = await content(request)
+        if replaying.locked():
+            raise ApiError(
+                503, "cannot replay now: another answer is replayed. Try again"
+            )
+        async with replaying:
+            return await asyncio.to_thread(_replayed, service, body)
+
     return router
+
+
+class WhatIfBody(BaseModel):
+    """Request to re-score a recording."""
+
+    recording: dict[str, Any]
+    """As `docs/formats/recordings.md` has it."""
+    methods: list[str] | None = Field(default=None, max_length=32)
+    """Default: every method that requests may name."""
+    nodes: list[Annotated[int, Field(ge=1, le=64)]] = Field(
+        default=[4, 8], min_length=1, max_length=8
+    )
+    """Draft tokens in a round."""
+    trees: bool = False
+    """Whether the rounds are part of the result."""
+
+
+def _replayed(service: Service, body: bytes) -> dict[str, Any]:
+    given = parsed(body, WhatIfBody)
+    recording = Recording.from_json(json.dumps(given.recording))
+    found = hindsight.what_if(service.llm, recording, given.methods, given.nodes)
+    return found.as_json(trees=given.trees)
 
 
 def described(service: Service) -> dict[str, Any]:

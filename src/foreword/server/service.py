@@ -21,7 +21,6 @@ from foreword.api.llm import LLM
 from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
-from foreword.draft.ensemble.recipe import shipped
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
 from foreword.server.answer import Answer, Call
 from foreword.server.errors import ApiError, as_api_error
@@ -65,7 +64,6 @@ class Service:
         self.created = int(time())
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
-        self._bundled = bundled
         self.texts = Texts(self._requests)
 
     def _requests(self) -> Requests:
@@ -130,11 +128,7 @@ class Service:
 
     def can_draft(self, name: str) -> bool:
         """Whether requests may name this method: it needs no draft, or has one."""
-        kind = find_method(name)
-        has_draft = self._bundled and shipped(kind, name) is not None
-        if self.llm.target.seq2seq is not None and not kind.about.seq2seq:
-            return False
-        return not kind.about.needs or has_draft or name == self.llm.method
+        return self.llm.session.can_draft(name)
 
     @asynccontextmanager
     async def answer(self, call: Call, state: dict[str, Any]) -> AsyncIterator[Answer]:

@@ -86,6 +86,7 @@ class EnsembleDrafter(Drafter):
         self.members = tuple(drafters)
         layers = chain.from_iterable(drafter.hidden_layers for drafter in self.members)
         self.hidden_layers = tuple(sorted(set(layers)))
+        self.reads_target = any(drafter.reads_target for drafter in self.members)
         self._acceptance = AcceptanceEstimate()
         self._unweighed = [False] * len(self.members)
         """Members that state no probabilities."""

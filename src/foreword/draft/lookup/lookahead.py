@@ -174,6 +174,7 @@ class LookaheadDrafter(Drafter):
     """
 
     about = OWN_METHODS["lookahead"]
+    reads_target = True
 
     def __init__(self) -> None:
         self._texts: dict[int, _Text] = {}

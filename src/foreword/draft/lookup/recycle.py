@@ -235,6 +235,7 @@ class RecyclingDrafter(Drafter):
     """
 
     about = OWN_METHODS["recycle"]
+    reads_target = True
 
     def __init__(self) -> None:
         self._memories: dict[str, _Memory] = {}

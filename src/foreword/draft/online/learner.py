@@ -146,6 +146,12 @@ class OnlineLearner(Drafter):
             self._pieces = self._trainer.pieces()
             self._threads = threads_for(self._trainer.module)
 
+    def anew(self) -> Drafter:
+        """Return the drafter alone: it drafts with the weights of now, and learns no
+        more.
+        """
+        return self.drafter.anew()
+
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return self.drafter.propose(batch, nodes)
 

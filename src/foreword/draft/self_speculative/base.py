@@ -30,7 +30,7 @@ class SelfDrafter(LanguageModelDrafter):
         cache.
         """
         super().__init__(view)
-        self._shares = shares
+        self._shares = self.reads_target = shares
 
     def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
         is_read = sequence.cached > 0 and len(sequence.pending) <= FEW

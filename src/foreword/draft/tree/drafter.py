@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -60,6 +61,11 @@ class ModelDrafter(Drafter):
         self.calibration = Calibration()
         self._shapes = AdaptiveShape()
         self._coupled: dict[int, CoupledTree] = {}
+
+    def anew(self) -> ModelDrafter:
+        twin = copy(self)
+        twin.calibration, twin._shapes = Calibration(), AdaptiveShape()
+        return twin
 
     @abstractmethod
     def prefill(self, sequence: Request) -> Read:

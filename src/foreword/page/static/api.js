@@ -29,6 +29,9 @@ async function request(path, options = {}) {
   throw new ServerError(body?.error?.message ?? `the server answered ${response.status}`, response.status);
 }
 
+/** Re-score a recording: `recording`, `methods`, `nodes`. */
+export const whatIf = async (asked) => (await request("speculation/whatif", { method: "POST", body: JSON.stringify(asked) })).json();
+
 /** Return the model, its methods, and the measured costs of this machine. */
 export const described = async () => (await request("speculation")).json();
 

@@ -1,17 +1,17 @@
 /** The page: tabs, recordings that are opened, and errors. */
 
 import { described, useKey } from "./api.js";
-import { Chat } from "./chat.js";
+import { Chat } from "./chat/chat.js";
 import { Costs } from "./costs.js";
 import { byId, el } from "./dom.js";
-import { Scene } from "./scene.js";
-import { isImage } from "./images.js";
+import { Scene } from "./chat/scene.js";
+import { isImage } from "./chat/images.js";
 import { Lanes, Race } from "./race.js";
 import { parsed } from "./recording.js";
 import { speedMenu } from "./replay.js";
-import { Settings } from "./settings.js";
+import { Settings } from "./chat/settings.js";
 import { Stage } from "./stage.js";
-import { savedSettings, saveSettings } from "./store.js";
+import { savedSettings, saveSettings } from "./chat/store.js";
 
 const stage = new Stage(byId("stage"));
 

@@ -6,7 +6,7 @@ import { byId, count, duration, el, short } from "./dom.js";
 import { add, emptyFigures } from "./figures.js";
 import { tokensOf } from "./recording.js";
 import { endsOf, play } from "./replay.js";
-import { PLAIN } from "./settings.js";
+import { PLAIN } from "./chat/settings.js";
 
 const WARM = 4; // tokens of a first, uncounted request: both runs then find the prompt read
 

@@ -1,11 +1,11 @@
 /** A scene to play with: the reader drafts the next words, and the model checks all of them in one pass. */
 
-import { answer } from "./api.js";
-import { byId, el, percent, visible } from "./dom.js";
+import { answer } from "../api.js";
+import { byId, el, percent, visible } from "../dom.js";
 import { newSeed, PLAIN } from "./settings.js";
 
 const MOST = 24; // tokens that one turn of the scene may write
-const NODES = 16; // draft tokens of the reader that one pass checks
+const CHECKED = 16; // draft tokens of the reader that one pass checks
 /** The question of the scene, and how its answer begins: a reader can guess how it goes on. */
 const QUESTION = "Summarise: The river rose in the night and the miller moved his grain upstairs.";
 const BEGINNING = "The river";
@@ -76,7 +76,7 @@ export class Scene {
   /** What the reader typed, as the prediction that OpenAI's API knows. */
   _typed(typed) {
     const joined = /\s$/.test(this.text) || /^[\s.,;:!?)]/.test(typed) ? typed : ` ${typed}`;
-    return { prediction: { type: "content", content: joined }, speculative: { method: "predicted", nodes: NODES } };
+    return { prediction: { type: "content", content: joined }, speculative: { method: "predicted", nodes: CHECKED } };
   }
 
   _drafter(method) {

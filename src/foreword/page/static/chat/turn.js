@@ -1,6 +1,6 @@
 /** One turn of a conversation: a question, its answer as tokens and to read, and what can be done with them. */
 
-import { copyButton, el, oncePerFrame } from "./dom.js";
+import { copyButton, el, oncePerFrame } from "../dom.js";
 import { content, picture } from "./images.js";
 import { readable, render } from "./reading.js";
 
@@ -51,7 +51,7 @@ export function addDelta(answer, delta) {
   }
 }
 
-/** A turn on the page. `acts`: edit(turn), again(turn, seed or null), result(turn, results), grown(). */
+/** A turn on the page. `acts`: edit(turn), again(turn, seed or null), result(turn, results), grown(), compare(recording). */
 export class Turn {
   constructor(data, card, acts) {
     [this.data, this.card, this.acts] = [data, card, acts];
@@ -61,8 +61,9 @@ export class Turn {
     this.failure = el("div", { class: "failure", role: "alert", hidden: true });
     this.called = el("div", { class: "calls" });
     this.buttons = el("div", { class: "acts" });
+    this.compared = el("div", {});
     card.element.prepend(this.bar, this.prose);
-    card.element.append(this.called, this.failure, this.buttons);
+    card.element.append(this.called, this.failure, this.buttons, this.compared);
     card.element.classList.add("both");
     this.element = el("section", { class: "turn" }, this._question(), card.element);
     this.running = true;
@@ -124,6 +125,7 @@ export class Turn {
     const form = answer.calls.length && !answer.error ? [this._resultForm()] : [];
     this.called.replaceChildren(...answer.calls.map(shownCall), ...form);
     this.buttons.replaceChildren(...(answer.error ? [] : this._acts()));
+    this.compared.replaceChildren(...(answer.recording ? [this.acts.compare(answer.recording)] : []));
     this._draw();
   }
 

@@ -1,6 +1,6 @@
 /** How requests draft and sample: one form for the chat and the race, kept by the browser. */
 
-import { byId, el } from "./dom.js";
+import { byId, el } from "../dom.js";
 import { savedSettings, saveSettings } from "./store.js";
 
 /** The method without draft tokens. */
@@ -17,6 +17,7 @@ export class Settings {
     this.form = byId("settings");
     this.values = this.form.elements;
     this.saved = savedSettings();
+    this.usable = []; // methods that requests may name
     for (const field of this._fields()) {
       if (field.name in this.saved && field.name !== "method") field.value = this.saved[field.name];
     }
@@ -58,6 +59,7 @@ export class Settings {
     const others = [...known.keys()].filter((name) => !first.includes(name)).map((name) => option(name, name));
     const chosen = this.values.method.value || this.saved.method || info.method;
     this.served = info.method;
+    this.usable = [...known.keys()];
     this.values.method.replaceChildren(...listed, el("optgroup", { label: "More methods" }, ...others));
     this.values.method.value = known.has(chosen) ? chosen : info.method;
     this.values.tokens.max = info.context;

@@ -1,6 +1,6 @@
 /** Images of a prompt: chosen, dropped or pasted, shown small, and sent as data URLs. */
 
-import { byId, count, el } from "./dom.js";
+import { byId, count, el } from "../dom.js";
 
 /** The images that go with the next prompt. `onerror` shows an error. */
 export class Images {

@@ -3,7 +3,7 @@
  * needed. An answer is untrusted: marked makes HTML of it, DOMPurify keeps the harmless part.
  */
 
-import { copyButton, el } from "./dom.js";
+import { copyButton, el } from "../dom.js";
 
 const LIBRARIES = ["marked", "purify", "highlight", "temml"];
 const ALLOWED = {

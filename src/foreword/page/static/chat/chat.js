@@ -1,11 +1,12 @@
 /** Conversations: turns that are asked, stopped, tried again, edited and kept by the browser. */
 
-import { answer } from "./api.js";
-import { byId, count, el, Follow } from "./dom.js";
+import { answer } from "../api.js";
+import { byId, count, el, Follow } from "../dom.js";
 import { Images } from "./images.js";
 import { newSeed } from "./settings.js";
 import { Store } from "./store.js";
 import { emptyAnswer, messagesOf, Turn } from "./turn.js";
+import { whatIfFold } from "./whatif.js";
 
 const TITLE = 60; // characters of the first question
 
@@ -23,6 +24,7 @@ export class Chat {
       again: (turn, seed) => this._again(turn, seed),
       result: (turn, results) => this._ask({ results }, this.turns.indexOf(turn) + 1),
       grown: () => this.follow.grown(),
+      compare: (recording) => whatIfFold(() => recording, this.settings.usable, recording.method),
     };
     this._begin();
     this._wireComposer();

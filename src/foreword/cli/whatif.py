@@ -1,0 +1,157 @@
+"""`foreword whatif`: a recorded answer, re-scored for every other method."""
+
+from __future__ import annotations
+
+import json as encode
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foreword.cli.common import early, options, render
+from foreword.cli.common.bundles import bundled, open_llm
+from foreword.cli.common.progress import LineProgress
+from foreword.errors import InvalidRequest
+from foreword.options import DraftingOptions, ModelOptions
+from foreword.registry import PLAIN
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from foreword.hindsight.whatif import Outcome, WhatIf
+    from foreword.recording import Recording
+    from foreword.types.round import Round
+
+FEWEST, MOST = 1, 64
+"""Draft tokens in a round that --nodes may name."""
+SHOWN = 12
+"""Rounds of each method that --trees shows."""
+
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        help="Recording, from `foreword generate --record` or the page.",
+        metavar="RECORDING",
+        callback=options.checked(lambda file: early.there(file)),
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="Method to compare. Repeatable. Default: all usable ones.",
+        metavar="NAME",
+    ),
+]
+Nodes = Annotated[str, typer.Option(help="Draft tokens in a round.", metavar="N,N,…")]
+Trees = Annotated[
+    bool, typer.Option("--trees", help="What each round would have drafted.")
+]
+
+
+@bundled
+def whatif(
+    file: File,
+    *,
+    model: options.ModelName = None,
+    draft: options.DraftName = None,
+    loading: ModelOptions,
+    method: Methods = None,
+    nodes: Nodes = "4,8,16",
+    trees: Trees = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Re-score a recorded answer for every other method, without writing it again.
+
+    The text does not depend on the drafter, so rounds and tokens per pass are facts.
+    Seconds are predicted from this machine's measured costs. The target itself runs
+    only for drafters that read its scores or hidden states.
+    """
+    from foreword.draft import method as find_method
+    from foreword.hindsight.whatif import what_if
+    from foreword.recording import Recording
+
+    counts = early.numbers("nodes", nodes)
+    if not all(FEWEST <= one <= MOST for one in counts):
+        raise InvalidRequest(
+            f"cannot use '--nodes' {nodes!r}: a round drafts {FEWEST} to {MOST} "
+            "tokens. Give 4,8,16"
+        )
+    for name in method or ():
+        find_method(name)
+    recording = Recording.read(file)
+    with (
+        open_llm(model, draft, loading, DraftingOptions()) as llm,
+        LineProgress(quiet=as_json) as progress,
+    ):
+        found = what_if(llm, recording, method or None, counts, progress)
+    if as_json:
+        sys.stdout.write(encode.dumps(found.as_json(trees=trees)) + "\n")
+        return
+    console = render.stdout()
+    console.print(_table(found, recording))
+    if trees:
+        for one in found.outcomes:
+            console.print(_trees(one))
+    for left in found.left_out:
+        render.notes().print(f"left out: {left.method}: {left.why}", markup=False)
+
+
+def _table(found: WhatIf, recording: Recording) -> Table:
+    """Return one row per method and number of draft tokens, the fastest first."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        title=f"this answer of {found.outcomes[0].tokens} tokens, with …",
+        caption="seconds are predicted; ¹ the target read the text again\n"
+        f"it was recorded with {recording.method}, budget {recording.budget}, "
+        f"in {recording.totals.rounds} passes",
+        box=SIMPLE_HEAD,
+    )
+    table.add_column("method")
+    for head in ("draft tokens", "passes", "per pass", "accepted", "ms", "× plain"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in found.outcomes:
+        table.add_row(
+            one.method + ("¹" if one.reread else ""),
+            str(one.nodes or "–"),
+            str(one.passes),
+            f"{one.tokens_per_pass:.2f}",
+            f"{one.accepted} of {one.drafted}" if one.drafted else "–",
+            f"{1000 * one.seconds:.0f}",
+            f"{one.over_plain:.2f}",
+            style="bold" if one.method == PLAIN else None,
+        )
+    return table
+
+
+def _trees(one: Outcome) -> Table:
+    """Return what each round drafted: accepted tokens green, refused ones struck."""
+    from rich.table import Table
+
+    table = Table(
+        title=f"{one.method}, {one.nodes} draft tokens", box=None, padding=(0, 2, 0, 0)
+    )
+    table.add_column("round", justify="right")
+    table.add_column("drafted", overflow="fold")
+    for number, round_ in enumerate(one.rounds[:SHOWN], 1):
+        table.add_row(str(number), _drafted(round_))
+    if len(one.rounds) > SHOWN:
+        table.add_row("…", f"{len(one.rounds) - SHOWN} more")
+    return table
+
+
+def _drafted(one: Round) -> Text:
+    from rich.text import Text
+
+    text = Text()
+    for node, token in enumerate(one.draft):
+        is_accepted = node in one.accepted
+        style = "green" if is_accepted else "dim strike"
+        text.append(repr(token.text)[1:-1], style)
+    text.append(repr(one.added.text)[1:-1], "bold")
+    return text

@@ -1,0 +1,173 @@
+"""Plays a known answer with another drafter: rounds, drafts and the time of drafting
+are real, and the target's forwards are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foreword.api.session import Session
+from foreword.budget import FixedBudget
+from foreword.draft import Drafter, MethodSpec
+from foreword.draft import method as find_method
+from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
+from foreword.errors import InvalidRequest, ModelError
+from foreword.hindsight.known_text import KnownText
+from foreword.recording import Recording
+from foreword.types import Round, SamplingParams
+from foreword.verify import rule
+
+SHAPING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "min_tokens",
+    "bad_word_ids",
+    "allowed_token_ids",
+    "prediction",
+)
+"""Parameters that shape a text token by token. What ended it is left out: its end is
+known.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An answer whose text is known, and the request that it answers."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    params: SamplingParams
+    """With the seed; the noise that drafts share with the target comes from it."""
+
+    @property
+    def text(self) -> list[int]:
+        """Return the prompt and the answer."""
+        return [*self.prompt, *self.answer]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Known:
+        """Return the answer of a recording.
+
+        Raises InvalidRequest if it holds no token.
+        """
+        answer = tuple(emitted(recording.rounds))
+        if not answer:
+            raise InvalidRequest(
+                "cannot replay this recording: it holds no token. Record an answer "
+                "with `foreword generate --record`"
+            )
+        given = {
+            name: _frozen(value)
+            for name, value in recording.params.items()
+            if name in SHAPING
+        }
+        params = SamplingParams(seed=recording.seed, **given)
+        return cls(recording.prompt_tokens, answer, params)
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value of JSON as parameters have it: lists are tuples, keys numbers."""
+    if isinstance(value, dict):
+        return {int(name): one for name, one in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def emitted(rounds: Sequence[Round]) -> list[int]:
+    """Return the tokens that rounds wrote, without what a stop string or a limit cut
+    off.
+    """
+    tokens: list[int] = []
+    for one in rounds:
+        path = [one.draft[node].token for node in one.accepted]
+        tokens += [*path, one.added.token][: len(one.pieces)]
+    return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A known answer as another drafter would have written it."""
+
+    rounds: tuple[Round, ...]
+    """Their drafts, accepted nodes and milliseconds of drafting; without probabilities
+    of the target, which did not run.
+    """
+    reread: bool
+    """Whether the target read the text again, since the drafter needs what it reads."""
+
+
+def needs_target(drafter: Drafter) -> bool:
+    """Return whether a drafter reads more of the target than the text it wrote."""
+    return bool(drafter.hidden_layers) or drafter.reads_target
+
+
+def play(session: Session, known: Known, method: str, nodes: int) -> Played:
+    """Play an answer with a method and a constant number of draft tokens.
+
+    Raises InvalidRequest if the session cannot draft so; ModelError if the drafter
+    fails, or if it needs the target and that writes another text here.
+    """
+    params = replace(
+        known.params,
+        method=method,
+        nodes=nodes or None,
+        max_tokens=len(known.answer),
+        ignore_eos=True,
+        trace=True,
+    )
+    (sequence,) = session.prepare(list(known.prompt), params)
+    drafter = _fresh(session, method, params)
+    reread = needs_target(drafter)
+    target = copy(session.target)
+    if not reread:
+        target.backend = KnownText(target, known.text)
+    engine = Engine(
+        target, drafter, rule("match"), FixedBudget(nodes), Scheduler(slots=1)
+    )
+    rounds: list[Round] = []
+    with session.locked():
+        engine.add(sequence)
+    while not engine.idle:
+        # other requests run between two rounds
+        with session.locked():
+            rounds += [delta.round for delta in engine.step() if delta.round]
+    if engine.failed:
+        raise ModelError(f"cannot replay with {method}: it failed: {engine.failed}")
+    if emitted(rounds) != list(known.answer):
+        raise ModelError(
+            f"cannot replay with {method}: it reads the target's scores, and the "
+            "target writes another text here. Use the machine and the settings of the "
+            "recording"
+        )
+    return Played(tuple(map(_unscored, rounds)), reread)
+
+
+def _fresh(session: Session, method: str, params: SamplingParams) -> Drafter:
+    """Return a drafter that has not seen the answer.
+
+    Raises InvalidRequest for an ensemble, whose
+    members may.
+    """
+    if isinstance(find_method(method), MethodSpec):
+        raise InvalidRequest(
+            f"cannot replay with {method!r}: its members may remember this answer. "
+            "Name them one by one"
+        )
+    return session.drafter(params, fresh=True)
+
+
+def _unscored(one: Round) -> Round:
+    """Return a round without probabilities of the target."""
+    one.draft = tuple(replace(token, target_prob=None) for token in one.draft)
+    one.added = replace(one.added, target_prob=None)
+    return one

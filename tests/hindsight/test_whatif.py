@@ -1,0 +1,123 @@
+"""A known answer, played with another drafter, has the rounds that this drafter would
+have made.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from foreword import LLM, Recording, SamplingParams
+from foreword.errors import InvalidRequest
+from foreword.hindsight.playback import Known, emitted, play
+from foreword.hindsight.whatif import candidates, what_if
+
+PROMPT = "Write a long list of animals."
+FREE = ("ngram", "suffix", "lm", "tli", "slem")
+"""Drafters that read the text alone: the target does not run."""
+READING = ("eagle", "dspark", "medusa", "recycle", "lookahead", "quantized")
+"""Drafters that read what the target reads."""
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(nodes=4)
+
+
+def recorded(llm: LLM, temperature: float, **more: object) -> Recording:
+    params = SamplingParams(
+        temperature=temperature, seed=5, max_tokens=40, trace=True, **more
+    )
+    answer = llm.generate(llm.render([{"role": "user", "content": PROMPT}]), params)[0]
+    return Recording.of(llm, params, answer)
+
+
+def shape(rounds: tuple) -> list[tuple]:
+    """What rounds drafted and accepted."""
+    return [
+        (
+            tuple((node.token, node.parent) for node in one.draft),
+            one.accepted,
+            one.added.token,
+        )
+        for one in rounds
+    ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", [*FREE, *READING])
+def test_rounds_are_those_of_a_real_run(llm, name, temperature):
+    known = Known.of(recorded(llm, temperature))
+    played = play(llm.session, known, name, 4)
+    assert played.reread == (name in READING)
+    assert emitted(played.rounds) == list(known.answer)
+    with LLM(nodes=4) as other:  # its drafters have seen no other text
+        real = recorded(other, temperature, method=name)
+    assert emitted(real.rounds) == list(known.answer)
+    assert sum(len(one.accepted) for one in played.rounds) > 0 or temperature
+    assert shape(played.rounds) == shape(real.rounds)
+
+
+def test_playing_twice_gives_the_same_and_teaches_nothing(llm):
+    known = Known.of(recorded(llm, 0.0))
+    first, second = (play(llm.session, known, "suffix", 8) for _ in range(2))
+    assert shape(first.rounds) == shape(second.rounds)
+
+
+def test_filters_and_stop_strings_do_not_disturb(llm):
+    recording = recorded(llm, 0.9, top_p=0.8, repetition_penalty=1.2, stop=("3.",))
+    known = Known.of(recording)
+    assert (known.params.top_p, known.params.stop) == (0.8, ())
+    played = play(llm.session, known, "lm", 4)
+    assert emitted(played.rounds) == list(known.answer)
+
+
+def test_every_method_is_compared_and_plain_is_the_measure(llm):
+    recording = recorded(llm, 0.0)
+    names = candidates(llm.session)
+    assert {*FREE, *READING} <= {*names}
+    found = what_if(llm, recording, ["lm", "ngram"], (2, 4))
+    by_name = {(one.method, one.nodes): one for one in found.outcomes}
+    assert {*by_name} == {
+        ("none", 0),
+        *((n, k) for n in ("lm", "ngram") for k in (2, 4)),
+    }
+    plain = by_name["none", 0]
+    assert (plain.passes, plain.drafted, plain.over_plain) == (40, 0, 1.0)
+    for one in found.outcomes:
+        assert one.tokens == 40
+        assert one.accepted == 40 - one.passes
+        assert one.over_plain == pytest.approx(plain.seconds / one.seconds)
+    times = [one.seconds for one in found.outcomes]
+    assert times == sorted(times)
+    assert by_name["lm", 4].passes < by_name["lm", 2].passes < 40
+    values = json.loads(json.dumps(found.as_json(trees=True)))
+    assert len(values["outcomes"][0]["rounds"]) == values["outcomes"][0]["passes"]
+
+
+def test_what_cannot_be_replayed_is_said(llm):
+    recording = recorded(llm, 0.0)
+    found = what_if(llm, recording, ["fuse(suffix, lm)", "retrieval"], (4,))
+    assert [one.method for one in found.outcomes] == ["none"]
+    why = {one.method: one.why for one in found.left_out}
+    assert "may remember this answer" in why["fuse(suffix, lm)"]
+    assert "needs a datastore" in why["retrieval"]
+    empty = replace(recording, rounds=())
+    with pytest.raises(InvalidRequest, match="it holds no token"):
+        what_if(llm, empty, ["lm"])
+    beyond = replace(recording, prompt_tokens=(99_999,))
+    with pytest.raises(InvalidRequest, match="tokens beyond the 8192"):
+        what_if(llm, beyond, ["lm"])
+
+
+def test_other_requests_go_on_meanwhile(llm):
+    """A replay holds the engine for a round at a time, and changes no other text."""
+    known = Known.of(recorded(llm, 0.0))
+    stream = llm.stream("The river runs", SamplingParams(temperature=0, max_tokens=12))
+    before = next(stream)
+    play(llm.session, known, "eagle", 4)
+    after = [token for delta in stream for token in delta.tokens]
+    alone = llm.generate("The river runs", SamplingParams(temperature=0, max_tokens=12))
+    assert [*before.tokens, *after] == alone[0].tokens
