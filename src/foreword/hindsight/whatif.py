@@ -42,7 +42,7 @@ class Outcome:
     seconds: float
     """Predicted: measured drafting, the measured cost of a forward over as many tokens
     at this place of the text, and the rest of a round as recorded. Reading the prompt
-    is left out.
+    is left out, also the drafter's.
     """
     drafting: float
     """Seconds of drafting among them, measured now."""
@@ -148,7 +148,7 @@ def what_if(
                 sum(len(one.draft) for one in played.rounds),
                 sum(len(one.accepted) for one in played.rounds),
                 sum(times),
-                sum(one.propose_ms for one in played.rounds) / MILLI,
+                sum(drafting_seconds(played.rounds)),
                 plain / sum(times) if plain else 1.0,
                 played.reread,
                 played.rounds,
@@ -176,8 +176,16 @@ def _seconds(
 ) -> list[float]:
     """Return the predicted seconds of each round."""
     times, context = [], len(known.prompt)
-    for one in rounds:
+    for one, drafting in zip(rounds, drafting_seconds(rounds), strict=True):
         forward = target.cost(len(one.draft), 1, context)
-        times.append(one.propose_ms / MILLI + forward + overhead)
+        times.append(drafting + forward + overhead)
         context += len(one.pieces)
     return times
+
+
+def drafting_seconds(rounds: Sequence[Round]) -> list[float]:
+    """Return the seconds of drafting of each round; of the first, in which a drafter
+    also reads the prompt, the mean of the others.
+    """
+    seconds = [one.propose_ms / MILLI for one in rounds]
+    return [fmean(seconds[1:]), *seconds[1:]] if len(seconds) > 1 else seconds
