@@ -167,7 +167,7 @@ def test_whatif_compares_methods_on_a_recording(here):
         "whatif", "answer.json", "--method", "ngram", "--trees", "--nodes", "2"
     )
     assert "ngram, 2 draft tokens" in shown.stdout
-    assert "lm, budget nodes=4" in " ".join(shown.stdout.split())
+    assert "as recorded: lm, budget nodes=4" in " ".join(shown.stdout.split())
     for words, said in (
         (("--nodes", "0"), "a round drafts 1 to 64 tokens"),
         (("--method", "eagl"), "Did you mean 'eagle'?"),

@@ -90,6 +90,11 @@ def test_every_method_is_compared_and_plain_is_the_measure(llm):
         assert one.tokens == 40
         assert one.accepted == 40 - one.passes
         assert one.over_plain == pytest.approx(plain.seconds / one.seconds)
+    assert found.recorded.passes == len(recording.rounds)
+    # the same method and number of draft tokens takes as many passes
+    assert found.recorded.passes == by_name["lm", 4].passes
+    best = found.outcomes[0].seconds
+    assert found.regret == pytest.approx(found.recorded.seconds / best - 1)
     times = [one.seconds for one in found.outcomes]
     assert times == sorted(times)
     assert by_name["lm", 4].passes < by_name["lm", 2].passes < 40

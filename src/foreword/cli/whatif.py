@@ -108,8 +108,7 @@ def _table(found: WhatIf, recording: Recording) -> Table:
     table = Table(
         title=f"this answer of {found.outcomes[0].tokens} tokens, with …",
         caption="seconds are predicted; ¹ the target read the text again\n"
-        f"it was recorded with {recording.method}, budget {recording.budget}, "
-        f"in {recording.totals.rounds} passes",
+        + _as_recorded(found, recording),
         box=SIMPLE_HEAD,
     )
     table.add_column("method")
@@ -127,6 +126,19 @@ def _table(found: WhatIf, recording: Recording) -> Table:
             style="bold" if one.method == PLAIN else None,
         )
     return table
+
+
+def _as_recorded(found: WhatIf, recording: Recording) -> str:
+    """Return how the answer was written, and what the best constant choice would have
+    saved.
+    """
+    own = found.recorded
+    rest = f"{1000 * own.seconds:.0f} ms, {own.over_plain:.2f} × plain"
+    against = "more than the best above" if found.regret > 0 else "less than all above"
+    return (
+        f"as recorded: {recording.method}, budget {recording.budget}, {own.passes} "
+        f"passes, {rest}: {abs(found.regret):.0%} {against}"
+    )
 
 
 def _trees(one: Outcome) -> Table:

@@ -13,7 +13,7 @@ from foreword.api.session import Session
 from foreword.draft import MethodSpec
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest
-from foreword.hindsight.playback import Known, play
+from foreword.hindsight.playback import Known, Played, play
 from foreword.model import Model
 from foreword.recording import Recording
 from foreword.registry import METHODS, PLAIN
@@ -80,13 +80,24 @@ class LeftOut:
 class WhatIf:
     """One answer under every method."""
 
+    recorded: Outcome
+    """The answer as it was written: its own rounds, in the same predicted seconds."""
     outcomes: tuple[Outcome, ...]
     """The fastest first."""
     left_out: tuple[LeftOut, ...]
 
+    @property
+    def regret(self) -> float:
+        """Return the share of time that the best constant choice among the outcomes
+        would have saved; below 0 if the answer was faster than each of them.
+        """
+        return self.recorded.seconds / self.outcomes[0].seconds - 1
+
     def as_json(self, *, trees: bool = False) -> dict[str, Any]:
         """Return plain values; with `trees`, also every round."""
         return {
+            "recorded": self.recorded.as_json(),
+            "regret": self.regret,
             "outcomes": [one.as_json(trees=trees) for one in self.outcomes],
             "left_out": [asdict(one) for one in self.left_out],
         }
@@ -125,7 +136,7 @@ def what_if(
     session, known = llm.session, Known.of(recording)
     methods = candidates(session) if methods is None else methods
     _check_vocabulary(session.target, known)
-    overhead = _overhead(recording.rounds)
+    priced = _Prices(session.target, known, _overhead(recording.rounds))
     arms = [(PLAIN, 0), *((name, count) for name in methods for count in nodes)]
     outcomes, left_out = list[Outcome](), dict[str, LeftOut]()
     for number, (name, count) in enumerate(arms):
@@ -137,25 +148,14 @@ def what_if(
         except ForewordError as error:
             left_out[name] = LeftOut(name, str(error))
             continue
-        plain = outcomes[0].seconds if outcomes else 0.0
-        times = _seconds(session.target, known, played.rounds, overhead)
-        outcomes.append(
-            Outcome(
-                name,
-                count,
-                len(played.rounds),
-                len(known.answer),
-                sum(len(one.draft) for one in played.rounds),
-                sum(len(one.accepted) for one in played.rounds),
-                sum(times),
-                sum(drafting_seconds(played.rounds)),
-                plain / sum(times) if plain else 1.0,
-                played.reread,
-                played.rounds,
-            )
-        )
-    outcomes.sort(key=lambda one: one.seconds)
-    return WhatIf(tuple(outcomes), tuple(left_out.values()))
+        outcomes.append(priced.outcome(name, count, played))
+    most = max(one.budget for one in recording.rounds)
+    own = Played(recording.rounds, reread=False)
+    return WhatIf(
+        priced.outcome(recording.method, most, own),
+        tuple(sorted(outcomes, key=lambda one: one.seconds)),
+        tuple(left_out.values()),
+    )
 
 
 def _check_vocabulary(target: Model, known: Known) -> None:
@@ -171,16 +171,44 @@ def _overhead(rounds: Sequence[Round]) -> float:
     return fmean(one.verify_ms + one.commit_ms for one in rounds) / MILLI
 
 
-def _seconds(
-    target: Model, known: Known, rounds: Sequence[Round], overhead: float
-) -> list[float]:
-    """Return the predicted seconds of each round."""
-    times, context = [], len(known.prompt)
-    for one, drafting in zip(rounds, drafting_seconds(rounds), strict=True):
-        forward = target.cost(len(one.draft), 1, context)
-        times.append(drafting + forward + overhead)
-        context += len(one.pieces)
-    return times
+class _Prices:
+    """Predicts the seconds of rounds, and compares them with plain decoding, whose
+    outcome comes first.
+    """
+
+    def __init__(self, target: Model, known: Known, overhead: float) -> None:
+        self._target, self._known, self._overhead = target, known, overhead
+        self._plain: float | None = None
+
+    def outcome(self, method: str, nodes: int, played: Played) -> Outcome:
+        """Return what these rounds earned."""
+        rounds = played.rounds
+        drafting = drafting_seconds(rounds)
+        seconds = sum(self._forwards(rounds)) + sum(drafting)
+        if self._plain is None:
+            self._plain = seconds
+        return Outcome(
+            method,
+            nodes,
+            passes=len(rounds),
+            tokens=len(self._known.answer),
+            drafted=sum(len(one.draft) for one in rounds),
+            accepted=sum(len(one.accepted) for one in rounds),
+            seconds=seconds,
+            drafting=sum(drafting),
+            over_plain=self._plain / seconds,
+            reread=played.reread,
+            rounds=rounds,
+        )
+
+    def _forwards(self, rounds: Sequence[Round]) -> list[float]:
+        """Return the predicted seconds of each round without drafting."""
+        times, context = [], len(self._known.prompt)
+        for one in rounds:
+            forward = self._target.cost(len(one.draft), 1, context)
+            times.append(forward + self._overhead)
+            context += len(one.pieces)
+        return times
 
 
 def drafting_seconds(rounds: Sequence[Round]) -> list[float]:
