@@ -26,7 +26,7 @@ from foreword.options import LoadingOptions
 from foreword.registry import MODEL, PLAIN
 from foreword.types.params import SamplingParams
 from foreword.types.stats import Stats
-from foreword.verify import rule
+from foreword.verify import Rule, rule
 
 RARE, GOOD = 0.1, 0.4
 """Share of first draft tokens accepted: below RARE something is wrong, from GOOD on a
@@ -45,13 +45,31 @@ Level = Literal["good", "note", "bad"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorOptions(LoadingOptions):
-    """Options of a diagnosis."""
+class PairOptions(LoadingOptions):
+    """A target and its drafter."""
 
     target: str | None = None
     """Folder or hub id; None = the bundled target."""
     draft: str | None = None
     method: str | None = None
+
+    @property
+    def draft_source(self) -> str | None:
+        """What to draft with: the bundled draft model, unless something is named."""
+        if self.draft is None and self.target is None and self.method is None:
+            return str(bundled.draft())
+        return self.draft or None
+
+    @property
+    def method_name(self) -> str:
+        """The drafting method, by default the usual one for the draft."""
+        return self.method or usual_method(self.draft_source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions(PairOptions):
+    """Options of a diagnosis."""
+
     prompts: int = 12
     tokens: int = 48
     """Maximum number of new tokens in each answer."""
@@ -118,13 +136,8 @@ def examine(
 
     Raises ModelError or InvalidRequest, with the reason, if it cannot be loaded.
     """
-    draft = options.draft or (
-        str(bundled.draft())
-        if options.target is None and options.method is None
-        else None
-    )
-    method = options.method or usual_method(draft)
-    llm = _load(options, draft, method)
+    draft, method = options.draft_source, options.method_name
+    llm = load_pair(options, rule("match"))
     findings = [
         Finding("good", f"it loads with {llm.target.name}, for the method {method}")
     ]
@@ -145,10 +158,11 @@ def examine(
     return Diagnosis(method, work, tuple(findings))
 
 
-def _load(options: DoctorOptions, draft: str | None, method: str) -> LLM:
+def load_pair(options: PairOptions, rule: Rule) -> LLM:
     """Return the target with this drafter, which must load: LLM itself falls back to
     plain decoding.
     """
+    draft, method = options.draft_source, options.method_name
     kind = find_method(method)
     if kind.about.needs and draft is None:
         raise InvalidRequest(
@@ -159,12 +173,10 @@ def _load(options: DoctorOptions, draft: str | None, method: str) -> LLM:
         for name in ("dtype", "device", "trust_remote_code")
     }
     llm = LLM(options.target, method=PLAIN, **how)
-    check_decoder_only(llm.target, "diagnose drafting")
+    check_decoder_only(llm.target, "measure drafting")
     load = partial(load_with_fallback, kind) if options.method is None else kind.load
     drafter = load(draft, llm.target, llm.tokenizer)
-    llm.session.engine = Engine(
-        llm.target, drafter, rule("match"), FixedBudget(1), Scheduler()
-    )
+    llm.session.engine = Engine(llm.target, drafter, rule, FixedBudget(1), Scheduler())
     return llm
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -56,3 +57,32 @@ def speedup(
     ratios = (mine[:, 0] / mine[:, 1]) / (other[:, 0] / other[:, 1])
     low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), speed(ours) / speed(theirs), float(high))
+
+
+Counts: TypeAlias = Float[np.ndarray, "prompt ..."]
+"""Sums of each prompt, whatever they count; float64."""
+
+
+def over_prompts(
+    counts: Counts,
+    statistic: Callable[[np.ndarray], float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """Return a statistic of the sums over all prompts, with its interval by the same
+    bootstrap as `speedup`.
+
+    `statistic` takes the sum of `counts` over its prompts. With one prompt the interval
+    has no width. Raises InvalidRequest without a prompt.
+    """
+    if not len(counts):
+        raise InvalidRequest(
+            "cannot give an interval: it resamples prompts, got none. Give one"
+        )
+    drawn = np.random.default_rng(seed).integers(
+        len(counts), size=(resamples, len(counts))
+    )
+    values = [statistic(counts[chosen].sum(axis=0)) for chosen in drawn]
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(low), float(statistic(counts.sum(axis=0))), float(high))

@@ -23,6 +23,7 @@ from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
 from foreword.cli.quantize import quantize
 from foreword.cli.serve import serve
+from foreword.cli.theory import theory
 from foreword.cli.training.acceptance import acceptance
 from foreword.cli.training.data import data
 from foreword.cli.training.export import export
@@ -193,6 +194,15 @@ for panel, command, example in (
             "foreword bench --quick --json quick.json",
             "foreword bench --inflate llama-350m --plot 350m.png",
             "foreword bench --batch 1,4,16,32 --method lm",
+        ),
+    ),
+    (
+        MEASURE,
+        theory,
+        (
+            "foreword theory --alpha 0.8 --cost 0.05",
+            "foreword theory --quick --plot theory.png",
+            "foreword theory path/or/hub-id --draft path/or/hub-id -t 0 --json -",
         ),
     ),
 ):

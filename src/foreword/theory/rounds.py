@@ -1,0 +1,171 @@
+"""Rounds of fixed budgets on the same prompts: what was accepted, and how long each
+step took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from statistics import median
+
+import numpy as np
+from jaxtyping import Float
+
+from foreword.api.llm import LLM
+from foreword.budget import FixedBudget
+from foreword.budget.base import RoundResult
+from foreword.estimators import OUTLIER
+from foreword.types import Clock, Request, SamplingParams
+from foreword.verify import Rule, rule
+
+LONGEST = 8
+"""Draft tokens. Most of a measured pass; the best of a small draft model is below."""
+WARM_TOKENS = 16
+"""Tokens of the answer that is generated first, at every budget, and not counted."""
+
+Counts = Float[np.ndarray, "prompt budget depth 2"]
+"""Passes in which the draft token of a depth was accepted, and in which it was scored
+and the draft tokens before it were accepted.
+"""
+Times = Float[np.ndarray, "prompt budget 2"]
+"""Tokens and seconds of the passes after the prompt was read."""
+
+
+def chain_rule() -> Rule:
+    """Return `match` for chains alone, which the formulas are about.
+
+    Its text does not depend on the draft, so all budgets are measured on one text.
+    """
+    return replace(rule("match"), lists="one")
+
+
+@dataclass(slots=True)
+class Pass:
+    """One round of one sequence."""
+
+    reading: bool
+    """Whether it read the prompt as well, so that its times are not of drafting."""
+    propose: float
+    score: float
+    rest: float
+    """Seconds of verify and commit."""
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def tried(self) -> int:
+        """Draft tokens that the target decided on: the accepted ones, and the first
+        that was not.
+        """
+        return min(self.accepted + 1, self.drafted)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all steps."""
+        return self.propose + self.score + self.rest
+
+
+class RoundLog(FixedBudget):
+    """Fixed budget that records every round."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.passes: list[Pass] = []
+
+    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
+        rest = clock.verify + clock.commit
+        self.passes.append(Pass(reading > 0, clock.propose, clock.score, rest))
+
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+        self.passes[-1].drafted = outcome.drafted
+        self.passes[-1].accepted = outcome.accepted
+
+
+@dataclass(slots=True)
+class Answers:
+    """Passes of every prompt at every budget, at one temperature."""
+
+    passes: list[list[list[Pass]]] = field(default_factory=list)
+    """By prompt, then by draft tokens from 0 to LONGEST."""
+    tokens: list[list[int]] = field(default_factory=list)
+    """Answer of each prompt, by plain decoding."""
+
+    def counts(self) -> Counts:
+        """Return accepted and tried draft tokens by depth."""
+        counts = np.zeros((len(self.passes), LONGEST + 1, LONGEST, 2))
+        for (prompt, budget), passes in self._by_run():
+            for one in passes:
+                counts[prompt, budget, : one.accepted, 0] += 1
+                counts[prompt, budget, : one.tried, 1] += 1
+        return counts
+
+    def times(self) -> Times:
+        """Return tokens and seconds of prompts that have passes without reading at
+        every budget; a stall counts as OUTLIER times the budget's median.
+        """
+        times = np.zeros((len(self.passes), LONGEST + 1, 2))
+        decoding = {
+            at: [one for one in passes if not one.reading]
+            for at, passes in self._by_run()
+        }
+        seconds: dict[int, list[float]] = {}
+        for (_, budget), passes in decoding.items():
+            seconds.setdefault(budget, []).extend(one.seconds for one in passes)
+        usual = {budget: median(all_) for budget, all_ in seconds.items() if all_}
+        for at, passes in decoding.items():
+            for one in passes:
+                clipped = min(one.seconds, OUTLIER * usual[at[1]])
+                times[at] += one.accepted + 1, clipped
+        return times[(times[:, :, 1] > 0).all(axis=1)]
+
+    def decoding(self) -> list[Pass]:
+        """Return all passes that read no prompt."""
+        every = [one for _, passes in self._by_run() for one in passes]
+        return [one for one in every if not one.reading]
+
+    def _by_run(self) -> Iterable[tuple[tuple[int, int], list[Pass]]]:
+        runs = product(range(len(self.passes)), range(LONGEST + 1))
+        return [((at, budget), self.passes[at][budget]) for at, budget in runs]
+
+
+def measure(
+    llm: LLM,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    note: Callable[[str], None] = lambda _: None,
+) -> Answers:
+    """Answer every prompt by plain decoding and with every budget, interleaved.
+
+    The seeds of the prompts count up from `params.seed`. Budgets share no past answers:
+    a drafter that looks tokens up must not have seen the answer.
+    """
+    answers = Answers()
+    for place, prompt in enumerate(prompts):
+        if not place:
+            short = min(WARM_TOKENS, params.max_tokens)
+            warm = replace(params, max_tokens=short, tenant="theory-warm")
+            _runs(llm, prompt, warm)
+        seed = (params.seed or 0) + place
+        logs, tokens = _runs(llm, prompt, replace(params, seed=seed, tenant="theory"))
+        answers.passes.append([log.passes for log in logs])
+        answers.tokens.append(tokens)
+        note(
+            f"{place + 1} of {len(prompts)}: prompts at temperature "
+            f"{params.temperature:g}"
+        )
+    return answers
+
+
+def _runs(
+    llm: LLM, prompt: Sequence[int], params: SamplingParams
+) -> tuple[list[RoundLog], list[int]]:
+    """Return the log of one answer at every budget, and its tokens."""
+    logs = [RoundLog(count) for count in range(LONGEST + 1)]
+    plain: list[int] = []
+    for log in logs:
+        llm.engine.default.budget = log
+        own = replace(params, tenant=f"{params.tenant}-{log.count}")
+        (answer,) = llm.generate([list(prompt)], [own])
+        plain = plain or answer.tokens
+    return logs, plain

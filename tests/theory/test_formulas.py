@@ -1,0 +1,176 @@
+"""The formulas give the numbers that the papers print, and agree with each other."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.theory.formulas import (
+    PassCost,
+    best_gamma,
+    expected_tokens,
+    least_alpha,
+    loses_from,
+    operations,
+    pays_from,
+    speed_up,
+    speeds,
+    tokens_by_depth,
+)
+
+FREE = PassCost(token=0.0)
+TABLE_1 = (
+    (0.6, 2, 1.53, 1.96),
+    (0.7, 3, 1.58, 2.53),
+    (0.8, 2, 1.23, 2.44),
+    (0.8, 5, 1.63, 3.69),
+    (0.9, 2, 1.11, 2.71),
+    (0.9, 10, 1.60, 6.86),
+)
+"""Leviathan et al. 2023 (arXiv 2211.17192), table 1: α, γ, growth of arithmetic
+operations, speed over plain decoding, for c = ĉ = 0.
+"""
+TABLE_4 = (
+    ("EnDe small, 0", 7, 0.75, 0.02, 3.2, 3.4),
+    ("EnDe base, 0", 7, 0.80, 0.04, 3.3, 2.8),
+    ("EnDe large, 0", 7, 0.82, 0.11, 2.5, 1.7),
+    ("EnDe small, 1", 7, 0.62, 0.02, 2.3, 2.6),
+    ("EnDe base, 1", 5, 0.68, 0.04, 2.4, 2.4),
+    ("EnDe large, 1", 3, 0.71, 0.11, 2.0, 1.4),
+    ("CNNDM small, 0", 5, 0.65, 0.02, 2.4, 3.1),
+    ("CNNDM base, 0", 5, 0.73, 0.04, 2.6, 3.0),
+    ("CNNDM large, 0", 3, 0.74, 0.11, 2.0, 2.2),
+    ("CNNDM small, 1", 5, 0.53, 0.02, 1.9, 2.3),
+    ("CNNDM base, 1", 3, 0.55, 0.04, 1.8, 2.2),
+    ("CNNDM large, 1", 3, 0.56, 0.11, 1.6, 1.7),
+)
+"""The same paper, tables 2 and 4: task and T5 draft at a temperature, γ, α, c, the
+speed that theorem 3.8 expects, the measured speed (T5-XXL, one TPU v4, one sequence).
+"""
+BIGRAM = (0.2, 3, 1.25)
+"""The same paper, section 3.6: α and γ of a bigram model with c = 0, and the speed."""
+STEP_MS, DRAFT_MS, K = 14.1, 1.8, 4
+"""Chen et al. 2023 (arXiv 2302.01318), section 5 and table 1: milliseconds a token of
+Chinchilla 70B and of its 4B draft, and the length of a draft. Acceptance is in the
+paper's figures only.
+"""
+CHEN = {"XSum, nucleus": 1.92, "XSum, greedy": 2.01, "HumanEval, nucleus": 2.46}
+"""The same paper, table 1: speed over plain decoding."""
+
+
+def theorem(alpha: float, gamma: int, cost: float) -> float:
+    return speed_up(expected_tokens(alpha, gamma), gamma, PassCost(token=cost))
+
+
+@pytest.mark.parametrize(("alpha", "gamma", "growth", "speed"), TABLE_1)
+def test_table_1_is_reproduced(alpha, gamma, growth, speed):
+    assert round(operations(alpha, gamma), 2) == growth
+    assert round(theorem(alpha, gamma, 0.0), 2) == speed
+
+
+@pytest.mark.parametrize(
+    ("gamma", "alpha", "cost", "expected"), [row[1:5] for row in TABLE_4]
+)
+def test_table_4_is_reproduced(gamma, alpha, cost, expected):
+    """To the digits printed: α and c are rounded to two, the speed to one."""
+    low = theorem(alpha - 0.005, gamma, cost + 0.005)
+    high = theorem(alpha + 0.005, gamma, cost - 0.005)
+    assert low - 0.05 <= expected <= high + 0.05
+
+
+@pytest.mark.parametrize(
+    ("gamma", "alpha", "cost", "measured"), [(*row[1:4], row[5]) for row in TABLE_4]
+)
+def test_table_2_is_within_half_of_theorem_3_8(gamma, alpha, cost, measured):
+    """The paper lays the difference to its implementation, and to acceptance that is
+    not independent.
+    """
+    assert abs(math.log(measured / theorem(alpha, gamma, cost))) < math.log(1.5)
+
+
+def test_bigram_model_is_reproduced():
+    alpha, gamma, speed = BIGRAM
+    assert round(theorem(alpha, gamma, 0.0), 2) == speed
+
+
+@pytest.mark.parametrize("speed", CHEN.values())
+def test_speeds_of_chen_are_within_the_bounds_of_theorem_3_8(speed):
+    cost = DRAFT_MS / STEP_MS
+    assert theorem(0.0, K, cost) < 1 < speed < theorem(1.0, K, cost)
+
+
+def test_code_has_the_highest_acceptance_that_chen_can_have_had():
+    """The paper finds code easier to draft than summaries, in its section 5."""
+    implied = {task: acceptance_of(speed) for task, speed in CHEN.items()}
+    assert max(implied, key=implied.__getitem__) == "HumanEval, nucleus"
+    assert all(0.6 < alpha < 0.9 for alpha in implied.values())
+
+
+def acceptance_of(speed: float) -> float:
+    """The acceptance at which theorem 3.8 gives a speed of Chen et al."""
+    cost = DRAFT_MS / STEP_MS
+    alphas = [step / 1000 for step in range(1001)]
+    return min(alphas, key=lambda alpha: abs(theorem(alpha, K, cost) - speed))
+
+
+@given(st.floats(0, 0.99), st.integers(0, 64))
+def test_sum_is_the_closed_form(alpha, gamma):
+    closed = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    assert expected_tokens(alpha, gamma) == pytest.approx(closed)
+
+
+@given(st.floats(0, 1), st.integers(1, 16))
+def test_equal_shares_give_equation_1(alpha, gamma):
+    assert tokens_by_depth([alpha] * gamma) == pytest.approx(
+        expected_tokens(alpha, gamma)
+    )
+
+
+def test_all_accepted_is_every_draft_token_and_one_more():
+    assert expected_tokens(1.0, 5) == 6
+
+
+def test_tokens_take_the_share_of_each_depth():
+    assert tokens_by_depth([0.5, 0.8]) == pytest.approx(1 + 0.5 + 0.5 * 0.8)
+
+
+def test_measured_scoring_start_and_overhead_are_paid():
+    cost = PassCost(token=0.1, start=0.2, overhead=0.5, scoring=(1.0, 1.1, 1.4))
+    assert cost(0) == pytest.approx(1.5)
+    assert cost(2) == pytest.approx(0.2 + 0.2 + 1.4 + 0.5)
+    assert speed_up(2.0, 2, cost) == pytest.approx(2.0 * 1.5 / 2.3)
+
+
+@given(st.floats(0.001, 0.99))
+def test_one_draft_token_pays_from_its_cost_on(cost):
+    """Leviathan et al. 2023, corollary 3.9: α > c."""
+    priced = PassCost(token=cost)
+    assert least_alpha(1, priced) == pytest.approx(cost, abs=1e-9)
+    assert pays_from(priced, 16) == pytest.approx(cost, abs=1e-9)
+
+
+@given(st.floats(0, 0.99), st.floats(0, 0.99))
+def test_speed_is_at_least_that_of_corollary_3_9(alpha, cost):
+    if alpha > cost:
+        best = max(speeds(alpha, PassCost(token=cost), 16))
+        assert best >= (1 + alpha) / (1 + cost) - 1e-9
+
+
+def test_nothing_pays_if_drafting_costs_a_step():
+    dear = PassCost(token=1.0, start=0.5)
+    assert pays_from(dear, 64) is None
+    assert best_gamma(speeds(0.9, dear, 64)) == 0
+
+
+def test_best_draft_is_longest_if_it_is_free():
+    assert best_gamma(speeds(0.8, FREE, 64)) == 64
+    assert loses_from(speeds(0.8, FREE, 64)) is None
+
+
+def test_drafting_loses_beyond_the_best():
+    by_gamma = speeds(0.5, PassCost(token=0.1), 32)
+    best, loses = best_gamma(by_gamma), loses_from(by_gamma)
+    assert loses is not None
+    assert 0 < best < loses
+    assert by_gamma[loses] < 1 <= by_gamma[loses - 1]
