@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import tiny_seq2seq
+from foreword import bundled
+from foreword.cli.tune_method import _file
 from foreword.draft.self_speculative.layers import load
+from foreword.settings_file import DraftingFile
+from foreword.tune.arms import Arm
 
 SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
 
@@ -144,3 +149,29 @@ def test_without_optuna_it_says_what_to_install(here, monkeypatch):
     found = here("tune", "layers", "--out", "mask.json")
     assert (found.returncode, found.stdout) == (2, "")
     assert "pip install 'foreword[tune]'" in found.stderr
+
+
+def test_tune_method_writes_a_file_that_is_found(here, monkeypatch):
+    monkeypatch.delenv("FOREWORD_TOML", raising=False)
+    asked = "tune method --method ngram --minutes 0.1 --max-tokens 8 --json".split()
+    monkeypatch.setattr("foreword.cli.tune_method.MOST_PROMPTS", 4)
+    found = here(*asked, "--draft", str(bundled.draft()))
+    assert found.returncode == 0, found.stderr
+    values = json.loads(found.stdout)
+    text = (here.folder / "foreword.toml").read_text()
+    assert f'method = "{values["best"]["method"]}"' in text
+    # a lookup needs no draft model, nor does plain decoding
+    assert "draft =" not in text
+    assert values["prompts"] == 4
+    answer = here("generate", "Hello", "--max-tokens", "4", "--json")
+    assert json.loads(answer.stdout)["method"] == values["best"]["method"]
+    refused = here(*asked, "--draft", str(tiny_seq2seq.saved("t5", here.folder / "t5")))
+    assert refused.returncode == 2
+    assert "none has the target's tokenizer" in refused.stderr
+
+
+def test_file_names_a_draft_only_for_a_method_that_takes_one():
+    lm = _file(None, "a/draft", Arm("lm", 8))
+    assert lm == DraftingFile(target="bundled", draft="a/draft", method="lm", nodes=8)
+    copied = _file("b", "a/draft", Arm("suffix", None))
+    assert copied == DraftingFile(target="b", method="suffix")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast, overload
+from typing import Any, cast, overload
 
 from foreword import bundled
 from foreword.api.requests import Requests
@@ -40,6 +40,7 @@ from foreword.model.scoring import score
 from foreword.model.weights import save
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.registry import DEFAULT_RULE, DEFAULT_WITH_DRAFT, MODEL
+from foreword.settings_file import settings_for
 from foreword.speech.audio import LONGEST, Audio
 from foreword.speech.options import SpeechOptions, Transcript
 from foreword.speech.transcribe import transcribe
@@ -49,6 +50,26 @@ from foreword.types import (
     SamplingParams,
     TokenLogprob,
 )
+
+
+def drafted_by(
+    target: object, draft: Sources, **named: Any
+) -> tuple[Sources, DraftingOptions, bool]:
+    """Return the draft, the options of drafting, and whether a method is named: by the
+    caller, or where the caller names nothing, by `foreword.toml`.
+    """
+    found: dict[str, Any] = {}
+    if draft is None and all(value is None for value in named.values()):
+        found = settings_for(target)
+        draft = found.pop("draft", None)
+    options = DraftingOptions(**named | found)
+    default = default_method(draft)
+    if target is None and draft is None:
+        default = DEFAULT_WITH_DRAFT
+    full = replace(
+        options, method=options.method or default, rule=options.rule or DEFAULT_RULE
+    )
+    return draft, full, options.method is not None
 
 
 class LLM:
@@ -82,6 +103,9 @@ class LLM:
     cache_tokens: most tokens of keys and values held, a quarter of the free memory by
         default (docs/kv-cache.md).
 
+    Where none of draft, method, rule, budget and nodes is given, a `foreword.toml` of
+    the working directory for this target gives them (docs/analysis/tune.md).
+
     Requests may set their own method, rule and budget (`SamplingParams`). If several
     methods need a source, `draft` maps method names to sources; the first is the
     default. Threads may share one LLM: their requests share rounds.
@@ -109,7 +133,9 @@ class LLM:
         learn: bool | Learning = False,
         trust_remote_code: bool = False,
     ) -> None:
-        drafting = DraftingOptions(method=method, rule=rule, budget=budget, nodes=nodes)
+        draft, drafting, is_named = drafted_by(
+            target, draft, method=method, rule=rule, budget=budget, nodes=nodes
+        )
         scheduling = SchedulingOptions(
             slots=slots, chunk=chunk, cache_tokens=cache_tokens
         )
@@ -125,14 +151,6 @@ class LLM:
         is_bundled = target is None
         target = bundled.target() if target is None else target
         check_given(target, draft, tokenizer, options)
-        default = default_method(draft)
-        if is_bundled and draft is None:
-            default = DEFAULT_WITH_DRAFT
-        drafting = replace(
-            drafting,
-            method=drafting.method or default,
-            rule=drafting.rule or DEFAULT_RULE,
-        )
         self.method = str(drafting.method)
         drafter = find_method(self.method)
         source = source_of(draft, self.method, drafter)
@@ -153,7 +171,7 @@ class LLM:
         )
         engine = Engine(
             model,
-            *speculators.default(settings, fallback=method is None),
+            *speculators.default(settings, fallback=not is_named),
             Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
         )
         requests = Requests(model, self._tokenizer, image_reader)

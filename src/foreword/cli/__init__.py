@@ -30,6 +30,7 @@ from foreword.cli.training.export import export
 from foreword.cli.training.train import train
 from foreword.cli.transcribe import transcribe
 from foreword.cli.tune import tune
+from foreword.cli.tune_method import method
 from foreword.cli.view import view
 from foreword.cli.whatif import whatif
 
@@ -216,6 +217,16 @@ train.command(
         'foreword generate "…" --budget acceptance:accept',
     )
 )(acceptance)
+
+tune.command(
+    epilog=examples(
+        "foreword tune method",
+        "foreword tune method --model path/or/hub-id --draft folder/of/models "
+        "--prompts mine.jsonl --minutes 5",
+        "foreword tune method --model path/or/hub-id --draft path/or/hub-id -t 1",
+        "foreword generate …    # foreword.toml is found",
+    )
+)(method)
 
 for group, example in (
     (train, ("foreword train lm --data answers.jsonl --out draft",)),

@@ -18,7 +18,7 @@ from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, ModelError
 from foreword.hindsight.known_text import KnownText
 from foreword.recording import Recording
-from foreword.types import Round, SamplingParams
+from foreword.types import Request, Round, SamplingParams
 from foreword.verify import rule
 
 SHAPING = (
@@ -134,13 +134,7 @@ def play(session: Session, known: Known, method: str, nodes: int) -> Played:
     engine = Engine(
         target, drafter, rule("match"), FixedBudget(nodes), Scheduler(slots=1)
     )
-    rounds: list[Round] = []
-    with session.locked():
-        engine.add(sequence)
-    while not engine.idle:
-        # other requests run between two rounds
-        with session.locked():
-            rounds += [delta.round for delta in engine.step() if delta.round]
+    rounds = run(engine, session, sequence)
     if engine.failed:
         raise ModelError(f"cannot replay with {method}: it failed: {engine.failed}")
     if emitted(rounds) != list(known.answer):
@@ -150,6 +144,19 @@ def play(session: Session, known: Known, method: str, nodes: int) -> Played:
             "recording"
         )
     return Played(tuple(map(_unscored, rounds)), reread)
+
+
+def run(engine: Engine, session: Session, sequence: Request) -> list[Round]:
+    """Run a traced request on an engine of its own beside the session's; other requests
+    run between two rounds.
+    """
+    rounds: list[Round] = []
+    with session.locked():
+        engine.add(sequence)
+    while not engine.idle:
+        with session.locked():
+            rounds += [delta.round for delta in engine.step() if delta.round]
+    return rounds
 
 
 def _fresh(session: Session, method: str, params: SamplingParams) -> Drafter:

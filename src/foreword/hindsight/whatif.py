@@ -177,7 +177,8 @@ class _Prices:
     """
 
     def __init__(self, target: Model, known: Known, overhead: float) -> None:
-        self._target, self._known, self._overhead = target, known, overhead
+        self._target, self._known = target, known
+        self._overhead = overhead
         self._plain: float | None = None
 
     def outcome(self, method: str, nodes: int, played: Played) -> Outcome:

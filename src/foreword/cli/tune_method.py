@@ -1,0 +1,255 @@
+"""`foreword tune method`: the fastest method and number of draft tokens for a target,
+this machine and these prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common.bundles import bundled, open_llm
+from foreword.cli.common.progress import LineProgress
+from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.options import DraftingOptions, ModelOptions
+from foreword.registry import HEAD, MODEL
+from foreword.settings_file import BUNDLED, NAME, DraftingFile
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from foreword.tune.arms import Arm, Chosen, Search
+
+SHOWN = 10
+"""Predictions in the table."""
+MOST_PROMPTS = 48
+"""Prompts of a set that are used at most, spread over their sources."""
+
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        "-d",
+        help="Draft model or head, or a folder of several. Repeatable.",
+        metavar="MODEL",
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="Method to consider. Repeatable. Default: all usable ones.",
+        metavar="NAME",
+    ),
+]
+Prompts = Annotated[
+    str,
+    typer.Option(
+        help="Prompt set: in-domain, out-of-domain or a JSON-lines file.",
+        metavar="KIND",
+    ),
+]
+Minutes = Annotated[
+    float, typer.Option(help="Time for each draft.", min=0.1, metavar="MINUTES")
+]
+MaxTokens = Annotated[
+    int,
+    typer.Option(help="Maximum number of new tokens per answer.", min=2, metavar="N"),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        help="File of the choice, found by LLM, serve and the command line.",
+        metavar="FILE",
+        callback=options.checked(early.file),
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(help="Seed of the first answer.", min=0, metavar="N")
+]
+
+
+@bundled
+def method(
+    *,
+    model: options.ModelName = None,
+    draft: Drafts = None,
+    methods: Methods = None,
+    prompts: Prompts = "in-domain",
+    minutes: Minutes = 3.0,
+    max_tokens: MaxTokens = 64,
+    temperature: options.Temperature = 0.0,
+    seed: Seed = 0,
+    out: Out = Path(NAME),
+    loading: ModelOptions,
+    as_json: options.AsJson = False,
+) -> None:
+    """Choose the drafting method and the number of draft tokens, and write them to
+    foreword.toml.
+
+    The target answers prompts once. Every choice is then predicted on the same answers,
+    which do not depend on the drafter; the best are timed against plain decoding.
+    """
+    from foreword.draft import method as find_method
+    from foreword.tune.arms import Search
+
+    for name in methods or ():
+        find_method(name)
+    search = Search(
+        methods=tuple(methods) if methods else None,
+        temperature=temperature,
+        tokens=max_tokens,
+        minutes=minutes,
+        seed=seed,
+    )
+    found = [
+        (one, _choose(model, one, loading, prompts, search, quiet=as_json))
+        for one in _drafts(model, draft, trusted=loading.trust_remote_code)
+    ]
+    best, chosen = max(found, key=lambda one: one[1].confirmations[0].measured.mid)
+    file = _file(model, best, chosen.best)
+    out.write_text(
+        file.text(f"Written by `foreword tune method` on {date.today()}.", *chosen.why),
+        encoding="utf-8",
+    )
+    if as_json:
+        values = {"out": str(out), "draft": best, **chosen.as_json()}
+        sys.stdout.write(json.dumps(values) + "\n")
+        return
+    console = render.stdout()
+    for one, result in found:
+        title = "predicted on the same answers"
+        console.print(_table(result, title if one is None else f"{one}: {title}"))
+        console.print(_timed(result))
+    for line in chosen.why:
+        console.print(line, markup=False)
+    runtime.note(f"wrote {out}: LLM, serve and the command line find it here")
+
+
+def _drafts(
+    model: str | None, given: list[str] | None, *, trusted: bool
+) -> list[str | None]:
+    """Return the drafts with the target's tokenizer; says which have another one.
+
+    Raises InvalidRequest if none is left.
+    """
+    if not given:
+        return [None]
+    from foreword import bundled as models
+    from foreword.model import check_same, load_tokenizer
+
+    remote = {"trust_remote_code": True} if trusted else {}
+    own = load_tokenizer(model or models.target(), **remote)
+    fitting: list[str | None] = []
+    listed = [path for one in given for path in _each(one)]
+    for one in listed:
+        try:
+            check_same(own, load_tokenizer(one, **remote))
+        except VocabularyMismatch as error:
+            runtime.note(f"left out {one}: {error}")
+        else:
+            fitting.append(one)
+    if not fitting:
+        raise InvalidRequest(
+            "cannot choose among these drafts: none has the target's tokenizer. Give "
+            "smaller models of its family"
+        )
+    return fitting
+
+
+def _each(given: str) -> list[str]:
+    """Return the models of a folder of models, or the one that is given."""
+    folder = Path(given)
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return [given]
+    return sorted(str(file.parent) for file in folder.glob("*/config.json")) or [given]
+
+
+def _choose(
+    model: str | None,
+    draft: str | None,
+    loading: ModelOptions,
+    prompts: str,
+    search: Search,
+    *,
+    quiet: bool,
+) -> Chosen:
+    from foreword.bench.prompts import load
+    from foreword.bench.run import render as as_tokens
+    from foreword.bench.run import spread
+    from foreword.tune.arms import choose
+
+    chosen = spread(load(prompts), MOST_PROMPTS)
+    # a method that is named keeps a foreword.toml out
+    drafting = DraftingOptions(rule="match")
+    with (
+        open_llm(model, draft, loading, drafting) as llm,
+        LineProgress(quiet=quiet) as progress,
+    ):
+        room = llm.target.context - search.tokens
+        texts = [as_tokens(llm.tokenizer, prompt)[-room:] for prompt in chosen]
+        return choose(llm, texts, search, progress)
+
+
+def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
+    from foreword.draft import method as find_method
+
+    takes = find_method(best.method).about.takes
+    return DraftingFile(
+        target=model or BUNDLED,
+        draft=draft if takes in (MODEL, HEAD) else None,
+        method=best.method,
+        nodes=best.nodes or None,
+    )
+
+
+def _table(found: Chosen, title: str) -> Table:
+    """Return the best predictions."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, box=SIMPLE_HEAD)
+    table.add_column("method")
+    for head in ("draft tokens", "× plain", "95 %", "per pass", "accepted", "drafting"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in found.predictions[:SHOWN]:
+        table.add_row(
+            one.arm.method,
+            str(one.arm.nodes or "–"),
+            f"{one.over_plain.mid:.2f}",
+            f"{one.over_plain.low:.2f}–{one.over_plain.high:.2f}",
+            f"{one.tokens_per_pass:.2f}",
+            f"{one.accepted:.0%}",
+            f"{one.drafting:.0%}",
+        )
+    return table
+
+
+def _timed(found: Chosen) -> Table:
+    """Return the choices that were timed, beside what was predicted."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=f"timed on {found.prompts} prompts", box=SIMPLE_HEAD)
+    table.add_column("method")
+    for head in ("draft tokens", "× plain", "95 %", "predicted", "off by"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in found.confirmations:
+        error = one.error
+        table.add_row(
+            one.arm.method,
+            "adaptive" if one.arm.nodes is None else str(one.arm.nodes or "–"),
+            f"{one.measured.mid:.2f}",
+            f"{one.measured.low:.2f}–{one.measured.high:.2f}",
+            "–" if one.predicted is None else f"{one.predicted:.2f}",
+            "–" if error is None else f"{error:+.0%}",
+            style="bold" if one.arm == found.best else None,
+        )
+    return table
