@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distributions import over_uniforms
+from foreword.certify.enumeration import over_uniforms
+from foreword.certify.worlds import World, along, chain, chosen, drawn
 from foreword.types import Noise, Verify
 from foreword.verify import block, rejection
 from foreword.verify.block import prefix_acceptance
-from worlds import World, along, chain, chosen, drawn
 
 
 def expected_length(verify: Verify, world: World) -> float:

@@ -5,9 +5,17 @@ after sampled draft tokens.
 import pytest
 import torch
 
-from distributions import FEW_BITS, bias
+from foreword.certify.enumeration import FEW_BITS, bias
+from foreword.certify.worlds import (
+    AllDrafts,
+    Drafting,
+    World,
+    changed,
+    drawn,
+    drawn_tree,
+    repeat,
+)
 from foreword.verify import RULES
-from worlds import AllDrafts, Drafting, World, changed, drawn, drawn_tree, repeat
 
 EXACT, VISIBLE = 1e-9, 0.005
 TREE_RULES = [

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from distributions import FEW_BITS, ROWS, bias, chi_square, plain_distribution, surprise
+from distributions import ROWS, chi_square, plain_distribution, surprise
 from foreword.budget import (
     AcceptanceBudget,
     AdaEdlBudget,
@@ -18,6 +18,18 @@ from foreword.budget import (
     SvipBudget,
 )
 from foreword.budget.learned import AcceptanceModel, LogisticModel
+from foreword.certify.enumeration import FEW_BITS, bias
+from foreword.certify.worlds import (
+    AllDrafts,
+    Drafting,
+    World,
+    changed,
+    chosen,
+    chosen_tree,
+    drawn,
+    drawn_tree,
+    repeat,
+)
 from foreword.types import Draft, Noise, Request, SamplingParams, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
@@ -29,17 +41,6 @@ from foreword.verify.rejection import (
 )
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
-from worlds import (
-    AllDrafts,
-    Drafting,
-    World,
-    changed,
-    chosen,
-    chosen_tree,
-    drawn,
-    drawn_tree,
-    repeat,
-)
 
 EXACT = 1e-9
 VISIBLE = 0.005

@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distributions import over_uniforms
+from foreword.certify.enumeration import over_uniforms
+from foreword.certify.worlds import World, along, drawn_tree
 from foreword.types import Draft, Noise
 from foreword.verify import kseq, rejection
 from foreword.verify.kseq import any_of, selection, smallest_rho
-from worlds import World, along, drawn_tree
 
 from .test_rules import assert_same, problem
 

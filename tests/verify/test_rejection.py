@@ -7,10 +7,10 @@ from __future__ import annotations
 import torch
 
 from distributions import random_noise
+from foreword.certify.worlds import chain
 from foreword.types import Noise
 from foreword.verify import rejection
 from foreword.verify.rejection import chain_distributions, ratios
-from worlds import chain
 
 
 def test_acceptance_is_the_overlap_of_the_distributions() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distributions import over_uniforms
+from foreword.certify.enumeration import over_uniforms
+from foreword.certify.worlds import World, along, drawn_tree
 from foreword.verify import rejection, specinfer
-from worlds import World, along, drawn_tree
 
 from .test_rules import assert_same, problem
 

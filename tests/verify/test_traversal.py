@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distributions import FEW_BITS, over_uniforms
+from foreword.certify.enumeration import FEW_BITS, over_uniforms
+from foreword.certify.worlds import World, along, drawn_tree
 from foreword.types import Verify
 from foreword.verify import block, traversal, without_replacement
-from worlds import World, along, drawn_tree
 
 from .test_rules import assert_same, problem
 

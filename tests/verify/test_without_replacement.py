@@ -7,10 +7,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distributions import bias, over_uniforms, random_noise
+from distributions import random_noise
+from foreword.certify.enumeration import bias, over_uniforms
+from foreword.certify.worlds import (
+    AllDrafts,
+    World,
+    along,
+    changed,
+    chosen_tree,
+    drawn_tree,
+)
 from foreword.verify import rejection, without_replacement
 from foreword.verify.without_replacement import residual, untried
-from worlds import AllDrafts, World, along, changed, chosen_tree, drawn_tree
 
 from .test_rules import assert_same, problem
 

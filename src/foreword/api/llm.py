@@ -93,8 +93,8 @@ class LLM:
             fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md). nodes: instead, a
         fixed number per round.
-    learn: distil the draft model between rounds (docs/online.md): True, or Learning
-        with its share of the time.
+    learn: distil the draft model between rounds (docs/online.md): True, or
+        Learning with its share of the time.
     dtype, device, backend, weights, kv, offload_folder, trust_remote_code: see
         `Model.load`.
     tokenizer: default, that of the target's folder; False for token ids alone

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from foreword.cli.bench import bench
+from foreword.cli.certify import certify
 from foreword.cli.chat import chat
 from foreword.cli.common import runtime
 from foreword.cli.common.options import examples
@@ -176,6 +177,15 @@ for panel, command, example in (
         (
             "foreword doctor path/of/draft",
             "foreword doctor path/of/head --model path/or/hub-id --json",
+        ),
+    ),
+    (
+        INSPECT,
+        certify,
+        (
+            "foreword certify --quick",
+            "foreword certify path/or/hub-id -d path/or/hub-id --report proof.html",
+            "foreword certify --url http://127.0.0.1:8000 --json -",
         ),
     ),
     (INSPECT, env, ("foreword env", "foreword env --json > environment.json")),

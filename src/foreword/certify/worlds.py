@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -66,8 +66,9 @@ def next_distribution(
 def along(
     tables: tuple[Tensor, ...], draft: Draft
 ) -> Float[Tensor, "row column vocab"]:
-    """Return the distributions after nothing and after each node; all rows must have one
-    shape.
+    """Return the distributions after nothing and after each node.
+
+    All rows must have one shape.
     """
     return torch.stack(
         [
@@ -150,7 +151,7 @@ def chosen_tree(*branching: int) -> Drafting:
     return drafting
 
 
-def drawn(world: World) -> Drafts:
+def drawn(world: World) -> AllDrafts:
     """Return chains whose tokens are sampled from the drafter's distribution."""
     return drawn_tree(*[1] * world.depth, distinct=True)(world)
 
@@ -184,7 +185,7 @@ def chain(
     )
 
 
-def changed(draft: Draft, **to: object) -> Draft:
+def changed(draft: Draft, **to: Any) -> Draft:
     """The draft with other tensors in some places."""
     names = ("tokens", "parents", "count", "probs", "chain", "probabilities")
     return Draft.padded(**{name: getattr(draft, name) for name in names} | to)

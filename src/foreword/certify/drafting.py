@@ -1,0 +1,132 @@
+"""The drafting methods to certify, loaded for one target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from foreword.api.llm import LLM
+from foreword.budget import FixedBudget
+from foreword.draft import (
+    METHODS,
+    Drafter,
+    MethodSpec,
+    default_method,
+)
+from foreword.draft import method as find_method
+from foreword.draft.cross_vocab.pairing import load_with_fallback
+from foreword.draft.ensemble.recipe import shipped
+from foreword.engine.speculator import Speculator
+from foreword.errors import InvalidRequest
+from foreword.registry import (
+    DEFAULT_METHOD,
+    DEFAULT_WITH_DRAFT,
+    PLAIN,
+)
+from foreword.verify import RULES
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """A drafter and the name it has in the report."""
+
+    name: str
+    drafter: Drafter
+
+    def speculator(
+        self,
+        llm: LLM,
+        rule: str,
+        nodes: int,
+    ) -> Speculator:
+        """Return the speculator for a rule and a fixed number of draft tokens."""
+        return llm.engine.speculator(
+            self.drafter,
+            RULES[rule],
+            FixedBudget(nodes),
+        )
+
+
+def load_all(
+    llm: LLM,
+    drafts: Sequence[str],
+    methods: Sequence[str],
+    *,
+    bundled: bool,
+) -> list[Drafting]:
+    """Load the named methods; without names, the methods of the drafts and all that
+    need nothing.
+
+    `bundled`: the target is the bundled one, so that bundled drafts apply. Raises what
+    the methods' own `load` raises, and InvalidRequest for a method without its source.
+    """
+    named = partial(_named, llm, bundled=bundled)
+    if methods:
+        return [named(name, drafts) for name in methods]
+    several = len(drafts) > 1
+    found = [_of_draft(llm, draft, several=several) for draft in drafts]
+    if bundled and not drafts:
+        found.append(named(DEFAULT_WITH_DRAFT, ()))
+    return found + [named(name, ()) for name in _free()]
+
+
+def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:
+    """Load a draft with its own method, or one that maps its tokens."""
+    name = default_method(draft)
+    loaded = load_with_fallback(
+        find_method(name),
+        draft,
+        llm.target,
+        llm.session.tokenizer,
+    )
+    return Drafting(f"{name} ({draft})" if several else name, loaded)
+
+
+def _named(
+    llm: LLM,
+    name: str,
+    drafts: Sequence[str],
+    *,
+    bundled: bool,
+) -> Drafting:
+    kind = find_method(name)
+    source = _source(kind, name, drafts)
+    if source is None and bundled:
+        source = shipped(kind, name)
+    if source is None and kind.about.needs:
+        raise InvalidRequest(
+            f"cannot certify method {name!r}: it needs {kind.about.takes}. Give "
+            "'--draft'"
+        )
+    tokenizer = llm.session.tokenizer
+    return Drafting(name, kind.load(source, llm.target, tokenizer))
+
+
+def _source(
+    kind: type[Drafter] | MethodSpec,
+    name: str,
+    drafts: Sequence[str],
+) -> str | Path | None:
+    """Return the draft of this very method, else the first one if it takes any."""
+    for draft in drafts:
+        if default_method(draft) == name:
+            return draft
+    takes = bool(drafts and kind.about.takes)
+    return drafts[0] if takes else None
+
+
+def _free() -> list[str]:
+    """Return the methods that need nothing, the default one first."""
+    return sorted(
+        filter(_needs_nothing, METHODS.own),
+        key=lambda name: name != DEFAULT_METHOD,
+    )
+
+
+def _needs_nothing(name: str) -> bool:
+    kind = find_method(name)
+    if name == PLAIN or isinstance(kind, MethodSpec):
+        return False
+    return not kind.about.takes

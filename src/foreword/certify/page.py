@@ -1,0 +1,130 @@
+"""The certificate as one self-contained HTML file, without scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from foreword.certify.report import MEANINGS, Certificate, Check, Status
+from foreword.files import atomic_file, check_writable, room
+
+SIGNS: dict[Status, str] = {
+    "passed": "✓",
+    "numerics": "≈",
+    "proves nothing": "○",
+    "not supported": "–",
+    "failed": "✗",
+}
+"""One character for each status, so that colour is not needed to read a table."""
+STYLE = """
+:root { color-scheme: light dark; --faint: #8884; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+  padding: 0 1rem; }
+h1 { font-size: 1.5rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .4rem .6rem;
+  border-bottom: 1px solid var(--faint); }
+td:first-child { white-space: nowrap; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
+.passed { color: light-dark(#18794e, #3fb950); }
+.failed { color: light-dark(#c62a2f, #ff7b72); font-weight: bold; }
+.numerics { color: light-dark(#8a5a00, #d29922); }
+"""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""Content-Security-Policy: the file loads nothing, and markup in texts does nothing."""
+
+
+def page(certificate: Certificate) -> str:
+    """Return the HTML of a certificate."""
+    rows = "\n".join(_row(one) for one in certificate.checks)
+    meanings = "\n".join(
+        f"<dt>{SIGNS[status]} {status}</dt><dd>{escape(text)}</dd>"
+        for status, text in MEANINGS.items()
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width">
+<title>Foreword certificate, {escape(certificate.date)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>Foreword certificate</h1>
+<p class="{"passed" if certificate.passed else "failed"}">
+{escape(certificate.verdict)}</p>
+<table>
+<thead><tr><th>outcome</th><th>check</th><th>result</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+<h2>What was checked</h2>
+<table><tbody>
+{_facts(_about(certificate))}
+</tbody></table>
+<h2>Outcomes</h2>
+<dl>
+{meanings}
+</dl>
+</body>
+</html>
+"""
+
+
+def write_page(file: Path, certificate: Certificate) -> None:
+    """Write the HTML file. Raises InvalidRequest if it cannot be written."""
+    check_writable(file)
+    with room(file), atomic_file(file) as partial:
+        partial.write_text(page(certificate), encoding="utf-8")
+
+
+def write_json(file: Path, certificate: Certificate) -> None:
+    """Write the JSON file. Raises InvalidRequest if it cannot be written."""
+    check_writable(file)
+    text = json.dumps(certificate.as_json(), indent=1, ensure_ascii=False)
+    with room(file), atomic_file(file) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
+def _row(check: Check) -> str:
+    kind = check.status.replace(" ", "-")
+    evidence = json.dumps(check.evidence, indent=1, ensure_ascii=False)
+    more = ""
+    if check.evidence:
+        more = (
+            f"<details><summary>evidence</summary><pre>{escape(evidence)}</pre>"
+            "</details>"
+        )
+    return (
+        f'<tr><td class="{kind}">{SIGNS[check.status]} {check.status}</td>'
+        f"<td>{escape(check.name)}</td><td>{escape(check.what)}{more}</td></tr>"
+    )
+
+
+def _about(certificate: Certificate) -> dict[str, Any]:
+    return {
+        **certificate.subject,
+        "date": certificate.date,
+        "seed": certificate.seed,
+        "seconds": certificate.seconds,
+        **certificate.machine,
+        **{f"version of {name}": text for name, text in certificate.versions.items()},
+    }
+
+
+def _facts(values: Mapping[str, Any]) -> str:
+    return "\n".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(_shown(value))}</td></tr>"
+        for name, value in values.items()
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)

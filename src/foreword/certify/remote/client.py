@@ -1,0 +1,130 @@
+"""A server with OpenAI's API, and requests to it: one, or several at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from ipaddress import ip_address
+from threading import Barrier
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+
+from foreword.errors import InvalidRequest, ModelError, words
+
+REFUSED = (400, 404, 405, 415, 422, 429, 501)
+"""HTTP status codes of a request that the server does not serve."""
+TIMEOUT = 600.0
+"""Seconds. Longest wait for one answer: a large model on a CPU is slow."""
+QUOTED = 300
+"""Characters of an error body that are quoted."""
+
+Body = Mapping[str, Any]
+
+
+class Unsupported(Exception):
+    """The server refuses what a check needs."""
+
+
+class Broken(Exception):
+    """The server fails, or answers outside its API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Address, key and model of a server."""
+
+    base: str
+    """Address up to and with /v1."""
+    key: str | None = None
+    model: str = ""
+    opener: OpenerDirector = field(default_factory=build_opener, compare=False)
+
+    @classmethod
+    def at(cls, url: str, key: str | None = None, model: str | None = None) -> Server:
+        """Return the server at an address, with or without /v1; without a name, with
+        the first model that it lists.
+
+        Raises InvalidRequest if it cannot be reached.
+        """
+        base = url.rstrip("/").removesuffix("/v1") + "/v1"
+        proxies = [ProxyHandler({})] if _is_local(base) else []
+        opener = build_opener(*proxies)
+        found = cls(base, key, model or "", opener)
+        if model is not None:
+            return found
+        try:
+            listed = found.get("/models")["data"][0]["id"]
+        except (Unsupported, Broken, LookupError, TypeError) as error:
+            raise InvalidRequest(
+                f"cannot find the model of {base}: {words(error)}. Give '--model'"
+            ) from error
+        return cls(base, key, listed, opener)
+
+    def get(self, path: str) -> Any:
+        """Return the JSON of a path."""
+        url = self.base + path
+        return self._send(Request(url, headers=self._headers))
+
+    def post(self, path: str, body: Body) -> Any:
+        """Return the JSON that answers a request.
+
+        Raises Unsupported if it is refused, Broken if the server fails, ModelError if
+        it is gone.
+        """
+        named = {"model": self.model, **body}
+        data = json.dumps(named).encode()
+        url = self.base + path
+        return self._send(Request(url, data, self._headers))
+
+    def at_once(self, requests: Sequence[tuple[str, Body]]) -> list[Any]:
+        """Return the answers to requests that are sent at the same time."""
+        start = Barrier(len(requests))
+
+        def send(one: tuple[str, Body]) -> Any:
+            start.wait()
+            return self.post(*one)
+
+        with ThreadPoolExecutor(len(requests)) as threads:
+            return list(threads.map(send, requests))
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        headers = {"content-type": "application/json"}
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
+        return headers
+
+    def _send(self, request: Request) -> Any:
+        try:
+            with self.opener.open(request, timeout=TIMEOUT) as response:
+                return json.loads(response.read())
+        except HTTPError as error:
+            raise _refusal(error, request.full_url) from error
+        except ValueError as error:
+            raise Broken(f"{request.full_url} answers without JSON") from error
+        except (URLError, OSError, HTTPException) as error:
+            raise ModelError(
+                f"cannot reach {request.full_url}: {words(error)}. Check the address "
+                "and that the server runs"
+            ) from error
+
+
+def _refusal(error: HTTPError, url: str) -> Exception:
+    said = error.read().decode(errors="replace")[:QUOTED]
+    what = f"{url} answers with status {error.code}: {said}"
+    if error.code in (401, 403):
+        return InvalidRequest(f"cannot use {what}. Give '--key'")
+    return Unsupported(what) if error.code in REFUSED else Broken(what)
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

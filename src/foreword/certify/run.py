@@ -1,0 +1,146 @@
+"""The certificate of a target and its drafts on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from foreword.api.llm import LLM
+from foreword.bench.machine import machine, versions
+from foreword.certify.cases import cases
+from foreword.certify.clock import Clock
+from foreword.certify.drafting import Drafting, load_all
+from foreword.certify.equality import SameText
+from foreword.certify.report import Certificate, Check
+from foreword.certify.rules import check_rule
+from foreword.certify.runs import run
+from foreword.certify.sampling import Distribution, Sampled, check_of, pairs
+from foreword.model import check_decoder_only
+from foreword.options import ModelOptions, keywords
+from foreword.registry import DEFAULT_RULE, PLAIN, RULES
+
+TEXT_SHARE = 0.5
+"""Share of the time for equal texts, enumeration included; the rest is for samples."""
+LEAST, LEAST_QUICK = 32, 128
+"""Samples of each method and rule, however long they take; quick runs test one rule."""
+QUICK_TURNS = 2
+"""Turns that have every condition."""
+MOST = 20_000
+"""Samples. More detect hardly less: a total variation of 0.018."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyOptions(ModelOptions):
+    """Options of a certificate."""
+
+    target: str | None = None
+    """Folder or hub id; None = the bundled target."""
+    drafts: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    """Empty = the drafts' own, and all that need nothing."""
+    minutes: float = 3.0
+    """About how long it takes; every check is made once in any case."""
+    quick: bool = False
+    """Each check once."""
+    seed: int = 0
+
+
+def certify(
+    options: CertifyOptions, note: Callable[[str], None] = lambda _: None
+) -> Certificate:
+    """Load a pair and check it.
+
+    Raises ModelError or InvalidRequest, with the reason, if it cannot be loaded.
+    """
+    loading = {
+        name: value
+        for name, value in keywords(options).items()
+        if name in ModelOptions.__dataclass_fields__
+    }
+    llm = LLM(options.target, method=PLAIN, **loading)
+    with llm:
+        check_decoder_only(llm.target, "certify drafting")
+        bundled = options.target is None
+        draftings = load_all(llm, options.drafts, options.methods, bundled=bundled)
+        return examine(llm, draftings, options, note)
+
+
+def examine(
+    llm: LLM,
+    draftings: list[Drafting],
+    options: CertifyOptions,
+    note: Callable[[str], None] = lambda _: None,
+) -> Certificate:
+    """Check drafters that are loaded."""
+    clock = Clock.of(options.minutes, note, quick=options.quick)
+    checks = [
+        *_rules(clock, options.seed),
+        *_texts(llm, draftings, options, clock),
+        *_samples(llm, draftings, options, clock),
+    ]
+    target = llm.target
+    subject = {
+        "target": target.name,
+        "backend": target.capability.backend,
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "device": str(target.device),
+        "drafts": list(options.drafts),
+        "methods": [one.name for one in draftings],
+    }
+    return Certificate(
+        subject,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        options.seed,
+        round(clock.spent, 1),
+        machine(str(target.device)),
+        versions(),
+        tuple(checks),
+    )
+
+
+def _rules(clock: Clock, seed: int) -> list[Check]:
+    clock.tell("exact distributions of the rules")
+    return [check_rule(name, seed) for name in RULES.own]
+
+
+def _texts(
+    llm: LLM, draftings: list[Drafting], options: CertifyOptions, clock: Clock
+) -> list[Check]:
+    """Compare texts, turn after turn; the first two have every condition."""
+    found = [SameText(one) for one in draftings]
+    turn = 0
+    while turn < (QUICK_TURNS if options.quick else 1) or clock.before(TEXT_SHARE):
+        requests = cases(llm, turn, options.seed)
+        plain = run(llm, requests)
+        for one in found:
+            if turn and not (options.quick or clock.before(TEXT_SHARE)):
+                break
+            clock.tell(f"same text, turn {turn + 1}, {one.drafting.name}")
+            one.compare(llm, requests, plain, turn)
+        turn += 1
+    return [one.check() for one in found]
+
+
+def _samples(
+    llm: LLM, draftings: list[Drafting], options: CertifyOptions, clock: Clock
+) -> list[Check]:
+    """Sample every method under every rule in turn."""
+    rules = (DEFAULT_RULE,) if options.quick else RULES.own
+    test, found = Distribution(llm, options.seed), pairs(draftings, rules)
+    least = LEAST_QUICK if options.quick else LEAST
+    while any(_goes_on(one, least, clock) for one in found):
+        clock.tell(f"samples, {sum(one.samples for one in found):,} drawn")
+        for one in found:
+            if _goes_on(one, least, clock):
+                test.sample(one)
+    sampled = {one.drafting.name: one.drafting for one in found}
+    return [
+        check_of(test, name, [each for each in found if each.drafting is one])
+        for name, one in sampled.items()
+    ]
+
+
+def _goes_on(one: Sampled, least: int, clock: Clock) -> bool:
+    count = one.samples
+    return count < least or (count < MOST and clock.before(1.0))

@@ -1,0 +1,211 @@
+"""`foreword certify`: options and output of the checks in foreword.certify."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common.bundles import bundled
+from foreword.cli.common.progress import LineProgress
+from foreword.errors import InvalidRequest
+from foreword.options import ModelOptions, keywords
+
+if TYPE_CHECKING:
+    from foreword.certify.report import Certificate
+
+STDOUT = Path("-")
+"""Where the certificate goes as JSON instead of a table."""
+STYLES = {"passed": "green", "failed": "bold red", "numerics": "yellow"}
+SERVER, RUN = "Server", "Certificate"
+
+
+def _methods(names: list[str] | None) -> None:
+    for name in names or ():
+        early.method(name)
+
+
+def _drafts(sources: list[str] | None) -> None:
+    for source in sources or ():
+        early.model(source)
+
+
+def _output(file: Path | None) -> None:
+    """Check an output file before minutes are spent."""
+    if file != STDOUT:
+        early.file(file)
+
+
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        "-d",
+        help="Draft model or head. Repeatable.",
+        metavar="MODEL",
+        rich_help_panel=options.MODEL,
+        callback=options.checked(_drafts),
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="Drafting method. Repeatable. Default: the drafts' and all free ones.",
+        metavar="NAME",
+        rich_help_panel=RUN,
+        callback=options.checked(_methods),
+    ),
+]
+Minutes = Annotated[
+    float,
+    typer.Option(
+        help="Time to spend, in minutes.", min=0.1, metavar="N", rich_help_panel=RUN
+    ),
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Each check once.", rich_help_panel=RUN)
+]
+Seed = Annotated[
+    int, typer.Option(help="First seed.", min=0, metavar="N", rich_help_panel=RUN)
+]
+Json = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        help="JSON file of the certificate; - is stdout.",
+        metavar="FILE",
+        rich_help_panel=RUN,
+        callback=options.checked(_output),
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        help="HTML file of the certificate.",
+        metavar="FILE",
+        rich_help_panel=RUN,
+        callback=options.checked(early.file),
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a server with OpenAI's API.",
+        metavar="BASE",
+        rich_help_panel=SERVER,
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(help="API key of the server.", metavar="KEY", rich_help_panel=SERVER),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Model of the server. Default: its first.",
+        metavar="NAME",
+        rich_help_panel=SERVER,
+    ),
+]
+
+
+@bundled
+def certify(
+    target: options.ModelArgument = None,
+    *,
+    draft: Drafts = None,
+    method: Methods = None,
+    minutes: Minutes = 3.0,
+    quick: Quick = False,
+    seed: Seed = 0,
+    json_: Json = None,
+    report: Report = None,
+    url: Url = None,
+    key: Key = None,
+    model: Model = None,
+    loading: ModelOptions,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prove on your own models and machine, or server, that drafting changes no text.
+
+    Texts with drafting are compared with plain decoding, and sampled tokens with the
+    target's distribution. A difference is a fault, or rounding where two tokens are
+    nearly tied. The exit code is 1 if there is a fault.
+    """
+    run: dict[str, Any] = dict(minutes=minutes, quick=quick, seed=seed)
+    _check_exclusive(url, target or draft or method, key or model)
+    with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
+        if url is not None:
+            from foreword.certify.remote.run import ServerOptions, certify_server
+
+            request = ServerOptions(url=url, key=key, model=model, **run)
+            found = certify_server(request, progress)
+        else:
+            from foreword.certify.run import CertifyOptions
+            from foreword.certify.run import certify as certify_pair
+
+            pair = dict(drafts=tuple(draft or ()), methods=tuple(method or ()))
+            settings = CertifyOptions(target=target, **pair, **run, **keywords(loading))
+            found = certify_pair(settings, progress)
+    _write(found, json_, report)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _check_exclusive(url: str | None, pair: object, server: object) -> None:
+    """Raise InvalidRequest for options of a pair beside options of a server."""
+    if url is not None and pair:
+        raise InvalidRequest(
+            "cannot certify a model and a server at once: '--url' names a server. "
+            "Leave out the model, '--draft' and '--method'"
+        )
+    if url is None and server:
+        raise InvalidRequest(
+            "cannot use '--key' or '--model': both describe a server. Give '--url'"
+        )
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise InvalidRequest(
+            f"cannot reach {url!r}: it is not an address. Begin it with http://"
+        )
+
+
+def _write(found: Certificate, file: Path | None, report: Path | None) -> None:
+    from foreword.certify.page import write_json, write_page
+
+    if report is not None:
+        write_page(report, found)
+        runtime.note(f"saved the report to {report}")
+    if file == STDOUT:
+        sys.stdout.write(json.dumps(found.as_json()) + "\n")
+        return
+    if file is not None:
+        write_json(file, found)
+        runtime.note(f"saved the certificate to {file}")
+    _print(found)
+
+
+def _print(found: Certificate) -> None:
+    """Print the checks as a table, and the verdict."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("check", overflow="fold", ratio=2)
+    table.add_column("result", overflow="fold", ratio=3)
+    for one in found.checks:
+        table.add_row(
+            Text(one.status, STYLES.get(one.status, "dim")),
+            Text(render.printable(one.name)),
+            Text(render.printable(one.what)),
+        )
+    console = render.stdout()
+    console.print(table)
+    console.print(found.verdict, style="bold" if found.passed else "bold red")

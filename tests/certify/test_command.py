@@ -1,0 +1,130 @@
+"""`foreword certify` at the command line: outputs, exit codes, refusals, the page."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from broken_servers import IgnoresSeed, broken
+from command import Here
+from foreword.certify.page import page
+from foreword.certify.report import MEANINGS, Certificate, Check
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.registry import METHODS
+from serving import Running
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys, unchecked) -> Here:
+    return Here(tmp_path, monkeypatch, capsys)
+
+
+class Meddling(NgramDrafter):
+    """Writes into the text that it drafts for."""
+
+    @classmethod
+    def load(cls, source, target, tokenizer):
+        return cls()
+
+    def propose(self, batch, nodes):
+        for sequence in batch.sequences:
+            if sequence.produced > 6:
+                sequence.tokens[-1] = 11
+        return super().propose(batch, nodes)
+
+
+def test_sound_pair_gives_a_table_and_both_files(here, tmp_path) -> None:
+    done = here(
+        *("certify", "--quick", "--method", "predicted"),
+        *("--json", "proof.json", "--report", "proof.html"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "same text: predicted" in done.stdout
+    assert "No fault was found" in done.stdout
+    found = json.loads((tmp_path / "proof.json").read_text(encoding="utf-8"))
+    assert found["passed"] is True
+    assert found["subject"]["methods"] == ["predicted"]
+    assert {"cpu", "cores"} <= found["machine"].keys()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", found["date"])
+    html = (tmp_path / "proof.html").read_text(encoding="utf-8")
+    assert "same text: predicted" in html
+    assert "<script" not in html
+    assert not re.search(r"(src|href)=", html)
+
+
+def test_fault_is_exit_code_1(here, monkeypatch) -> None:
+    monkeypatch.setitem(METHODS, "meddling", Meddling)
+    done = here("certify", "--quick", "--method", "meddling", "--json", "-")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["passed"]) == (1, False)
+    failed = [one["name"] for one in found["checks"] if one["status"] == "failed"]
+    assert "same text: meddling" in failed
+
+
+def test_server_is_certified_by_its_address(here, server: Running) -> None:
+    with broken(server.url, IgnoresSeed()) as url:
+        done = here("certify", "--quick", "--url", url, "--json", "-")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["subject"]["server"] == f"{url}/v1"
+    status = {one["name"]: one["status"] for one in found["checks"]}
+    assert status["the seed is honoured: completions"] == "failed"
+    assert status["the seed is honoured: chat"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--url", "http://x", "--draft", "some/draft"), "a model and a server at"),
+        (("some/model", "--url", "http://x"), "a model and a server at once"),
+        (("--key", "secret"), "cannot use '--key' or '--model'"),
+        (("--url", "localhost:8000"), "it is not an address"),
+        (("--url", "http://127.0.0.1:9", "--quick"), "cannot reach"),
+        (("--method", "ngrm"), "Did you mean 'ngram'?"),
+        (("--draft", "/no/such/folder"), "no such folder"),
+        (("--report", "no/folder/proof.html"), "proof.html"),
+        (("--minutes", "0"), "--minutes"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(here, words, said) -> None:
+    done = here("certify", *words)
+    assert done.returncode in (1, 2)
+    assert said in " ".join(done.stderr.split())
+    assert not done.stdout
+
+
+class Reader(HTMLParser):
+    """Collects the text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = io.StringIO()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data) -> None:
+        self.text.write(data)
+
+
+def test_page_shows_every_status_and_no_markup_of_texts() -> None:
+    hostile = '<img src=x onerror="alert(1)">'
+    checks = tuple(
+        Check(f"check {index}", status, hostile, {"first": hostile})
+        for index, status in enumerate(MEANINGS)
+    )
+    found = Certificate(
+        {"target": hostile}, "2026-01-01T00:00:00+00:00", 0, 1.0, {}, {}, checks
+    )
+    reader = Reader()
+    reader.feed(page(found))
+    assert "img" not in reader.tags
+    shown = reader.text.getvalue()
+    assert all(shown.count(status) >= 2 for status in MEANINGS)
+    assert shown.count(hostile) == 1 + len(checks)
+    assert found.verdict.startswith("A fault was found: 1 passed")

@@ -1,0 +1,145 @@
+"""A sound pair passes; a drafter or a rule that changes text is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from drafters import Foresight
+from foreword import LLM, bundled
+from foreword.certify.drafting import Drafting, load_all
+from foreword.certify.report import Certificate, Check
+from foreword.certify.rules import check_rule
+from foreword.certify.run import CertifyOptions, certify, examine
+from foreword.certify.sampling import Distribution, Sampled, check_of
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.errors import InvalidRequest
+from foreword.types import Verdict
+from foreword.verify import RULES
+
+QUICK = CertifyOptions(quick=True)
+
+
+def checks(found: Certificate) -> dict[str, Check]:
+    return {check.name: check for check in found.checks}
+
+
+class Meddling(NgramDrafter):
+    """Writes into the text that it drafts for."""
+
+    def propose(self, batch, nodes):
+        for sequence in batch.sequences:
+            if sequence.produced > 6:
+                sequence.tokens[-1] = 11
+        return super().propose(batch, nodes)
+
+
+def one_unseen(drawn, tree):
+    """Accepts one draft token that the target did not draw."""
+    children = tree.children_by_token()
+    here, path = -1, []
+    while below := children.get(here):
+        agreed = drawn[here + 1] in below
+        here = below[drawn[here + 1]] if agreed else next(iter(below.values()))
+        path.append(here)
+        if not agreed:
+            break
+    return path, drawn[here + 1]
+
+
+def too_eager(weights, draft, noise):
+    scores = weights if noise.gumbel is None else weights + noise.gumbel
+    drawn = scores.argmax(-1).tolist()
+    rows = [one_unseen(*row) for row in zip(drawn, draft.trees, strict=True)]
+    return Verdict([path for path, _ in rows], [end for _, end in rows], draft.nodes)
+
+
+def test_sound_drafters_pass(plain: LLM) -> None:
+    draftings = load_all(plain, (), ("lm", "predicted"), bundled=True)
+    found = examine(plain, draftings, QUICK)
+    assert found.passed
+    named = checks(found)
+    for method in ("lm", "predicted"):
+        same = named[f"same text: {method}"]
+        assert same.status == "passed"
+        assert same.evidence["texts with accepted draft tokens"] > 6
+        conditions = same.evidence["conditions"]
+        wanted = {"alone", "beside others", "prompt in chunks", "temperature 0"}
+        assert wanted <= conditions.keys()
+        assert "JSON schema" in conditions
+        assert named[f"sampled distribution: {method}"].status == "passed"
+    assert {f"exact distribution: rule {name}" for name in RULES.own} <= named.keys()
+    assert json.loads(json.dumps(found.as_json()))["passed"] is True
+
+
+def test_drafter_that_writes_into_the_text_is_found(plain: LLM) -> None:
+    found = examine(plain, [Drafting("meddling", Meddling())], QUICK)
+    check = checks(found)["same text: meddling"]
+    assert (found.passed, check.status) == (False, "failed")
+    first = check.evidence["first differences"][0]
+    assert first["kind"] == "fault"
+    assert first["plain"] != first["drafted"]
+
+
+def test_drafter_that_is_never_right_proves_nothing(plain: LLM) -> None:
+    wrong = Foresight(lambda sequence: [8000] * 512)
+    found = checks(examine(plain, [Drafting("wrong", wrong)], QUICK))
+    assert found["same text: wrong"].status == "proves nothing"
+    assert found["sampled distribution: wrong"].status == "proves nothing"
+
+
+def test_rule_that_keeps_a_token_unseen_is_found(plain: LLM, monkeypatch) -> None:
+    draftings = load_all(plain, (), ("lm",), bundled=True)
+    eager = replace(RULES["match"], follow=None, verify=too_eager)
+    monkeypatch.setitem(RULES, "match", eager)
+    found = checks(examine(plain, draftings, QUICK))
+    assert found["same text: lm"].status == "failed"
+    assert found["sampled distribution: lm"].status == "failed"
+
+
+def test_rule_with_another_distribution_is_found(plain: LLM, monkeypatch) -> None:
+    """Under such a rule no text is promised: samples and enumeration must tell."""
+    honest = RULES["rejection"]
+
+    def eager(weights, draft, noise):
+        return honest.verify(weights, draft, replace(noise, accept=noise.accept * 0.1))
+
+    monkeypatch.setitem(RULES, "rejection", replace(honest, verify=eager))
+    (lm,) = load_all(plain, (), ("lm",), bundled=True)
+    test, samples = Distribution(plain, 0), Sampled(lm, "rejection")
+    while samples.samples < 320:
+        test.sample(samples)
+    assert check_of(test, "lm", [samples]).status == "failed"
+    assert check_rule("rejection", 0).status == "failed"
+    assert check_rule("block", 0).status == "passed"
+
+
+def test_method_without_its_source_is_refused(plain: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="cannot certify method 'eagle': it needs"):
+        load_all(plain, (), ("eagle",), bundled=False)
+
+
+def test_pair_decides_which_methods_are_certified(plain: LLM) -> None:
+    names = [one.name for one in load_all(plain, (), (), bundled=True)]
+    assert names[:2] == ["lm", "ngram"]
+    assert not {"none", "fuse", "cascade", "eagle"} & {*names}
+    alone = [one.name for one in load_all(plain, (), (), bundled=False)]
+    assert alone == names[1:]
+
+
+def test_several_drafts_are_certified_each_with_its_method(plain: LLM) -> None:
+    drafts = (str(bundled.draft()), str(bundled.head("eagle")))
+    names = [one.name for one in load_all(plain, drafts, (), bundled=True)]
+    assert names[:2] == [f"lm ({drafts[0]})", f"eagle ({drafts[1]})"]
+    (only,) = load_all(plain, drafts, ("eagle",), bundled=False)
+    assert type(only.drafter).__name__ == "EagleDrafter"
+
+
+@pytest.mark.slow
+def test_the_whole_certificate() -> None:
+    found = certify(CertifyOptions(minutes=0.1))
+    assert found.passed, found.as_json()
+    statuses = {check.status for check in found.checks}
+    assert statuses <= {"passed", "proves nothing"}

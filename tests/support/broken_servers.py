@@ -1,0 +1,197 @@
+"""Proxies in front of a real server that break one thing each. Test code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+Body = dict[str, Any]
+OPENER = build_opener(ProxyHandler({}))
+
+
+class Fault:
+    """A proxy that changes nothing; what is broken overrides one method."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        """Return the body that the server gets."""
+        return body
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        """Return the body that the client gets."""
+        return answer
+
+
+class IgnoresSeed(Fault):
+    """sglang#15481: the seed has no effect on /v1/completions."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        if path != "/v1/completions":
+            return body
+        return {name: value for name, value in body.items() if name != "seed"}
+
+
+class OtherTextTogether(Fault):
+    """Another text while two requests run at once."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.inside = 0
+        self.together = False
+
+    def asked(self, path: str, body: Body) -> Body:
+        with self.lock:
+            self.inside += 1
+            self.together = self.together or self.inside > 1
+        return body
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        with self.lock:
+            self.inside -= 1
+            together, self.together = self.together, self.inside > 0
+        return changed_text(answer) if together else answer
+
+
+class StalePrefix(Fault):
+    """vllm#43559: a text that is read again from the cache after another one starts
+    from the other one's states.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def asked(self, path: str, body: Body) -> Body:
+        prompt = json.dumps(body.get("prompt") or body.get("messages"))
+        is_stale = prompt in self.seen and self.seen[-1] != prompt
+        self.seen.append(prompt)
+        if is_stale and "prompt" in body:
+            return {**body, "prompt": body["prompt"][:-20]}
+        return body
+
+
+class HalfTemperature(Fault):
+    """sglang#39253: samples at another temperature than it was asked for."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        if "temperature" not in body:
+            return body
+        return {**body, "temperature": body["temperature"] / 2}
+
+
+class NoLogprobs(Fault):
+    """Refuses requests for log-probabilities."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        return {"messages": 1} if body.get("logprobs") else body
+
+
+class DraftsAtHalfTemperature(NoLogprobs):
+    """Samples at another temperature with drafting on."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        body = super().asked(path, body)
+        if "speculative" in body or "temperature" not in body:
+            return body
+        return {**body, "temperature": body["temperature"] / 2}
+
+
+class CallAsContent(Fault):
+    """vllm#46118: a call that was cut off comes back as content."""
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        choice = answer["choices"][0]
+        calls = choice.get("message", {}).get("tool_calls")
+        if calls and choice["finish_reason"] == "length":
+            function = calls[0]["function"]
+            choice["message"]["content"] = json.dumps(function)
+            del choice["message"]["tool_calls"]
+        return answer
+
+
+class CutSaysStop(Fault):
+    """An answer that was cut off claims to be whole."""
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        answer["choices"][0]["finish_reason"] = "stop"
+        return answer
+
+
+class DraftsChangeText(Fault):
+    """With drafting on, another text."""
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        is_plain = body.get("speculative") == {"method": "none"}
+        return answer if is_plain else changed_text(answer)
+
+
+class Fails(Fault):
+    """Answers with an object that has no choice."""
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        return {"object": "nothing"}
+
+
+def changed_text(answer: Body) -> Body:
+    """Return the answer with its text reversed."""
+    for choice in answer["choices"]:
+        if "text" in choice:
+            choice["text"] = choice["text"][::-1]
+        elif choice["message"].get("content"):
+            choice["message"]["content"] = choice["message"]["content"][::-1]
+    return answer
+
+
+@contextmanager
+def broken(url: str, fault: Fault) -> Iterator[str]:
+    """Run a proxy in front of a server and yield its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply(*forward(url + self.path, None))
+
+        def do_POST(self) -> None:
+            length = int(self.headers["content-length"])
+            body = json.loads(self.rfile.read(length))
+            status, answer = forward(
+                url + self.path, fault.asked(self.path, dict(body))
+            )
+            if status == 200:
+                answer = fault.answered(self.path, body, answer)
+            self.reply(status, answer)
+
+        def reply(self, status: int, answer: Body) -> None:
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def forward(url: str, body: Body | None) -> tuple[int, Body]:
+    """Return the status and the JSON of the real server's answer."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    try:
+        with OPENER.open(Request(url, data, headers), timeout=120) as response:
+            return response.status, json.loads(response.read())
+    except HTTPError as error:
+        return error.code, json.loads(error.read())
