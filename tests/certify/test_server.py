@@ -106,7 +106,7 @@ def test_our_server_passes(server: Running) -> None:
 
 
 def test_server_without_an_endpoint_is_not_supported(server: Running) -> None:
-    """A path that the server does not have is no fault of it."""
+    """A path that the server does not have is not a fault."""
 
     class NoChat(Fault):
         def asked(self, path, body):

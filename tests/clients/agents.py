@@ -1,4 +1,4 @@
-"""How each coding agent is told the server's address, and what it is made to call."""
+"""How each coding agent gets the server's address, and what it is made to call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Agent:
     """A program, what it is given, and what the model calls in it."""
 
     program: str
-    told: Callable[[Place], tuple[Sequence[str], dict[str, str]]]
+    settings: Callable[[Place], tuple[Sequence[str], dict[str, str]]]
     """Writes the settings; returns the arguments and the environment."""
     calls: Callable[[Path], Sequence[Call]]
     """The folder of the work -> calls that read the note and, where there is a tool for

@@ -55,12 +55,12 @@ def run(agent: Agent, place: Place) -> str:
     """Return what the agent prints; skip the test where it is not installed."""
     program = programs.AGENTS / agent.program
     if not shutil.which("node"):
-        pytest.skip("there is no node here")
+        pytest.skip("node is not installed")
     if not program.exists():
         pytest.skip(
             f"{agent.program} is not installed: `make test-clients` does it, by npm"
         )
-    arguments, environment = agent.told(place)
+    arguments, environment = agent.settings(place)
     command = [str(program), *arguments]
     return programs.ran(command, place.work, place.home, environment | ALONE)
 

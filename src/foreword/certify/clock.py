@@ -22,7 +22,7 @@ class Clock:
     """Whether every check is made once only; then `seconds` is an estimate."""
     started: float = field(default_factory=monotonic)
     stage: str = ""
-    told: float = 0.0
+    reported: float = 0.0
     """Seconds at which the last line was sent."""
 
     @classmethod
@@ -45,8 +45,8 @@ class Clock:
         A stage is the text up to the first comma.
         """
         stage, spent = what.partition(",")[0], self.spent
-        if stage == self.stage and spent - self.told < self.seconds / LINES:
+        if stage == self.stage and spent - self.reported < self.seconds / LINES:
             return
-        self.stage, self.told = stage, spent
+        self.stage, self.reported = stage, spent
         done = min(spent, self.seconds)
         self.note(f"{done:.0f} of {self.seconds:.0f}: seconds, {what}")

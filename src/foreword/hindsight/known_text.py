@@ -50,54 +50,17 @@ class KnownText:
         """Do nothing, likewise."""
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Return logits that are certain of the known text, and even elsewhere."""
-        vocab, device = self._shape
-        rows = sum(read.keep for read in reads)
-        logits = torch.zeros(rows, vocab, device=device, dtype=torch.float32)
-        return self.certain(logits, reads)
-
-    def certain(
-        self, logits: Float[Tensor, "kept vocab"], reads: Sequence[Read]
-    ) -> Float[Tensor, "kept vocab"]:
-        """Return the logits with the known text above all other tokens, where a read
-        follows it.
-
-        Elsewhere they stay: a drafter that reads scores of refused draft tokens would
-        learn there how the text goes on.
+        """Return logits that are certain of the known text, by position alone: what
+        follows a refused draft token is never looked at.
         """
-        logits, start = logits.float(), 0
-        for read in reads:
-            for row, token in self._next(read):
-                logits[start + row, token] = CERTAIN
-            start += read.keep
+        vocab, device = self._shape
+        tokens = [token for read in reads for token in self._next(read)]
+        logits = torch.zeros(len(tokens), vocab, device=device, dtype=torch.float32)
+        logits[range(len(tokens)), tokens] = CERTAIN
         return logits
 
-    def _next(self, read: Read) -> list[tuple[int, int]]:
-        """Return (row, known next token) for each of the last `keep` tokens that lies
-        on the known text.
-        """
-        first = len(read.tokens) - read.keep
-        drafted = len(read.tokens) if read.parents is None else len(read.parents)
-        committed = len(read.tokens) - drafted
-        follows, found = list[bool](), list[tuple[int, int]]()
-        for at, (token, depth) in enumerate(zip(read.tokens, read.depths, strict=True)):
-            place = read.past + depth
-            follows.append(
-                self._parent_follows(read, at, committed, follows)
-                and token == self._text[min(place, len(self._text) - 1)]
-            )
-            if follows[at] and at >= first and place + 1 < len(self._text):
-                found.append((at - first, self._text[place + 1]))
-        return found
-
-    @staticmethod
-    def _parent_follows(
-        read: Read, at: int, committed: int, follows: list[bool]
-    ) -> bool:
-        """Return whether the token before the `at`-th of a read lies on the text."""
-        if read.parents is None:
-            return at == 0 or follows[at - 1]
-        if at < committed:
-            return True
-        parent = read.parents[at - committed]
-        return parent < 0 or follows[committed + parent]
+    def _next(self, read: Read) -> list[int]:
+        """Return the known token after each of the last `keep` tokens of a read."""
+        last = len(self._text) - 1
+        depths = read.depths[len(read.depths) - read.keep :]
+        return [self._text[min(read.past + depth + 1, last)] for depth in depths]

@@ -123,8 +123,8 @@ def _patched(status: object, output: str | None) -> str:
     """
     if output and status != "failed":
         return output
-    told = str(status or "completed")
-    return f"{told}\n{output}" if output else told
+    outcome = str(status or "completed")
+    return f"{outcome}\n{output}" if output else outcome
 
 
 def _result_part(part: Any) -> dict[str, Any]:

@@ -83,17 +83,22 @@ class Declared:
     def _free_form(self) -> dict[str, Any]:
         """Return the function of a free-form tool.
 
-        Its grammar is told; a regular expression is enforced where it can be, in JSON.
+        Its description holds the grammar; a regular expression is enforced where it
+        can be, in JSON.
         """
         form = self.about.get("format")
         form = form if isinstance(form, Mapping) else {}
         grammar = form.get("definition")
-        told = "\n".join(
+        description = "\n".join(
             text
             for text in (self.about.get("description"), grammar)
             if isinstance(text, str)
         )
-        function = {"name": self.name, "description": told, "parameters": INPUT}
+        function = {
+            "name": self.name,
+            "description": description,
+            "parameters": INPUT,
+        }
         if form.get("syntax") != "regex" or not _fits(grammar):
             return function
         followed = {
