@@ -3,6 +3,8 @@ test without a GPU.
 """
 
 import os
+import random
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 from zlib import crc32
@@ -37,10 +39,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
     running.common.append(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
 
 
+dice = random.Random(0)
+secrets.randbits = dice.getrandbits  # a request without a seed draws one from here
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """A test that draws without a generator of its own draws the same every time."""
+    """A test that draws without a generator of its own draws the same every time, and
+    so does a request without a seed.
+    """
     torch.manual_seed(0)
+    dice.seed(0)
 
 
 CHECKED = 3

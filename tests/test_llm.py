@@ -822,7 +822,8 @@ def test_foreword_generate_with_a_text_names_what_generates():
 def test_reading_of_a_prompt_is_told_until_the_first_token():
     with LLM(chunk=16) as llm:
         prompt = llm.tokenizer("The river runs through the town. " * 12)["input_ids"]
-        (sequence,) = llm.session.prepare(prompt, SamplingParams(max_tokens=4))
+        params = SamplingParams(max_tokens=4, ignore_eos=True)
+        (sequence,) = llm.session.prepare(prompt, params)
         told: list[tuple[int, int]] = []
         stream = llm.session.stream(sequence, lambda *read: told.append(read))
         assert sum(len(delta.tokens) for delta in stream) == 4
