@@ -261,6 +261,11 @@ OWN_METHODS: dict[str, Method] = {
         takes=MODEL,
         needs=True,
     ),
+    "auto": Method(
+        "the fastest of several methods, by measured time",
+        "foreword.draft.ensemble.auto:AutoDrafter",
+        seq2seq=True,
+    ),
     "fuse": Method(
         "several methods at once, their likeliest draft tokens in one tree",
         "foreword.draft.ensemble.fuse:FusedDrafter",
@@ -280,6 +285,12 @@ PLAIN = "none"
 """The method without draft tokens."""
 DEFAULT_MEMBERS = ("suffix", DEFAULT_WITH_DRAFT)
 """Default members of an ensemble."""
+AUTO = "auto"
+"""The method that chooses among others."""
+LOOKUPS = (DEFAULT_METHOD, "suffix")
+"""Methods that `auto` always chooses among: they need no model."""
+BESIDE_DRAFT = (f"cascade({', '.join(DEFAULT_MEMBERS)})",)
+"""Methods that `auto` adds where there is a draft model."""
 SHARED_TOKENS = "tli"
 """Method for a draft model of another vocabulary, by the tokens that both have."""
 SHARED_TEXT = "slem"

@@ -19,7 +19,7 @@ from foreword.chats.prompts import (
     listed,
     per_prompt,
 )
-from foreword.draft import default_method
+from foreword.draft import default_method, resolved
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources
 from foreword.draft.online.learner import Learning, OnlineLearner, teaching
@@ -39,7 +39,7 @@ from foreword.model.loading.given import Given, GivenTokenizer, check_given, ope
 from foreword.model.scoring import score
 from foreword.model.weights import save
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
-from foreword.registry import DEFAULT_RULE, DEFAULT_WITH_DRAFT, MODEL
+from foreword.registry import DEFAULT_RULE, MODEL
 from foreword.settings_file import settings_for
 from foreword.speech.audio import LONGEST, Audio
 from foreword.speech.options import SpeechOptions, Transcript
@@ -63,12 +63,9 @@ def drafted_by(
         found = settings_for(target)
         draft = found.pop("draft", None)
     options = DraftingOptions(**named | found)
-    default = default_method(draft)
-    if target is None and draft is None:
-        default = DEFAULT_WITH_DRAFT
-    full = replace(
-        options, method=options.method or default, rule=options.rule or DEFAULT_RULE
-    )
+    source = bundled.draft() if target is None and draft is None else draft
+    method = resolved(options.method or default_method(source), source)
+    full = replace(options, method=method, rule=options.rule or DEFAULT_RULE)
     return draft, full, options.method is not None
 
 

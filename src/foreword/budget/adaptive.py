@@ -63,8 +63,10 @@ class AdaptiveBudget(DraftBudget):
         "drafting loses"
     )
 
-    def __init__(self, cost: Mapping[int, float]) -> None:
-        self.costs = Costs(cost)
+    def __init__(self, cost: Mapping[int, float], costs: Costs | None = None) -> None:
+        """`costs`: the costs of another policy for the same target, to share."""
+        self._measured = cost
+        self.costs = costs or Costs(cost)
         self._drafting_costs = {plain: DraftingCost() for plain in (True, False)}
         """By whether requests are plain: filters make drafting several times slower."""
         self.drafting_cost = self._drafting_costs[True]
@@ -111,6 +113,13 @@ class AdaptiveBudget(DraftBudget):
     @classmethod
     def from_measure(cls, measure: Measure) -> AdaptiveBudget:
         return cls(measure())
+
+    @property
+    def shared_costs(self) -> Costs:
+        return self.costs
+
+    def anew(self) -> AdaptiveBudget:
+        return AdaptiveBudget(self._measured, self.costs)
 
     @property
     def floor(self) -> float:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.budget.costs import Costs
 from foreword.errors import InvalidRequest
 from foreword.types import Clock, Draft, Request
 
@@ -56,6 +57,17 @@ class DraftBudget(ABC):
                 "after its name. Leave it out"
             )
         return cls.from_measure
+
+    def anew(self) -> DraftBudget:
+        """Return a policy with the same settings and costs for another method: this
+        one, if it learns nothing of a method.
+        """
+        return self
+
+    @property
+    def shared_costs(self) -> Costs | None:
+        """Seconds of a forward by its rows, if the policy learns them."""
+        return None
 
     @property
     def never(self) -> bool:

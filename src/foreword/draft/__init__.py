@@ -6,20 +6,31 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from foreword.draft.base import Drafter
-from foreword.draft.ensemble.base import EnsembleDrafter
+from foreword.draft.ensemble.joint import JointDrafter
 from foreword.draft.ensemble.recipe import MethodSpec
 from foreword.errors import InvalidRequest
 from foreword.method_name import MethodName, parsed, spelled
 from foreword.model.loading.checkpoint import kinds
 from foreword.registry import (
+    AUTO,
+    BESIDE_DRAFT,
     DEFAULT_MEMBERS,
     DEFAULT_METHOD,
     DEFAULT_WITH_DRAFT,
     HEAD_METHODS,
+    LOOKUPS,
     METHODS,
 )
 
-__all__ = ["METHODS", "Drafter", "MethodSpec", "default_method", "method", "spelled"]
+__all__ = [
+    "METHODS",
+    "Drafter",
+    "MethodSpec",
+    "default_method",
+    "method",
+    "resolved",
+    "spelled",
+]
 
 
 def method(name: str) -> type[Drafter] | MethodSpec:
@@ -34,7 +45,7 @@ def method(name: str) -> type[Drafter] | MethodSpec:
 
 def _found(name: MethodName) -> type[Drafter] | MethodSpec:
     kind = METHODS[name.head]
-    if issubclass(kind, EnsembleDrafter):
+    if issubclass(kind, JointDrafter):
         members = name.members
         if members is None:
             members = tuple(MethodName(member) for member in DEFAULT_MEMBERS)
@@ -75,6 +86,18 @@ def check_seq2seq(name: str, target: str) -> None:
         f"cannot use method {name!r}: {target} is an encoder-decoder. Use one of "
         f"{', '.join(usable)}"
     )
+
+
+def resolved(name: str, source: object) -> str:
+    """Return the name of a method with its members: "auto" chooses among the methods
+    that suit the source.
+    """
+    if name != AUTO:
+        return name
+    given = list(source) if isinstance(source, Mapping) else [default_method(source)]
+    beside = BESIDE_DRAFT if DEFAULT_WITH_DRAFT in given else ()
+    members = dict.fromkeys((*given, *beside, *LOOKUPS))
+    return f"{AUTO}({', '.join(members)})"
 
 
 def default_method(source: object) -> str:

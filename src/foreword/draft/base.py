@@ -47,6 +47,11 @@ class Drafter(ABC):
     `trainable`.
     """
 
+    looks_up: ClassVar[bool] = False
+    """It drafts from text alone, in microseconds, so that what it would have drafted
+    can be scored on the text that another method wrote.
+    """
+
     reads_target: bool = False
     """It reads the target's scores, or shares its keys, and not only the text and
     `hidden_layers`.
@@ -115,6 +120,13 @@ class Drafter(ABC):
     def trainable(self) -> Model | None:
         """The draft model, if it `learns`."""
         return None
+
+    @property
+    def arms(self) -> Sequence[Drafter]:
+        """Drafters of which the engine uses one in each round, with a budget each; if
+        none, this one drafts.
+        """
+        return ()
 
     def anew(self) -> Drafter:
         """Return a drafter with the same model that has learnt from no text: this one,

@@ -6,13 +6,13 @@ from foreword.budget import RoundResult
 from foreword.engine.sub_batch import SubBatch
 
 
-def account(sub_batch: SubBatch, rows: int, reading: int) -> None:
-    """Account for the sub-batch's round: its forward held `rows` tokens and `reading`
-    prompt tokens in total.
+def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None:
+    """Account for the sub-batch's round: its forward held `wrote` sequences that write,
+    `drafted` draft tokens and `reading` prompt tokens in total.
     """
     budget, clock = sub_batch.speculator.budget, sub_batch.clock
     if sub_batch.drafting:
-        budget.on_timing(rows, clock, reading)
+        budget.on_timing(wrote + drafted, clock, reading)
     has_drafted = sub_batch.drafting and any(sub_batch.budgets)
     outcomes = zip(
         sub_batch.batch.sequences,
@@ -30,3 +30,4 @@ def account(sub_batch: SubBatch, rows: int, reading: int) -> None:
             requested = sub_batch.budgets[row]
             result = RoundResult(requested, depth, accepted, clock.propose, clock.total)
             budget.learn(sequence, result)
+    sub_batch.speculator.settle(sub_batch, wrote, drafted, reading)

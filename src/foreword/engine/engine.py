@@ -18,6 +18,7 @@ from foreword.budget import DraftBudget
 from foreword.draft.base import Drafter
 from foreword.engine import trace
 from foreword.engine.accounting import account
+from foreword.engine.arms import Arms
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
 from foreword.engine.meter import Meter
@@ -64,7 +65,8 @@ class Engine:
 
         Raises ModelError if the target cannot serve the drafter.
         """
-        return Speculator(self.target, drafter, rule, budget)
+        kind = Arms if drafter.arms else Speculator
+        return kind(self.target, drafter, rule, budget)
 
     def add(self, sequence: Request, speculator: Speculator | None = None) -> None:
         """Queue a sequence, with its own speculator or the default one."""
@@ -359,7 +361,7 @@ class Engine:
             if len(sub_batches) == 1:
                 sub_batch.clock = self.clock
             sub_batch.clock.score = self.clock.score
-            account(sub_batch, wrote + drafted, reading)
+            account(sub_batch, wrote, drafted, reading)
             trace.close(sub_batch)
 
     def _retire(self, sequence: Request) -> None:

@@ -234,6 +234,15 @@ class Speculator:
                 )
         sub_batch.clock.verify = perf_counter() - before
 
+    def settle(
+        self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
+    ) -> None:
+        """Learn from a round that is over; a speculator of one method learns nothing.
+
+        Its forward held `wrote` sequences, `drafted` draft tokens and `reading` prompt
+        tokens in total, those of other speculators included.
+        """
+
     def on_hidden_states(
         self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:

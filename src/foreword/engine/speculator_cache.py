@@ -10,8 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import cast
 
+from foreword import bundled
 from foreword.budget import DraftBudget, FixedBudget, policy
-from foreword.draft import MethodSpec, check_seq2seq, spelled
+from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
@@ -158,8 +159,11 @@ class SpeculatorCache:
         """Return the options of a request, completed by the defaults."""
         own_budget = (wanted.budget, wanted.nodes) != (None, None)
         budget = wanted if own_budget else self._defaults
+        source = self._sources
+        if source is None and self._bundled:
+            source = bundled.draft()
         return DraftingOptions(
-            method=wanted.method or self._method,
+            method=resolved(wanted.method or self._method, source),
             rule=wanted.rule or self._defaults.rule,
             budget=budget.budget,
             nodes=budget.nodes,
@@ -256,9 +260,9 @@ def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> 
         find_method(one)
     sources = {spelled(one): source for one, source in sources.items()}
     if isinstance(kind, MethodSpec):
-        members = [member for member, _ in kind.parts]
+        names = {*kind.leaves, *(name for name, _ in kind.parts)}
         return {
-            name: source for name, source in sources.items() if name in members
+            name: source for name, source in sources.items() if name in names
         } or None
     return sources.get(name)
 

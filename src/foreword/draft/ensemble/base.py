@@ -6,15 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from time import perf_counter
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from foreword.draft.base import Drafter
-from foreword.errors import InvalidRequest
+from foreword.draft.ensemble.joint import JointDrafter
 from foreword.estimators import (
     AcceptanceEstimate,
     CalibrationRatio,
@@ -22,7 +17,6 @@ from foreword.estimators import (
     finite,
     steadied,
 )
-from foreword.model import Model
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 PRIOR = 0.5
@@ -66,8 +60,8 @@ class DecayedMean:
         self._prior *= DECAY
 
 
-class EnsembleDrafter(Drafter):
-    """Base of drafters with several members. Every member learns from every round.
+class EnsembleDrafter(JointDrafter):
+    """Base of drafters that join the draft tokens of their members in one round.
 
     A member that states no probabilities gets its measured acceptance rates, by depth.
     Subclasses decide which members draft and how their trees are combined.
@@ -78,15 +72,7 @@ class EnsembleDrafter(Drafter):
 
         Raises InvalidRequest for fewer than two.
         """
-        if len(drafters) < 2:
-            raise InvalidRequest(
-                f"cannot join {len(drafters)} drafter(s): an ensemble needs at least "
-                "two. Name more"
-            )
-        self.members = tuple(drafters)
-        layers = chain.from_iterable(drafter.hidden_layers for drafter in self.members)
-        self.hidden_layers = tuple(sorted(set(layers)))
-        self.reads_target = any(drafter.reads_target for drafter in self.members)
+        super().__init__(drafters)
         self._acceptance = AcceptanceEstimate()
         self._unweighed = [False] * len(self.members)
         """Members that state no probabilities."""
@@ -127,26 +113,7 @@ class EnsembleDrafter(Drafter):
             self._scored = sum(map(len, draft.trees))
         for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
             self.update(sequence, self._trees.pop(sequence.id, {}), tokens)
-        for drafter in self.members:
-            drafter.observe(batch, draft, verdict, scores)
-
-    def on_hidden_states(
-        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
-    ) -> None:
-        states = dict(
-            zip(
-                self.hidden_layers,
-                hidden.chunk(len(self.hidden_layers), -1),
-                strict=True,
-            )
-        )
-        for drafter in self.members:
-            if drafter.hidden_layers:
-                drafter.on_hidden_states(
-                    sequence,
-                    start,
-                    torch.cat([states[layer] for layer in drafter.hidden_layers], -1),
-                )
+        super().observe(batch, draft, verdict, scores)
 
     def rest(self, took: float) -> None:
         self._spare = min(
@@ -157,21 +124,13 @@ class EnsembleDrafter(Drafter):
         self._last_round = self._this_round
         self._this_round = [set() for _ in self.members]
         self._spent, self._scored = 0.0, None
-        for drafter in self.members:
-            drafter.rest(took)
-
-    @property
-    def trainable(self) -> Model | None:
-        return next(
-            (drafter.trainable for drafter in self.members if drafter.learns), None
-        )
+        super().rest(took)
 
     def release(self, sequence: Request) -> None:
         self._trees.pop(sequence.id, None)
         for ids in (*self._last_round, *self._this_round):
             ids.discard(sequence.id)
-        for drafter in self.members:
-            drafter.release(sequence)
+        super().release(sequence)
 
     def update(
         self, sequence: Request, trees: Mapping[int, DraftTree], emitted: Sequence[int]
@@ -294,14 +253,3 @@ class EnsembleDrafter(Drafter):
                 * self._acceptance.probability((member, depths[-1]), PRIOR)
             )
         return probabilities[1:]
-
-    def _first_nonempty(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        """Return the first nonempty draft of a member: rules that compare distributions
-        allow no mixing.
-        """
-        draft = self.members[0].propose(batch, nodes)
-        for drafter in self.members[1:]:
-            if draft.nodes:
-                break
-            draft = drafter.propose(batch, nodes)
-        return draft

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
 from foreword import bundled
 from foreword.draft.base import Drafter, Source
-from foreword.draft.ensemble.base import EnsembleDrafter
+from foreword.draft.ensemble.joint import JointDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer
 from foreword.registry import MODEL, Method
@@ -36,7 +37,7 @@ def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
 class MethodSpec:
     """Class and members of an ensemble. Loads like the class of a drafter."""
 
-    kind: type[EnsembleDrafter]
+    kind: type[JointDrafter]
     parts: tuple[tuple[str, type[Drafter] | MethodSpec], ...]
     """(name, class or spec) of each member."""
 
@@ -88,22 +89,30 @@ class MethodSpec:
         the source; also raises what the members raise.
         """
         sources, loader = self._shared(source), loader or Loader("", self, Shared())
-        loaders = [
-            (name, replace(loader, name=name, kind=part)) for name, part in self.parts
+        members = []
+        for name, part in self.parts:
+            own = sources.get(name)
+            if isinstance(part, MethodSpec) and own is None:
+                own = {leaf: sources[leaf] for leaf in part.leaves if leaf in sources}
+            one = replace(loader, name=name, kind=part)
+            members.append(one.load(cast("Sources", own or None), target, tokenizer))
+        return self.kind(members)
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Names of the methods in it that are no ensembles."""
+        nested = [
+            part.leaves if isinstance(part, MethodSpec) else (name,)
+            for name, part in self.parts
         ]
-        return self.kind(
-            [
-                one.load(cast("Source", sources.get(name)), target, tokenizer)
-                for name, one in loaders
-            ]
-        )
+        return tuple(dict.fromkeys(chain.from_iterable(nested)))
 
     @property
     def _by_need(self) -> list[tuple[str, type[Drafter] | MethodSpec]]:
         return sorted(self.parts, key=lambda part: not part[1].about.needs)
 
     def _shared(self, source: Sources) -> Mapping[str, Sources]:
-        names = [name for name, _ in self.parts]
+        names = [*dict.fromkeys((*(name for name, _ in self.parts), *self.leaves))]
         if isinstance(source, Mapping):
             unknown = sorted(set(source) - set(names))
             if unknown:
@@ -120,7 +129,7 @@ class MethodSpec:
                 f"cannot use draft: none of {', '.join(names)} takes a source. Leave "
                 "draft=None"
             )
-        return {takers[0]: source}
+        return {self.taker: source}
 
 
 @dataclass(frozen=True, slots=True)

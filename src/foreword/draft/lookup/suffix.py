@@ -56,6 +56,7 @@ class SuffixDrafter(Drafter):
     """
 
     about = OWN_METHODS["suffix"]
+    looks_up = True
 
     def __init__(
         self,

@@ -1,0 +1,205 @@
+"""CHOOSE: which of several arms (a method with its budget, or plain decoding) takes the
+least time per token, by what each one gained in rounds of its own or on the same text.
+
+Knows numbers alone: no models, no drafters and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from foreword.estimators import OUTLIER, finite
+
+MEMORY = 0.995
+"""Weight of the past in an arm's speed, per round: some 200 rounds, several answers."""
+RECENT = 0.95
+"""Weight of the past in how an arm does on one text, per round: about 20 rounds."""
+STEADY = 8.0
+"""Tokens. Weight of an arm's mean on all texts in its speed on one text."""
+SPAN = 8
+"""Rounds between decisions, and the rounds of one trial."""
+LEAD = 1.05
+"""Times the speed of the arm in use that another must reach to replace it: a switch
+makes the other drafter catch up.
+"""
+SHARE = 0.01
+"""Share of the time that trials of slower arms may lose."""
+START = 8.0
+"""Rounds of plain decoding that trials may lose at once, before any are saved up."""
+GUESSED = 0.5
+"""Share of a trial's time that is expected to be lost by an arm never tried."""
+RETRY = 512
+"""Rounds without an arm after which it is tried again, if trials may lose the time."""
+
+
+@dataclass(slots=True)
+class Speed:
+    """Tokens written, and their time in rounds of plain decoding, with decay."""
+
+    tokens: float = 0.0
+    spent: float = 0.0
+    rounds: int = 0
+    """Rounds seen, without decay."""
+
+    def add(self, tokens: float, spent: float, memory: float = MEMORY) -> None:
+        """Record a round."""
+        if not finite(tokens, spent):
+            return
+        self.tokens = memory * self.tokens + tokens
+        self.spent = memory * self.spent + spent
+        self.rounds += 1
+
+    @property
+    def pace(self) -> float:
+        """Tokens in the time of one round of plain decoding; 1 before any round."""
+        return self.tokens / self.spent if self.spent else 1.0
+
+
+@dataclass(slots=True)
+class OnText:
+    """How one arm does on one text, against its mean on all texts."""
+
+    tokens: float = 0.0
+    expected: float = 0.0
+    """Tokens that the arm would have written at its mean speed."""
+
+    def add(self, tokens: float, expected: float) -> None:
+        """Record a round on this text."""
+        self.tokens = RECENT * self.tokens + tokens
+        self.expected = RECENT * self.expected + expected
+
+    @property
+    def ratio(self) -> float:
+        """Speed on this text over the mean speed, shrunk toward 1."""
+        return (self.tokens + STEADY) / (self.expected + STEADY)
+
+
+Ratios = Sequence[Sequence[float]]
+"""By sequence, by arm: `OnText.ratio`."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """Which arm requests of one kind use: the one that leads, followed with hysteresis.
+
+    Feedback is full where it is free (HedgeSpec, arXiv 2510.20064, section 4): an arm
+    that looks up its draft tokens is scored on the text that another arm wrote. The
+    loss is time per token, and losses decay, so that the weights of Hedge are decided
+    after a few rounds and following the leader does the same without chance. Arms that
+    need a forward of their own are tried instead, for SPAN rounds, within a share of
+    the time.
+    """
+
+    arms: int
+    plain: int
+    """The arm that decodes without draft tokens: its speed is 1."""
+    speeds: list[Speed] = field(init=False)
+    """By arm, of rounds in which it was in use."""
+    scored: list[Speed] = field(init=False)
+    """By arm, of rounds that another arm wrote and that it was scored on."""
+    current: int = 0
+    spare: float = START
+    """Rounds of plain decoding that trials may lose now."""
+    left: int = SPAN
+    """Rounds until the next decision."""
+    trial: bool = False
+    """Whether the arm in use is being tried."""
+    idle: list[int] = field(init=False)
+    """By arm: rounds since it was in use."""
+
+    def __post_init__(self) -> None:
+        self.speeds = [Speed() for _ in range(self.arms)]
+        self.scored = [Speed() for _ in range(self.arms)]
+        self.idle = [0] * self.arms
+
+    def start_from(self, other: Choice) -> None:
+        """Begin with what requests of another kind have shown, as if in SPAN rounds."""
+        self.current = other.best([])
+        for ours, theirs in ((self.speeds, other.speeds), (self.scored, other.scored)):
+            for speed, known in zip(ours, theirs, strict=True):
+                share = min(1.0, SPAN / known.spent) if known.spent else 0.0
+                speed.tokens = share * known.tokens
+                speed.spent = share * known.spent
+                speed.rounds = known.rounds
+        self.spare = other.spare
+
+    def learn(self, arm: int, tokens: float, spent: float) -> None:
+        """Record a round of an arm: `tokens` per sequence, in the time of `spent`
+        rounds of plain decoding.
+        """
+        if not finite(tokens, spent):
+            return
+        speed = self.speeds[arm]
+        if speed.rounds >= SPAN:
+            # one stall of the machine says nothing about an arm
+            spent = min(spent, OUTLIER * speed.spent * (1 - MEMORY) + OUTLIER)
+        speed.add(tokens, spent)
+        self.idle = [rounds + 1 for rounds in self.idle]
+        self.idle[arm] = 0
+        self.left -= 1
+        if self.trial and arm == self.current:
+            fastest = self.pace(self.best([], but=arm))
+            self.spare -= max(spent - tokens / fastest, 0.0)
+        else:
+            self.spare = min(self.spare + SHARE * spent, 2 * START)
+
+    def pace(self, arm: int) -> float:
+        """Return the mean speed of an arm over plain decoding."""
+        if arm == self.plain:
+            return 1.0
+        own = self.speeds[arm]
+        return (own if own.rounds >= SPAN else self.scored[arm]).pace
+
+    def known(self, arm: int) -> bool:
+        """Whether the speed of an arm was measured in enough rounds."""
+        rounds = max(self.speeds[arm].rounds, self.scored[arm].rounds)
+        return arm == self.plain or rounds >= SPAN
+
+    def best(self, ratios: Ratios, but: int = -1) -> int:
+        """Return the fastest known arm for sequences of these ratios together, other
+        than `but`; the first arm while none is known.
+        """
+        arms = [arm for arm in range(self.arms) if arm != but and self.known(arm)]
+        tried = [arm for arm in arms if arm != self.plain]
+        if not tried and but != 0:
+            return 0
+        return min(arms, key=lambda arm: self.seconds(arm, ratios))
+
+    def seconds(self, arm: int, ratios: Ratios) -> float:
+        """Return the time per token of an arm, in rounds of plain decoding, summed over
+        sequences of these ratios.
+        """
+        pace = self.pace(arm)
+        if not ratios or arm == self.plain:
+            return max(len(ratios), 1) / pace
+        return sum(1.0 / (pace * ratio[arm]) for ratio in ratios)
+
+    def decide(self, ratios: Callable[[], Ratios]) -> int:
+        """Return the arm of the next rounds."""
+        if self.left > 0:
+            return self.current
+        self.left, was_trial, self.trial = SPAN, self.trial, False
+        untried = self._to_try()
+        if untried is not None:
+            self.trial, self.current = True, untried
+            return untried
+        now = ratios()
+        best = self.best(now)
+        lead = 1.0 if was_trial else LEAD
+        if self.seconds(best, now) * lead < self.seconds(self.current, now):
+            self.current = best
+        return self.current
+
+    def _to_try(self) -> int | None:
+        """Return an arm to try now, if trials may lose the time that it takes."""
+        for arm in range(self.arms):
+            if not self.known(arm):
+                return arm if self.spare >= GUESSED * SPAN else None
+        leader = self.pace(self.best([]))
+        for arm in range(self.arms):
+            if self.idle[arm] >= RETRY and arm != self.plain:
+                loss = SPAN * max(1 - self.pace(arm) / leader, 0.0)
+                if self.spare >= loss:
+                    return arm
+        return None
