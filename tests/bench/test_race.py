@@ -129,7 +129,7 @@ def test_target_answers_the_next_entry_after_a_failure():
     def verify(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    engines[0].default._verifier.verify = verify  # type: ignore[method-assign]
+    engines[0].default.verifier.verify = verify  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(RuntimeError, match="out of memory"):
             broken.run(REQUESTS[0])

@@ -316,6 +316,11 @@ class AdaptiveBudget(DraftBudget):
             record.greedy, record.plain, self._batch_size.bit_length()
         ]
 
+    def resume(self, sequence: Request) -> None:
+        record = self._records.get(sequence.id)
+        if record is not None and record.read:
+            record.read = len(sequence.tokens)
+
     def release(self, sequence: Request) -> None:
         if self._records.pop(sequence.id, None) is not None:
             self._length = running_mean(self._length, float(sequence.produced))

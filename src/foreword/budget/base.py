@@ -123,6 +123,11 @@ class DraftBudget(ABC):
         tokens were requested, none.
         """
 
+    def resume(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
+        """Draft for a sequence again, after other methods did: what the drafter has to
+        catch up on is spent already.
+        """
+
     def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a sequence that has ended."""
 

@@ -15,13 +15,13 @@ MEMORY = 0.995
 """Weight of the past in an arm's speed, per round: some 200 rounds, several answers."""
 RECENT = 0.95
 """Weight of the past in how an arm does on one text, per round: about 20 rounds."""
-STEADY = 8.0
+STEADY = 32.0
 """Tokens. Weight of an arm's mean on all texts in its speed on one text."""
 SPAN = 8
 """Rounds between decisions, and the rounds of one trial."""
-LEAD = 1.05
-"""Times the speed of the arm in use that another must reach to replace it: a switch
-makes the other drafter catch up.
+LEAD = 1.25
+"""Times the speed of the arm in use that another must reach to replace it within a
+text: speeds on one text are uncertain, and a switch makes the other drafter catch up.
 """
 SHARE = 0.01
 """Share of the time that trials of slower arms may lose."""
@@ -29,8 +29,13 @@ START = 8.0
 """Rounds of plain decoding that trials may lose at once, before any are saved up."""
 GUESSED = 0.5
 """Share of a trial's time that is expected to be lost by an arm never tried."""
-RETRY = 512
-"""Rounds without an arm after which it is tried again, if trials may lose the time."""
+RETRY = 16
+"""Times the rounds that an arm was used.
+
+Rounds without it after which it is tried again, if trials may lose the time.
+"""
+LATEST = 1024
+"""Rounds without an arm after which it is tried again in any case."""
 
 
 @dataclass(slots=True)
@@ -105,13 +110,22 @@ class Choice:
     """Rounds until the next decision."""
     trial: bool = False
     """Whether the arm in use is being tried."""
-    idle: list[int] = field(init=False)
-    """By arm: rounds since it was in use."""
+    rounds: int = 0
+    """Rounds so far."""
+    used: list[int] = field(init=False)
+    """By arm: the last round that used it."""
+    is_new: bool = False
+    """Whether a text has begun since the last decision."""
+    by_text: bool = False
+    """Whether the arm in use does better on this text than the best one in the mean.
+
+    Its rounds then say nothing about other texts.
+    """
 
     def __post_init__(self) -> None:
         self.speeds = [Speed() for _ in range(self.arms)]
         self.scored = [Speed() for _ in range(self.arms)]
-        self.idle = [0] * self.arms
+        self.used = [0] * self.arms
 
     def start_from(self, other: Choice) -> None:
         """Begin with what requests of another kind have shown, as if in SPAN rounds."""
@@ -124,25 +138,39 @@ class Choice:
                 speed.rounds = known.rounds
         self.spare = other.spare
 
+    def pass_plain(self) -> None:
+        """Record a round of plain decoding."""
+        self.rounds += 1
+        self.left -= 1
+        self.spare = min(self.spare + SHARE, 2 * START)
+
     def learn(self, arm: int, tokens: float, spent: float) -> None:
         """Record a round of an arm: `tokens` per sequence, in the time of `spent`
         rounds of plain decoding.
         """
         if not finite(tokens, spent):
             return
+        self.rounds += 1
+        self.left -= 1
         speed = self.speeds[arm]
         if speed.rounds >= SPAN:
             # one stall of the machine says nothing about an arm
-            spent = min(spent, OUTLIER * speed.spent * (1 - MEMORY) + OUTLIER)
-        speed.add(tokens, spent)
-        self.idle = [rounds + 1 for rounds in self.idle]
-        self.idle[arm] = 0
-        self.left -= 1
+            mean = speed.spent / min(speed.rounds, 1 / (1 - MEMORY))
+            spent = min(spent, OUTLIER * max(mean, 1.0))
+        if not self.by_text:
+            speed.add(tokens, spent)
+        self.used[arm] = self.rounds
         if self.trial and arm == self.current:
             fastest = self.pace(self.best([], but=arm))
             self.spare -= max(spent - tokens / fastest, 0.0)
         else:
             self.spare = min(self.spare + SHARE * spent, 2 * START)
+
+    def begin_text(self) -> None:
+        """Choose anew for a new text, unless an arm is being tried."""
+        if not self.trial:
+            self.left = 0
+            self.is_new = True
 
     def pace(self, arm: int) -> float:
         """Return the mean speed of an arm over plain decoding."""
@@ -153,8 +181,11 @@ class Choice:
 
     def known(self, arm: int) -> bool:
         """Whether the speed of an arm was measured in enough rounds."""
-        rounds = max(self.speeds[arm].rounds, self.scored[arm].rounds)
-        return arm == self.plain or rounds >= SPAN
+        return arm == self.plain or self._evidence(arm) >= SPAN
+
+    def _evidence(self, arm: int) -> int:
+        """Return the rounds that tell the speed of an arm."""
+        return max(self.speeds[arm].rounds, self.scored[arm].rounds)
 
     def best(self, ratios: Ratios, but: int = -1) -> int:
         """Return the fastest known arm for sequences of these ratios together, other
@@ -179,16 +210,22 @@ class Choice:
         """Return the arm of the next rounds."""
         if self.left > 0:
             return self.current
-        self.left, was_trial, self.trial = SPAN, self.trial, False
+        keeps = not (self.trial or self.is_new)
+        self.left = SPAN
+        self.trial = self.is_new = False
         untried = self._to_try()
         if untried is not None:
-            self.trial, self.current = True, untried
+            self.trial, self.by_text = True, False
+            self.current = untried
             return untried
+        if not keeps:
+            self.current = self.best([])
+            self.by_text = False
         now = ratios()
         best = self.best(now)
-        lead = 1.0 if was_trial else LEAD
-        if self.seconds(best, now) * lead < self.seconds(self.current, now):
+        if self.seconds(best, now) * LEAD < self.seconds(self.current, now):
             self.current = best
+            self.by_text = True
         return self.current
 
     def _to_try(self) -> int | None:
@@ -197,9 +234,10 @@ class Choice:
             if not self.known(arm):
                 return arm if self.spare >= GUESSED * SPAN else None
         leader = self.pace(self.best([]))
-        for arm in range(self.arms):
-            if self.idle[arm] >= RETRY and arm != self.plain:
-                loss = SPAN * max(1 - self.pace(arm) / leader, 0.0)
-                if self.spare >= loss:
-                    return arm
+        for arm in sorted(range(self.plain), key=self._evidence):
+            idle = self.rounds - self.used[arm]
+            if idle < min(RETRY * self._evidence(arm), LATEST):
+                continue
+            if self.spare >= SPAN * max(1 - self.pace(arm) / leader, 0.0):
+                return arm
         return None

@@ -35,32 +35,16 @@ class Arm(Speculator):
         self, team: Arms, number: int, drafter: Drafter, budget: DraftBudget
     ) -> None:
         super().__init__(team.target, drafter, team.rule, budget)
+        self.draws = team.draws  # noise that one arm has computed serves the others
+        self.verifier = team.verifier
         self.team = team
         self.number = number
 
     def settle(
         self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
     ) -> None:
-        super().settle(sub_batch, wrote, drafted, reading)
         if not reading:
             self.team.learn(self.number, sub_batch, wrote, drafted)
-
-
-@dataclass(slots=True)
-class _Text:
-    """What is known of one sequence."""
-
-    seen: int
-    """Tokens at the start of the last round."""
-    by_arm: list[OnText]
-    drafts: dict[int, _Shadow] = field(default_factory=dict)
-    """By arm: the draft being scored."""
-    turn: int = 0
-    """Arms draft in turn, one a round."""
-
-    @property
-    def ratios(self) -> list[float]:
-        return [one.ratio for one in self.by_arm]
 
 
 @dataclass(slots=True)
@@ -68,6 +52,8 @@ class _Shadow:
     """A draft that was not verified, and how far the text has followed it."""
 
     tree: DraftTree
+    read: int
+    """Tokens of the text that were compared, or were there before."""
     seconds: float
     """Time of drafting it."""
     node: int = -1
@@ -76,13 +62,37 @@ class _Shadow:
     def follow(self, tokens: Sequence[int]) -> bool:
         """Follow the text, and return whether it has left the draft."""
         children_by_token = self.tree.children_by_token()
-        for token in tokens:
+        for token in tokens[self.read :]:
             child = children_by_token.get(self.node, {}).get(token)
             if child is None:
                 return True
             self.node = child
             self.accepted += 1
+        self.read = len(tokens)
         return not children_by_token.get(self.node)
+
+
+@dataclass(slots=True)
+class _Text:
+    """What is known of one sequence."""
+
+    sort: tuple[bool, bool]
+    """(greedy, plain)."""
+    by_arm: list[OnText]
+    arm: int = -1
+    """The arm in use."""
+    choice: Choice | None = None
+    """The choice of its last round."""
+    bits: int = 0
+    """Bits of the number of sequences in that round."""
+    drafts: dict[int, _Shadow] = field(default_factory=dict)
+    """By arm: the draft being scored."""
+    turn: int = 0
+    """Arms draft in turn, one a round."""
+
+    @property
+    def ratios(self) -> list[float]:
+        return [one.ratio for one in self.by_arm]
 
 
 class Arms(Speculator):
@@ -105,8 +115,9 @@ class Arms(Speculator):
         self.arms.append(Arm(self, self._plain, NoDrafter(), FixedBudget(0)))
         self._own_costs = budget.shared_costs is None
         self._costs = budget.shared_costs or Costs(measure(target))
-        self._choices: dict[tuple[bool, bool, int], Choice] = {}
-        """By (greedy, plain, bits of the number of sequences)."""
+        self._lookups = [arm for arm in self.arms if arm.drafter.looks_up]
+        self._choices: dict[tuple[tuple[bool, bool], int], Choice] = {}
+        """By (greedy, plain) and bits of the number of sequences."""
         self._texts: dict[int, _Text] = {}
         self._used: list[Arm] = []
         """Arms of the last round."""
@@ -124,19 +135,21 @@ class Arms(Speculator):
     def begin(self, scheduled: Sequence[ScheduledSequence]) -> list[SubBatch]:
         writing = [entry for entry in scheduled if entry.writes]
         bits = len(writing).bit_length()
-        kinds: dict[tuple[bool, bool, int], list[Request]] = {}
+        if len(writing) == 1 and self._is_settled(writing[0].sequence):
+            return self._used[0].begin(writing)  # the usual case, in microseconds
+        kinds: dict[int, tuple[Choice, list[ScheduledSequence]]] = {}
         for entry in writing:
-            sequence = entry.sequence
-            self._score(sequence, bits)
-            kinds.setdefault(_kind(sequence, bits), []).append(sequence)
-        chosen = {
-            kind: self._choice(kind).decide(partial(self._ratios, sequences))
-            for kind, sequences in kinds.items()
-        }
+            text = self._text(entry.sequence, bits)
+            if text.drafts or self._spare > 0:
+                self._score(entry.sequence, text, bits)
+            choice = self._choice(text, bits)
+            kinds.setdefault(id(choice), (choice, []))[1].append(entry)
         groups: dict[int, list[ScheduledSequence]] = {}
-        for entry in writing:
-            arm = chosen[_kind(entry.sequence, bits)]
-            groups.setdefault(arm, []).append(entry)
+        for choice, entries in kinds.values():
+            arm = choice.decide(partial(self._ratios, entries))
+            groups.setdefault(arm, []).extend(entries)
+            for entry in entries:
+                self._assign(entry.sequence, arm)
         self._used = [self.arms[arm] for arm in groups]
         return [
             sub_batch
@@ -144,27 +157,55 @@ class Arms(Speculator):
             for sub_batch in self.arms[arm].begin(group)
         ]
 
-    def _choice(self, kind: tuple[bool, bool, int]) -> Choice:
+    def _is_settled(self, sequence: Request) -> bool:
+        """Whether a sequence alone in its round keeps its arm, with nothing to score."""
+        text = self._texts.get(sequence.id)
+        return (
+            text is not None
+            and text.choice is not None
+            and text.bits == 1
+            and text.choice.left > 0
+            and not text.drafts
+            and self._spare <= 0
+            and self._used == [self.arms[text.arm]]
+        )
+
+    def _assign(self, sequence: Request, arm: int) -> None:
+        text = self._texts[sequence.id]
+        if text.arm != arm:
+            self.arms[arm].budget.resume(sequence)
+            text.arm = arm
+
+    def _choice(self, text: _Text, bits: int) -> Choice:
         """Return the choice of a kind; a new kind starts from the most alike."""
-        if kind not in self._choices:
+        if text.choice is not None and text.bits == bits:
+            return text.choice
+        kind = (text.sort, bits)
+        found = self._choices.get(kind)
+        if found is None:
             alike = sorted(
                 self._choices,
-                key=lambda one: (one[:2] != kind[:2], abs(one[2] - kind[2])),
+                key=lambda one: (one[0] != kind[0], abs(one[1] - kind[1])),
             )
-            choice = Choice(len(self.arms), self._plain)
+            found = Choice(len(self.arms), self._plain)
             if alike:
-                choice.start_from(self._choices[alike[0]])
-            self._choices[kind] = choice
-        return self._choices[kind]
+                found.start_from(self._choices[alike[0]])
+            self._choices[kind] = found
+        text.choice = found
+        text.bits = bits
+        return found
 
-    def _ratios(self, sequences: Sequence[Request]) -> Ratios:
-        return [self._text(sequence).ratios for sequence in sequences]
+    def _ratios(self, entries: Sequence[ScheduledSequence]) -> Ratios:
+        return [self._texts[entry.sequence.id].ratios for entry in entries]
 
-    def _text(self, sequence: Request) -> _Text:
+    def _text(self, sequence: Request, bits: int) -> _Text:
         text = self._texts.get(sequence.id)
         if text is None:
+            params = sequence.params
             by_arm = [OnText() for _ in self.arms]
-            text = self._texts[sequence.id] = _Text(len(sequence.tokens), by_arm)
+            text = _Text((params.greedy, params.plain), by_arm)
+            self._texts[sequence.id] = text
+            self._choice(text, bits).begin_text()
         return text
 
     # ---- learn
@@ -173,54 +214,55 @@ class Arms(Speculator):
         """Learn from a round of an arm: `wrote` sequences and `drafted` draft tokens in
         its forward, of which some may be of other arms.
         """
+        texts = [self._texts[one.id] for one in sub_batch.batch.sequences]
+        choices = {one.sort: self._choice(one, wrote.bit_length()) for one in texts}
+        if arm == self._plain:
+            for choice in choices.values():
+                choice.pass_plain()
+            return
+        spent = self._spent(sub_batch, wrote, drafted)
+        tokens = [len(path) + 1 for path in sub_batch.verdict.kept]
+        for sort, choice in choices.items():
+            pairs = zip(texts, tokens, strict=True)
+            alike = [count for text, count in pairs if text.sort == sort]
+            choice.learn(arm, sum(alike) / len(alike), spent)
+        for text, count in zip(texts, tokens, strict=True):
+            text.by_arm[arm].add(count, spent * choices[text.sort].pace(arm))
+
+    def _spent(self, sub_batch: SubBatch, wrote: int, drafted: int) -> float:
+        """Return the time of a round, in rounds of the same batch without draft tokens:
+        both as fast as the machine is now.
+        """
         clock, costs = sub_batch.clock, self._costs
         own = sum(map(len, sub_batch.draft.trees))
-        sequences = sub_batch.batch.sequences
+        sequences = len(sub_batch.scheduled)
         after = clock.verify + clock.commit
         if not own:
-            self._overhead = running_mean(self._overhead, after / len(sequences))
+            self._overhead = running_mean(self._overhead, after / sequences)
         if self._own_costs:
             costs.correct(wrote + drafted, clock.score)
         row = clock.score / costs.seconds(wrote + drafted)
-        overhead = min(len(sequences) * (self._overhead or 1.0), after)
-        plain = row * costs.seconds(wrote) + overhead
-        spent = (clock.propose + row * costs.seconds(wrote + own) + after) / plain
-        tokens = [len(path) + 1 for path in sub_batch.verdict.kept]
-        bits = wrote.bit_length()
-        pace = 1.0
-        for kind in {_kind(sequence, bits) for sequence in sequences}:
-            alike = [
-                count
-                for sequence, count in zip(sequences, tokens, strict=True)
-                if _kind(sequence, bits) == kind
-            ]
-            choice = self._choice(kind)
-            choice.learn(arm, sum(alike) / len(alike), spent)
-            pace = choice.pace(arm)
-        for sequence, count in zip(sequences, tokens, strict=True):
-            self._text(sequence).by_arm[arm].add(count, spent * pace)
+        plain = row * costs.seconds(wrote) + min(sequences * self._overhead, after)
+        return (clock.propose + row * costs.seconds(wrote + own) + after) / plain
 
-    def _score(self, sequence: Request, bits: int) -> None:
+    def _score(self, sequence: Request, text: _Text, bits: int) -> None:
         """Score the arms that look up their draft tokens on what the arm in use has
-        written, and have them draft what comes next.
+        written, and have one of them draft what comes next.
         """
-        text = self._text(sequence)
-        new = sequence.tokens[text.seen :]
-        text.seen = len(sequence.tokens)
-        for arm, draft in list(text.drafts.items()):
-            if draft.follow(new):
-                del text.drafts[arm]
-                self._record(sequence, arm, draft, bits)
+        before = perf_counter()
+        for number, draft in list(text.drafts.items()):
+            if draft.follow(sequence.tokens):
+                del text.drafts[number]
+                self._record(text, number, draft, bits)
         free = [
             arm
-            for arm in self.arms
-            if arm.drafter.looks_up
-            and arm not in self._used
-            and arm.number not in text.drafts
+            for arm in self._lookups
+            if arm not in self._used and arm.number not in text.drafts
         ]
         if free and self._spare > 0:
             text.turn += 1
             self._draft_ahead(free[text.turn % len(free)], sequence, text)
+        self._spare -= perf_counter() - before
 
     def _draft_ahead(self, arm: Arm, sequence: Request, text: _Text) -> None:
         before = perf_counter()
@@ -228,19 +270,19 @@ class Arms(Speculator):
         with arm.failures.contained(sequence):
             draft = arm.drafter.propose(batch, [SHADOW_NODES])
             took = perf_counter() - before
-            text.drafts[arm.number] = _Shadow(draft.trees[0], took)
-        self._spare -= perf_counter() - before
+            tree, read = draft.trees[0], len(sequence.tokens)
+            text.drafts[arm.number] = _Shadow(tree, read, took)
 
-    def _record(self, sequence: Request, arm: int, draft: _Shadow, bits: int) -> None:
+    def _record(self, text: _Text, arm: int, draft: _Shadow, bits: int) -> None:
         """Record what a draft would have gained in a round of its own."""
         costs = self._costs
         plain = costs.seconds(1) + self._overhead
         longer = costs.seconds(1 + len(draft.tree)) - costs.seconds(1) + draft.seconds
         spent = 1.0 + longer / plain
-        scored = self._choice(_kind(sequence, bits)).scored[arm]
+        scored = self._choice(text, bits).scored[arm]
         tokens = draft.accepted + 1
         scored.add(tokens, spent)
-        self._text(sequence).by_arm[arm].add(tokens, spent * scored.pace)
+        text.by_arm[arm].add(tokens, spent * scored.pace)
 
     # ---- what the engine passes on
 
@@ -269,7 +311,3 @@ class Arms(Speculator):
             text.drafts.clear()
         for arm in self.arms:
             arm.forget(sequence)
-
-
-def _kind(sequence: Request, bits: int) -> tuple[bool, bool, int]:
-    return sequence.params.greedy, sequence.params.plain, bits

@@ -60,7 +60,7 @@ class Speculator:
             lists=rule.lists,
             device=target.device,
         )
-        self._verifier = Verifier(rule, self.draws)
+        self.verifier = Verifier(rule, self.draws)
         self.failures = Failures(drafter.missing)
         self._empty: dict[int, Draft] = {}
 
@@ -216,10 +216,10 @@ class Speculator:
     ) -> None:
         """Verify the sub-batch's draft, and let the drafter observe the verdict."""
         before = perf_counter()
-        sub_batch.distributions = self._verifier.distributions(
+        sub_batch.distributions = self.verifier.distributions(
             sub_batch.batch, sub_batch.draft, logits
         )
-        sub_batch.verdict = self._verifier.verify(
+        sub_batch.verdict = self.verifier.verify(
             sub_batch.batch, sub_batch.draft, sub_batch.distributions
         )
         if sub_batch.drafting:
