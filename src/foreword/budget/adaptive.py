@@ -64,8 +64,11 @@ class AdaptiveBudget(DraftBudget):
     )
 
     def __init__(self, cost: Mapping[int, float], costs: Costs | None = None) -> None:
-        """`costs`: the costs of another policy for the same target, to share."""
+        """`costs`: those of a choice among methods, which then decides whether this one
+        pays (budget/choice.py); this policy sets the number of draft tokens alone.
+        """
         self._measured = cost
+        self._alone = costs is None
         self.costs = costs or Costs(cost)
         self._drafting_costs = {plain: DraftingCost() for plain in (True, False)}
         """By whether requests are plain: filters make drafting several times slower."""
@@ -316,11 +319,6 @@ class AdaptiveBudget(DraftBudget):
             record.greedy, record.plain, self._batch_size.bit_length()
         ]
 
-    def resume(self, sequence: Request) -> None:
-        record = self._records.get(sequence.id)
-        if record is not None and record.read:
-            record.read = len(sequence.tokens)
-
     def release(self, sequence: Request) -> None:
         if self._records.pop(sequence.id, None) is not None:
             self._length = running_mean(self._length, float(sequence.produced))
@@ -334,12 +332,12 @@ class AdaptiveBudget(DraftBudget):
             return 0
         batch = self._batch_gain()
         cost = self.drafting_cost
-        lost = self._balance.lost
+        lost = self._balance.lost if self._alone else 0.0
         if cost not in self._never_pays:
             self._never_pays[cost] = batch.never_pays(cost)
         if self._never_pays[cost] and lost > 0:
             return 0
-        unread = record.unread(sequence)
+        unread = record.unread(sequence) if self._alone else 0
         loss_budget = LOSS_BUDGET * batch.alone_seconds
         if lost > loss_budget and (unread or self._balance.is_losing):
             return 0

@@ -59,8 +59,8 @@ class DraftBudget(ABC):
         return cls.from_measure
 
     def anew(self) -> DraftBudget:
-        """Return a policy with the same settings and costs for another method: this
-        one, if it learns nothing of a method.
+        """Return a policy with the same settings and costs for one of several methods:
+        this one, if it learns nothing of a method.
         """
         return self
 
@@ -121,11 +121,6 @@ class DraftBudget(ABC):
     def learn(self, sequence: Request, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
         """Receive the outcome of that round for a sequence; of rounds in which no draft
         tokens were requested, none.
-        """
-
-    def resume(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
-        """Draft for a sequence again, after other methods did: what the drafter has to
-        catch up on is spent already.
         """
 
     def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default

@@ -29,13 +29,8 @@ START = 8.0
 """Rounds of plain decoding that trials may lose at once, before any are saved up."""
 GUESSED = 0.5
 """Share of a trial's time that is expected to be lost by an arm never tried."""
-RETRY = 16
-"""Times the rounds that an arm was used.
-
-Rounds without it after which it is tried again, if trials may lose the time.
-"""
-LATEST = 1024
-"""Rounds without an arm after which it is tried again in any case."""
+RETRY = 64
+"""Rounds without an arm after which it may be tried again."""
 
 
 @dataclass(slots=True)
@@ -234,10 +229,13 @@ class Choice:
             if not self.known(arm):
                 return arm if self.spare >= GUESSED * SPAN else None
         leader = self.pace(self.best([]))
-        for arm in sorted(range(self.plain), key=self._evidence):
-            idle = self.rounds - self.used[arm]
-            if idle < min(RETRY * self._evidence(arm), LATEST):
-                continue
-            if self.spare >= SPAN * max(1 - self.pace(arm) / leader, 0.0):
-                return arm
-        return None
+        loss = {
+            arm: SPAN * max(1 - self.pace(arm) / leader, 0.0)
+            for arm in range(self.plain)
+            if self.rounds - self.used[arm] >= RETRY
+        }
+        if not loss:
+            return None
+        # what is little known and costs little comes first
+        arm = min(loss, key=lambda arm: loss[arm] * self._evidence(arm))
+        return arm if self.spare >= loss[arm] else None

@@ -108,7 +108,7 @@ class Arms(Speculator):
     ) -> None:
         super().__init__(target, drafter, rule, budget)
         self.arms = [
-            Arm(self, number, one, budget.anew() if number else budget)
+            Arm(self, number, one, budget.anew())
             for number, one in enumerate(drafter.arms)
         ]
         self._plain = len(self.arms)
@@ -149,7 +149,7 @@ class Arms(Speculator):
             arm = choice.decide(partial(self._ratios, entries))
             groups.setdefault(arm, []).extend(entries)
             for entry in entries:
-                self._assign(entry.sequence, arm)
+                self._texts[entry.sequence.id].arm = arm
         self._used = [self.arms[arm] for arm in groups]
         return [
             sub_batch
@@ -158,7 +158,7 @@ class Arms(Speculator):
         ]
 
     def _is_settled(self, sequence: Request) -> bool:
-        """Whether a sequence alone in its round keeps its arm, with nothing to score."""
+        """Whether a sequence alone in its round keeps its arm, and none is scored."""
         text = self._texts.get(sequence.id)
         return (
             text is not None
@@ -169,12 +169,6 @@ class Arms(Speculator):
             and self._spare <= 0
             and self._used == [self.arms[text.arm]]
         )
-
-    def _assign(self, sequence: Request, arm: int) -> None:
-        text = self._texts[sequence.id]
-        if text.arm != arm:
-            self.arms[arm].budget.resume(sequence)
-            text.arm = arm
 
     def _choice(self, text: _Text, bits: int) -> Choice:
         """Return the choice of a kind; a new kind starts from the most alike."""
