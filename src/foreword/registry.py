@@ -264,6 +264,7 @@ OWN_METHODS: dict[str, Method] = {
     "auto": Method(
         "the fastest of several methods, by measured time",
         "foreword.draft.ensemble.auto:AutoDrafter",
+        takes=MODEL,
         seq2seq=True,
     ),
     "fuse": Method(

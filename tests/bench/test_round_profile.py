@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from foreword.bench.decoding import Decoding
 from foreword.bench.records import Round, Trial
-from foreword.bench.report import Decoding, Report, rows
+from foreword.bench.report import Report, rows
 from foreword.bench.round_profile import BY_MODEL, BY_STEP, parts, table
 from foreword.types import Clock
 

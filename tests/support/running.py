@@ -22,6 +22,7 @@ from foreword.draft import method
 from foreword.draft.base import Drafter
 from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.draft.cross_vocab.tli import IntersectionDrafter
+from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.ensemble.cascade import CascadeDrafter
 from foreword.draft.ensemble.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
@@ -248,6 +249,9 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "medusa": lambda: served(MedusaOptions(), dtype),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
+        "auto": lambda: AutoDrafter(
+            [LanguageModelDrafter(draft(dtype)), NgramDrafter()]
+        ),
         "fuse": lambda: FusedDrafter(
             [
                 SuffixDrafter(AnswerStore(target(dtype).vocab)),

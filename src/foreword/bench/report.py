@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from itertools import chain, takewhile
+from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
@@ -13,10 +13,13 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from foreword.bench.decoding import Decoding, decode_speedup, decoding_of
 from foreword.bench.lineup import ENTRIES, OUTSIDE, PLAIN_ROW
+from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.peers.hf import GENERATE
-from foreword.bench.records import Round, Trial
+from foreword.bench.records import Trial
 from foreword.bench.stats import Costs, Interval, speed, speedup
+from foreword.registry import AUTO
 
 Results = dict[tuple[str, float], dict[str, list[Trial]]]
 """(entry, temperature) -> prompt -> its trials."""
@@ -24,30 +27,6 @@ Results = dict[tuple[str, float], dict[str, list[Trial]]]
 
 LITTLE = 10**6
 """Bytes per token. Below, no weights are read from disk."""
-STEPS = ("propose", "score", "verify", "commit")
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """Figures over the rounds after the prompt was read."""
-
-    outside_forward_share: float
-    """Share of their time outside the forwards of target and draft model."""
-    tokens_per_second: float
-    prediction: float
-    """Tokens per second if only the target's forwards took time: the limit for these
-    draft tokens on this machine.
-    """
-    share_of_allowed: float
-    """tokens_per_second / prediction."""
-    step_seconds: Mapping[str, float]
-    """Mean seconds of each step of a round."""
-    round_seconds: float
-    """Mean seconds of a round, bookkeeping included."""
-    target_forward_seconds: float
-    """Mean seconds of the target's forwards in a round."""
-    draft_forward_seconds: float
-    """The same for a draft model; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +78,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Regret:
+    """How far a row that chooses among methods stays behind the best of them."""
+
+    name: str
+    temperature: float
+    best: str
+    """The fastest of the other rows of ours, known in hindsight."""
+    share: tuple[float, float, float]
+    """(low, mid, high) share of the time that this row would have saved."""
+    by_source: Mapping[str, float]
+    """The same against the fastest row of each source of prompts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A finished run."""
 
@@ -110,6 +103,7 @@ class Report:
     settings: Mapping[str, Any]
     exclusions: Mapping[str, str] = field(default_factory=dict)
     """Entries that failed -> reason; they have no rows."""
+    regrets: tuple[Regret, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts; an interval is [low, mid,
@@ -124,6 +118,7 @@ class Report:
         return {
             **whole,
             "rows": [_plain(asdict(row), single=self.single) for row in self.rows],
+            "regrets": [asdict(one) for one in self.regrets],
         }
 
     @property
@@ -187,6 +182,42 @@ def rows(results: Results) -> tuple[Row, ...]:
     return tuple(_row(name, temperature, results) for name, temperature in keys)
 
 
+def regrets(results: Results) -> tuple[Regret, ...]:
+    """Return the regret of each row of `auto` that was measured beside others."""
+    found = []
+    for name, temperature in results:
+        others = {
+            other: trials
+            for (other, heat), trials in results.items()
+            if heat == temperature and other not in (name, ORACLE, *OUTSIDE)
+        }
+        if name.startswith(AUTO) and others:
+            mine = results[name, temperature]
+            found.append(_regret(name, temperature, mine, others))
+    return tuple(found)
+
+
+def _regret(
+    name: str,
+    temperature: float,
+    mine: dict[str, list[Trial]],
+    others: Mapping[str, dict[str, list[Trial]]],
+) -> Regret:
+    best = max(others, key=lambda other: speed(_costs(others[other])))
+    ratio = speedup(_costs(mine), _costs(others[best]))
+    by_source = {}
+    for source in dict.fromkeys(prompt.partition("/")[0] for prompt in mine):
+        here = [prompt for prompt in mine if prompt.partition("/")[0] == source]
+        own = speed(_costs({prompt: mine[prompt] for prompt in here}))
+        fastest = max(
+            speed(_costs({prompt: trials[prompt] for prompt in here}))
+            for trials in others.values()
+        )
+        by_source[source] = 1 - own / fastest
+    share = (1 - ratio.high, 1 - ratio.mid, 1 - ratio.low)
+    return Regret(name, temperature, best, share, by_source)
+
+
 def _row(name: str, temperature: float, results: Results) -> Row:
     mine, plain = results[name, temperature], results[PLAIN_ROW, temperature]
     generate = results.get((GENERATE, temperature))
@@ -214,7 +245,7 @@ def _row(name: str, temperature: float, results: Results) -> Row:
         speedup_over_generate=None
         if generate is None
         else speedup(costs, _costs(generate)),
-        decode_speedup_over_plain=_decode_speedup(mine, plain),
+        decode_speedup_over_plain=decode_speedup(mine, plain),
         same_text=all(answer == text for answer, text in pairs) if comparable else None,
         same_text_share=fmean(answer == text for answer, text in pairs)
         if comparable
@@ -223,7 +254,7 @@ def _row(name: str, temperature: float, results: Results) -> Row:
         prompts=len(mine),
         tokens=sum(len(trial.tokens) for trial in trials),
         disk_bytes_per_token=_disk(trials),
-        decoding=_decoding([one for one in rounds if not one.reading]),
+        decoding=decoding_of([one for one in rounds if not one.reading]),
     )
 
 
@@ -255,26 +286,6 @@ def _shared(pairs: list[tuple[list[int], list[int]]]) -> float:
     return sum(map(len, alike)) / sum(len(text) for _, text in pairs)
 
 
-def _decoding(rounds: list[Round]) -> Decoding | None:
-    if not rounds:
-        return None
-    tokens = sum(one.tokens for one in rounds)
-    seconds = sum(one.seconds for one in rounds)
-    target, draft = sum(one.target for one in rounds), sum(one.draft for one in rounds)
-    return Decoding(
-        outside_forward_share=1 - (target + draft) / seconds,
-        tokens_per_second=tokens / seconds,
-        prediction=tokens / target,
-        share_of_allowed=target / seconds,
-        step_seconds={
-            step: fmean(getattr(one.clock, step) for one in rounds) for step in STEPS
-        },
-        round_seconds=seconds / len(rounds),
-        target_forward_seconds=target / len(rounds),
-        draft_forward_seconds=draft / len(rounds),
-    )
-
-
 def _costs(trials: dict[str, list[Trial]]) -> Costs:
     """Return tokens and seconds per prompt, in the same order for every entry, so that
     ratios are paired.
@@ -282,27 +293,6 @@ def _costs(trials: dict[str, list[Trial]]) -> Costs:
     sums = [
         (sum(len(t.tokens) for t in trials[p]), sum(t.seconds for t in trials[p]))
         for p in sorted(trials)
-    ]
-    return np.array(sums, dtype=np.float64)
-
-
-def _decode_speedup(
-    mine: dict[str, list[Trial]], plain: dict[str, list[Trial]]
-) -> Interval | None:
-    """Return None if rounds are not visible or no answer has a round after prefill."""
-    ours, theirs = _decode_costs(mine), _decode_costs(plain)
-    both = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
-    return speedup(ours[both], theirs[both]) if both.any() else None
-
-
-def _decode_costs(trials: dict[str, list[Trial]]) -> Costs:
-    rounds = [
-        [one for one in chain(*(t.rounds for t in trials[p])) if not one.reading]
-        for p in sorted(trials)
-    ]
-    sums = [
-        (sum(one.tokens for one in some), sum(one.seconds for one in some))
-        for some in rounds
     ]
     return np.array(sums, dtype=np.float64)
 
@@ -349,6 +339,7 @@ def _caption(report: Report) -> str:
         "³ share of the answers that equal plain decoding's (and of its tokens, those "
         "before the first that differs)"
         + escape(held_line(report.settings["held"]))
+        + "".join(_regret_line(one) for one in report.regrets)
         + "".join(
             f"\n{row.name} at T = {row.temperature:g} reads "
             f"{row.disk_bytes_per_token / 1e9:.2f} GB from disk per token"
@@ -360,6 +351,14 @@ def _caption(report: Report) -> str:
                 f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()
             )
         )
+    )
+
+
+def _regret_line(one: Regret) -> str:
+    low, mid, high = one.share
+    return (
+        f"\n{one.name} at T = {one.temperature:g}: {mid:.1%} ({low:.1%} to {high:.1%}) "
+        f"slower than {one.best}, the fastest here in hindsight"
     )
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from foreword.bench.report import STEPS, Decoding, Report
+from foreword.bench.decoding import STEPS, Decoding
+from foreword.bench.report import Report
 
 BY_STEP, BY_MODEL = (*STEPS, "between"), ("target", "draft", "outside")
 

@@ -29,7 +29,7 @@ from foreword.bench.peers import hf, registry
 from foreword.bench.prompts import Prompt, load
 from foreword.bench.race import Race
 from foreword.bench.records import BenchRequest
-from foreword.bench.report import Report, rows
+from foreword.bench.report import Report, regrets, rows
 from foreword.budget import policy
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
@@ -153,6 +153,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
         rows(race.results),
         settings,
         out.reasons,
+        regrets(race.results),
     )
     if options.plot:
         # needs matplotlib, which few installations have

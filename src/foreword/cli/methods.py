@@ -10,6 +10,7 @@ from typing import Any
 from foreword.cli.common import options, render
 from foreword.errors import ForewordError
 from foreword.registry import (
+    AUTO,
     DEFAULT_MEMBERS,
     METHODS,
     OWN_METHODS,
@@ -56,7 +57,7 @@ def methods(as_json: options.AsJson = False) -> None:
 def _own(name: str) -> dict[str, Any]:
     """Return the row of one of our methods, whose class is not imported."""
     about = OWN_METHODS[name]
-    if ".ensemble." in about.home:
+    if ".ensemble." in about.home and name != AUTO:
         members = [OWN_METHODS[member] for member in DEFAULT_MEMBERS]
         source = max(members, key=lambda member: member.needs)
         summary = f"{about.summary}: {', '.join(DEFAULT_MEMBERS)}"

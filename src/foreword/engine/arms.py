@@ -43,7 +43,7 @@ class Arm(Speculator):
     def settle(
         self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
     ) -> None:
-        if not reading:
+        if sub_batch.drafting and not reading:
             self.team.learn(self.number, sub_batch, wrote, drafted)
 
 

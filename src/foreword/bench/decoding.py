@@ -1,0 +1,80 @@
+"""Figures of a benchmark over the rounds after the prompt was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
+
+import numpy as np
+
+from foreword.bench.records import Round, Trial
+from foreword.bench.stats import Costs, Interval, speedup
+
+STEPS = ("propose", "score", "verify", "commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """Figures over the rounds after the prompt was read."""
+
+    outside_forward_share: float
+    """Share of their time outside the forwards of target and draft model."""
+    tokens_per_second: float
+    prediction: float
+    """Tokens per second if only the target's forwards took time: the limit for these
+    draft tokens on this machine.
+    """
+    share_of_allowed: float
+    """tokens_per_second / prediction."""
+    step_seconds: Mapping[str, float]
+    """Mean seconds of each step of a round."""
+    round_seconds: float
+    """Mean seconds of a round, bookkeeping included."""
+    target_forward_seconds: float
+    """Mean seconds of the target's forwards in a round."""
+    draft_forward_seconds: float
+    """The same for a draft model; 0 if there is none."""
+
+
+def decoding_of(rounds: list[Round]) -> Decoding | None:
+    """Return the figures of these rounds, None without any."""
+    if not rounds:
+        return None
+    tokens = sum(one.tokens for one in rounds)
+    seconds = sum(one.seconds for one in rounds)
+    target, draft = sum(one.target for one in rounds), sum(one.draft for one in rounds)
+    return Decoding(
+        outside_forward_share=1 - (target + draft) / seconds,
+        tokens_per_second=tokens / seconds,
+        prediction=tokens / target,
+        share_of_allowed=target / seconds,
+        step_seconds={
+            step: fmean(getattr(one.clock, step) for one in rounds) for step in STEPS
+        },
+        round_seconds=seconds / len(rounds),
+        target_forward_seconds=target / len(rounds),
+        draft_forward_seconds=draft / len(rounds),
+    )
+
+
+def decode_speedup(
+    mine: dict[str, list[Trial]], plain: dict[str, list[Trial]]
+) -> Interval | None:
+    """Return None if rounds are not visible or no answer has a round after prefill."""
+    ours, theirs = _decode_costs(mine), _decode_costs(plain)
+    both = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
+    return speedup(ours[both], theirs[both]) if both.any() else None
+
+
+def _decode_costs(trials: dict[str, list[Trial]]) -> Costs:
+    rounds = [
+        [one for one in chain(*(t.rounds for t in trials[p])) if not one.reading]
+        for p in sorted(trials)
+    ]
+    sums = [
+        (sum(one.tokens for one in some), sum(one.seconds for one in some))
+        for some in rounds
+    ]
+    return np.array(sums, dtype=np.float64)

@@ -1,0 +1,194 @@
+"""Several methods of which the engine uses one in each round: whatever it uses, the
+text is that of plain decoding.
+"""
+
+from collections import Counter
+from itertools import count, product
+
+import pytest
+
+from drafters import Foresight, known
+from foreword import LLM, SamplingParams, bundled
+from foreword.budget import BUDGETS, Costs, DraftBudget, FixedBudget
+from foreword.budget.choice import Choice
+from foreword.draft import method, resolved
+from foreword.draft.base import Drafter
+from foreword.draft.ensemble.auto import AutoDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.draft.none import NoDrafter
+from foreword.engine.arms import Arms
+from foreword.errors import InvalidRequest
+from foreword.model import measure
+from running import DTYPE, Case, drafter, engine, finish, plain, prompts, target
+
+LENGTH = 24
+
+
+def requests(count: int = 5, **params: object) -> list[Case]:
+    options = dict(max_tokens=LENGTH, ignore_eos=True) | params
+    return [
+        Case(prompt, SamplingParams(seed=seed, **options))
+        for seed, prompt in enumerate(prompts()[:count])
+    ]
+
+
+def mixed() -> list[Case]:
+    """Requests that are sampled in different ways."""
+    settings = product((0.0, 0.7), (1.0, 0.9))
+    return [
+        Case(
+            prompt,
+            SamplingParams(
+                temperature=temperature,
+                top_p=top_p,
+                seed=7,
+                max_tokens=LENGTH,
+                ignore_eos=True,
+            ),
+        )
+        for (temperature, top_p), prompt in zip(settings, prompts(), strict=False)
+    ]
+
+
+@pytest.fixture
+def turning(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Another arm in every round, whatever was measured; how often each was used."""
+    turns, used = count(), Counter[int]()
+
+    def turn(choice: Choice, ratios: object) -> int:
+        choice.left = 0  # so that the next round asks again
+        arm = next(turns) % choice.arms
+        used[arm] += 1
+        return arm
+
+    monkeypatch.setattr(Choice, "decide", turn)
+    return used
+
+
+def arms_of(dtype: str) -> AutoDrafter:
+    lm = drafter("lm", dtype)
+    return AutoDrafter([lm, drafter("suffix", dtype), drafter("eagle", dtype)])
+
+
+@pytest.mark.parametrize("budget", [4, "adaptive"])
+@pytest.mark.parametrize("slots", [1, 5])
+def test_text_does_not_depend_on_the_arm_of_a_round(turning, budget, slots):
+    own: DraftBudget = FixedBudget(4)
+    if budget == "adaptive":
+        own = BUDGETS[budget].from_measure(lambda: {1: 1.0, 64: 1.0})
+    asked = mixed()
+    want = plain(target(DTYPE), asked)
+    loop = engine(target(DTYPE), arms_of(DTYPE), own, slots=slots, chunk=16)
+    got = finish(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert loop.failed is None
+    assert all(turning[arm] for arm in range(4))
+    assert sum(answer.sequence.stats.accepted for answer in got) > LENGTH
+
+
+def test_every_arm_drafts_with_a_budget_of_its_own():
+    asked = requests(2, temperature=0.0)
+    want = known(plain(target(DTYPE), asked))
+    loop = engine(
+        target(DTYPE),
+        AutoDrafter([Foresight(want), Foresight(want, spoilt=1.0)]),
+        BUDGETS["adaptive"].from_measure(lambda: {1: 1.0, 64: 1.0}),
+    )
+    arms = loop.default
+    assert isinstance(arms, Arms)
+    first, second, plainly = (arm.budget for arm in arms.arms)
+    assert first is not second
+    assert first.shared_costs is second.shared_costs is loop.budget.shared_costs
+    assert plainly.never
+    finish(loop, asked)
+    assert not arms._texts
+    assert {arm.drafter for arm in arms.arms[:2]} == set(loop.drafter.arms)
+
+
+def test_a_policy_without_costs_gets_measured_ones():
+    loop = engine(target(DTYPE), drafter("auto", DTYPE), 4)
+    arms = loop.default
+    assert isinstance(arms, Arms)
+    assert arms._costs.seconds(1) == Costs(measure(target(DTYPE))).seconds(1) > 0
+
+
+def test_lookups_are_scored_on_what_another_arm_writes(monkeypatch):
+    """And their scores are what they gain when they draft themselves."""
+    asked = requests(temperature=0.0)
+    monkeypatch.setattr(Choice, "decide", lambda choice, ratios: choice.plain)
+    loop = engine(target(DTYPE), AutoDrafter([drafter("lm", DTYPE), NgramDrafter()]), 8)
+    arms = loop.default
+    assert isinstance(arms, Arms)
+    rounds = tokens = 0.0
+    for one in asked:
+        arms._spare = 1e9  # seconds: score in every round
+        finish(loop, [one])
+    for choice in arms._choices.values():
+        assert choice.scored[0].rounds == 0
+        rounds += choice.scored[1].rounds
+        tokens += choice.scored[1].tokens
+    alone = finish(engine(target(DTYPE), NgramDrafter(), 8), asked)
+    stats = [answer.sequence.stats for answer in alone]
+    gained = sum(one.accepted for one in stats) / sum(one.rounds for one in stats)
+    assert gained > 0.2
+    assert tokens / rounds - 1 == pytest.approx(gained, rel=0.5)
+
+
+class Broken(Foresight):
+    def propose(self, batch, nodes):
+        raise OSError("no such file")
+
+
+def test_an_arm_that_fails_changes_no_text():
+    asked = requests(3)
+    want = plain(target(DTYPE), asked)
+    loop = engine(target(DTYPE), AutoDrafter([Broken(known(want)), NgramDrafter()]), 4)
+    with pytest.warns(RuntimeWarning, match="no such file"):
+        got = finish(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert loop.failed is not None
+    assert "no such file" in loop.failed
+
+
+def test_an_arm_without_its_model_decodes_plainly_with_the_others():
+    asked = requests(3)
+    want = plain(target(DTYPE), asked)
+    members: list[Drafter] = [NoDrafter("its files are gone"), Foresight(known(want))]
+    loop = engine(target(DTYPE), AutoDrafter(members), 4)
+    got = finish(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+
+
+def test_auto_names_the_methods_that_suit_the_source():
+    assert resolved("lm", None) == "lm"
+    assert resolved("auto", None) == "auto(ngram, suffix)"
+    name = resolved("auto", bundled.draft())
+    assert name == "auto(lm, cascade(suffix, lm), ngram, suffix)"
+    assert resolved("auto", bundled.head("eagle")) == "auto(eagle, ngram, suffix)"
+    both = {"eagle": bundled.head("eagle"), "lm": bundled.draft()}
+    assert resolved("auto", both).startswith("auto(eagle, lm, cascade(suffix, lm)")
+    method(resolved("auto", both))
+
+
+def test_llm_and_a_request_choose_with_the_same_text():
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    asked = ["The river runs through the town.", "Once upon a time"]
+    with LLM(method="none") as llm:
+        want = [one.text for one in llm.generate(asked, params)]
+    with LLM(method="auto") as llm:
+        assert llm.method == "auto(lm, cascade(suffix, lm), ngram, suffix)"
+        got = llm.generate(asked, params)
+        assert [one.text for one in got] == want
+        assert sum(one.stats.accepted for one in got) > 0
+    with LLM(method="ngram") as llm:
+        by_name = SamplingParams(
+            temperature=0, max_tokens=40, ignore_eos=True, method="auto"
+        )
+        got = llm.generate(asked, by_name)
+        assert [one.text for one in got] == want
+        assert sum(one.stats.accepted for one in got) > 0
+
+
+def test_auto_of_one_method_is_refused():
+    with pytest.raises(InvalidRequest, match="at least two"):
+        LLM(method="auto(ngram)")
