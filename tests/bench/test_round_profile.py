@@ -7,7 +7,7 @@ from rich.console import Console
 
 from foreword.bench.decoding import Decoding
 from foreword.bench.records import Round, Trial
-from foreword.bench.report import Report, rows
+from foreword.bench.report import Report, regrets, rows
 from foreword.bench.round_profile import BY_MODEL, BY_STEP, parts, table
 from foreword.types import Clock
 
@@ -63,3 +63,28 @@ def test_table_shows_milliseconds_and_shares(report):
     assert "2.00  10%" in shown
     assert "plain" in shown
     assert "transformers.generate" not in shown
+
+
+def test_regret_is_the_time_that_the_best_row_would_have_saved():
+    def trials(*seconds: float) -> dict[str, list[Trial]]:
+        names = ("code/1", "code/2", "chat/1")
+        return {
+            name: [Trial([1, 2, 3, 4], one, None)]
+            for name, one in zip(names, seconds, strict=True)
+        }
+
+    results = {
+        ("plain", 0.0): trials(4.0, 4.0, 1.0),
+        ("lm", 0.0): trials(1.0, 1.0, 2.0),
+        ("oracle", 0.0): trials(0.1, 0.1, 0.1),
+        ("auto(lm, ngram)", 0.0): trials(1.25, 1.25, 1.5),
+        ("auto(lm, ngram)", 1.0): trials(1.0, 1.0, 1.0),
+    }
+    (found,) = regrets(results)
+    assert (found.name, found.temperature, found.best) == ("auto(lm, ngram)", 0.0, "lm")
+    low, mid, high = found.share
+    assert mid == pytest.approx(0.0)
+    assert low <= mid <= high
+    assert low < high
+    # the fastest of each source: lm for code, plain for chat
+    assert found.by_source == pytest.approx({"code": 0.2, "chat": 1 / 3})

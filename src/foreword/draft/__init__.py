@@ -47,10 +47,12 @@ def _found(name: MethodName) -> type[Drafter] | MethodSpec:
     kind = METHODS[name.head]
     if issubclass(kind, JointDrafter):
         members = name.members
-        if members is None:
+        if members is None and name.head == AUTO:
+            members = parsed(resolved(AUTO, {DEFAULT_WITH_DRAFT: None})).members
+        elif members is None:
             members = tuple(MethodName(member) for member in DEFAULT_MEMBERS)
         return MethodSpec(
-            kind, tuple((str(one), _found(one)) for one in _once(members))
+            kind, tuple((str(one), _found(one)) for one in _once(members or ()))
         )
     if name.members is not None:
         raise InvalidRequest(
