@@ -71,6 +71,14 @@ Out = Annotated[
         callback=options.checked(early.file),
     ),
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="One HTML page with plots: acceptance, costs, predicted and measured.",
+        metavar="FILE.html",
+        callback=options.checked(early.file),
+    ),
+]
 Seed = Annotated[
     int, typer.Option(help="Seed of the first answer.", min=0, metavar="N")
 ]
@@ -88,6 +96,7 @@ def method(
     temperature: options.Temperature = 0.0,
     seed: Seed = 0,
     out: Out = Path(NAME),
+    report: ReportFile = None,
     loading: ModelOptions,
     as_json: options.AsJson = False,
 ) -> None:
@@ -119,6 +128,12 @@ def method(
         file.text(f"Written by `foreword tune method` on {date.today()}.", *chosen.why),
         encoding="utf-8",
     )
+    if report is not None:
+        from foreword.tune.chosen_page import write_page
+
+        drafted = "" if best is None else f", draft {best}"
+        write_page(report, chosen, f"{model or 'the bundled models'}{drafted}")
+        runtime.note(f"wrote {report}")
     if as_json:
         values = {"out": str(out), "draft": best, **chosen.as_json()}
         sys.stdout.write(json.dumps(values) + "\n")

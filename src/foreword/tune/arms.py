@@ -4,17 +4,16 @@ predicts every choice on the same answers, then times the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from foreword.api.llm import LLM
 from foreword.bench.stats import Interval, speedup
-from foreword.budget import AdaptiveBudget, FixedBudget
+from foreword.budget import AdaptiveBudget, Costs, FixedBudget
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
@@ -23,6 +22,7 @@ from foreword.hindsight.whatif import Outcome, candidates, drafting_seconds, wha
 from foreword.model import measure
 from foreword.recording import Recording
 from foreword.registry import PLAIN
+from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
 from foreword.types import SamplingParams
 from foreword.types.round import Round
 from foreword.verify import rule
@@ -39,71 +39,8 @@ BETTER = 1.03
 """Speed over `adaptive` from which a constant number is worth writing down."""
 SHARE = 0.6
 """Share of the time for answers and predictions; the rest is for timing."""
-Counts = dict["Arm", list[tuple[int, float]]]
+Counts = dict[Arm, list[tuple[int, float]]]
 """By choice: tokens and seconds of each prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """A choice: a method with a constant number of draft tokens, or the adaptive budget
-    (None).
-    """
-
-    method: str
-    nodes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A choice and its predicted speed over plain decoding."""
-
-    arm: Arm
-    over_plain: Interval
-    tokens_per_pass: float
-    accepted: float
-    """Share of the draft tokens that were accepted."""
-    drafting: float
-    """Share of the time that goes into drafting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """A choice that was timed."""
-
-    arm: Arm
-    predicted: float | None
-    """Predicted speed over plain decoding; None of the adaptive budget."""
-    measured: Interval
-
-    @property
-    def error(self) -> float | None:
-        """Return how far the prediction was off, as a share of the measured speed."""
-        if self.predicted is None:
-            return None
-        return self.predicted / self.measured.mid - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The choice, and what it rests on."""
-
-    best: Arm
-    prompts: int
-    temperature: float
-    predictions: tuple[Prediction, ...]
-    """The fastest first."""
-    confirmations: tuple[Confirmation, ...]
-    """The fastest first; plain decoding has 1."""
-    left_out: Mapping[str, str]
-    """Method -> why it could not be predicted."""
-    why: tuple[str, ...]
-    """Sentences."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self) | {
-            "prediction_errors": [one.error for one in self.confirmations]
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +93,7 @@ def choose(
         predictions,
         confirmations,
         predicted.left_out,
+        predicted.costs,
         tuple(_why(chosen, predictions, confirmations)),
     )
 
@@ -170,6 +108,9 @@ class _Predictions:
         self._nodes |= dict.fromkeys(self._methods, NODES)
         self._counts: Counts = {}
         self._outcomes: dict[Arm, list[Outcome]] = {}
+        self._paths: dict[Arm, list[int]] = {}
+        """Accepted draft tokens of each round."""
+        self.costs = measure(llm.session.target)
         self.left_out: dict[str, str] = {}
         self.seen = 0
 
@@ -193,6 +134,8 @@ class _Predictions:
         if len(rows) <= number:  # plain decoding comes with every method
             rows.append((one.tokens, one.seconds))
             self._outcomes.setdefault(arm, []).append(replace(one, rounds=()))
+            lengths = [len(played.accepted) for played in one.rounds]
+            self._paths.setdefault(arm, []).extend(lengths)
 
     def _drop(self) -> None:
         """Drop choices that are far behind the best."""
@@ -219,12 +162,30 @@ class _Predictions:
     def _prediction(self, arm: Arm, outcomes: Sequence[Outcome]) -> Prediction:
         drafted = sum(one.drafted for one in outcomes)
         seconds = sum(one.seconds for one in outcomes)
+        drafting = sum(one.drafting for one in outcomes)
+        speed = self._over_plain(arm)
+        passes = sum(one.passes for one in outcomes)
+        per_pass = sum(one.tokens for one in outcomes) / passes
+        nodes, costs = arm.nodes or 0, Costs(self.costs)
+        rows = passes * max(costs.seconds(nodes + 1) - costs.seconds(1), 0.0)
+        limits = Limits(
+            speed.mid * seconds / (seconds - drafting),
+            speed.mid * seconds / max(seconds - rows, passes * costs.seconds(1)),
+            speed.mid * max((nodes + 1) / per_pass, 1.0),
+        )
+        paths = self._paths[arm]
+        reached = (
+            sum(length >= depth for length in paths) / len(paths)
+            for depth in range(1, nodes + 1)
+        )
         return Prediction(
             arm,
-            self._over_plain(arm),
-            sum(one.tokens for one in outcomes) / sum(one.passes for one in outcomes),
+            speed,
+            per_pass,
             sum(one.accepted for one in outcomes) / drafted if drafted else 0.0,
-            sum(one.drafting for one in outcomes) / seconds,
+            drafting / seconds,
+            tuple(reached),
+            limits,
         )
 
 
