@@ -18,7 +18,7 @@ LOOKUP = 2
 
 @dataclass
 class World:
-    """Arms of known speeds, in rounds that accept some tokens or none by chance."""
+    """Arms of known speeds, in rounds that accept some tokens or none, at random."""
 
     paces: list[float]
     spent: float = 0.0

@@ -153,7 +153,7 @@ def test_without_optuna_it_says_what_to_install(here, monkeypatch):
 
 def test_tune_method_writes_a_file_that_is_found(here, monkeypatch):
     monkeypatch.delenv("FOREWORD_TOML", raising=False)
-    asked = "tune method --method ngram --minutes 0.1 --max-tokens 8 --json".split()
+    asked = "tune method --method ngram --minutes 0.1 --max-tokens 8 --json --report r.html".split()
     monkeypatch.setattr("foreword.cli.tune_method.MOST_PROMPTS", 4)
     found = here(*asked, "--draft", str(bundled.draft()))
     assert found.returncode == 0, found.stderr
@@ -163,6 +163,7 @@ def test_tune_method_writes_a_file_that_is_found(here, monkeypatch):
     # a lookup needs no draft model, nor does plain decoding
     assert "draft =" not in text
     assert values["prompts"] == 4
+    assert "<svg" in (here.folder / "r.html").read_text()
     answer = here("generate", "Hello", "--max-tokens", "4", "--json")
     assert json.loads(answer.stdout)["method"] == values["best"]["method"]
     refused = here(*asked, "--draft", str(tiny_seq2seq.saved("t5", here.folder / "t5")))

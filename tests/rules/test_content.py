@@ -10,7 +10,16 @@ from sources import FILES, SOURCE, lines, syntax, where
 
 REGISTRY = SOURCE / "registry.py"
 TRAIN_OPTIONS = SOURCE / "train" / "registry.py"
-COMMON_WORDS = {"none", "lm", "layers", "predicted", "quantized", "retrieval", "suffix"}
+COMMON_WORDS = {
+    "auto",
+    "none",
+    "lm",
+    "layers",
+    "predicted",
+    "quantized",
+    "retrieval",
+    "suffix",
+}
 """Names of methods that are also words of everyday code; a search for them would say nothing."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -11,7 +12,9 @@ from foreword.bench.prompts import load
 from foreword.bench.run import render, spread
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest
-from foreword.tune.arms import Arm, Confirmation, Search, _best, choose
+from foreword.tune.arms import Search, _best, choose
+from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
+from foreword.tune.chosen_page import write_page
 
 QUICK = {"tokens": 16, "minutes": 0.02}
 
@@ -41,6 +44,14 @@ def test_choices_are_predicted_and_timed(llm, prompts):
     assert lm.tokens_per_pass > 1
     assert 0 < lm.accepted <= 1
     assert 0 < lm.drafting < 1
+    assert len(lm.by_depth) == lm.arm.nodes
+    assert 1 >= lm.by_depth[0] >= lm.by_depth[-1] > 0
+    # a path of n accepted draft tokens and the bonus token, unless the answer ends
+    assert 1 + sum(lm.by_depth) >= lm.tokens_per_pass > 0.8 * (1 + sum(lm.by_depth))
+    now, limits = lm.over_plain.mid, lm.limits
+    assert min(limits.free_drafting, limits.free_rows, limits.all_accepted) >= now
+    assert limits.free_drafting == pytest.approx(now / (1 - lm.drafting))
+    assert found.costs[1] > 0
     speeds = [one.over_plain.mid for one in found.predictions]
     assert speeds == sorted(speeds, reverse=True)
     timed = {one.arm for one in found.confirmations}
@@ -52,6 +63,40 @@ def test_choices_are_predicted_and_timed(llm, prompts):
     assert found.why
     assert told
     assert json.loads(json.dumps(found.as_json()))["best"]
+
+
+def test_page_shows_what_was_found_and_loads_nothing(tmp_path):
+    arm, slow = Arm("lm", 4), Arm("<b>", 2)
+    limits = Limits(2.5, 2.2, 3.0)
+    speed = Interval(1.8, 2.0, 2.2)
+    chosen = Chosen(
+        arm,
+        5,
+        0.0,
+        (
+            Prediction(arm, speed, 3.0, 0.5, 0.2, (0.9, 0.6, 0.3, 0.2), limits),
+            Prediction(slow, Interval(1.0, 1.1, 1.2), 1.2, 0.1, 0.1, (0.2, 0), limits),
+        ),
+        (Confirmation(arm, 2.0, speed),),
+        {"eagle": "it needs a head"},
+        {1: 0.01, 8: 0.02},
+        ("lm is 2.00 times as fast.",),
+    )
+    file = tmp_path / "report.html"
+    write_page(file, chosen, "a <model>")
+    text = file.read_text(encoding="utf-8")
+    assert "a &lt;model&gt;, 5 prompts" in text
+    assert "<b>" not in text
+    assert "eagle (it needs a head)" in text
+    assert "src=" not in text
+    lines = re.findall(r'<polyline points="([^"]+)"', text)
+    # acceptance of two methods, then the cost of a forward
+    assert [len(line.split()) for line in lines] == [5, 3, 2]
+    heights = [float(point.partition(",")[2]) for point in lines[0].split()]
+    assert heights == sorted(heights)
+    assert text.count("<td>2.50</td>") == 2
+    with pytest.raises(InvalidRequest, match="cannot write"):
+        write_page(tmp_path / "none" / "report.html", chosen, "")
 
 
 def test_the_adaptive_budget_is_taken_where_it_is_hardly_slower():

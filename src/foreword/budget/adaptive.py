@@ -23,6 +23,8 @@ from foreword.budget.record import (
     LIMIT,
     LONGEST,
     LOSS_BUDGET,
+    MEASURE_EVERY,
+    PROBE_EVERY,
     SHARE,
     AcceptanceRecord,
     Balance,
@@ -35,14 +37,6 @@ UNPRICED = 4
 """Tokens. Longest chain before the cost of drafting is measured."""
 FLUKE = 4.0
 """Times its expected cost. Cap on one round: another process may have run."""
-HIGHEST = 0.5
-"""Highest floor. A higher one could stop all drafting, and then never sink again."""
-PROBE_EVERY = 64
-"""Rounds with draft tokens before one without measures plain decoding again."""
-MEASURE_EVERY = 8
-"""Of the rounds without draft tokens, one in so many is measured: measuring takes a
-hundredth of a round of few sequences.
-"""
 
 
 class AdaptiveBudget(DraftBudget):
@@ -64,8 +58,8 @@ class AdaptiveBudget(DraftBudget):
     )
 
     def __init__(self, cost: Mapping[int, float], costs: Costs | None = None) -> None:
-        """`costs`: those of a choice among methods, which then decides whether this one
-        pays (budget/choice.py); this policy sets the number of draft tokens alone.
+        """`costs`: the table of a choice among methods, which decides whether this one
+        pays (budget/choice.py), so that this policy only sets the number of tokens.
         """
         self._measured = cost
         self._alone = costs is None
@@ -129,13 +123,8 @@ class AdaptiveBudget(DraftBudget):
         """Probability at which a draft token earns its drafting and half of its
         scoring; `trim` decides the rest.
         """
-        drafts = self._draft_probs
-        if not drafts.available:
-            return 0.0
-        scoring = 0.5 * self.costs.slope(self._batch_size, drafts.most)
-        seconds = scoring + drafts.cost.each
-        share = drafts.calibration.share
-        return min(self._batch_size * self.pace * seconds / share, HIGHEST)
+        rows = self._batch_size
+        return self._draft_probs.floor(rows, self.costs, rows * self.pace)
 
     @property
     def pace(self) -> float:
@@ -295,8 +284,7 @@ class AdaptiveBudget(DraftBudget):
         token_seconds = self._plain_seconds / self._batch_size
         gained = outcome.accepted * token_seconds - self._extra_seconds
         if finite(gained):
-            # The cap keeps one stall of the process or machine from disabling
-            # speculation for hours.
+            # Capped: one stall of the machine must not end drafting for hours.
             balance.lost = min(balance.lost - gained, LONGEST * self._plain_seconds)
         drafting = self._extra_seconds - self._catch_up_seconds
         spent = 1.0 + drafting / max(token_seconds, 1e-9)
@@ -321,7 +309,7 @@ class AdaptiveBudget(DraftBudget):
 
     def release(self, sequence: Request) -> None:
         if self._records.pop(sequence.id, None) is not None:
-            self._length = running_mean(self._length, float(sequence.produced))
+            self._length = running_mean(self._length, sequence.produced)
 
     def _choose(self, sequence: Request, record: AcceptanceRecord) -> int:
         """Return the budget of this sequence: as many draft tokens as pay, or a few to
@@ -362,7 +350,7 @@ class AdaptiveBudget(DraftBudget):
         """
         left = sequence.room
         if self._length:
-            written = float(sequence.produced)
+            written = sequence.produced
             left = max(self._length - sequence.produced, written, 1.0)
         return min(left, sequence.room) / self._balance.pace
 
@@ -403,7 +391,7 @@ class AdaptiveBudget(DraftBudget):
         depths = islice(record.reached(self._current), most)
         for count, accepted in enumerate(depths, 1):
             earned += accepted
-            longer = batch.added(self.drafting_cost, float(count), float(count))
+            longer = batch.added(self.drafting_cost, count, count)
             rate = (1.0 + earned) / (batch.plain_seconds + batch.sequences * longer)
             if rate > fastest:
                 best = count

@@ -27,7 +27,7 @@ SHARE = 0.01
 """Share of the time that trials of slower arms may lose."""
 START = 8.0
 """Rounds of plain decoding that trials may lose at once, before any are saved up."""
-GUESSED = 0.5
+UNTRIED = 0.5
 """Share of a trial's time that is expected to be lost by an arm never tried."""
 RETRY = 64
 """Rounds without an arm after which it may be tried again."""
@@ -86,7 +86,7 @@ class Choice:
     Feedback is full where it is free (HedgeSpec, arXiv 2510.20064, section 4): an arm
     that looks up its draft tokens is scored on the text that another arm wrote. The
     loss is time per token, and losses decay, so that the weights of Hedge are decided
-    after a few rounds and following the leader does the same without chance. Arms that
+    after a few rounds and following the leader does the same. Arms that
     need a forward of their own are tried instead, for SPAN rounds, within a share of
     the time.
     """
@@ -227,7 +227,7 @@ class Choice:
         """Return an arm to try now, if trials may lose the time that it takes."""
         for arm in range(self.arms):
             if not self.known(arm):
-                return arm if self.spare >= GUESSED * SPAN else None
+                return arm if self.spare >= UNTRIED * SPAN else None
         leader = self.pace(self.best([]))
         loss = {
             arm: SPAN * max(1 - self.pace(arm) / leader, 0.0)

@@ -32,6 +32,10 @@ def largest(cost: Mapping[int, float]) -> int:
     return max(MOST, min(cheap - 1, NODES))
 
 
+HIGHEST = 0.5
+"""Highest floor. A higher one could stop all drafting, and then never sink again."""
+
+
 @dataclass(slots=True)
 class DraftProbabilities:
     """Statistics on drafts whose tokens have stated acceptance probabilities."""
@@ -46,6 +50,15 @@ class DraftProbabilities:
     """Draft tokens of this round before trimming; None if none were requested."""
     cost: LinearCost = field(default_factory=LinearCost)
     calibration: CalibrationRatio = field(default_factory=CalibrationRatio)
+
+    def floor(self, rows: int, costs: Costs, pace: float) -> float:
+        """Return the probability at which a draft token earns its drafting and half of
+        its scoring; `pace`: tokens per second of all `rows` sequences.
+        """
+        if not self.available:
+            return 0.0
+        seconds = 0.5 * costs.slope(rows, self.most) + self.cost.each
+        return min(pace * seconds / self.calibration.share, HIGHEST)
 
     def settle(self, kept: list[int], expected: float) -> None:
         """Update `most` from the draft tokens kept per sequence; `expected` is the sum

@@ -26,6 +26,12 @@ LOSS_BUDGET = 8
 
 Time that speculation may lose while it is tried out.
 """
+PROBE_EVERY = 64
+"""Rounds with draft tokens before one without measures plain decoding again."""
+MEASURE_EVERY = 8
+"""Of the rounds without draft tokens, one in so many is measured: measuring takes a
+hundredth of a round of few sequences.
+"""
 SHARE = 0.01
 """Share of plain decoding time that later tries may lose."""
 

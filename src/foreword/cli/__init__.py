@@ -233,7 +233,8 @@ tune.command(
         "foreword tune method",
         "foreword tune method --model path/or/hub-id --draft folder/of/models "
         "--prompts mine.jsonl --minutes 5",
-        "foreword tune method --model path/or/hub-id --draft path/or/hub-id -t 1",
+        "foreword tune method --model path/or/hub-id --draft path/or/hub-id -t 1 "
+        "--report found.html",
         "foreword generate …    # foreword.toml is found",
     )
 )(method)

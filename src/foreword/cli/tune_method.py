@@ -123,17 +123,11 @@ def method(
         for one in _drafts(model, draft, trusted=loading.trust_remote_code)
     ]
     best, chosen = max(found, key=lambda one: one[1].confirmations[0].measured.mid)
-    file = _file(model, best, chosen.best)
-    out.write_text(
-        file.text(f"Written by `foreword tune method` on {date.today()}.", *chosen.why),
-        encoding="utf-8",
-    )
+    head = f"Written by `foreword tune method` on {date.today()}."
+    text = _file(model, best, chosen.best).text(head, *chosen.why)
+    out.write_text(text, encoding="utf-8")
     if report is not None:
-        from foreword.tune.chosen_page import write_page
-
-        drafted = "" if best is None else f", draft {best}"
-        write_page(report, chosen, f"{model or 'the bundled models'}{drafted}")
-        runtime.note(f"wrote {report}")
+        _report(report, chosen, model, best)
     if as_json:
         values = {"out": str(out), "draft": best, **chosen.as_json()}
         sys.stdout.write(json.dumps(values) + "\n")
@@ -146,6 +140,14 @@ def method(
     for line in chosen.why:
         console.print(line, markup=False)
     runtime.note(f"wrote {out}: LLM, serve and the command line find it here")
+
+
+def _report(file: Path, chosen: Chosen, model: str | None, draft: str | None) -> None:
+    from foreword.tune.chosen_page import write_page
+
+    drafted = "" if draft is None else f", draft {draft}"
+    write_page(file, chosen, f"{model or 'the bundled models'}{drafted}")
+    runtime.note(f"wrote {file}")
 
 
 def _drafts(

@@ -123,8 +123,8 @@ class Drafter(ABC):
 
     @property
     def arms(self) -> Sequence[Drafter]:
-        """Drafters of which the engine uses one in each round, with a budget each; if
-        none, this one drafts.
+        """Drafters, each with its own budget; the engine uses one in each round. Empty:
+        this one drafts.
         """
         return ()
 

@@ -35,7 +35,8 @@ class Arm(Speculator):
         self, team: Arms, number: int, drafter: Drafter, budget: DraftBudget
     ) -> None:
         super().__init__(team.target, drafter, team.rule, budget)
-        self.draws = team.draws  # noise that one arm has computed serves the others
+        # noise that one arm has computed serves the others
+        self.draws = team.draws
         self.verifier = team.verifier
         self.team = team
         self.number = number
@@ -112,7 +113,8 @@ class Arms(Speculator):
             for number, one in enumerate(drafter.arms)
         ]
         self._plain = len(self.arms)
-        self.arms.append(Arm(self, self._plain, NoDrafter(), FixedBudget(0)))
+        plain = Arm(self, self._plain, NoDrafter(), FixedBudget(0))
+        self.arms.append(plain)
         self._own_costs = budget.shared_costs is None
         self._costs = budget.shared_costs or Costs(measure(target))
         self._lookups = [arm for arm in self.arms if arm.drafter.looks_up]
@@ -128,22 +130,25 @@ class Arms(Speculator):
 
     @property
     def failed(self) -> str | None:
-        return next((one.failed for one in self.arms if one.failed), None)
+        failed = (one.failed for one in self.arms if one.failed)
+        return next(failed, None)
 
     # ---- choose
 
     def begin(self, scheduled: Sequence[ScheduledSequence]) -> list[SubBatch]:
         writing = [entry for entry in scheduled if entry.writes]
         bits = len(writing).bit_length()
-        if len(writing) == 1 and self._is_settled(writing[0].sequence):
-            return self._used[0].begin(writing)  # the usual case, in microseconds
+        if bits == 1 and self._is_settled(writing[0].sequence):
+            # the usual case, in microseconds
+            return self._used[0].begin(writing)
         kinds: dict[int, tuple[Choice, list[ScheduledSequence]]] = {}
         for entry in writing:
             text = self._text(entry.sequence, bits)
             if text.drafts or self._spare > 0:
                 self._score(entry.sequence, text, bits)
             choice = self._choice(text, bits)
-            kinds.setdefault(id(choice), (choice, []))[1].append(entry)
+            _, alike = kinds.setdefault(id(choice), (choice, []))
+            alike.append(entry)
         groups: dict[int, list[ScheduledSequence]] = {}
         for choice, entries in kinds.values():
             arm = choice.decide(partial(self._ratios, entries))
@@ -177,13 +182,16 @@ class Arms(Speculator):
         kind = (text.sort, bits)
         found = self._choices.get(kind)
         if found is None:
-            alike = sorted(
-                self._choices,
-                key=lambda one: (one[0] != kind[0], abs(one[1] - kind[1])),
-            )
             found = Choice(len(self.arms), self._plain)
-            if alike:
-                found.start_from(self._choices[alike[0]])
+            if self._choices:
+                alike = min(
+                    self._choices,
+                    key=lambda one: (
+                        one[0] != kind[0],
+                        abs(one[1] - kind[1]),
+                    ),
+                )
+                found.start_from(self._choices[alike])
             self._choices[kind] = found
         text.choice = found
         text.bits = bits
@@ -206,10 +214,12 @@ class Arms(Speculator):
 
     def learn(self, arm: int, sub_batch: SubBatch, wrote: int, drafted: int) -> None:
         """Learn from a round of an arm: `wrote` sequences and `drafted` draft tokens in
-        its forward, of which some may be of other arms.
+        its forward; other arms may share it.
         """
-        texts = [self._texts[one.id] for one in sub_batch.batch.sequences]
-        choices = {one.sort: self._choice(one, wrote.bit_length()) for one in texts}
+        bits = wrote.bit_length()
+        sequences = sub_batch.batch.sequences
+        texts = [self._texts[one.id] for one in sequences]
+        choices = {one.sort: self._choice(one, bits) for one in texts}
         if arm == self._plain:
             for choice in choices.values():
                 choice.pass_plain()
@@ -217,11 +227,15 @@ class Arms(Speculator):
         spent = self._spent(sub_batch, wrote, drafted)
         tokens = [len(path) + 1 for path in sub_batch.verdict.kept]
         for sort, choice in choices.items():
-            pairs = zip(texts, tokens, strict=True)
-            alike = [count for text, count in pairs if text.sort == sort]
+            alike = [
+                count
+                for text, count in zip(texts, tokens, strict=True)
+                if text.sort == sort
+            ]
             choice.learn(arm, sum(alike) / len(alike), spent)
         for text, count in zip(texts, tokens, strict=True):
-            text.by_arm[arm].add(count, spent * choices[text.sort].pace(arm))
+            pace = choices[text.sort].pace(arm)
+            text.by_arm[arm].add(count, spent * pace)
 
     def _spent(self, sub_batch: SubBatch, wrote: int, drafted: int) -> float:
         """Return the time of a round, in rounds of the same batch without draft tokens:
@@ -232,12 +246,15 @@ class Arms(Speculator):
         sequences = len(sub_batch.scheduled)
         after = clock.verify + clock.commit
         if not own:
-            self._overhead = running_mean(self._overhead, after / sequences)
+            each = after / sequences
+            self._overhead = running_mean(self._overhead, each)
         if self._own_costs:
             costs.correct(wrote + drafted, clock.score)
-        row = clock.score / costs.seconds(wrote + drafted)
-        plain = row * costs.seconds(wrote) + min(sequences * self._overhead, after)
-        return (clock.propose + row * costs.seconds(wrote + own) + after) / plain
+        pace = clock.score / costs.seconds(wrote + drafted)
+        overhead = min(sequences * self._overhead, after)
+        plain = pace * costs.seconds(wrote) + overhead
+        scoring = pace * costs.seconds(wrote + own)
+        return (clock.propose + scoring + after) / plain
 
     def _score(self, sequence: Request, text: _Text, bits: int) -> None:
         """Score the arms that look up their draft tokens on what the arm in use has
@@ -255,12 +272,14 @@ class Arms(Speculator):
         ]
         if free and self._spare > 0:
             text.turn += 1
-            self._draft_ahead(free[text.turn % len(free)], sequence, text)
+            next_arm = free[text.turn % len(free)]
+            self._draft_ahead(next_arm, sequence, text)
         self._spare -= perf_counter() - before
 
     def _draft_ahead(self, arm: Arm, sequence: Request, text: _Text) -> None:
         before = perf_counter()
-        batch = Batch((sequence,), self.draws, context=self.target.context)
+        context = self.target.context
+        batch = Batch((sequence,), self.draws, context=context)
         with arm.failures.contained(sequence):
             draft = arm.drafter.propose(batch, [SHADOW_NODES])
             took = perf_counter() - before
@@ -270,9 +289,10 @@ class Arms(Speculator):
     def _record(self, text: _Text, arm: int, draft: _Shadow, bits: int) -> None:
         """Record what a draft would have gained in a round of its own."""
         costs = self._costs
-        plain = costs.seconds(1) + self._overhead
-        longer = costs.seconds(1 + len(draft.tree)) - costs.seconds(1) + draft.seconds
-        spent = 1.0 + longer / plain
+        plain = costs.seconds(1)
+        rows = 1 + len(draft.tree)
+        longer = costs.seconds(rows) - plain + draft.seconds
+        spent = 1.0 + longer / (plain + self._overhead)
         scored = self._choice(text, bits).scored[arm]
         tokens = draft.accepted + 1
         scored.add(tokens, spent)
@@ -286,7 +306,8 @@ class Arms(Speculator):
         for arm in self.arms:
             layers = arm.drafter.hidden_layers
             if layers:
-                states = select_layers(hidden, self.drafter.hidden_layers, layers)
+                captured = self.drafter.hidden_layers
+                states = select_layers(hidden, captured, layers)
                 arm.on_hidden_states(sequence, start, states)
 
     def rest(self, took: float) -> None:

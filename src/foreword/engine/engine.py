@@ -18,7 +18,6 @@ from foreword.budget import DraftBudget
 from foreword.draft.base import Drafter
 from foreword.engine import trace
 from foreword.engine.accounting import account
-from foreword.engine.arms import Arms
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
 from foreword.engine.meter import Meter
@@ -65,8 +64,11 @@ class Engine:
 
         Raises ModelError if the target cannot serve the drafter.
         """
-        kind = Arms if drafter.arms else Speculator
-        return kind(self.target, drafter, rule, budget)
+        if drafter.arms:
+            from foreword.engine.arms import Arms  # which few rounds need
+
+            return Arms(self.target, drafter, rule, budget)
+        return Speculator(self.target, drafter, rule, budget)
 
     def add(self, sequence: Request, speculator: Speculator | None = None) -> None:
         """Queue a sequence, with its own speculator or the default one."""

@@ -240,7 +240,7 @@ class Speculator:
         """Learn from a round that is over; a speculator of one method learns nothing.
 
         Its forward held `wrote` sequences, `drafted` draft tokens and `reading` prompt
-        tokens in total, those of other speculators included.
+        tokens in total, other speculators included.
         """
 
     def on_hidden_states(

@@ -31,7 +31,7 @@ from foreword.errors import (
 from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
 from foreword.model.loading.given import learner
 from foreword.options import DraftingOptions
-from foreword.registry import HEAD, MODEL, PLAIN
+from foreword.registry import AUTO, HEAD, MODEL, PLAIN
 from foreword.shared import Shared
 from foreword.types import SamplingParams
 from foreword.verify import Rule
@@ -159,11 +159,13 @@ class SpeculatorCache:
         """Return the options of a request, completed by the defaults."""
         own_budget = (wanted.budget, wanted.nodes) != (None, None)
         budget = wanted if own_budget else self._defaults
-        source = self._sources
-        if source is None and self._bundled:
-            source = bundled.draft()
+        method = wanted.method or self._method
+        if method == AUTO:
+            bundled_draft = self._bundled and self._sources is None
+            source = bundled.draft() if bundled_draft else self._sources
+            method = resolved(method, source)
         return DraftingOptions(
-            method=resolved(wanted.method or self._method, source),
+            method=method,
             rule=wanted.rule or self._defaults.rule,
             budget=budget.budget,
             nodes=budget.nodes,

@@ -131,7 +131,9 @@ def plot(lines: Mapping[str, Points], across: str, up: str) -> str:
     )
     for number, (name, line) in enumerate(list(lines.items())[:LINES]):
         colour = COLOURS[number]
-        path = " ".join(f"{_along(x / right)},{_down(y / top)}" for x, y in line)
+        path = ""
+        for x, y in line:
+            path += f"{_along(x / right)},{_down(y / top)} "
         parts.append(
             f'<polyline points="{path}" fill="none" stroke="{colour}" '
             'stroke-width="2"/>'
@@ -161,7 +163,8 @@ def _timed(chosen: Chosen) -> str:
         middle = one.measured
         reach = f"{middle.low:.2f}–{middle.high:.2f}"
         is_best = one.arm == chosen.best
-        rows.append(((_name(one.arm), said, f"{middle.mid:.2f}", reach, off), is_best))
+        cells = (_name(one.arm), said, f"{middle.mid:.2f}", reach, off)
+        rows.append((cells, is_best))
     return _table(("method", "predicted", "measured", "95 %", "off by"), rows)
 
 
@@ -169,10 +172,17 @@ def _limits(chosen: Chosen) -> str:
     rows = []
     for one in best_of_each(chosen):
         limits = one.limits
-        values = (limits.free_drafting, limits.free_rows, limits.all_accepted)
-        cells = [f"{value:.2f}" for value in (one.over_plain.mid, *values)]
-        rows.append(((_name(one.arm), *cells), one.arm.method == chosen.best.method))
-    heads = ("method", "now", "drafting free", "checking free", "all accepted")
+        values = (
+            one.over_plain.mid,
+            limits.free_drafting,
+            limits.free_rows,
+            limits.all_accepted,
+        )
+        cells = [f"{value:.2f}" for value in values]
+        is_best = one.arm.method == chosen.best.method
+        rows.append(((_name(one.arm), *cells), is_best))
+    heads = ["method", "now"]
+    heads += ["drafting free", "checking free", "all accepted"]
     return _table(heads, rows)
 
 
@@ -186,8 +196,10 @@ def _predictions(chosen: Chosen) -> str:
             f"{one.accepted:.0%}",
             f"{one.drafting:.0%}",
         )
-        rows.append(((_name(one.arm), *cells), one.arm == chosen.best))
-    heads = ("method", "× plain", "95 %", "tokens a pass", "accepted", "drafting")
+        is_best = one.arm == chosen.best
+        rows.append(((_name(one.arm), *cells), is_best))
+    heads = ["method", "× plain", "95 %"]
+    heads += ["tokens a pass", "accepted", "drafting"]
     return _table(heads, rows)
 
 
@@ -196,7 +208,9 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]]) -> 
     body = ""
     for cells, is_best in rows:
         body += '<tr class="best">' if is_best else "<tr>"
-        body += "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        for cell in cells:
+            body += f"<td>{escape(cell)}</td>"
+        body += "</tr>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -1,4 +1,4 @@
-"""Several methods, of which the engine uses the one that takes the least time."""
+"""Several methods; the engine uses the one that takes the least time."""
 
 from __future__ import annotations
 
