@@ -105,6 +105,19 @@ def test_every_arm_drafts_with_a_budget_of_its_own():
     assert {arm.drafter for arm in arms.arms[:2]} == set(loop.drafter.arms)
 
 
+def test_a_sequence_that_ends_is_released_by_every_arm(turning):
+    budget = BUDGETS["adaptive"].from_measure(lambda: {1: 1.0, 64: 1.0})
+    lm = drafter("lm", DTYPE)
+    loop = engine(target(DTYPE), AutoDrafter([lm, NgramDrafter()]), budget)
+    finish(loop, requests(3))
+    arms = loop.default
+    assert isinstance(arms, Arms)
+    assert turning[0]
+    assert turning[1]
+    assert not lm._memories
+    assert not any(arm.budget._records for arm in arms.arms[:2])
+
+
 def test_a_policy_without_costs_gets_measured_ones():
     loop = engine(target(DTYPE), drafter("auto", DTYPE), 4)
     arms = loop.default
