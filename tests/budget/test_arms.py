@@ -1,5 +1,5 @@
-"""Several methods of which the engine uses one in each round: whatever it uses, the
-text is that of plain decoding.
+"""The engine chooses among several methods in each round: whatever it uses, the text
+equals plain decoding's.
 """
 
 from collections import Counter

@@ -455,6 +455,22 @@ def test_target_and_draft_are_given_back_as_they_were(model):
     model.eval()
 
 
+def test_auto_chooses_among_the_methods_that_suit_the_drafter():
+    model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32)
+    small = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
+    options = dict(max_new_tokens=16, do_sample=False)
+    plain = model.generate(**ids(5), **options).tolist()
+    for drafter in (None, small):
+        ours = model.generate(
+            **ids(5),
+            **options,
+            custom_generate=foreword.generate,
+            drafter=drafter,
+            method="auto",
+        )
+        assert ours.tolist() == plain
+
+
 def test_a_bfloat16_model_is_given_back_too():
     model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16)
     before, call = (

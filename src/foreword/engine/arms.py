@@ -258,7 +258,7 @@ class Arms(Speculator):
 
     def _score(self, sequence: Request, text: _Text, bits: int) -> None:
         """Score the arms that look up their draft tokens on what the arm in use has
-        written, and have one of them draft what comes next.
+        written, and draft ahead with one of them.
         """
         before = perf_counter()
         for number, draft in list(text.drafts.items()):

@@ -93,14 +93,16 @@ class MethodSpec:
         for name, part in self.parts:
             own = sources.get(name)
             if isinstance(part, MethodSpec) and own is None:
-                own = {leaf: sources[leaf] for leaf in part.leaves if leaf in sources}
+                leaves = [leaf for leaf in part.leaves if leaf in sources]
+                if leaves:
+                    own = cast("Sources", {leaf: sources[leaf] for leaf in leaves})
             one = replace(loader, name=name, kind=part)
-            members.append(one.load(cast("Sources", own or None), target, tokenizer))
+            members.append(one.load(own, target, tokenizer))
         return self.kind(members)
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Names of the methods in it that are no ensembles."""
+        """Names of the methods in it, ensembles taken apart."""
         nested = [
             part.leaves if isinstance(part, MethodSpec) else (name,)
             for name, part in self.parts
@@ -137,8 +139,8 @@ class Loader:
     """Loads one method. A drafter in memory, alone or as the member of an ensemble, is
     not loaded again.
 
-    Its state is kept by sequence, and each sequence has one method, so several methods
-    can draft with it.
+    Its state is kept by sequence and follows the text, so several methods can draft
+    with it, also in turn for one sequence.
     """
 
     name: str
