@@ -7,6 +7,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from zlib import crc32
 
 import jaxtyping
@@ -15,6 +16,7 @@ import torch
 from hypothesis import settings
 
 import durations
+from foreword.budget.kept import KeptSpeeds
 
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
@@ -52,6 +54,19 @@ def seeded() -> None:
     dice.seed(0)
 
 
+@pytest.fixture(autouse=True)
+def unlearnt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A choice among methods begins without the speeds that other tests have measured,
+    and writes none into the user's cache.
+    """
+    folder = tmp_path_factory.getbasetemp() / f"speeds-{next(numbers)}"
+    monkeypatch.setattr(KeptSpeeds, "folder", folder)
+    monkeypatch.setattr(KeptSpeeds, "opened", {})
+
+
+numbers = count()
 CHECKED = 3
 """`make test` checks the types and shapes of every call in one test of so many: checks
 take a third of the time.

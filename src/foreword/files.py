@@ -4,12 +4,15 @@ writable.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from foreword.errors import DiskError, InvalidRequest, words
 
@@ -117,6 +120,45 @@ def cache() -> Path:
             "XDG_CACHE_HOME to an absolute path"
         )
     return home / ".cache" / "foreword"
+
+
+class CachedValues:
+    """Values that were measured once, in a JSON file of the cache folder.
+
+    An unreadable file, one for another key, and a folder that cannot be written count
+    as no values.
+    """
+
+    def __init__(
+        self, kind: str, key: Mapping[str, Any], folder: Path | None = None
+    ) -> None:
+        """`kind` names the subfolder; `folder` replaces it."""
+        text = json.dumps(key, sort_keys=True, default=str)
+        self._key = json.loads(text)
+        digest = sha256(text.encode()).hexdigest()[:16]
+        self.file: Path | None = None
+        with suppress(OSError):
+            self.file = (folder or cache() / kind) / f"{digest}.json"
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the values, or None."""
+        if self.file is None:
+            return None
+        try:
+            values = json.loads(self.file.read_text(encoding="utf-8"))
+            return values if values.pop("key") == self._key else None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+        except RecursionError:
+            return None
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Replace the values."""
+        if self.file is None:
+            return
+        text = json.dumps({"key": self._key, **values}, indent=1) + "\n"
+        with suppress(OSError), atomic_file(self.file) as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 def check_writable(file: Path) -> None:

@@ -3,6 +3,7 @@ equals plain decoding's.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import count, product
 
 import pytest
@@ -11,15 +12,18 @@ from drafters import Foresight, known
 from foreword import LLM, SamplingParams, bundled
 from foreword.budget import BUDGETS, Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import Choice
+from foreword.budget.kept import KeptSpeeds
 from foreword.draft import method, resolved
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.none import NoDrafter
+from foreword.engine import Engine
 from foreword.engine.arms import Arms
 from foreword.errors import InvalidRequest
+from foreword.files import CachedValues
 from foreword.model import measure
-from running import DTYPE, Case, drafter, engine, finish, plain, prompts, target
+from running import DTYPE, Answer, Case, drafter, engine, finish, plain, prompts, target
 
 LENGTH = 24
 
@@ -55,7 +59,7 @@ def turning(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Another arm in every round, whatever was measured; how often each was used."""
     turns, used = count(), Counter[int]()
 
-    def turn(choice: Choice, ratios: object) -> int:
+    def turn(choice: Choice, *_: object) -> int:
         choice.left = 0  # so that the next round asks again
         arm = next(turns) % choice.arms
         used[arm] += 1
@@ -128,7 +132,7 @@ def test_a_policy_without_costs_gets_measured_ones():
 def test_lookups_are_scored_on_what_another_arm_writes(monkeypatch):
     """And their scores are what they gain when they draft themselves."""
     asked = requests(temperature=0.0)
-    monkeypatch.setattr(Choice, "decide", lambda choice, ratios: choice.plain)
+    monkeypatch.setattr(Choice, "decide", lambda choice, *_: choice.plain)
     loop = engine(target(DTYPE), AutoDrafter([drafter("lm", DTYPE), NgramDrafter()]), 8)
     arms = loop.default
     assert isinstance(arms, Arms)
@@ -152,24 +156,50 @@ class Broken(Foresight):
         raise OSError("no such file")
 
 
-def test_an_arm_that_fails_changes_no_text():
+@pytest.mark.parametrize("together", [False, True])
+def test_other_arms_go_on_where_one_fails(together):
     asked = requests(3)
     want = plain(target(DTYPE), asked)
-    loop = engine(target(DTYPE), AutoDrafter([Broken(known(want)), NgramDrafter()]), 4)
+    members = [Broken(known(want)), Foresight(known(want))]
+    loop = engine(target(DTYPE), AutoDrafter(members), 4)
+    with pytest.warns(RuntimeWarning, match="no such file"):
+        got = finish(loop, asked) if together else [*each(loop, asked)]
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert all(answer.sequence.undrafted is None for answer in got)
+    assert all(answer.sequence.stats.accepted > LENGTH / 2 for answer in got)
+    assert loop.failed is not None
+    assert "no such file" in loop.failed
+    arms = loop.default
+    assert isinstance(arms, Arms)
+    assert not any(arm.failures.off for arm in arms.arms)
+
+
+def each(loop: Engine, asked: list[Case]) -> Iterator[Answer]:
+    """Answer requests one after the other."""
+    for one in asked:
+        yield from finish(loop, [one])
+
+
+def test_drafting_is_off_where_every_arm_fails():
+    asked = requests(3)
+    want = plain(target(DTYPE), asked)
+    members = [Broken(known(want)), Broken(known(want))]
+    loop = engine(target(DTYPE), AutoDrafter(members), 4)
     with pytest.warns(RuntimeWarning, match="no such file"):
         got = finish(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
-    assert loop.failed is not None
-    assert "no such file" in loop.failed
+    for answer in got:
+        assert "no such file" in (answer.sequence.undrafted or "")
 
 
-def test_an_arm_without_its_model_decodes_plainly_with_the_others():
+def test_an_arm_without_its_model_leaves_the_text_to_the_others():
     asked = requests(3)
     want = plain(target(DTYPE), asked)
     members: list[Drafter] = [NoDrafter("its files are gone"), Foresight(known(want))]
     loop = engine(target(DTYPE), AutoDrafter(members), 4)
     got = finish(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert sum(answer.sequence.stats.accepted for answer in got) > LENGTH
 
 
 def test_auto_names_the_methods_that_suit_the_source():
@@ -205,3 +235,41 @@ def test_llm_and_a_request_choose_with_the_same_text():
 def test_auto_of_one_method_is_refused():
     with pytest.raises(InvalidRequest, match="at least two"):
         LLM(method="auto(ngram)")
+
+
+def test_speeds_are_kept_for_the_next_process(tmp_path, monkeypatch):
+    """The arm that was fastest is used from the first round on, without a trial."""
+    monkeypatch.setattr(KeptSpeeds, "folder", tmp_path)
+    asked = "The river runs through the town."
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    with LLM(method="auto(ngram, lm)", nodes=4) as llm:
+        llm.generate([asked], params)
+        kept = llm.engine.default._kept
+    for name, pace in ((f"lm from {bundled.draft()}", 3.0), ("ngram", 0.5)):
+        kept.record("match, 4 draft tokens, greedy, batches below 2", name, pace)
+    kept.save()
+    (file,) = tmp_path.iterdir()
+    assert "lm from" in file.read_text()
+    monkeypatch.setattr(KeptSpeeds, "opened", {})
+    with LLM(method="auto(ngram, lm)", nodes=4) as llm:
+        (answer,) = llm.generate([asked], params)
+        assert answer.stats.by_method == {"lm": 24}
+        assert answer.stats.accepted > 0
+        (choice,) = llm.engine.default._choices.values()
+        assert choice.pace(1) > choice.pace(0)
+
+
+def test_damaged_speeds_are_as_good_as_none(tmp_path):
+    values = CachedValues("speeds", {"machine": 1}, tmp_path)
+    for damaged in ('{"key": {"machine": 1}, "greedy": {"lm": "fast"}}', "[]", "{"):
+        values.file.write_text(damaged)
+        assert KeptSpeeds(values).pace("greedy", "lm") is None
+    kept = KeptSpeeds(values)
+    kept.record("greedy", "lm", float("nan"))
+    kept.save()
+    assert values.file.read_text() == "{"
+    kept.record("greedy", "lm", 2.0)
+    kept.save()
+    assert KeptSpeeds(values).pace("greedy", "lm") == 2.0
+    other = CachedValues("speeds", {"machine": 2}, tmp_path)
+    assert KeptSpeeds(other).pace("greedy", "lm") is None

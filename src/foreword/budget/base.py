@@ -70,6 +70,11 @@ class DraftBudget(ABC):
         return None
 
     @property
+    def label(self) -> str:
+        """Return the policy in a word, for what is kept about it."""
+        return type(self).__name__
+
+    @property
     def never(self) -> bool:
         """Whether it never allows draft tokens: plain decoding."""
         return False
@@ -149,6 +154,10 @@ class FixedBudget(DraftBudget):
 
     def __init__(self, count: int) -> None:
         self.count = count
+
+    @property
+    def label(self) -> str:
+        return f"{self.count} draft tokens"
 
     @property
     def never(self) -> bool:

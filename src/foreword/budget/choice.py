@@ -6,7 +6,7 @@ Knows numbers alone: no models, no drafters and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from foreword.estimators import OUTLIER, finite
@@ -29,6 +29,8 @@ START = 8.0
 """Rounds of plain decoding that trials may lose at once, before any are saved up."""
 UNTRIED = 0.5
 """Share of a trial's time that is expected to be lost by an arm never tried."""
+RECALLED = 32.0
+"""Rounds of plain decoding. Weight of a speed that was measured before this process."""
 RETRY = 64
 """Rounds without an arm after which it may be tried again."""
 
@@ -133,15 +135,38 @@ class Choice:
                 speed.rounds = known.rounds
         self.spare = other.spare
 
+    def recall(self, paces: Sequence[float | None]) -> None:
+        """Begin with these speeds, of earlier processes; None = not known."""
+        for speed, pace in zip(self.speeds, paces, strict=False):
+            if pace is not None:
+                speed.tokens, speed.spent = pace * RECALLED, RECALLED
+                speed.rounds = SPAN
+        self.current = self.best([])
+        # trials are saved up first: what they could find is known
+        self.spare = UNTRIED * SPAN * paces.count(None)
+
     def pass_plain(self) -> None:
         """Record a round of plain decoding."""
         self.rounds += 1
         self.left -= 1
         self.spare = min(self.spare + SHARE, 2 * START)
 
-    def learn(self, arm: int, tokens: float, spent: float) -> None:
+    def learn_start(self, arm: int, tokens: float, spent: float) -> None:
+        """Record the first round of a text, as `learn`: the drafter reads the prompt in
+        it, which every text costs once.
+        """
+        if finite(tokens, spent) and not self.by_text:
+            self.speeds[arm].tokens += tokens
+            self.speeds[arm].spent += spent
+
+    def learn(
+        self, arm: int, tokens: float, spent: float, *, catches_up: bool = False
+    ) -> None:
         """Record a round of an arm: `tokens` per sequence, in the time of `spent`
         rounds of plain decoding.
+
+        One in which the drafter `catches_up` with what another arm wrote says nothing
+        about its speed.
         """
         if not finite(tokens, spent):
             return
@@ -152,11 +177,11 @@ class Choice:
             # one stall of the machine says nothing about an arm
             mean = speed.spent / min(speed.rounds, 1 / (1 - MEMORY))
             spent = min(spent, OUTLIER * max(mean, 1.0))
-        if not self.by_text:
+        if not (self.by_text or catches_up):
             speed.add(tokens, spent)
         self.used[arm] = self.rounds
         if self.trial and arm == self.current:
-            fastest = self.pace(self.best([], but=arm))
+            fastest = self.pace(self.best([], out=[arm]))
             self.spare -= max(spent - tokens / fastest, 0.0)
         else:
             self.spare = min(self.spare + SHARE * spent, 2 * START)
@@ -182,15 +207,15 @@ class Choice:
         """Return the rounds that tell the speed of an arm."""
         return max(self.speeds[arm].rounds, self.scored[arm].rounds)
 
-    def best(self, ratios: Ratios, but: int = -1) -> int:
-        """Return the fastest known arm for sequences of these ratios together, other
-        than `but`; the first arm while none is known.
+    def best(self, ratios: Ratios, out: Collection[int] = ()) -> int:
+        """Return the fastest known arm for sequences of these ratios together that is
+        not `out`; the first one while none is known.
         """
-        arms = [arm for arm in range(self.arms) if arm != but and self.known(arm)]
-        tried = [arm for arm in arms if arm != self.plain]
-        if not tried and but != 0:
-            return 0
-        return min(arms, key=lambda arm: self.seconds(arm, ratios))
+        arms = [arm for arm in range(self.arms) if arm not in out]
+        known = [arm for arm in arms if self.known(arm)]
+        if known == [self.plain]:
+            return arms[0]
+        return min(known, key=lambda arm: self.seconds(arm, ratios))
 
     def seconds(self, arm: int, ratios: Ratios) -> float:
         """Return the time per token of an arm, in rounds of plain decoding, summed over
@@ -201,37 +226,38 @@ class Choice:
             return max(len(ratios), 1) / pace
         return sum(1.0 / (pace * ratio[arm]) for ratio in ratios)
 
-    def decide(self, ratios: Callable[[], Ratios]) -> int:
-        """Return the arm of the next rounds."""
-        if self.left > 0:
+    def decide(self, ratios: Callable[[], Ratios], out: Collection[int] = ()) -> int:
+        """Return the arm of the next rounds, none of `out`: those cannot draft now."""
+        if self.left > 0 and self.current not in out:
             return self.current
-        keeps = not (self.trial or self.is_new)
+        keeps = not (self.trial or self.is_new or self.current in out)
         self.left = SPAN
         self.trial = self.is_new = False
-        untried = self._to_try()
+        untried = self._to_try(out)
         if untried is not None:
             self.trial, self.by_text = True, False
             self.current = untried
             return untried
         if not keeps:
-            self.current = self.best([])
+            self.current = self.best([], out)
             self.by_text = False
         now = ratios()
-        best = self.best(now)
+        best = self.best(now, out)
         if self.seconds(best, now) * LEAD < self.seconds(self.current, now):
             self.current = best
             self.by_text = True
         return self.current
 
-    def _to_try(self) -> int | None:
+    def _to_try(self, out: Collection[int]) -> int | None:
         """Return an arm to try now, if trials may lose the time that it takes."""
-        for arm in range(self.arms):
+        arms = [arm for arm in range(self.plain) if arm not in out]
+        for arm in arms:
             if not self.known(arm):
                 return arm if self.spare >= UNTRIED * SPAN else None
-        leader = self.pace(self.best([]))
+        leader = self.pace(self.best([], out))
         loss = {
             arm: SPAN * max(1 - self.pace(arm) / leader, 0.0)
-            for arm in range(self.plain)
+            for arm in arms
             if self.rounds - self.used[arm] >= RETRY
         }
         if not loss:

@@ -67,6 +67,11 @@ class Drafter(ABC):
     embeddings, i = after i layers, the last one after the final norm. See
     `on_hidden_states`."""
 
+    names: tuple[str, ...] = ()
+    """Names of `arms`, if they have any."""
+    labels: tuple[str, ...] = ()
+    """The same with their sources: measured speeds are kept under these."""
+
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None

@@ -5,7 +5,6 @@ takes the least time per token (budget/choice.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
@@ -14,18 +13,37 @@ from torch import Tensor
 
 from foreword.budget import Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import SHARE, Choice, OnText, Ratios
+from foreword.budget.kept import KeptSpeeds
 from foreword.draft.base import Drafter
 from foreword.draft.none import NoDrafter
+from foreword.engine.arms_text import ArmsText, Kind, ShadowDraft
+from foreword.engine.failures import Failures
 from foreword.engine.scheduler import ScheduledSequence
 from foreword.engine.speculator import Speculator, select_layers
 from foreword.engine.sub_batch import SubBatch
 from foreword.estimators import running_mean
-from foreword.model import Model, measure
-from foreword.types import Batch, DraftTree, Request
+from foreword.model import Model, machine, measure
+from foreword.registry import PLAIN
+from foreword.types import Batch, Request
 from foreword.verify import Rule
 
 SHADOW_NODES = 8
 """Draft tokens of a draft that is scored and not verified."""
+
+
+class _ArmFailures(Failures):
+    """Failures of one drafter among several: the others go on with the request."""
+
+    def __init__(self, missing: str | None) -> None:
+        super().__init__(missing)
+        self.off: set[int] = set()
+        """Ids of the requests that this drafter is off for."""
+
+    def is_off(self, sequence: Request) -> bool:
+        return sequence.id in self.off or super().is_off(sequence)
+
+    def turn_off(self, sequence: Request) -> None:
+        self.off.add(sequence.id)
 
 
 class Arm(Speculator):
@@ -38,62 +56,20 @@ class Arm(Speculator):
         # noise that one arm has computed serves the others
         self.draws = team.draws
         self.verifier = team.verifier
+        self.failures = _ArmFailures(drafter.missing)
         self.team = team
         self.number = number
+
+    def release(self, sequence: Request) -> None:
+        self.failures.off.discard(sequence.id)
+        super().release(sequence)
 
     def settle(
         self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
     ) -> None:
-        if sub_batch.drafting and not reading:
-            self.team.learn(self.number, sub_batch, wrote, drafted)
-
-
-@dataclass(slots=True)
-class _Shadow:
-    """A draft that was not verified, and how far the text has followed it."""
-
-    tree: DraftTree
-    read: int
-    """Tokens of the text that were compared, or were there before."""
-    seconds: float
-    """Time of drafting it."""
-    node: int = -1
-    accepted: int = 0
-
-    def follow(self, tokens: Sequence[int]) -> bool:
-        """Follow the text, and return whether it has left the draft."""
-        children_by_token = self.tree.children_by_token()
-        for token in tokens[self.read :]:
-            child = children_by_token.get(self.node, {}).get(token)
-            if child is None:
-                return True
-            self.node = child
-            self.accepted += 1
-        self.read = len(tokens)
-        return not children_by_token.get(self.node)
-
-
-@dataclass(slots=True)
-class _Text:
-    """What is known of one sequence."""
-
-    sort: tuple[bool, bool]
-    """(greedy, plain)."""
-    by_arm: list[OnText]
-    arm: int = -1
-    """The arm in use."""
-    choice: Choice | None = None
-    """The choice of its last round."""
-    bits: int = 0
-    """Bits of the number of sequences in that round."""
-    drafts: dict[int, _Shadow] = field(default_factory=dict)
-    """By arm: the draft being scored."""
-    turn: int = 0
-    """Arms draft in turn, one a round."""
-
-    @property
-    def ratios(self) -> list[float]:
-        return [one.ratio for one in self.by_arm]
+        self.team.count(self.number, sub_batch)
+        if sub_batch.drafting:
+            self.team.learn(self.number, sub_batch, wrote, drafted, reading)
 
 
 class Arms(Speculator):
@@ -118,9 +94,12 @@ class Arms(Speculator):
         self._own_costs = budget.shared_costs is None
         self._costs = budget.shared_costs or Costs(measure(target))
         self._lookups = [arm for arm in self.arms if arm.drafter.looks_up]
-        self._choices: dict[tuple[tuple[bool, bool], int], Choice] = {}
-        """By (greedy, plain) and bits of the number of sequences."""
-        self._texts: dict[int, _Text] = {}
+        self._choices: dict[Kind, Choice] = {}
+        self._labels = drafter.labels
+        self._kept = None
+        if self._labels:
+            self._kept = KeptSpeeds.of({**machine(), **target.speed_key})
+        self._texts: dict[int, ArmsText] = {}
         self._used: list[Arm] = []
         """Arms of the last round."""
         self._overhead = 0.0
@@ -151,10 +130,17 @@ class Arms(Speculator):
             alike.append(entry)
         groups: dict[int, list[ScheduledSequence]] = {}
         for choice, entries in kinds.values():
-            arm = choice.decide(partial(self._ratios, entries))
+            broken = self._broken(entries)
+            if len(broken) == self._plain:
+                for entry in entries:
+                    one = entry.sequence
+                    one.undrafted = one.undrafted or self.failed
+            arm = choice.decide(partial(self._ratios, entries), broken)
             groups.setdefault(arm, []).extend(entries)
             for entry in entries:
-                self._texts[entry.sequence.id].arm = arm
+                text = self._texts[entry.sequence.id]
+                text.switched = text.arm not in (arm, -1)
+                text.arm = arm
         self._used = [self.arms[arm] for arm in groups]
         return [
             sub_batch
@@ -173,90 +159,159 @@ class Arms(Speculator):
             and not text.drafts
             and self._spare <= 0
             and self._used == [self.arms[text.arm]]
+            and not self._used[0].failures.off
         )
 
-    def _choice(self, text: _Text, bits: int) -> Choice:
+    def _choice(self, text: ArmsText, bits: int) -> Choice:
         """Return the choice of a kind; a new kind starts from the most alike."""
         if text.choice is not None and text.bits == bits:
             return text.choice
         kind = (text.sort, bits)
         found = self._choices.get(kind)
         if found is None:
-            found = Choice(len(self.arms), self._plain)
-            if self._choices:
-                alike = min(
-                    self._choices,
-                    key=lambda one: (
-                        one[0] != kind[0],
-                        abs(one[1] - kind[1]),
-                    ),
-                )
-                found.start_from(self._choices[alike])
-            self._choices[kind] = found
+            found = self._choices[kind] = self._new_choice(kind)
         text.choice = found
         text.bits = bits
         return found
 
-    def _ratios(self, entries: Sequence[ScheduledSequence]) -> Ratios:
-        return [self._texts[entry.sequence.id].ratios for entry in entries]
+    def _new_choice(self, kind: Kind) -> Choice:
+        """Return a choice that begins with what is kept, or what the most alike kind
+        has shown.
+        """
+        choice = Choice(len(self.arms), self._plain)
+        if self._kept is not None:
+            name = self._name(kind)
+            paces = [self._kept.pace(name, label) for label in self._labels]
+            if any(paces):
+                choice.recall(paces)
+                return choice
+        if self._choices:
+            alike = min(
+                self._choices,
+                key=lambda one: (one[0] != kind[0], abs(one[1] - kind[1])),
+            )
+            choice.start_from(self._choices[alike])
+        return choice
 
-    def _text(self, sequence: Request, bits: int) -> _Text:
+    def _name(self, kind: Kind) -> str:
+        """Return what speeds are kept under: all that they depend on but the method."""
+        (greedy, plain), bits = kind
+        drawn = "greedy" if greedy else "sampled" if plain else "filtered"
+        batch = f"batches below {2**bits}"
+        return f"{self.rule.name}, {self.budget.label}, {drawn}, {batch}"
+
+    def _keep(self, text: ArmsText) -> None:
+        """Keep what the choice of a text that has ended knows of each arm."""
+        choice = text.choice
+        if self._kept is None or choice is None:
+            return
+        name = self._name((text.sort, text.bits))
+        for arm, label in enumerate(self._labels):
+            if choice.known(arm):
+                self._kept.record(name, label, choice.pace(arm))
+
+    def _ratios(self, entries: Sequence[ScheduledSequence]) -> Ratios:
+        return [
+            [one.ratio for one in self._texts[entry.sequence.id].by_arm]
+            for entry in entries
+        ]
+
+    def _broken(self, entries: Sequence[ScheduledSequence]) -> list[int]:
+        """Return the arms that have failed on one of these sequences, or are paused."""
+        return [
+            arm.number
+            for arm in self.arms[: self._plain]
+            if arm.failures.is_paused
+            or (
+                arm.failures.off
+                and any(arm.failures.is_off(entry.sequence) for entry in entries)
+            )
+        ]
+
+    def _text(self, sequence: Request, bits: int) -> ArmsText:
         text = self._texts.get(sequence.id)
         if text is None:
             params = sequence.params
             by_arm = [OnText() for _ in self.arms]
-            text = _Text((params.greedy, params.plain), by_arm)
+            text = ArmsText((params.greedy, params.plain), by_arm)
             self._texts[sequence.id] = text
             self._choice(text, bits).begin_text()
         return text
 
     # ---- learn
 
-    def learn(self, arm: int, sub_batch: SubBatch, wrote: int, drafted: int) -> None:
-        """Learn from a round of an arm: `wrote` sequences and `drafted` draft tokens in
-        its forward; other arms may share it.
+    def count(self, arm: int, sub_batch: SubBatch) -> None:
+        """Count the tokens of a round as written by an arm."""
+        if not self.drafter.names:
+            return
+        name = (*self.drafter.names, PLAIN)[arm]
+        batch, kept = sub_batch.batch.sequences, sub_batch.verdict.kept
+        for sequence, path in zip(batch, kept, strict=True):
+            by_method = sequence.stats.by_method
+            by_method[name] = by_method.get(name, 0) + len(path) + 1
+
+    def learn(
+        self, arm: int, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
+    ) -> None:
+        """Learn from a round of an arm: `wrote` sequences, `drafted` draft tokens and
+        `reading` prompt tokens in its forward; other arms may share it.
         """
         bits = wrote.bit_length()
         sequences = sub_batch.batch.sequences
         texts = [self._texts[one.id] for one in sequences]
         choices = {one.sort: self._choice(one, bits) for one in texts}
         if arm == self._plain:
-            for choice in choices.values():
+            for choice in choices.values() if not reading else ():
                 choice.pass_plain()
             return
-        spent = self._spent(sub_batch, wrote, drafted)
+        spent = self._spent(sub_batch, wrote, drafted, is_reading=reading > 0)
         tokens = [len(path) + 1 for path in sub_batch.verdict.kept]
         for sort, choice in choices.items():
             alike = [
-                count
+                (count, text.switched)
                 for text, count in zip(texts, tokens, strict=True)
                 if text.sort == sort
             ]
-            choice.learn(arm, sum(alike) / len(alike), spent)
+            mean = sum(count for count, _ in alike) / len(alike)
+            if reading:
+                choice.learn_start(arm, mean, spent)
+            else:
+                catches_up = any(switched for _, switched in alike)
+                choice.learn(arm, mean, spent, catches_up=catches_up)
         for text, count in zip(texts, tokens, strict=True):
-            pace = choices[text.sort].pace(arm)
-            text.by_arm[arm].add(count, spent * pace)
+            if not (reading or text.switched):
+                pace = choices[text.sort].pace(arm)
+                text.by_arm[arm].add(count, spent * pace)
+            text.switched = False
 
-    def _spent(self, sub_batch: SubBatch, wrote: int, drafted: int) -> float:
+    def _spent(
+        self, sub_batch: SubBatch, wrote: int, drafted: int, *, is_reading: bool
+    ) -> float:
         """Return the time of a round, in rounds of the same batch without draft tokens:
         both as fast as the machine is now.
+
+        Of a round that also reads prompts, the target's reading is left out, since it
+        is the same for every arm, and the drafter's is not.
         """
         clock, costs = sub_batch.clock, self._costs
         own = sum(map(len, sub_batch.draft.trees))
         sequences = len(sub_batch.scheduled)
-        after = clock.verify + clock.commit
-        if not own:
-            each = after / sequences
-            self._overhead = running_mean(self._overhead, each)
-        if self._own_costs:
-            costs.correct(wrote + drafted, clock.score)
-        pace = clock.score / costs.seconds(wrote + drafted)
+        after, propose, pace = clock.verify + clock.commit, clock.propose, 1.0
+        if is_reading:
+            # else the first use of a drafter, which may load code, would count
+            propose = min(propose, clock.score)
+        else:
+            if self._own_costs:
+                costs.correct(wrote + drafted, clock.score)
+            pace = clock.score / costs.seconds(wrote + drafted)
+            if not own:
+                self._overhead = running_mean(self._overhead, after / sequences)
         overhead = min(sequences * self._overhead, after)
         plain = pace * costs.seconds(wrote) + overhead
         scoring = pace * costs.seconds(wrote + own)
-        return (clock.propose + scoring + after) / plain
+        return (propose + scoring + after) / plain
 
-    def _score(self, sequence: Request, text: _Text, bits: int) -> None:
+    def _score(self, sequence: Request, text: ArmsText, bits: int) -> None:
         """Score the arms that look up their draft tokens on what the arm in use has
         written, and draft ahead with one of them.
         """
@@ -268,7 +323,9 @@ class Arms(Speculator):
         free = [
             arm
             for arm in self._lookups
-            if arm not in self._used and arm.number not in text.drafts
+            if arm not in self._used
+            and arm.number not in text.drafts
+            and not arm.failures.is_off(sequence)
         ]
         if free and self._spare > 0:
             text.turn += 1
@@ -276,7 +333,7 @@ class Arms(Speculator):
             self._draft_ahead(next_arm, sequence, text)
         self._spare -= perf_counter() - before
 
-    def _draft_ahead(self, arm: Arm, sequence: Request, text: _Text) -> None:
+    def _draft_ahead(self, arm: Arm, sequence: Request, text: ArmsText) -> None:
         before = perf_counter()
         context = self.target.context
         batch = Batch((sequence,), self.draws, context=context)
@@ -284,9 +341,9 @@ class Arms(Speculator):
             draft = arm.drafter.propose(batch, [SHADOW_NODES])
             took = perf_counter() - before
             tree, read = draft.trees[0], len(sequence.tokens)
-            text.drafts[arm.number] = _Shadow(tree, read, took)
+            text.drafts[arm.number] = ShadowDraft(tree, read, took)
 
-    def _record(self, text: _Text, arm: int, draft: _Shadow, bits: int) -> None:
+    def _record(self, text: ArmsText, arm: int, draft: ShadowDraft, bits: int) -> None:
         """Record what a draft would have gained in a round of its own."""
         costs = self._costs
         plain = costs.seconds(1)
@@ -312,11 +369,16 @@ class Arms(Speculator):
 
     def rest(self, took: float) -> None:
         self._spare = min(self._spare + SHARE * took, took)
-        for arm in self._used:
-            arm.rest(took)
+        for arm in self.arms:
+            if arm in self._used:
+                arm.rest(took)
+            else:
+                arm.failures.count_down()
 
     def release(self, sequence: Request) -> None:
-        self._texts.pop(sequence.id, None)
+        text = self._texts.pop(sequence.id, None)
+        if text is not None:
+            self._keep(text)
         for arm in self.arms:
             arm.release(sequence)
 

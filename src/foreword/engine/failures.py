@@ -61,6 +61,14 @@ class Failures:
         if self._clean >= CLEAN:
             self._count = self._clean = 0
 
+    def is_off(self, sequence: Request) -> bool:
+        """Whether the drafter is off for a request."""
+        return sequence.undrafted is not None
+
+    def turn_off(self, sequence: Request) -> None:
+        """Turn the drafter off for a request: it has failed, or missed some tokens."""
+        sequence.undrafted = sequence.undrafted or self.last
+
     @contextmanager
     def contained(self, sequence: Request | None = None) -> Iterator[None]:
         """Record an exception of the drafter as a failure, of `sequence` if given."""
@@ -77,7 +85,7 @@ class Failures:
         """
         self.last = named(error)
         if sequence is not None:
-            sequence.undrafted = self.last
+            self.turn_off(sequence)
         self._count = 0 if self._paused else self._count + 1
         self._clean = 0
         if self._count >= FAULTS:

@@ -79,10 +79,11 @@ class Speculator:
         if self.failures.is_paused:
             self.failures.count_down()
             for entry in scheduled:
-                entry.sequence.undrafted = entry.sequence.undrafted or self.failed
+                self.failures.turn_off(entry.sequence)
         writing = [entry for entry in scheduled if entry.writes]
-        on = [entry for entry in writing if entry.sequence.undrafted is None]
-        off = [entry for entry in writing if entry.sequence.undrafted is not None]
+        is_off = self.failures.is_off
+        on = [entry for entry in writing if not is_off(entry.sequence)]
+        off = [entry for entry in writing if is_off(entry.sequence)]
         return [
             SubBatch(self, group, drafting)
             for drafting, group in ((True, on), (False, off))
@@ -197,7 +198,7 @@ class Speculator:
         """
         sequence = sub_batch.batch.sequences[row]
         proposed = sub_batch.proposed
-        if sequence.undrafted is not None or sub_batch.failed:
+        if self.failures.is_off(sequence) or sub_batch.failed:
             return "failed"
         if not self.drafter.proposes:
             return "method"
@@ -249,7 +250,7 @@ class Speculator:
         """Pass the drafter the hidden states of committed tokens, from position `start`
         on.
         """
-        if sequence.undrafted is None:
+        if not self.failures.is_off(sequence):
             with self.failures.contained(sequence):
                 self.drafter.on_hidden_states(sequence, start, hidden)
 

@@ -6,7 +6,7 @@ Unmodified Hugging Face models, run by the fastest backend that is exact for the
 from transformers import PreTrainedModel as HFModel
 
 from foreword.model.backend import Mode
-from foreword.model.cost import measure
+from foreword.model.cost import machine, measure
 from foreword.model.loading.given import borrow
 from foreword.model.model import Model
 from foreword.model.pool.plan import Read
@@ -42,6 +42,7 @@ __all__ = [
     "is_speech",
     "load_draft",
     "load_tokenizer",
+    "machine",
     "measure",
     "need_tokenizer",
     "share_encoder",

@@ -4,13 +4,10 @@ model and cached on disk.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -19,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from foreword.files import atomic_file, cache
+from foreword.files import CachedValues
 from foreword.model.backend import Backend, Encodes, Mode
 from foreword.model.pool.plan import Read
 from foreword.native.cpu import processor
@@ -182,23 +179,12 @@ def known(
 ) -> Cost:
     """Return the cost that was cached on this machine under the key `about`; if there
     is none, measure and cache it.
-
-    An unreadable file, one for another key, and a folder that cannot be written are
-    ignored.
     """
-    key = json.loads(json.dumps({**machine(), **about}, sort_keys=True, default=str))
-    digest = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    cost = None
-    with suppress(OSError):
-        folder = folder or cache() / "costs"
-        cost = _read(folder / f"{digest}.json", key)
+    cached = CachedValues("costs", {**machine(), **about}, folder)
+    cost = _restored(cached.read())
     if cost is None or _outdated(cost, model):
         cost = measured(model)
-        with suppress(OSError):
-            _write(
-                (folder or cache() / "costs") / f"{digest}.json",
-                {"key": key, **asdict(cost)},
-            )
+        cached.write(asdict(cost))
     return cost
 
 
@@ -297,27 +283,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _read(file: Path, key: Mapping[str, Any]) -> Cost | None:
-    try:
-        table = json.loads(file.read_text(encoding="utf-8"))
-        if table.pop("key") != key:
-            return None
-        table["seconds"] = {
-            int(rows): float(seconds) for rows, seconds in table["seconds"].items()
-        }
-        return Cost(**table)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ):
+def _restored(table: Mapping[str, Any] | None) -> Cost | None:
+    """Return the cost of a cached table; None if it is damaged."""
+    if table is None:
         return None
-
-
-def _write(file: Path, table: Mapping[str, Any]) -> None:
-    with atomic_file(file) as partial:
-        partial.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    try:
+        seconds = {int(rows): float(one) for rows, one in table["seconds"].items()}
+        return Cost(**{**table, "seconds": seconds})
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None

@@ -185,22 +185,28 @@ class Model:
         machine and cached on disk.
         """
         if self._cost is None:
-            config = self.hf.config.get_text_config().to_dict()
-            sizes = {name: size for name, size in config.items() if type(size) is int}
-            device = self.device.type
-            if device == "cuda":
-                device = torch.cuda.get_device_name(self.device)
-            key = {
-                "model": type(self.hf).__name__,
-                "sizes": sizes,
-                "parameters": self.parameters,
-                "dtype": str(self.dtype),
-                "device": device,
-                "backend": self.capability.backend,
-                **self.forms,
-            }
-            self._cost = known(self, key)
+            self._cost = known(self, self.speed_key)
         return self._cost
+
+    @property
+    def speed_key(self) -> dict[str, Any]:
+        """Return what the speed of a forward depends on: sizes, dtype, device, backend
+        and forms of the weights.
+        """
+        config = self.hf.config.get_text_config().to_dict()
+        sizes = {name: size for name, size in config.items() if type(size) is int}
+        device = self.device.type
+        if device == "cuda":
+            device = torch.cuda.get_device_name(self.device)
+        return {
+            "model": type(self.hf).__name__,
+            "sizes": sizes,
+            "parameters": self.parameters,
+            "dtype": str(self.dtype),
+            "device": device,
+            "backend": self.capability.backend,
+            **self.forms,
+        }
 
     def single_torch_thread(self) -> AbstractContextManager[None]:
         """Keep torch single-threaded between native forwards, so that its OpenMP

@@ -59,6 +59,10 @@ class Stats:
     """Tokens read in those rounds."""
     undrafted: dict[Reason, int] = field(default_factory=dict)
     """Rounds in which nothing was drafted, by reason."""
+    by_method: dict[str, int] = field(default_factory=dict)
+    """Tokens by the method that was in use, before any cut; empty where a request has
+    only one.
+    """
 
     def read(self, clock: Clock, tokens: int) -> None:
         """Count one round that only read prompt tokens."""

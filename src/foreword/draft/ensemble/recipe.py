@@ -15,12 +15,27 @@ from foreword import bundled
 from foreword.draft.base import Drafter, Source
 from foreword.draft.ensemble.joint import JointDrafter
 from foreword.errors import InvalidRequest
-from foreword.model import Model, Tokenizer
+from foreword.model import HFModel, Model, Tokenizer
 from foreword.registry import MODEL, Method
 from foreword.shared import Shared
 
 Sources = Source | Mapping[str, Source]
 """One source, or one per member by its name."""
+
+
+def labelled(name: str, source: Sources) -> str:
+    """Return a method with its source, the same text in every process."""
+    given = source.values() if isinstance(source, Mapping) else [source]
+    sources = " and ".join(_text_of(one) for one in given if one is not None)
+    return f"{name} from {sources}" if sources else name
+
+
+def _text_of(source: str | Path | HFModel | Model) -> str:
+    if isinstance(source, str | Path):
+        return str(Path(source).resolve() if Path(source).exists() else source)
+    model = source.hf if isinstance(source, Model) else source
+    name = model.config.name_or_path or type(model).__name__
+    return f"{name} of {model.num_parameters()} parameters"
 
 
 def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
@@ -89,7 +104,7 @@ class MethodSpec:
         the source; also raises what the members raise.
         """
         sources, loader = self._shared(source), loader or Loader("", self, Shared())
-        members = []
+        members, labels = [], []
         for name, part in self.parts:
             own = sources.get(name)
             if isinstance(part, MethodSpec) and own is None:
@@ -98,7 +113,11 @@ class MethodSpec:
                     own = cast("Sources", {leaf: sources[leaf] for leaf in leaves})
             one = replace(loader, name=name, kind=part)
             members.append(one.load(own, target, tokenizer))
-        return self.kind(members)
+            labels.append(labelled(name, own))
+        joint = self.kind(members)
+        joint.names = tuple(name for name, _ in self.parts)
+        joint.labels = tuple(labels)
+        return joint
 
     @property
     def leaves(self) -> tuple[str, ...]:

@@ -1,0 +1,77 @@
+"""Mean speeds of methods that a choice among them has measured, kept by machine and
+target, so that a new process does not learn them anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from foreword.files import CachedValues
+
+EVERY = 256
+"""Records between two writes of the file; the last ones are written at exit."""
+
+
+class KeptSpeeds:
+    """Speeds over plain decoding by (kind of request, method), of one target on one
+    machine.
+    """
+
+    folder: ClassVar[Path | None] = None
+    """Folder of the files; None = the cache."""
+    opened: ClassVar[dict[object, KeptSpeeds]] = {}
+    """One a file, in this process."""
+
+    def __init__(self, values: CachedValues) -> None:
+        self._values = values
+        self._paces: dict[str, dict[str, float]] = {}
+        self._unsaved = 0
+        for kind, paces in (values.read() or {}).items():
+            if isinstance(paces, dict):
+                self._paces[kind] = {
+                    name: pace for name, pace in paces.items() if _is_pace(pace)
+                }
+
+    @classmethod
+    def of(cls, key: Mapping[str, Any]) -> KeptSpeeds:
+        """Return the speeds kept under a key: the machine, and what the speed of the
+        target's forwards depends on.
+        """
+        values = CachedValues("speeds", key, cls.folder)
+        found = cls.opened.get(values.file)
+        if found is None:
+            found = cls.opened[values.file] = cls(values)
+        return found
+
+    def pace(self, kind: str, name: str) -> float | None:
+        """Return the speed over plain decoding, or None if it is not known."""
+        return self._paces.get(kind, {}).get(name)
+
+    def record(self, kind: str, name: str, pace: float) -> None:
+        """Replace a speed."""
+        if not _is_pace(pace):
+            return
+        self._paces.setdefault(kind, {})[name] = pace
+        self._unsaved += 1
+        if self._unsaved >= EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file, if there is anything new."""
+        if self._unsaved:
+            self._unsaved = 0
+            self._values.write(self._paces)
+
+
+def _is_pace(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and value > 0
+
+
+@atexit.register
+def _save_all() -> None:
+    for one in KeptSpeeds.opened.values():
+        one.save()
