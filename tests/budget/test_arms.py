@@ -129,28 +129,6 @@ def test_a_policy_without_costs_gets_measured_ones():
     assert arms._costs.seconds(1) == Costs(measure(target(DTYPE))).seconds(1) > 0
 
 
-def test_lookups_are_scored_on_what_another_arm_writes(monkeypatch):
-    """And their scores are what they gain when they draft themselves."""
-    asked = requests(temperature=0.0)
-    monkeypatch.setattr(Choice, "decide", lambda choice, *_: choice.plain)
-    loop = engine(target(DTYPE), AutoDrafter([drafter("lm", DTYPE), NgramDrafter()]), 8)
-    arms = loop.default
-    assert isinstance(arms, Arms)
-    rounds = tokens = 0.0
-    for one in asked:
-        arms._spare = 1e9  # seconds: score in every round
-        finish(loop, [one])
-    for choice in arms._choices.values():
-        assert choice.scored[0].rounds == 0
-        rounds += choice.scored[1].rounds
-        tokens += choice.scored[1].tokens
-    alone = finish(engine(target(DTYPE), NgramDrafter(), 8), asked)
-    stats = [answer.sequence.stats for answer in alone]
-    gained = sum(one.accepted for one in stats) / sum(one.rounds for one in stats)
-    assert gained > 0.2
-    assert tokens / rounds - 1 == pytest.approx(gained, rel=0.5)
-
-
 class Broken(Foresight):
     def propose(self, batch, nodes):
         raise OSError("no such file")

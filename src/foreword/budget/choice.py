@@ -100,6 +100,9 @@ class Choice:
     """By arm, of rounds in which it was in use."""
     scored: list[Speed] = field(init=False)
     """By arm, of rounds that another arm wrote and that it was scored on."""
+    reread: list[Speed] = field(init=False)
+    """By arm with a draft model that read what others wrote: tokens, and rounds that
+    chains of its draft tokens would have taken."""
     current: int = 0
     spare: float = START
     """Rounds of plain decoding that trials may lose now."""
@@ -122,6 +125,7 @@ class Choice:
     def __post_init__(self) -> None:
         self.speeds = [Speed() for _ in range(self.arms)]
         self.scored = [Speed() for _ in range(self.arms)]
+        self.reread = [Speed() for _ in range(self.arms)]
         self.used = [0] * self.arms
 
     def start_from(self, other: Choice) -> None:

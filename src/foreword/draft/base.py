@@ -18,6 +18,7 @@ from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.registry import Method
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
+from foreword.types.request import NoiseSource
 
 Source = str | Path | HFModel | Model | None
 """Source of a drafter: a folder or hub id, a model in memory (with or without a
@@ -120,6 +121,19 @@ class Drafter(ABC):
         Only here may later distributions of the drafter change; requests wait
         meanwhile.
         """
+
+    def rereads(self, sequence: Request) -> bool:
+        """Whether `reread` can score it on this sequence."""
+        del sequence
+        return False
+
+    def reread(self, sequence: Request, noise: NoiseSource) -> list[bool]:
+        """Read what others wrote since the last draft; return for each token of the
+        answer among it, after the first, whether this drafter would have drafted it
+        after the text before it.
+        """
+        del sequence, noise
+        return []
 
     @property
     def trainable(self) -> Model | None:

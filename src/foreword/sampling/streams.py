@@ -67,6 +67,23 @@ class NoiseStreams:
             return None
         return self._buffer(sequence).rows(len(sequence.tokens), count)
 
+    def written(
+        self, sequence: Request, count: int
+    ) -> Float[Tensor, "count vocab"] | None:
+        """Return the noise that the last `count` tokens were drawn with, for a rule
+        that shares its noise; None when greedy.
+        """
+        if sequence.params.greedy:
+            return None
+        end = len(sequence.tokens)
+        # not from the buffer, which moves forward
+        return gumbel(
+            [sequence.seed] * count,
+            range(end - count, end),
+            self._vocab,
+            device=self._device,
+        )
+
     def verifying(
         self, sequences: tuple[Request, ...], draft: Draft, depths: list[list[int]]
     ) -> Noise:

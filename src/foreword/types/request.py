@@ -248,6 +248,12 @@ class NoiseSource(Protocol):
         """
         ...
 
+    def written(
+        self, sequence: Request, count: int
+    ) -> Float[Tensor, "count vocab"] | None:
+        """Return the noise that the last `count` tokens were drawn with, likewise."""
+        ...
+
 
 Stops = Callable[[Request, int, Float[Tensor, "vocab"]], bool]
 """(sequence, draft tokens of the prefix, log-weights of the next distribution) ->

@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -24,7 +25,9 @@ from foreword.draft.tree.coupled import (
 from foreword.draft.tree.sampled import SampledTree
 from foreword.draft.tree.shapes import AdaptiveShape, full_tree
 from foreword.model import Mode, Read
+from foreword.sampling.logits import weights
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
+from foreword.types.request import NoiseSource
 
 
 @runtime_checkable
@@ -107,6 +110,22 @@ class ModelDrafter(Drafter):
     def release(self, sequence: Request) -> None:
         self.draft_model.close(sequence.id)
         self._coupled.pop(sequence.id, None)
+
+    def rereads(self, sequence: Request) -> bool:
+        room = self.draft_model.context - len(sequence.tokens)
+        return room > 0 and not sequence.params.reads_path
+
+    def reread(self, sequence: Request, noise: NoiseSource) -> list[bool]:
+        read = self.prefill(sequence)
+        count = min(len(read.tokens) - 1, len(sequence.tokens) - sequence.prompt)
+        # row i is followed by the token after its own
+        logits = self.logits([replace(read, keep=count + 1)])[:count]
+        if not count:
+            return []
+        scores, drawn = weights(logits, sequence), noise.written(sequence, count)
+        choices = (scores if drawn is None else scores + drawn).argmax(dim=-1)
+        pairs = zip(choices.tolist(), sequence.tokens[-count:], strict=True)
+        return [choice == token for choice, token in pairs]
 
     def reach(self, batch: Batch, sequence: Request) -> int:
         """Return the most useful depth of a draft, within the draft model's own

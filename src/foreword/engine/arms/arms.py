@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from time import perf_counter
 
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.budget import Costs, DraftBudget, FixedBudget
-from foreword.budget.choice import SHARE, Choice, OnText, Ratios
+from foreword.budget.choice import Choice, OnText, Ratios
 from foreword.budget.kept import KeptSpeeds
 from foreword.draft.base import Drafter
 from foreword.draft.none import NoDrafter
-from foreword.engine.arms_text import ArmsText, Kind, ShadowDraft
+from foreword.engine.arms.scores import ArmScores
+from foreword.engine.arms.text import ArmsText, Kind
 from foreword.engine.failures import Failures
 from foreword.engine.scheduler import ScheduledSequence
 from foreword.engine.speculator import Speculator, select_layers
@@ -24,11 +24,8 @@ from foreword.engine.sub_batch import SubBatch
 from foreword.estimators import running_mean
 from foreword.model import Model, machine, measure
 from foreword.registry import PLAIN
-from foreword.types import Batch, Request
+from foreword.types import Request
 from foreword.verify import Rule
-
-SHADOW_NODES = 8
-"""Draft tokens of a draft that is scored and not verified."""
 
 
 class _ArmFailures(Failures):
@@ -93,7 +90,7 @@ class Arms(Speculator):
         self.arms.append(plain)
         self._own_costs = budget.shared_costs is None
         self._costs = budget.shared_costs or Costs(measure(target))
-        self._lookups = [arm for arm in self.arms if arm.drafter.looks_up]
+        self._scores = ArmScores(self.arms[:-1], self._costs)
         self._choices: dict[Kind, Choice] = {}
         self._labels = drafter.labels
         self._kept = None
@@ -104,8 +101,6 @@ class Arms(Speculator):
         """Arms of the last round."""
         self._overhead = 0.0
         """Seconds of verify and commit per sequence in a round without draft tokens."""
-        self._spare = 0.0
-        """Seconds that drafts to be scored may take now."""
 
     @property
     def failed(self) -> str | None:
@@ -123,9 +118,10 @@ class Arms(Speculator):
         kinds: dict[int, tuple[Choice, list[ScheduledSequence]]] = {}
         for entry in writing:
             text = self._text(entry.sequence, bits)
-            if text.drafts or self._spare > 0:
-                self._score(entry.sequence, text, bits)
             choice = self._choice(text, bits)
+            if text.drafts or self._scores.spare > 0:
+                used = {arm.number for arm in self._used}
+                self._scores.score(entry.sequence, text, choice, used)
             _, alike = kinds.setdefault(id(choice), (choice, []))
             alike.append(entry)
         groups: dict[int, list[ScheduledSequence]] = {}
@@ -157,7 +153,7 @@ class Arms(Speculator):
             and text.bits == 1
             and text.choice.left > 0
             and not text.drafts
-            and self._spare <= 0
+            and self._scores.spare <= 0
             and self._used == [self.arms[text.arm]]
             and not self._used[0].failures.off
         )
@@ -306,54 +302,11 @@ class Arms(Speculator):
             pace = clock.score / costs.seconds(wrote + drafted)
             if not own:
                 self._overhead = running_mean(self._overhead, after / sequences)
+                self._scores.overhead = self._overhead
         overhead = min(sequences * self._overhead, after)
         plain = pace * costs.seconds(wrote) + overhead
         scoring = pace * costs.seconds(wrote + own)
         return (propose + scoring + after) / plain
-
-    def _score(self, sequence: Request, text: ArmsText, bits: int) -> None:
-        """Score the arms that look up their draft tokens on what the arm in use has
-        written, and draft ahead with one of them.
-        """
-        before = perf_counter()
-        for number, draft in list(text.drafts.items()):
-            if draft.follow(sequence.tokens):
-                del text.drafts[number]
-                self._record(text, number, draft, bits)
-        free = [
-            arm
-            for arm in self._lookups
-            if arm not in self._used
-            and arm.number not in text.drafts
-            and not arm.failures.is_off(sequence)
-        ]
-        if free and self._spare > 0:
-            text.turn += 1
-            next_arm = free[text.turn % len(free)]
-            self._draft_ahead(next_arm, sequence, text)
-        self._spare -= perf_counter() - before
-
-    def _draft_ahead(self, arm: Arm, sequence: Request, text: ArmsText) -> None:
-        before = perf_counter()
-        context = self.target.context
-        batch = Batch((sequence,), self.draws, context=context)
-        with arm.failures.contained(sequence):
-            draft = arm.drafter.propose(batch, [SHADOW_NODES])
-            took = perf_counter() - before
-            tree, read = draft.trees[0], len(sequence.tokens)
-            text.drafts[arm.number] = ShadowDraft(tree, read, took)
-
-    def _record(self, text: ArmsText, arm: int, draft: ShadowDraft, bits: int) -> None:
-        """Record what a draft would have gained in a round of its own."""
-        costs = self._costs
-        plain = costs.seconds(1)
-        rows = 1 + len(draft.tree)
-        longer = costs.seconds(rows) - plain + draft.seconds
-        spent = 1.0 + longer / (plain + self._overhead)
-        scored = self._choice(text, bits).scored[arm]
-        tokens = draft.accepted + 1
-        scored.add(tokens, spent)
-        text.by_arm[arm].add(tokens, spent * scored.pace)
 
     # ---- what the engine passes on
 
@@ -368,7 +321,7 @@ class Arms(Speculator):
                 arm.on_hidden_states(sequence, start, states)
 
     def rest(self, took: float) -> None:
-        self._spare = min(self._spare + SHARE * took, took)
+        self._scores.save_up(took)
         for arm in self.arms:
             if arm in self._used:
                 arm.rest(took)

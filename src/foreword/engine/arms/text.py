@@ -54,5 +54,7 @@ class ArmsText:
     """Bits of the number of sequences in that round."""
     drafts: dict[int, ShadowDraft] = field(default_factory=dict)
     """By arm: the draft being scored."""
+    reread: dict[int, int] = field(default_factory=dict)
+    """By arm: tokens of the text when its draft model last read it to be scored."""
     turn: int = 0
     """Arms draft in turn, one a round."""
