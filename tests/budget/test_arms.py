@@ -223,6 +223,7 @@ def test_speeds_are_kept_for_the_next_process(tmp_path, monkeypatch):
     with LLM(method="auto(ngram, lm)", nodes=4) as llm:
         llm.generate([asked], params)
         kept = llm.engine.default._kept
+    kept._paces.clear()
     for name, pace in ((f"lm from {bundled.draft()}", 3.0), ("ngram", 0.5)):
         kept.record("match, 4 draft tokens, greedy, batches below 2", name, pace)
     kept.save()
@@ -239,7 +240,13 @@ def test_speeds_are_kept_for_the_next_process(tmp_path, monkeypatch):
 
 def test_damaged_speeds_are_as_good_as_none(tmp_path):
     values = CachedValues("speeds", {"machine": 1}, tmp_path)
-    for damaged in ('{"key": {"machine": 1}, "greedy": {"lm": "fast"}}', "[]", "{"):
+    key = '"key": {"machine": 1}'
+    for damaged in (
+        f'{{{key}, "greedy": {{"lm": "fast"}}}}',
+        f'{{{key}, "greedy": {{"lm": [-1.0, 2.0]}}}}',
+        "[]",
+        "{",
+    ):
         values.file.write_text(damaged)
         assert KeptSpeeds(values).pace("greedy", "lm") is None
     kept = KeptSpeeds(values)
@@ -249,5 +256,7 @@ def test_damaged_speeds_are_as_good_as_none(tmp_path):
     kept.record("greedy", "lm", 2.0)
     kept.save()
     assert KeptSpeeds(values).pace("greedy", "lm") == 2.0
+    kept.record("greedy", "lm", 4.0)
+    assert kept.pace("greedy", "lm") == 3.0
     other = CachedValues("speeds", {"machine": 2}, tmp_path)
     assert KeptSpeeds(other).pace("greedy", "lm") is None

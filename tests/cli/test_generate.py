@@ -107,6 +107,13 @@ def test_json_agrees_with_itself_and_the_library(here, unbarred, llm):
     assert answer["stats"]["tokens"] == len(answer["tokens"])
 
 
+def test_the_line_of_figures_names_the_methods_that_wrote(here):
+    found = here(
+        "generate", QUESTION, "--method", "auto(lm)", "-t", "0", "--max-tokens", "24"
+    )
+    assert " by lm" in found.stderr
+
+
 def test_colour_adds_styles_and_changes_no_character(here, unbarred, llm):
     found = here(
         "generate",

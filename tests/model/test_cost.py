@@ -9,7 +9,7 @@ import pytest
 
 from foreword.bench.engine_entry import timed
 from foreword.model import Mode, Model, measure
-from foreword.model.cost import NEAR, Cost, known, measured
+from foreword.model.cost import NEAR, POINTS, Cost, Point, _fitted, known, measured
 from tiny_models import build
 
 LOOK = 5
@@ -52,6 +52,27 @@ def cache(tmp_path, monkeypatch):
 )
 def test_between_its_entries_a_cost_is_in_proportion(nodes, rows, context, seconds):
     assert COST(nodes, rows, context) == pytest.approx(seconds)
+
+
+def test_a_table_of_forwards_names_what_they_are_made_of():
+    """Rows, context and sequences of a forward whose seconds are their sum."""
+
+    def seconds(point: Point) -> float:
+        rows = point.rows * point.sequences
+        context = 1024 if point.is_far else 128
+        keys = 1e-6 * context * point.sequences + 1e-8 * context * rows
+        return 1e-3 + 1e-4 * rows + keys + 2e-4 * (point.sequences - 1)
+
+    noise = (1.0, 1.5, 1.2)  # other programs: nothing is faster than alone
+    times = {one: [seconds(one) * more for more in noise] for one in POINTS}
+    cost = _fitted(times, 128, 1024)
+    assert cost.per_token == pytest.approx(1e-6)
+    assert cost.per_token_and_row == pytest.approx(1e-8)
+    assert cost.per_sequence == pytest.approx(2e-4, rel=0.01)
+    alone = Cost({1: 1.0}, context=100, per_sequence=0.5)
+    assert alone(0, 4, 100) == 1.0 + 3 * 0.5
+    few = _fitted({Point(1): [1.0]}, 128, 0)
+    assert (few.per_token, few.per_sequence) == (0.0, 0.0)
 
 
 def test_without_a_context_that_of_the_table_is_meant():

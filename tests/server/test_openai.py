@@ -56,6 +56,24 @@ def test_chat_gives_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> 
     assert got.model_extra["timings"]["draft_n"] == counts["num_draft_tokens"]
 
 
+def test_an_answer_names_the_methods_that_wrote_it(client, llm) -> None:
+    params = SamplingParams(temperature=0, max_tokens=32)
+    (expected,) = llm.generate([llm.render(TALE)], params)
+    got = client.chat.completions.create(
+        model="foreword-family",
+        messages=TALE,
+        temperature=0,
+        max_tokens=32,
+        extra_body={"speculative": {"method": "auto"}},
+    )
+    assert got.choices[0].message.content == expected.text
+    counts = got.model_extra["metrics"]["speculative_decoding"]
+    written = counts["tokens_by_method"]
+    assert sum(written.values()) >= got.usage.completion_tokens
+    assert set(written) <= {"lm", "cascade(suffix, lm)", "ngram", "suffix", "none"}
+    assert counts["num_accepted_draft_tokens"] > 0
+
+
 def test_a_stream_is_the_whole_answer_in_pieces(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(
         model="foreword-family", messages=TALE, seed=3, max_tokens=40

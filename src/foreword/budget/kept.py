@@ -12,6 +12,10 @@ from typing import Any, ClassVar
 
 from foreword.files import CachedValues
 
+STEADY = 20
+"""Texts whose mean a kept speed is: a program that slows the machine for a while must
+not decide for the next process.
+"""
 EVERY = 256
 """Records between two writes of the file; the last ones are written at exit."""
 
@@ -28,12 +32,13 @@ class KeptSpeeds:
 
     def __init__(self, values: CachedValues) -> None:
         self._values = values
-        self._paces: dict[str, dict[str, float]] = {}
+        self._paces: dict[str, dict[str, list[float]]] = {}
+        """By kind, by method: the speed, and the texts that it is the mean of."""
         self._unsaved = 0
         for kind, paces in (values.read() or {}).items():
             if isinstance(paces, dict):
                 self._paces[kind] = {
-                    name: pace for name, pace in paces.items() if _is_pace(pace)
+                    name: known for name, known in paces.items() if _is_known(known)
                 }
 
     @classmethod
@@ -49,13 +54,16 @@ class KeptSpeeds:
 
     def pace(self, kind: str, name: str) -> float | None:
         """Return the speed over plain decoding, or None if it is not known."""
-        return self._paces.get(kind, {}).get(name)
+        known = self._paces.get(kind, {}).get(name)
+        return known[0] if known else None
 
     def record(self, kind: str, name: str, pace: float) -> None:
-        """Replace a speed."""
-        if not _is_pace(pace):
+        """Record a speed, measured up to the end of a text."""
+        if not (math.isfinite(pace) and pace > 0):
             return
-        self._paces.setdefault(kind, {})[name] = pace
+        known = self._paces.setdefault(kind, {}).setdefault(name, [pace, 0.0])
+        known[1] = min(known[1] + 1, STEADY)
+        known[0] += (pace - known[0]) / known[1]
         self._unsaved += 1
         if self._unsaved >= EVERY:
             self.save()
@@ -67,8 +75,12 @@ class KeptSpeeds:
             self._values.write(self._paces)
 
 
-def _is_pace(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and value > 0
+def _is_known(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(one, float) and 0 < one < math.inf for one in value)
+    )
 
 
 @atexit.register

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -23,21 +23,35 @@ from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 
 NEAR, FAR = 128, 1024
-"""Tokens. Context lengths at which forwards are measured."""
+"""Tokens. Context lengths at which forwards are measured, where they fit."""
+BATCH = 8
+"""Sequences of the forward that shows what a batch costs."""
+
+
+class Point(NamedTuple):
+    """A measured forward."""
+
+    rows: int
+    """Of each sequence."""
+    is_far: bool = False
+    """After FAR tokens of context, or as many as fit, and not after NEAR."""
+    sequences: int = 1
+
+
 POINTS = (
-    (1, NEAR),
-    (2, NEAR),
-    (1, FAR),
-    (4, NEAR),
-    (8, NEAR),
-    (16, NEAR),
-    (16, FAR),
-    (12, NEAR),
-    (32, NEAR),
-    (64, NEAR),
+    Point(1),
+    Point(2),
+    Point(1, is_far=True),
+    Point(4),
+    Point(8),
+    Point(16),
+    Point(1, sequences=BATCH),
+    Point(16, is_far=True),
+    Point(12),
+    Point(32),
+    Point(64),
 )
-"""(rows, context) of the measured forwards, most important first; the last are dropped
-when time runs out.
+"""The measured forwards, most important first; the last are dropped when time runs out.
 
 The cost curve bends after 12 rows, where the C forward begins to go over its weights
 twice.
@@ -49,6 +63,8 @@ Measured once instead of the other points when a forward is slow (offloaded weig
 """
 TURNS = 12
 """Measurements of each point, at most, after the first."""
+FAR_ROWS = 16
+"""Rows of the widest forward after FAR tokens."""
 PROMPT = 16
 """Tokens that are really read; the context is made of copies of their keys, which cost
 the same.
@@ -59,7 +75,7 @@ STALE = 0.7
 A forward faster than this times its table entry marks the table as outdated.
 """
 PROBE_ID = -1
-"""Id of the measured sequence; no request has it."""
+"""Id of the first measured sequence, and the highest; no request has one below 0."""
 
 
 @runtime_checkable
@@ -75,6 +91,10 @@ class Readable(Protocol):
 class Cost:
     """Seconds of a forward: a table interpolated linearly in the number of rows, and
     linear in the context length.
+
+    Sequences of a batch share the weights, so their rows count together; each reads its
+    own keys, so their contexts are summed. The measured rows are different tokens, so
+    that they take as many experts of a mixture as those of a text.
     """
 
     seconds: Mapping[int, float]
@@ -86,10 +106,17 @@ class Cost:
     """
     per_token_and_row: float = 0.0
     """The same for each row that attends to it: products."""
+    per_sequence: float = 0.0
+    """Seconds for each further sequence of a batch, besides its rows and context."""
 
     def __post_init__(self) -> None:
         above = (*self.seconds, *self.seconds.values())
-        least = (self.per_token, self.per_token_and_row, self.context)
+        least = (
+            self.per_token,
+            self.per_token_and_row,
+            self.per_sequence,
+            self.context,
+        )
         if (
             not above
             or not all(map(math.isfinite, (*above, *least)))
@@ -109,6 +136,7 @@ class Cost:
         read = rows * (1 + nodes)
         base = self._of(read)
         extra = self.per_token * (rows * context - self.context)
+        extra += self.per_sequence * (rows - 1)
         return max(
             base + extra + self.per_token_and_row * read * (context - self.context),
             0.1 * base,
@@ -147,19 +175,19 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
     out, where time or room runs out or keys cannot be copied.
     """
     points = POINTS if model.backend.mode is not Mode.PLAIN else POINTS[:1]
-    times: dict[tuple[int, int], list[float]] = {}
+    times: dict[Point, list[float]] = {}
     started, probe = perf_counter(), _Probe(model)
     try:
         for point in points:
-            if probe.fits(*point) and (
+            if probe.fits(point) and (
                 not times or perf_counter() - started < seconds / 3
             ):
-                times[point] = [probe(*point)]
+                times[point] = [probe(point)]
         alone = len(times) == 1 < len(points)
         if alone and times[points[0]][0] > seconds / 3 > 0:
             for rows in WIDE:
-                if probe.fits(rows, NEAR):
-                    times[rows, NEAR] = [probe(rows, NEAR)]
+                if probe.fits(Point(rows)):
+                    times[Point(rows)] = [probe(Point(rows))]
         for turn in range(TURNS):
             spent = perf_counter() - started
             if spent >= (0.3 if turn > 2 else 0.6) * seconds or not probe.fits_all(
@@ -167,11 +195,10 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
             ):
                 break
             for point, samples in times.items():
-                samples.append(probe(*point))
+                samples.append(probe(point))
     finally:
-        model.backend.close(PROBE_ID)
-    medians = {point: median(samples) for point, samples in times.items()}
-    return _fitted(medians, probe.near)
+        probe.close()
+    return _fitted(times, probe.near, probe.far)
 
 
 def known(
@@ -180,7 +207,8 @@ def known(
     """Return the cost that was cached on this machine under the key `about`; if there
     is none, measure and cache it.
     """
-    cached = CachedValues("costs", {**machine(), **about}, folder)
+    key = {**machine(), "points": POINTS, **about}
+    cached = CachedValues("costs", key, folder)
     cost = _restored(cached.read())
     if cost is None or _outdated(cost, model):
         cost = measured(model)
@@ -194,81 +222,112 @@ def _outdated(cost: Cost, model: Readable) -> bool:
     """
     probe = _Probe(model)
     try:
-        samples = [probe(1, NEAR) for _ in range(4) if probe.fits(1, NEAR)]
+        samples = [probe(Point(1)) for _ in range(4) if probe.fits(Point(1))]
     finally:
-        model.backend.close(PROBE_ID)
+        probe.close()
     return bool(samples) and min(samples) < STALE * cost.seconds[min(cost.seconds)]
 
 
 class _Probe:
-    """A sequence that is read only to time forwards."""
+    """Sequences that are read only to time forwards."""
 
     def __init__(self, model: Readable) -> None:
         self._backend, self._context = model.backend, model.context
         copies = self._copies = model.backend.copies
         self._tokens = [token % model.vocab for token in range(7, 7 + WIDE[-1])]
         self.near = min(NEAR if copies else PROMPT, model.context // 2)
-        far = FAR if copies and model.context >= FAR + 64 else 0
+        far = min(FAR, model.context - FAR_ROWS)
+        self.far = far if copies and far >= 2 * self.near else 0
+        self._prompt = min(PROMPT, self.near)
+        self._opened: list[int] = []
         # tokens that stay, one a forward
+        self._held = self._prompt
         kept = 0 if copies else (1 + TURNS) * len(POINTS)
-        self._backend.open(PROBE_ID, max(far, self.near) + kept + WIDE[-1])
+        self._open(max(self.far, self.near), kept + WIDE[-1])
+
+    def _open(self, context: int, room: int) -> None:
+        """Open a sequence, and fill it with copies of the keys of its prompt."""
+        one = PROBE_ID - len(self._opened)
+        self._backend.open(one, context + room)
+        self._opened.append(one)
         if isinstance(self._backend, Encodes):
-            self._backend.encode(PROBE_ID, self._backend.probe_source)
-        prompt = self._held = min(PROMPT, self.near)
-        self._backend.read([Read(PROBE_ID, 0, self._tokens[:prompt], keep=0)])
-        if copies:
-            filled = max(far, self.near)
-            source = list(islice(cycle(range(prompt)), filled - prompt))
-            self._backend.move(PROBE_ID, source, prompt)
+            self._backend.encode(one, self._backend.probe_source)
+        prompt = self._prompt
+        self._backend.read([Read(one, 0, self._tokens[:prompt], keep=0)])
+        if self._copies:
+            source = list(islice(cycle(range(prompt)), context - prompt))
+            self._backend.move(one, source, prompt)
 
-    def fits(self, rows: int, context: int) -> bool:
+    def close(self) -> None:
+        """Free the sequences."""
+        for one in self._opened:
+            self._backend.close(one)
+
+    def fits(self, point: Point) -> bool:
         """Return whether there is room for such a forward."""
-        start = self.near if context == NEAR else context
-        if start + rows > self._context:
-            return False
-        # without copies of keys, each forward adds a token to the context
-        held = context == NEAR and self._held + rows <= self._context
-        return self._copies or held
+        if not self._copies:
+            # each forward adds a token to the context
+            alone = point.sequences == 1 and not point.is_far
+            return alone and self._held + point.rows <= self._context
+        start = self.far if point.is_far else self.near
+        return start > 0 and start + point.rows <= self._context
 
-    def fits_all(self, points: Iterable[tuple[int, int]]) -> bool:
-        """Return whether there is room for all these forwards, (rows, context), one
-        after the other.
-        """
+    def fits_all(self, points: Iterable[Point]) -> bool:
+        """Return whether there is room for all these forwards, one after the other."""
         return all(
-            self.fits(rows + at * (not self._copies), context)
-            for at, (rows, context) in enumerate(points)
+            self.fits(point._replace(rows=point.rows + at * (not self._copies)))
+            for at, point in enumerate(points)
         )
 
-    def __call__(self, rows: int, context: int) -> float:
+    def __call__(self, point: Point) -> float:
         """Return the seconds of one forward."""
-        past = self.near if context == NEAR else context
+        while len(self._opened) < point.sequences:
+            self._open(self.near, 1)
+        past = self.far if point.is_far else self.near
         # without rollback: go on by one token a forward, as if every draft token were
         # rejected
         if not self._copies:
             past, self._held = self._held, self._held + 1
-        read = Read(PROBE_ID, past, self._tokens[:rows], keep=rows)
+        rows = point.rows
+        reads = [
+            Read(one, past, self._tokens[at : at + rows], keep=rows)
+            for at, one in enumerate(self._opened[: point.sequences])
+        ]
         before = perf_counter()
-        logits = self._backend.read([read])
+        logits = self._backend.read(reads)
         logits[0, 0].item()  # wait for the device
         return perf_counter() - before
 
 
-def _fitted(times: Mapping[tuple[int, int], float], near: int) -> Cost:
+def _fitted(times: Mapping[Point, Sequence[float]], near: int, far: int) -> Cost:
     """Return a cost whose table never falls with rows; its context terms come from the
-    slopes of 1 and 16 rows.
+    slopes of 1 and 16 rows, and the term of a batch from one row of each sequence.
+
+    The fastest forwards are compared for slopes: a difference of medians is mostly
+    noise where other programs run.
     """
-    near_ones = sorted(rows for rows, context in times if context == NEAR)
+    medians = {point: median(samples) for point, samples in times.items()}
+    fastest = {point: min(samples) for point, samples in times.items()}
+    near_ones = sorted(one.rows for one in times if one == Point(one.rows))
     table = {
-        rows: min(times[wider, NEAR] for wider in near_ones if wider >= rows)
+        rows: min(medians[Point(wider)] for wider in near_ones if wider >= rows)
         for rows in near_ones
     }
     slopes = {1: 0.0, 16: 0.0}  # seconds per token of context, by rows
     for rows in slopes:
-        if (rows, FAR) in times:
-            slopes[rows] = max(times[rows, FAR] - table[rows], 0.0) / (FAR - near)
+        point = Point(rows, is_far=True)
+        if point in times:
+            more = fastest[point] - fastest[Point(rows)]
+            slopes[rows] = max(more, 0.0) / (far - near)
     one, sixteen = slopes.values()
     products = max(sixteen - one, 0.0) / 15
-    return Cost(table, near, max(one - products, 0.0), products)
+    cost = Cost(table, near, max(one - products, 0.0), products)
+    together = Point(1, sequences=BATCH)
+    if together not in times or Point(BATCH) not in times:
+        return cost
+    keys = cost.per_token * near * (BATCH - 1)
+    more = fastest[together] - fastest[Point(BATCH)] - keys
+    return replace(cost, per_sequence=max(more / (BATCH - 1), 0.0))
 
 
 def machine() -> dict[str, Any]:

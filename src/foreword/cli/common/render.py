@@ -196,10 +196,17 @@ def summary(answer: Answer) -> str:
         f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted"
         if stats.drafted
         else "no draft tokens",
+        _by_method(stats.by_method),
         f"seed {answer.seed}",
         _end(answer),
     ]
     return " · ".join(filter(None, parts))
+
+
+def _by_method(tokens: Mapping[str, int]) -> str:
+    """Return how many tokens each of several methods wrote, the most first."""
+    ranked = sorted(tokens.items(), key=lambda one: -one[1])
+    return ", ".join(f"{count} by {name}" for name, count in ranked)
 
 
 def _end(answer: Answer) -> str:

@@ -103,6 +103,8 @@ class RequestStats:
     """Draft tokens that were accepted."""
     accepted_at: list[int] = field(default_factory=list)
     """Rounds in which at least i + 1 draft tokens were accepted."""
+    by_method: dict[str, int] = field(default_factory=dict)
+    """Tokens by the method in use, where the request chooses among several."""
     propose: float = 0.0
     score: float = 0.0
     verify: float = 0.0
@@ -155,6 +157,7 @@ def follow(
                 answer.add(delta, llm.engine.clock)
                 show(delta)
     answer.seconds = perf_counter() - started
+    answer.figures.by_method = dict(sequence.stats.by_method)
     return answer
 
 

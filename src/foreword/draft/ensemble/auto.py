@@ -18,6 +18,7 @@ class AutoDrafter(JointDrafter):
     """
 
     about = OWN_METHODS["auto"]
+    fewest = 1  # plain decoding is the other choice
 
     @property
     def arms(self) -> tuple[Drafter, ...]:

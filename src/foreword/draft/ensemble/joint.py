@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -18,12 +19,15 @@ from foreword.types import Batch, Draft, Request, Scores, Verdict
 class JointDrafter(Drafter):
     """Base of drafters with several members. Every member learns from every round."""
 
+    fewest: ClassVar[int] = 2
+    """Members that make sense."""
+
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         """Take the members.
 
-        Raises InvalidRequest for fewer than two.
+        Raises InvalidRequest for fewer than `fewest`.
         """
-        if len(drafters) < 2:
+        if len(drafters) < self.fewest:
             raise InvalidRequest(
                 f"cannot join {len(drafters)} drafter(s): an ensemble needs at least "
                 "two. Name more"

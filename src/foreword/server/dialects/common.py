@@ -54,6 +54,9 @@ def speculation(answer: Answer) -> dict[str, Any]:
         "undrafted_rounds": dict(
             sum((Counter(one.undrafted) for one in stats), Counter[str]())
         ),
+        "tokens_by_method": dict(
+            sum((Counter(one.by_method) for one in stats), Counter[str]())
+        ),
         "off": {
             "reason": off[0],
             "text": answer.drafting_failed or REASONS.get(cast("Reason", off[0]), ""),
