@@ -210,9 +210,15 @@ def test_llm_and_a_request_choose_with_the_same_text():
         assert sum(one.stats.accepted for one in got) > 0
 
 
-def test_auto_of_one_method_is_refused():
-    with pytest.raises(InvalidRequest, match="at least two"):
-        LLM(method="auto(ngram)")
+def test_auto_of_one_method_chooses_between_it_and_plain_decoding():
+    asked = requests(3)
+    want = plain(target(DTYPE), asked)
+    loop = engine(target(DTYPE), AutoDrafter([Foresight(known(want))]), 4)
+    got = finish(loop, asked)
+    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert sum(answer.sequence.stats.accepted for answer in got) > LENGTH
+    with pytest.raises(InvalidRequest, match="join no methods"):
+        LLM(method="auto()")
 
 
 def test_speeds_are_kept_for_the_next_process(tmp_path, monkeypatch):

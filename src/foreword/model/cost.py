@@ -94,7 +94,7 @@ class Cost:
 
     Sequences of a batch share the weights, so their rows count together; each reads its
     own keys, so their contexts are summed. The measured rows are different tokens, so
-    that they take as many experts of a mixture as those of a text.
+    that they take as many experts of a mixture as a text does.
     """
 
     seconds: Mapping[int, float]

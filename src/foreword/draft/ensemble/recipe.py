@@ -25,17 +25,28 @@ Sources = Source | Mapping[str, Source]
 
 def labelled(name: str, source: Sources) -> str:
     """Return a method with its source, the same text in every process."""
-    given = source.values() if isinstance(source, Mapping) else [source]
-    sources = " and ".join(_text_of(one) for one in given if one is not None)
-    return f"{name} from {sources}" if sources else name
+    if isinstance(source, Mapping):
+        given = list(source.values())
+    else:
+        given = [source]
+    texts = [_text_of(one) for one in given if one is not None]
+    if not texts:
+        return name
+    return f"{name} from {' and '.join(texts)}"
 
 
 def _text_of(source: str | Path | HFModel | Model) -> str:
     if isinstance(source, str | Path):
-        return str(Path(source).resolve() if Path(source).exists() else source)
-    model = source.hf if isinstance(source, Model) else source
-    name = model.config.name_or_path or type(model).__name__
-    return f"{name} of {model.num_parameters()} parameters"
+        path = Path(source)
+        if path.exists():
+            path = path.resolve()
+        return str(path)
+    model = source
+    if isinstance(model, Model):
+        model = model.hf
+    name = model.config.name_or_path
+    size = model.num_parameters()
+    return f"{name or type(model).__name__} of {size} parameters"
 
 
 def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:

@@ -292,7 +292,9 @@ class Arms(Speculator):
         clock, costs = sub_batch.clock, self._costs
         own = sum(map(len, sub_batch.draft.trees))
         sequences = len(sub_batch.scheduled)
-        after, propose, pace = clock.verify + clock.commit, clock.propose, 1.0
+        after = clock.verify + clock.commit
+        propose = clock.propose
+        pace = 1.0
         if is_reading:
             # else the first use of a drafter, which may load code, would count
             propose = min(propose, clock.score)
