@@ -25,10 +25,8 @@ Sources = Source | Mapping[str, Source]
 
 def labelled(name: str, source: Sources) -> str:
     """Return a method with its source, the same text in every process."""
-    if isinstance(source, Mapping):
-        given = list(source.values())
-    else:
-        given = [source]
+    several = isinstance(source, Mapping)
+    given = [*source.values()] if several else [source]
     texts = [_text_of(one) for one in given if one is not None]
     if not texts:
         return name
