@@ -15,7 +15,7 @@ from foreword.cli.common.bundles import bundled
 from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
-    from foreword.bench.doctor import Diagnosis
+    from foreword.doctor.finding import Diagnosis, Finding
 
 SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"}
 
@@ -48,7 +48,7 @@ def doctor(
 
     The exit code is 1 if anything is wrong.
     """
-    from foreword.bench.doctor import DoctorOptions, examine
+    from foreword.doctor.pair import DoctorOptions, examine
 
     request = DoctorOptions(
         target=model,
@@ -68,16 +68,25 @@ def doctor(
 
 
 def _print(report: Diagnosis) -> None:
-    """Print the findings with their advice, then the work of each temperature."""
+    """Print the figures, the causes of low speed by rank, and the other findings."""
     from rich.markup import escape
 
     console = render.stdout()
-    for finding in report.findings:
-        console.print(f"{SIGNS[finding.level]} {escape(finding.what)}")
-        if finding.advice:
-            console.print(f"  [dim]{escape(finding.advice)}[/]")
-    for temperature, work in report.work.items():
+    for line in report.lines:
+        console.print(escape(line))
+    for place, cause in enumerate(report.causes, 1):
         console.print(
-            f"temperature {temperature}: {work.tokens_per_pass:.2f} tokens per "
-            "pass with 8 draft tokens"
+            f"\n{SIGNS[cause.level]} [bold]{place}. {escape(cause.name)}[/]{_loss(cause)}"
         )
+        console.print(f"  {escape(cause.evidence)}")
+        console.print(f"  [dim]{escape(cause.remedy)}[/]")
+    console.print()
+    for finding in report.findings[len(report.causes) :]:
+        console.print(f"{SIGNS[finding.level]} {escape(finding.evidence)}")
+        if finding.remedy:
+            console.print(f"  [dim]{escape(finding.remedy)}[/]")
+
+
+def _loss(cause: Finding) -> str:
+    """Return what the remedy could bring, as far as it is known."""
+    return "" if cause.cost == 1 else f": up to {cause.cost:.2f} times as fast"
