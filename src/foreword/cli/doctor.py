@@ -1,6 +1,4 @@
-"""`foreword doctor`: options and output of the drafter diagnosis in
-foreword.bench.doctor.
-"""
+"""`foreword doctor`: options and output of the diagnoses in foreword.doctor."""
 
 from __future__ import annotations
 
@@ -12,11 +10,13 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
+from foreword.errors import InvalidRequest
 from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.doctor.finding import Diagnosis, Finding
 
+SERVER = "Server"
 SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"}
 
 Drafter = Annotated[
@@ -31,6 +31,18 @@ MaxTokens = Annotated[
     int,
     typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N"),
 ]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a running server of Foreword or vLLM.",
+        metavar="BASE",
+        rich_help_panel=SERVER,
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(help="API key of the server.", metavar="KEY", rich_help_panel=SERVER),
+]
 
 
 @bundled
@@ -41,30 +53,56 @@ def doctor(
     method: options.MethodName = None,
     prompts: Prompts = 12,
     max_tokens: MaxTokens = 48,
+    url: Url = None,
+    key: Key = None,
     loading: LoadingOptions,
     as_json: options.AsJson = False,
 ) -> None:
-    """Diagnose a drafter: vocabulary, layers, training, cost.
+    """Rank the causes of low speed, each with its evidence and its remedy.
 
+    A drafter is loaded with its target and measured: vocabulary, layers, training,
+    cost. With --url the metrics of a running server are read, and nothing is loaded.
     The exit code is 1 if anything is wrong.
     """
-    from foreword.doctor.pair import DoctorOptions, examine
+    _check_exclusive(url, draft or model or method, key)
+    if url is None:
+        from foreword.doctor.pair import DoctorOptions, examine
 
-    request = DoctorOptions(
-        target=model,
-        draft=draft,
-        method=method,
-        prompts=prompts,
-        tokens=max_tokens,
-        **keywords(loading),
-    )
-    report = examine(request, runtime.note)
+        request = DoctorOptions(
+            target=model,
+            draft=draft,
+            method=method,
+            prompts=prompts,
+            tokens=max_tokens,
+            **keywords(loading),
+        )
+        report = examine(request, runtime.note)
+    else:
+        from foreword.doctor.server.run import examine_server
+
+        report = examine_server(url, key)
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
         _print(report)
     if not report.healthy:
         raise typer.Exit(1)
+
+
+def _check_exclusive(url: str | None, pair: str | None, key: str | None) -> None:
+    """Raise InvalidRequest for options of a pair beside options of a server."""
+    if url is not None and pair:
+        raise InvalidRequest(
+            "cannot diagnose a drafter and a server at once: '--url' names a server. "
+            "Leave out the draft, '--model' and '--method'"
+        )
+    if url is None and key:
+        raise InvalidRequest(
+            "cannot use '--key': it is the key of a server. Give '--url'"
+        )
+    if url is not None:
+        early.address(url)
+        early.extra("server", "prometheus_client")
 
 
 def _print(report: Diagnosis) -> None:
@@ -75,9 +113,8 @@ def _print(report: Diagnosis) -> None:
     for line in report.lines:
         console.print(escape(line))
     for place, cause in enumerate(report.causes, 1):
-        console.print(
-            f"\n{SIGNS[cause.level]} [bold]{place}. {escape(cause.name)}[/]{_loss(cause)}"
-        )
+        head = f"{SIGNS[cause.level]} [bold]{place}. {escape(cause.name)}[/]"
+        console.print(f"\n{head}{_loss(cause)}")
         console.print(f"  {escape(cause.evidence)}")
         console.print(f"  [dim]{escape(cause.remedy)}[/]")
     console.print()

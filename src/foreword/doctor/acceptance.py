@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, stdev
 
-from foreword.doctor.patient import Patient
 from foreword.doctor.figures import SURE
 from foreword.doctor.finding import MATTERS, Finding, would_be
+from foreword.doctor.patient import Patient
 
 RARE, GOOD = 0.1, 0.4
 """Share of first draft tokens accepted: below RARE something is wrong, from GOOD on a
@@ -22,9 +22,7 @@ SELDOM = 0.5
 """Share of the passes with a draft token, below which a drafter finds too little."""
 PART = 3
 """The first and the last of so many parts of the answers are compared."""
-TRAIN = (
-    "Train it on the target's own answers: foreword data regenerate, then foreword train"
-)
+TRAIN = "Train it on the target's answers: foreword data regenerate, foreword train"
 
 
 def low(patient: Patient) -> list[Finding]:
@@ -65,8 +63,8 @@ def temperature(patient: Patient) -> list[Finding]:
         return []
     evidence = (
         f"{hot.first:.0%} of the first draft tokens are accepted at temperature 1, and "
-        f"{cold.first:.0%} at 0; at 1 the speed is {hot.best:.2f}× plain decoding, with the acceptance of 0 it "
-        f"would be {could:.2f}×"
+        f"{cold.first:.0%} at 0; at 1 the speed is {hot.best:.2f}× plain "
+        f"decoding, with the acceptance of 0 it would be {could:.2f}×"
     )
     remedy = (
         "Lower the temperature where answers allow it, or train the drafter on answers "
@@ -104,10 +102,11 @@ def nothing_to_draft(patient: Patient) -> list[Finding]:
 
 
 def warming(patient: Patient) -> list[Finding]:
-    """Compare the first answers with the last ones, of a drafter that learns from text."""
+    """Compare the first answers with the last, of a drafter that learns from text."""
     drafter, now = patient.llm.engine.drafter, patient.greedy
     size = len(now.by_answer) // PART
-    if size < 2 or drafter.anew() is drafter:
+    learns = drafter.looks_up or drafter.anew() is not drafter
+    if size < 2 or not learns:
         return []
     early, late = now.by_answer[:size], now.by_answer[-size:]
     noise = SURE * (_error(early) ** 2 + _error(late) ** 2) ** 0.5
@@ -119,8 +118,8 @@ def warming(patient: Patient) -> list[Finding]:
         f"{mean(late):.2f} in the last {size}: it learns from earlier text"
     )
     remedy = (
-        "Keep the process running, send like prompts under one tenant, or build a store "
-        "of past answers (foreword index)"
+        "Keep the process running, send like prompts under one tenant, or build a "
+        "store of past answers (foreword index)"
     )
     return [
         Finding(
@@ -137,4 +136,3 @@ def warming(patient: Patient) -> list[Finding]:
 def _error(values: Sequence[float]) -> float:
     """Return the standard error of the mean of at least two values."""
     return stdev(values) / len(values) ** 0.5
-

@@ -1,10 +1,10 @@
-"""Causes in the cost of a pass: the drafter, what a draft takes at all, and checking."""
+"""Causes in the cost of a pass: drafting, its fixed part, and checking."""
 
 from __future__ import annotations
 
-from foreword.doctor.patient import Patient
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import MATTERS, Finding, Level, would_be
+from foreword.doctor.patient import Patient
 from foreword.registry import DEFAULT_METHOD
 from foreword.theory.rounds import LONGEST
 
@@ -45,7 +45,9 @@ def fixed(patient: Patient) -> list[Finding]:
     )
     remedy = "A larger target gains more from the same drafter"
     if patient.draft:
-        remedy += f"; this one may from a method without a model: --method {DEFAULT_METHOD}"
+        remedy += (
+            f"; this one may from a method without a model: --method {DEFAULT_METHOD}"
+        )
     return _cause("note", "fast target", (evidence, remedy), (now, could))
 
 
@@ -63,8 +65,9 @@ def checking(patient: Patient) -> list[Finding]:
     if could < MATTERS * now.best:
         return [Finding(level="good", name="cost of checking", evidence=evidence)]
     remedy = (
-        f"Draft fewer tokens (--nodes {max(1, now.nodes)}; the default budget finds the "
-        "number), and serve fewer requests at a time; larger weights leave more room"
+        f"Draft no more than pays: --nodes {max(1, now.nodes)}, or the default budget, "
+        "which finds it. Serve fewer requests at a time; a larger target leaves more "
+        "room"
     )
     return _cause(
         "note",

@@ -94,7 +94,8 @@ class Figures:
         `factor`.
         """
         raised = [
-            min(1.0, max(least, factor * share)) for share in (self.first, *self.by_depth)
+            min(1.0, max(least, factor * share))
+            for share in (self.first, *self.by_depth)
         ]
         return replace(self, first=raised[0], by_depth=tuple(raised[1:]))
 

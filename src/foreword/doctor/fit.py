@@ -12,9 +12,9 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from foreword.bench.run import render
-from foreword.doctor.patient import Patient
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import MATTERS, Finding
+from foreword.doctor.patient import Patient
 from foreword.draft import method as find_method
 from foreword.errors import VocabularyMismatch
 from foreword.model import Tokenizer, check_same, load_tokenizer
@@ -54,7 +54,9 @@ def template(patient: Patient) -> list[Finding]:
         check_same(ours, theirs)
     except VocabularyMismatch as error:
         evidence = f"another tokenizer: {error}"
-        remedy = "Draft tokens are translated; a draft with the same tokenizer is faster"
+        remedy = (
+            "Draft tokens are translated; a draft with the same tokenizer is faster"
+        )
         return [
             Finding(
                 level="note", name="other tokenizer", evidence=evidence, remedy=remedy

@@ -13,9 +13,9 @@ from foreword.bench.pair import PairOptions, load_pair
 from foreword.bench.prompts import Prompt, load
 from foreword.bench.run import render, spread
 from foreword.doctor import acceptance, costs, fit
-from foreword.doctor.patient import Patient
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import Diagnosis, Finding, ranked
+from foreword.doctor.patient import Patient
 from foreword.files import cache
 from foreword.theory.rounds import LONGEST, chain_rule
 
@@ -76,9 +76,7 @@ def examine(
     )
 
 
-def _patient(
-    llm: LLM, options: DoctorOptions, note: Callable[[str], None]
-) -> Patient:
+def _patient(llm: LLM, options: DoctorOptions, note: Callable[[str], None]) -> Patient:
     """Measure the drafter at temperatures 0 and 1."""
     chats: list[Prompt] = []
     if options.texts:
@@ -127,8 +125,8 @@ def _cost_table(llm: LLM, before: dict[str, int]) -> list[Finding]:
     if _tables() == before:
         return []
     evidence = (
-        f"no cost table of this target was on disk; timing its forwards took {took:.1f} "
-        "s, which the first answer waits for"
+        f"no cost table of this target was on disk; timing its forwards took "
+        f"{took:.1f} s, which the first answer waits for"
     )
     remedy = (
         "Keep the folder ~/.cache/foreword, or the one in XDG_CACHE_HOME, between runs"

@@ -14,8 +14,8 @@ from foreword.registry import DEFAULT_METHOD
 from foreword.theory.formulas import PassCost, best_gamma, speed_up, tokens_by_depth
 
 ASSUMED = 0.05
-"""Steps of the target. Cost of a draft token where the metrics do not tell: the drafters
-of arXiv 2211.17192, section 4, cost at most this.
+"""Steps of the target. Cost of a draft token where the metrics do not tell: drafters of
+arXiv 2211.17192, section 4, cost at most this.
 """
 ENOUGH = 50
 """Rounds that drafted, below which shares are rough."""
@@ -159,7 +159,9 @@ def low_acceptance(counts: MethodCounts) -> list[Finding]:
         "be reached"
     )
     return [
-        _cause("bad" if bad else "note", "low acceptance", evidence, TRAIN, (counts, could))
+        _cause(
+            "bad" if bad else "note", "low acceptance", evidence, TRAIN, (counts, could)
+        )
     ]
 
 
@@ -175,8 +177,8 @@ def length(counts: MethodCounts) -> list[Finding]:
     deepest = counts.accepted_at[depth - 1] / counts.drafts if counts.accepted_at else 0
     assumed = "" if counts.drafting is not None else f" (taken to cost {ASSUMED} steps)"
     evidence = (
-        f"{counts.named}{counts.accepted / counts.drafts:.2f} of {nodes} draft tokens a "
-        f"round{assumed} are accepted, the last of them in {deepest:.0%} of the rounds"
+        f"{counts.named}{counts.accepted / counts.drafts:.2f} of {nodes} draft tokens "
+        f"a round{assumed} are accepted, the last in {deepest:.0%} of the rounds"
     )
     if best > nodes:
         name, change = "too few draft tokens", f"Draft about {best} tokens a round"
@@ -214,7 +216,9 @@ def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
     """Report a server that drafts nothing, or that often drafts nothing."""
     without = metrics.by("reason", "foreword:answers_without_drafts_total")
     answers = metrics.total("vllm:request_success_total")
-    reasons = ", ".join(f"{why}: {count:,.0f}" for why, count in without.items() if count)
+    reasons = ", ".join(
+        f"{why}: {count:,.0f}" for why, count in without.items() if count
+    )
     remedy = (
         "Start it with a draft model or a method: foreword serve --draft FOLDER; vLLM "
         "takes --speculative-config"
@@ -233,8 +237,8 @@ def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
     could = 1 / (1 - share + share / speed) if speed > 1 else 1.0
     evidence = f"{share:.0%} of the answers had no draft token ({reasons})"
     remedy = (
-        "Reasons are explained in docs/serving.md; for budget, drafting was not expected "
-        "to save time; for no-match, give a drafter with a model: --draft"
+        "For budget, drafting was not expected to save time: use a faster drafter; for "
+        "no-match, use one with a model: foreword serve --draft"
     )
     name = "answers without drafts"
     return [
@@ -245,7 +249,7 @@ def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
 def _cause(
     level: Any, name: str, evidence: str, remedy: str, loss: tuple[MethodCounts, float]
 ) -> Finding:
-    """Return a finding with the counts now and the speed that the remedy could bring."""
+    """Return a finding; `loss`: the counts now, and the speed with the remedy."""
     counts, could = loss
     return Finding(
         level=level,

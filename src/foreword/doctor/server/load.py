@@ -77,8 +77,8 @@ def memory(metrics: ServerMetrics) -> list[Finding]:
         return []
     generated = metrics.total("vllm:request_success_total")
     evidence = (
-        f"{preempted:,.0f} sequences gave up their keys and values and were read again, "
-        f"beside {generated:,.0f} answers; {used:.0%} of that memory is in use now"
+        f"{preempted:,.0f} sequences gave up their keys and values and were read "
+        f"again, beside {generated:,.0f} answers; {used:.0%} of the memory is in use"
     )
     remedy = (
         "Give keys and values more memory (foreword serve --cache-tokens or --kv int8, "
@@ -107,11 +107,11 @@ def crowd(metrics: ServerMetrics) -> list[Finding]:
     if running < CROWD:
         return []
     evidence = (
-        f"{running:,.0f} answers run at a time: a forward over their draft tokens costs "
-        "more than one without"
+        f"{running:,.0f} answers run at a time: a forward over their draft tokens "
+        "costs more than one without"
     )
     remedy = (
-        "Draft fewer tokens under load: the default budget of Foreword does, vLLM takes "
-        "a smaller num_speculative_tokens; or spread the requests over more servers"
+        "Draft fewer tokens under load: the default budget of Foreword does, vLLM "
+        "takes a smaller num_speculative_tokens; or spread the requests"
     )
     return [Finding(level="note", name="high load", evidence=evidence, remedy=remedy)]

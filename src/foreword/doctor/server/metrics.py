@@ -50,7 +50,9 @@ class ServerMetrics:
 
     def by(self, label: str, *names: str, **labels: str) -> dict[str, float]:
         """Return the sums by the value of a label, "" without it."""
-        values = {one.labels.get(label, "") for one in self.samples if one.name in names}
+        values = {
+            one.labels.get(label, "") for one in self.samples if one.name in names
+        }
         return {
             value: sum(
                 one.value
@@ -69,7 +71,7 @@ def scrape(url: str, key: str | None = None) -> tuple[str, ServerMetrics]:
     Raises ModelError if it cannot be reached, InvalidRequest if it has no metrics of
     generation or has generated nothing yet.
     """
-    server = Server.at(url, key, model="")
+    server = Server.at(url.rstrip("/").removesuffix("/metrics"), key, model="")
     address = server.base.removesuffix("/v1") + "/metrics"
     try:
         text = server.text(address)
@@ -81,13 +83,13 @@ def scrape(url: str, key: str | None = None) -> tuple[str, ServerMetrics]:
     metrics = parsed(text, address)
     if not any(one.name.startswith(NAMESPACE) for one in metrics.samples):
         raise InvalidRequest(
-            f"cannot diagnose {address}: it has no metrics with names of vLLM. Give the "
-            "address of a server of Foreword or vLLM"
+            f"cannot diagnose {address}: it has no metrics with names of vLLM. Give "
+            "the address of a server of Foreword or vLLM"
         )
     if not metrics.total(GENERATED):
         raise InvalidRequest(
-            f"cannot diagnose {address}: it counts no answer yet. Send it some requests "
-            "first, and wait for their end"
+            f"cannot diagnose {address}: it counts no answer yet. Send it some "
+            "requests first, and wait for their end"
         )
     return address, metrics
 
