@@ -57,7 +57,7 @@ def test_free_drafting_is_what_a_dear_drafter_costs(patient):
     (found,) = costs.drafter(patient(figures))
     assert (found.level, found.name) == ("note", "dear drafter")
     assert found.speed == pytest.approx(expected_tokens(0.8, 8))
-    assert found.cost == pytest.approx(found.speed / figures.best)
+    assert found.cost == pytest.approx(expected_tokens(0.8, 8) / figures.best)
     assert "5.00 ms, 50% of a forward of the target (10.00 ms)" in found.evidence
     (loses,) = costs.drafter(patient(made(0.4, replace(FREE, token=0.6))))
     assert loses.level == "bad"

@@ -125,5 +125,5 @@ def _print(report: Diagnosis) -> None:
 
 
 def _loss(cause: Finding) -> str:
-    """Return what the remedy could bring, as far as it is known."""
+    """Return what the remedy could bring; nothing if that is unknown."""
     return "" if cause.cost == 1 else f": up to {cause.cost:.2f} times as fast"

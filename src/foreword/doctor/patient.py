@@ -13,6 +13,9 @@ from foreword.doctor.figures import BUDGETS, Figures, figures
 from foreword.theory.rounds import Answers, measure
 from foreword.types import SamplingParams
 
+Prompts = Sequence[Sequence[int]]
+"""Token ids of each prompt."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Patient:
@@ -23,7 +26,7 @@ class Patient:
     method: str
     chats: Sequence[Prompt] = ()
     """Conversations of the prompts; empty if the prompts are texts."""
-    prompts: Sequence[Sequence[int]]
+    prompts: Prompts
     tokens: int
     """Maximum number of new tokens in each answer."""
     note: Callable[[str], None] = lambda _: None
@@ -44,19 +47,30 @@ class Patient:
 
     def measure(self) -> None:
         """Measure at temperatures 0 and 1."""
-        for temperature in (0.0, 1.0):
-            self.note(f"{len(self.prompts)} prompts at temperature {temperature:g}")
-            answers = self._answers(self.prompts, temperature)
+        for heat in ("0", "1"):
+            count = len(self.prompts)
+            self.note(f"{count} prompts at temperature {heat}")
+            answers = self._answers(self.prompts, heat, BUDGETS)
             self.answers += answers.tokens
-            self.figures[f"{temperature:g}"] = figures(answers, self.llm.target.cost)
+            self.figures[heat] = self._figures(answers)
 
-    def again(self, prompts: Sequence[Sequence[int]] | None = None) -> Figures:
-        """Measure at temperature 0 after a change, or on other prompts."""
-        answers = self._answers(prompts or self.prompts, 0.0)
-        return figures(answers, self.llm.target.cost)
+    def again(self, prompts: Prompts | None = None) -> Figures:
+        """Return the acceptance at temperature 0 after a change, or on other prompts;
+        plain decoding is not timed again.
+        """
+        asked = prompts or self.prompts
+        return self._figures(self._answers(asked, "0", BUDGETS[1:]))
 
-    def _answers(self, prompts: Sequence[Sequence[int]], temperature: float) -> Answers:
+    def _answers(
+        self, prompts: Prompts, heat: str, budgets: tuple[int, ...]
+    ) -> Answers:
         params = SamplingParams(
-            temperature=temperature, seed=0, max_tokens=self.tokens, ignore_eos=True
+            temperature=float(heat),
+            seed=0,
+            max_tokens=self.tokens,
+            ignore_eos=True,
         )
-        return measure(self.llm, prompts, params, budgets=BUDGETS)
+        return measure(self.llm, prompts, params, budgets=budgets)
+
+    def _figures(self, answers: Answers) -> Figures:
+        return figures(answers, self.llm.target.cost)

@@ -69,7 +69,7 @@ class MethodCounts:
 
     @property
     def drafting(self) -> float | None:
-        """Seconds of drafting over those of the target; None if not counted."""
+        """Seconds of drafting over seconds of the target; None if not counted."""
         if self.draft_seconds is None or not self.score_seconds:
             return None
         return self.draft_seconds / self.score_seconds
@@ -94,6 +94,16 @@ class MethodCounts:
             speed_up(tokens_by_depth(shares[:gamma]), gamma, self.cost)
             for gamma in range(most + 1)
         ]
+
+    @property
+    def summary(self) -> str:
+        """Counts in words."""
+        tokens = 1 + self.accepted / self.drafts
+        return (
+            f"{self.named}{tokens:.2f} tokens per drafting round with "
+            f"{self.tokens / self.drafts:.1f} draft tokens, {self.speed:.2f}× plain "
+            "decoding predicted"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

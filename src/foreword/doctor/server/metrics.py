@@ -33,6 +33,13 @@ class ServerMetrics:
         """Whether the server is Foreword's, not another with vLLM's names."""
         return any(one.name.startswith(OURS) for one in self.samples)
 
+    @property
+    def summary(self) -> str:
+        """Counts in words."""
+        tokens = self.total(GENERATED)
+        answers = self.total("vllm:request_success_total")
+        return f"{tokens:,.0f} tokens in {answers:,.0f} answers"
+
     def total(self, *names: str, **labels: str) -> float:
         """Return the sum of the samples with one of the names and these labels; 0
         without any.
