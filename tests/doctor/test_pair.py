@@ -12,11 +12,14 @@ import torch
 import starter
 from drafters import Foresight, Truth
 from foreword import LLM, SamplingParams, bundled
+from foreword.bench.prompts import load
+from foreword.bench.run import render
 from foreword.doctor import fit
 from foreword.doctor.finding import Diagnosis, Finding
 from foreword.doctor.pair import DoctorOptions, examine
 from foreword.doctor.patient import Patient
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model import load_tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.train.registry import EagleOptions
 from foreword.types import Request
@@ -107,6 +110,32 @@ def test_other_chat_template_is_measured(tmp_path):
     assert cause.level == "note"
     assert not cause.is_cause
     assert "accepted in its own, " in cause.evidence
+
+
+def test_draft_that_needs_its_own_chat_template_is_found():
+    """It predicts what follows prompts in its own template, and nothing else."""
+    llm = LLM(TARGET, method="none", nodes=1)
+    chats = load("out-of-domain")[:3]
+    theirs = load_tokenizer(starter.draft())
+    theirs.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    own, ours = (
+        [[*render(one, chat)] for chat in chats] for one in (theirs, llm.tokenizer)
+    )
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    answers = {
+        tuple(one.prompt_tokens): one.tokens for one in llm.generate(own, params)
+    }
+    llm.engine.default.drafter = Foresight(
+        lambda s: answers.get(tuple(s.tokens[: s.prompt]), [])
+    )
+    patient = Patient(
+        llm=llm, draft=None, method="", chats=chats, prompts=ours, tokens=10
+    )
+    patient.figures["0"] = patient.again()
+    (found,) = fit.templates(patient, llm.tokenizer, theirs)
+    assert found.level == "bad"
+    assert "100% of its first draft tokens are accepted in its own" in found.evidence
+    assert found.speed is not None
 
 
 def test_tokens_that_a_draft_lacks_are_counted(tmp_path):

@@ -118,6 +118,15 @@ def test_our_server_without_drafts_is_found(server: Running) -> None:
     assert "--draft" in off.remedy
 
 
+def test_answers_without_drafts_are_counted(server: Running) -> None:
+    write(server, 3)
+    write(server, 1, speculative={"method": "none"})
+    found = examine_server(server.url)
+    some = named(found, "answers without drafts")
+    assert some.evidence == "25% of the answers had no draft token (method: 1)"
+    assert "drafting off" not in {one.name for one in found.findings}
+
+
 def test_metrics_that_need_a_key_are_read_with_it(llm: LLM) -> None:
     with running(llm, keys=hashed(["secret"]), private_metrics=True) as server:
         with pytest.raises(InvalidRequest, match=r"401.*Give '--key'"):

@@ -40,10 +40,8 @@ class Limited(Protocol):
         ...
 
 
-def template(patient: Patient) -> list[Finding]:
-    """Check that both models have the same tokens and chat template; where templates
-    differ, measure with the drafter's.
-    """
+def tokenizer(patient: Patient) -> list[Finding]:
+    """Check that both models have the same tokens and the same chat template."""
     takes_model = find_method(patient.method).about.takes == MODEL
     if not (patient.draft and takes_model):
         return []
@@ -64,10 +62,11 @@ def template(patient: Patient) -> list[Finding]:
         ]
     evidence = "every token has the same id in both"
     same = Finding(level="good", name="tokenizer", evidence=evidence)
-    return [same, *_templates(patient, ours, theirs)]
+    return [same, *templates(patient, ours, theirs)]
 
 
-def _templates(patient: Patient, ours: Tokenizer, theirs: Tokenizer) -> list[Finding]:
+def templates(patient: Patient, ours: Tokenizer, theirs: Tokenizer) -> list[Finding]:
+    """Compare two chat templates, and measure with the drafter's if they differ."""
     if not (ours.chat_template and theirs.chat_template):
         return []
     mine, its = (

@@ -24,7 +24,7 @@ CHECKS = (
     acceptance.temperature,
     acceptance.nothing_to_draft,
     acceptance.warming,
-    fit.template,
+    fit.tokenizer,
     fit.hidden_layers,
     fit.vocabulary,
     costs.drafter,
