@@ -239,6 +239,19 @@ def test_wrong_hidden_states_are_found():
     assert "its config names [3, 6]; write [2, 5] there" in wrong.remedy.lower()
 
 
+def test_head_with_shifted_layers_is_found(tmp_path):
+    """A trained head whose config names later layers: it is better with earlier ones."""
+    right = Checkpoint.read(bundled.head("dspark"))
+    shifted = {**right.config, "target_layer_ids": [3, 7]}
+    Checkpoint("", shifted, right.tensors).write(tmp_path)
+    few = {"prompts": 8, "tokens": 32, "device": "cpu"}
+    found = examine(DoctorOptions(draft=str(tmp_path), **few))
+    cause = named(found, "wrong hidden states")
+    assert cause.level == "bad"
+    assert cause.evidence.startswith("with hidden states [3, 7] ")
+    assert "write [3, 7] there" in cause.remedy
+
+
 @pytest.mark.slow
 def test_method_of_a_head_is_recognized(head):
     found = examine(DoctorOptions(target=TARGET, draft=str(head), **FEW))
