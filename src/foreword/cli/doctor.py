@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,9 +15,13 @@ from foreword.errors import InvalidRequest
 from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from foreword.doctor.finding import Diagnosis, Finding
 
 SERVER = "Server"
+INDENT, WIDTH = "  ", 40
+"""Before evidence and remedies; columns of the narrowest terminal that they fit."""
 SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"}
 
 Drafter = Annotated[
@@ -115,13 +120,19 @@ def _print(report: Diagnosis) -> None:
     for place, cause in enumerate(report.causes, 1):
         head = f"{SIGNS[cause.level]} [bold]{place}. {escape(cause.name)}[/]"
         console.print(f"\n{head}{_loss(cause)}")
-        console.print(f"  {escape(cause.evidence)}")
-        console.print(f"  [dim]{escape(cause.remedy)}[/]")
+        _print_indented(console, cause.evidence)
+        _print_indented(console, cause.remedy, "dim")
     console.print()
     for finding in report.findings[len(report.causes) :]:
         console.print(f"{SIGNS[finding.level]} {escape(finding.evidence)}")
-        if finding.remedy:
-            console.print(f"  [dim]{escape(finding.remedy)}[/]")
+        _print_indented(console, finding.remedy, "dim")
+
+
+def _print_indented(console: Console, text: str, style: str | None = None) -> None:
+    from rich.markup import escape
+
+    for line in wrap(text, max(WIDTH, console.width) - len(INDENT)):
+        console.print(INDENT + escape(line), style=style)
 
 
 def _loss(cause: Finding) -> str:

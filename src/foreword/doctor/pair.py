@@ -125,7 +125,7 @@ def _cost_table(llm: LLM, before: dict[str, int]) -> list[Finding]:
     if _tables() == before:
         return []
     evidence = (
-        f"no cost table of this target was on disk; timing its forwards took "
+        "no current cost table of this target was on disk; timing its forwards took "
         f"{took:.1f} s, which the first answer waits for"
     )
     remedy = (
