@@ -202,7 +202,7 @@ def test_too_few_draft_tokens_are_found(serving) -> None:
             "50 sequences gave up",
             1.2,
         ),
-        ({"num_requests_running": 64}, "high load", "64 answers run at a time", 1),
+        ({"num_requests_running": 64}, "high load", "64 answers run at a time now", 1),
     ],
 )
 def test_load_is_found(serving, changes, name, evidence, cost) -> None:
@@ -211,6 +211,15 @@ def test_load_is_found(serving, changes, name, evidence, cost) -> None:
     assert evidence in cause.evidence
     assert cause.cost == pytest.approx(cost)
     assert cause.remedy
+
+
+def test_engines_are_not_added_up(serving) -> None:
+    one = text(kv_cache_usage_perc=0.6, num_requests_running=10)
+    two = one + one.replace('engine="0"', 'engine="1"')
+    with serving(two) as url:
+        found = examine_server(url)
+    assert {"memory full", "high load"}.isdisjoint(one.name for one in found.findings)
+    assert found.work[""]["drafts"] == 2000
 
 
 def test_server_without_drafting_is_found(serving) -> None:

@@ -72,7 +72,7 @@ def queue(metrics: ServerMetrics) -> list[Finding]:
 def memory(metrics: ServerMetrics) -> list[Finding]:
     """Report sequences that gave up their place, and memory that is full."""
     preempted = metrics.total("vllm:num_preemptions_total")
-    used = metrics.total("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    used = metrics.largest("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     if not preempted and used < FULL:
         return []
     generated = metrics.total("vllm:request_success_total")
@@ -103,11 +103,11 @@ def memory(metrics: ServerMetrics) -> list[Finding]:
 
 def crowd(metrics: ServerMetrics) -> list[Finding]:
     """Report many answers at a time."""
-    running = metrics.total("vllm:num_requests_running")
+    running = metrics.largest("vllm:num_requests_running")
     if running < CROWD:
         return []
     evidence = (
-        f"{running:,.0f} answers run at a time: a forward over their draft tokens "
+        f"{running:,.0f} answers run at a time now: a forward over their draft tokens "
         "costs more than one without"
     )
     remedy = (

@@ -51,6 +51,13 @@ class ServerMetrics:
             and all(one.labels.get(name) == value for name, value in labels.items())
         )
 
+    def largest(self, *names: str) -> float:
+        """Return the largest of the samples with one of the names, which are of several
+        engines; 0 without any.
+        """
+        own = (one.value for one in self.samples if one.name in names)
+        return max(own, default=0.0)
+
     def has(self, *names: str) -> bool:
         """Return whether there is a sample with one of the names."""
         return any(one.name in names for one in self.samples)
