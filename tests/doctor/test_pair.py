@@ -278,3 +278,5 @@ def test_drafter_that_cannot_be_loaded_is_refused(tmp_path):
         examine(DoctorOptions(draft=str(tmp_path), **FEW))
     with pytest.raises(InvalidRequest, match="needs a trained head"):
         examine(DoctorOptions(target=TARGET, method="eagle", **FEW))
+    with pytest.raises(InvalidRequest, match="it chooses among several"):
+        examine(DoctorOptions(target=TARGET, draft=DRAFT, method="auto", **FEW))

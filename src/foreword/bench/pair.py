@@ -45,6 +45,8 @@ class PairOptions(LoadingOptions):
 def load_pair(options: PairOptions, rule: Rule) -> LLM:
     """Return the target with this drafter, which must load: LLM itself falls back to
     plain decoding.
+
+    Raises ModelError or InvalidRequest if it cannot be loaded, or chooses among others.
     """
     draft, method = options.draft_source, options.method_name
     kind = find_method(method)
@@ -60,5 +62,10 @@ def load_pair(options: PairOptions, rule: Rule) -> LLM:
     check_decoder_only(llm.target, "measure drafting")
     load = partial(load_with_fallback, kind) if options.method is None else kind.load
     drafter = load(draft, llm.target, llm.tokenizer)
+    if drafter.arms:
+        raise InvalidRequest(
+            f"cannot measure the method {method!r}: it chooses among several, with "
+            "budgets of their own. Name one of them"
+        )
     llm.session.engine = Engine(llm.target, drafter, rule, FixedBudget(1), Scheduler())
     return llm

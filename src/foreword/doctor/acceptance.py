@@ -81,10 +81,9 @@ def nothing_to_draft(patient: Patient) -> list[Finding]:
     if now.drafting >= SELDOM or not patient.llm.engine.drafter.proposes:
         return []
     could = replace(now, drafting=1.0).best
-    evidence = (
-        f"it has draft tokens in only {now.drafting:.0%} of the passes; "
-        + would_be(could, "it had some in all")
-    )
+    evidence = f"it has draft tokens in only {now.drafting:.0%} of the passes"
+    if now.drafting:
+        evidence += "; " + would_be(could, "it had some in all")
     remedy = (
         "Give it text to look up (foreword index, past answers of the same tenant), or "
         "draft with a model: --draft"
