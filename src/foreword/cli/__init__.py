@@ -177,6 +177,7 @@ for panel, command, example in (
         (
             "foreword doctor path/of/draft",
             "foreword doctor path/of/head --model path/or/hub-id --json",
+            "foreword doctor --url http://127.0.0.1:8000",
         ),
     ),
     (

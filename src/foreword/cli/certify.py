@@ -170,10 +170,8 @@ def _check_exclusive(url: str | None, pair: object, server: object) -> None:
         raise InvalidRequest(
             "cannot use '--key' or '--model': both describe a server. Give '--url'"
         )
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise InvalidRequest(
-            f"cannot reach {url!r}: it is not an address. Begin it with http://"
-        )
+    if url is not None:
+        early.address(url)
 
 
 def _write(found: Certificate, file: Path | None, report: Path | None) -> None:

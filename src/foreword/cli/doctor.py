@@ -1,22 +1,27 @@
-"""`foreword doctor`: options and output of the drafter diagnosis in
-foreword.bench.doctor.
-"""
+"""`foreword doctor`: options and output of the diagnoses in foreword.doctor."""
 
 from __future__ import annotations
 
 import json
 import sys
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
+from foreword.errors import InvalidRequest
 from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
-    from foreword.bench.doctor import Diagnosis
+    from rich.console import Console
 
+    from foreword.doctor.finding import Diagnosis, Finding
+
+SERVER = "Server"
+INDENT, WIDTH = "  ", 40
+"""Before evidence and remedies; columns of the narrowest terminal that they fit."""
 SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"}
 
 Drafter = Annotated[
@@ -31,6 +36,18 @@ MaxTokens = Annotated[
     int,
     typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N"),
 ]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a running server of Foreword or vLLM.",
+        metavar="BASE",
+        rich_help_panel=SERVER,
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(help="API key of the server.", metavar="KEY", rich_help_panel=SERVER),
+]
 
 
 @bundled
@@ -41,24 +58,34 @@ def doctor(
     method: options.MethodName = None,
     prompts: Prompts = 12,
     max_tokens: MaxTokens = 48,
+    url: Url = None,
+    key: Key = None,
     loading: LoadingOptions,
     as_json: options.AsJson = False,
 ) -> None:
-    """Diagnose a drafter: vocabulary, layers, training, cost.
+    """Rank the causes of low speed, each with its evidence and its remedy.
 
+    A drafter is loaded with its target and measured: vocabulary, layers, training,
+    cost. With --url the metrics of a running server are read, and nothing is loaded.
     The exit code is 1 if anything is wrong.
     """
-    from foreword.bench.doctor import DoctorOptions, examine
+    _check_exclusive(url, draft or model or method, key)
+    if url is None:
+        from foreword.doctor.pair import DoctorOptions, examine
 
-    request = DoctorOptions(
-        target=model,
-        draft=draft,
-        method=method,
-        prompts=prompts,
-        tokens=max_tokens,
-        **keywords(loading),
-    )
-    report = examine(request, runtime.note)
+        request = DoctorOptions(
+            target=model,
+            draft=draft,
+            method=method,
+            prompts=prompts,
+            tokens=max_tokens,
+            **keywords(loading),
+        )
+        report = examine(request, runtime.note)
+    else:
+        from foreword.doctor.server.run import examine_server
+
+        report = examine_server(url, key)
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
@@ -67,17 +94,47 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _check_exclusive(url: str | None, pair: str | None, key: str | None) -> None:
+    """Raise InvalidRequest for options of a pair beside options of a server."""
+    if url is not None and pair:
+        raise InvalidRequest(
+            "cannot diagnose a drafter and a server at once: '--url' names a server. "
+            "Leave out the draft, '--model' and '--method'"
+        )
+    if url is None and key:
+        raise InvalidRequest(
+            "cannot use '--key': it is the key of a server. Give '--url'"
+        )
+    if url is not None:
+        early.address(url)
+        early.extra("server", "prometheus_client")
+
+
 def _print(report: Diagnosis) -> None:
-    """Print the findings with their advice, then the work of each temperature."""
+    """Print the figures, the causes of low speed by rank, and the other findings."""
     from rich.markup import escape
 
     console = render.stdout()
-    for finding in report.findings:
-        console.print(f"{SIGNS[finding.level]} {escape(finding.what)}")
-        if finding.advice:
-            console.print(f"  [dim]{escape(finding.advice)}[/]")
-    for temperature, work in report.work.items():
-        console.print(
-            f"temperature {temperature}: {work.tokens_per_pass:.2f} tokens per "
-            "pass with 8 draft tokens"
-        )
+    for line in report.lines:
+        console.print(escape(line))
+    for place, cause in enumerate(report.causes, 1):
+        head = f"{SIGNS[cause.level]} [bold]{place}. {escape(cause.name)}[/]"
+        console.print(f"\n{head}{_loss(cause)}")
+        _print_indented(console, cause.evidence)
+        _print_indented(console, cause.remedy, "dim")
+    console.print()
+    for finding in report.findings[len(report.causes) :]:
+        console.print(f"{SIGNS[finding.level]} {escape(finding.evidence)}")
+        _print_indented(console, finding.remedy, "dim")
+
+
+def _print_indented(console: Console, text: str, style: str | None = None) -> None:
+    from rich.markup import escape
+
+    for line in wrap(text, max(WIDTH, console.width) - len(INDENT)):
+        console.print(INDENT + escape(line), style=style)
+
+
+def _loss(cause: Finding) -> str:
+    """Return what the remedy could bring; nothing if that is unknown."""
+    return "" if cause.cost == 1 else f": up to {cause.cost:.2f} times as fast"

@@ -122,12 +122,12 @@ def summarize(answers: Answers, temperature: float, scoring: Cost) -> HeatReport
             "'--method' or '--draft', or prompts it drafts for"
         )
     alpha = over_prompts(counts, _alpha)
-    cost, step = _cost(answers.decoding(), scoring)
+    cost, step = pass_cost(answers.decoding(), scoring)
     sums = counts.sum(axis=0)
     reached = [
         gamma for gamma in range(1, LONGEST + 1) if sums[gamma, gamma - 1, 1] > 0
     ]
-    depths = tuple(_shares(sums[reached[-1]])[: reached[-1]].tolist())
+    depths = tuple(shares(sums[reached[-1]])[: reached[-1]].tolist())
     times = answers.times()
     points = [_point(gamma, counts, times, alpha.mid, cost) for gamma in reached]
     after = over_prompts(counts, partial(_error_after_rejection, reached[-1]))
@@ -153,11 +153,11 @@ def _point(
 
 def _alpha(sums: np.ndarray) -> float:
     """Return the accepted share of first draft tokens in passes of one draft token."""
-    return float(_shares(sums[1])[0])
+    return float(shares(sums[1])[0])
 
 
 def _tokens(gamma: int, sums: np.ndarray) -> float:
-    return tokens_by_depth(_shares(sums[gamma])[:gamma].tolist())
+    return tokens_by_depth(shares(sums[gamma])[:gamma].tolist())
 
 
 def _error(gamma: int, sums: np.ndarray) -> float:
@@ -165,17 +165,17 @@ def _error(gamma: int, sums: np.ndarray) -> float:
 
 
 def _error_after_rejection(gamma: int, sums: np.ndarray) -> float:
-    first = float(_shares(sums[gamma])[0])
+    first = float(shares(sums[gamma])[0])
     return expected_tokens(first, gamma) / _tokens(gamma, sums) - 1
 
 
-def _shares(sums: np.ndarray) -> np.ndarray:
+def shares(sums: np.ndarray) -> np.ndarray:
     """Return accepted over tried draft tokens by depth; 0 where none was tried."""
     accepted, tried = sums[:, 0], sums[:, 1]
     return accepted / np.maximum(tried, 1)
 
 
-def _cost(passes: Sequence[Pass], scoring: Cost) -> tuple[PassCost, float]:
+def pass_cost(passes: Sequence[Pass], scoring: Cost) -> tuple[PassCost, float]:
     """Return the cost of a pass, and the seconds of a step of plain decoding.
 
     Medians of passes with equally many draft tokens: a stall of the machine proves

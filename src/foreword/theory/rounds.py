@@ -134,21 +134,26 @@ def measure(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     note: Callable[[str], None] = lambda _: None,
+    *,
+    budgets: Sequence[int] = range(LONGEST + 1),
 ) -> Answers:
-    """Answer every prompt by plain decoding and with every budget, interleaved.
+    """Answer every prompt with every budget, interleaved; the first one is 0, plain
+    decoding.
 
-    The seeds of the prompts count up from `params.seed`. Budgets share no past answers:
-    a drafter that looks tokens up must not have seen the answer.
+    The seeds of the prompts count up from `params.seed`. Budgets and temperatures share
+    no past answers: a drafter that looks tokens up must not have seen the answer.
     """
     answers = Answers()
+    own = f"theory-{params.temperature:g}"
     for place, prompt in enumerate(prompts):
         if not place:
             short = min(WARM_TOKENS, params.max_tokens)
             warm = replace(params, max_tokens=short, tenant="theory-warm")
-            _runs(llm, prompt, warm)
+            _runs(llm, prompt, warm, budgets)
         seed = (params.seed or 0) + place
-        logs, tokens = _runs(llm, prompt, replace(params, seed=seed, tenant="theory"))
-        answers.passes.append([log.passes for log in logs])
+        asked = replace(params, seed=seed, tenant=own)
+        passes, tokens = _runs(llm, prompt, asked, budgets)
+        answers.passes.append(passes)
         answers.tokens.append(tokens)
         note(
             f"{place + 1} of {len(prompts)}: prompts at temperature "
@@ -158,14 +163,19 @@ def measure(
 
 
 def _runs(
-    llm: LLM, prompt: Sequence[int], params: SamplingParams
-) -> tuple[list[RoundLog], list[int]]:
-    """Return the log of one answer at every budget, and its tokens."""
-    logs = [RoundLog(count) for count in range(LONGEST + 1)]
+    llm: LLM, prompt: Sequence[int], params: SamplingParams, budgets: Sequence[int]
+) -> tuple[list[list[Pass]], list[int]]:
+    """Return the passes of one answer at every budget up to LONGEST, none at those left
+    out, and its tokens by plain decoding.
+    """
+    logs = {count: RoundLog(count) for count in budgets}
     plain: list[int] = []
-    for log in logs:
+    for log in logs.values():
         llm.engine.default.budget = log
         own = replace(params, tenant=f"{params.tenant}-{log.count}")
         (answer,) = llm.generate([list(prompt)], [own])
         plain = plain or answer.tokens
-    return logs, plain
+    passes = [
+        logs[count].passes if count in logs else [] for count in range(LONGEST + 1)
+    ]
+    return passes, plain

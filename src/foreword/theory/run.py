@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from foreword.api.llm import LLM
-from foreword.bench.doctor import PairOptions, load_pair
 from foreword.bench.machine import machine
+from foreword.bench.pair import PairOptions, load_pair
 from foreword.bench.prompts import load
 from foreword.bench.run import render, spread
 from foreword.errors import InvalidRequest

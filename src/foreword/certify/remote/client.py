@@ -99,14 +99,25 @@ class Server:
             headers["authorization"] = f"Bearer {self.key}"
         return headers
 
+    def text(self, url: str) -> str:
+        """Return the text of an address of the server.
+
+        Raises Unsupported, Broken or ModelError as `post` does.
+        """
+        return self._body(Request(url, headers=self._headers)).decode(errors="replace")
+
     def _send(self, request: Request) -> Any:
         try:
-            with self.opener.open(request, timeout=TIMEOUT) as response:
-                return json.loads(response.read())
-        except HTTPError as error:
-            raise _refusal(error, request.full_url) from error
+            return json.loads(self._body(request))
         except ValueError as error:
             raise Broken(f"{request.full_url} answers without JSON") from error
+
+    def _body(self, request: Request) -> bytes:
+        try:
+            with self.opener.open(request, timeout=TIMEOUT) as response:
+                return response.read()
+        except HTTPError as error:
+            raise _refusal(error, request.full_url) from error
         except (URLError, OSError, HTTPException) as error:
             raise ModelError(
                 f"cannot reach {request.full_url}: {words(error)}. Check the address "

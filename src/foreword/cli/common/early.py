@@ -204,6 +204,14 @@ def extra(name: str, *modules: str) -> None:
         )
 
 
+def address(url: str) -> None:
+    """Check the address of a server."""
+    if not url.startswith(("http://", "https://")):
+        raise InvalidRequest(
+            f"cannot reach {url!r}: it is not an address. Begin it with http://"
+        )
+
+
 def rows() -> tuple[str, ...]:
     """Return the rows of the benchmark, without combinations of methods."""
     engines = ("transformers", *ENGINES)

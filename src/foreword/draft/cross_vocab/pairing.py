@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
+from torch import Tensor
+
 from foreword.draft import method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.token_map import TokenMap
@@ -115,6 +117,13 @@ class CrossVocabularyDrafter(Drafter):
         """
         self._pair, self._enough = pair, enough
         self._drafter: Drafter | None = None
+
+    @property
+    def vocabulary(self) -> Tensor | None:
+        """Ids of the target that the chosen drafter can propose; None = all, or none
+        is chosen yet.
+        """
+        return getattr(self._drafter, "vocabulary", None)
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         if self._drafter is None:

@@ -25,6 +25,7 @@ class IntersectionDrafter(LanguageModelDrafter):
 
     def __init__(self, pair: VocabularyPair) -> None:
         super().__init__(translated(pair.model, pair.translation))
+        self.vocabulary = pair.translation.shared[1]
 
     @classmethod
     def load(

@@ -122,6 +122,7 @@ class EagleDrafter(ModelDrafter):
         )
         super().__init__(self._reader)
         self.hidden_layers = head.config.states
+        self.vocabulary = head.tokens
         self._target_states = TargetStates()
         self._read: dict[int, int] = {}
         """Rows of each sequence whose keys and values are final."""

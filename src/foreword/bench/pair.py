@@ -1,0 +1,71 @@
+"""A target and its drafter, named by options and loaded to be measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from foreword import bundled
+from foreword.api.llm import LLM
+from foreword.budget import FixedBudget
+from foreword.draft import default_method as usual_method
+from foreword.draft import method as find_method
+from foreword.draft.cross_vocab.pairing import load_with_fallback
+from foreword.engine import Engine
+from foreword.engine.scheduler import Scheduler
+from foreword.errors import InvalidRequest
+from foreword.model import check_decoder_only
+from foreword.options import LoadingOptions
+from foreword.registry import PLAIN
+from foreword.verify import Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOptions(LoadingOptions):
+    """A target and its drafter."""
+
+    target: str | None = None
+    """Folder or hub id; None = the bundled target."""
+    draft: str | None = None
+    method: str | None = None
+
+    @property
+    def draft_source(self) -> str | None:
+        """What to draft with: the bundled draft model, unless something is named."""
+        if self.draft is None and self.target is None and self.method is None:
+            return str(bundled.draft())
+        return self.draft or None
+
+    @property
+    def method_name(self) -> str:
+        """The drafting method, by default the usual one for the draft."""
+        return self.method or usual_method(self.draft_source)
+
+
+def load_pair(options: PairOptions, rule: Rule) -> LLM:
+    """Return the target with this drafter, which must load: LLM itself falls back to
+    plain decoding.
+
+    Raises ModelError or InvalidRequest if it cannot be loaded, or chooses among others.
+    """
+    draft, method = options.draft_source, options.method_name
+    kind = find_method(method)
+    if kind.about.needs and draft is None:
+        raise InvalidRequest(
+            f"cannot run method {method!r}: it needs {kind.about.takes}. Name one"
+        )
+    how = {
+        name: getattr(options, name)
+        for name in ("dtype", "device", "trust_remote_code")
+    }
+    llm = LLM(options.target, method=PLAIN, **how)
+    check_decoder_only(llm.target, "measure drafting")
+    load = partial(load_with_fallback, kind) if options.method is None else kind.load
+    drafter = load(draft, llm.target, llm.tokenizer)
+    if drafter.arms:
+        raise InvalidRequest(
+            f"cannot measure the method {method!r}: it chooses among several, with "
+            "budgets of their own. Name one of them"
+        )
+    llm.session.engine = Engine(llm.target, drafter, rule, FixedBudget(1), Scheduler())
+    return llm

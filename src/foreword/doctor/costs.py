@@ -1,0 +1,96 @@
+"""Causes in the cost of a pass: drafting, its fixed part, and checking."""
+
+from __future__ import annotations
+
+from foreword.doctor.figures import Figures
+from foreword.doctor.finding import MATTERS, Finding, Level, would_be
+from foreword.doctor.patient import Patient
+from foreword.registry import DEFAULT_METHOD
+from foreword.theory.rounds import LONGEST
+
+
+def drafter(patient: Patient) -> list[Finding]:
+    """Predict the speed if draft tokens were free."""
+    now = patient.greedy
+    evidence = (
+        f"a draft token takes {1000 * now.propose:.2f} ms, {now.cost.token:.0%} of a "
+        f"forward of the target ({1000 * now.step:.2f} ms)"
+    )
+    loses = now.nodes == 0 and now.cost.start + now.cost.token > now.first
+    could = now.at_cost(token=0.0).best
+    if not loses and could < MATTERS * now.best:
+        return [Finding(level="good", name="cost of drafting", evidence=evidence)]
+    remedy = (
+        "Use a smaller drafter, a trained head, or a method without a model: --method "
+        f"{DEFAULT_METHOD}"
+    )
+    return _cause(
+        "bad" if loses else "note",
+        "dear drafter",
+        (f"{evidence}; {would_be(could, 'drafting were free')}", remedy),
+        (now, could),
+    )
+
+
+def fixed(patient: Patient) -> list[Finding]:
+    """Predict the speed without the time that a draft takes however short it is."""
+    now = patient.greedy
+    could = now.at_cost(start=0.0).best
+    if could < MATTERS * now.best:
+        return []
+    evidence = (
+        f"a draft takes {1000 * now.cost.start * now.step:.2f} ms however short it is, "
+        f"{now.cost.start:.0%} of a forward of the target, which takes only "
+        f"{1000 * now.step:.2f} ms; {would_be(could, 'it took none')}"
+    )
+    remedy = "A larger target gains more from the same drafter"
+    if patient.draft:
+        remedy += (
+            f"; this one may from a method without a model: --method {DEFAULT_METHOD}"
+        )
+    return _cause("note", "fast target", (evidence, remedy), (now, could))
+
+
+def checking(patient: Patient) -> list[Finding]:
+    """Predict the speed if a forward over all draft tokens took as long as over one
+    row.
+    """
+    now = patient.greedy
+    could = now.at_cost(scoring=()).best
+    rows = 1 + LONGEST
+    evidence = (
+        f"a forward over {rows} rows takes {now.cost.scoring[LONGEST]:.2f} times as "
+        "long as over 1"
+    )
+    if could < MATTERS * now.best:
+        return [Finding(level="good", name="cost of checking", evidence=evidence)]
+    remedy = (
+        f"Draft no more than pays: --nodes {max(1, now.nodes)}, or the default budget, "
+        "which finds it. Serve fewer requests at a time; a larger target leaves more "
+        "room"
+    )
+    return _cause(
+        "note",
+        "dear checking",
+        (f"{evidence}; {would_be(could, 'checking were free')}", remedy),
+        (now, could),
+    )
+
+
+def _cause(
+    level: Level, name: str, words: tuple[str, str], speeds: tuple[Figures, float]
+) -> list[Finding]:
+    """Return a finding from evidence and remedy, and the figures now and the speed that
+    the remedy could bring.
+    """
+    (evidence, remedy), (now, could) = words, speeds
+    return [
+        Finding(
+            level=level,
+            name=name,
+            evidence=evidence,
+            remedy=remedy,
+            cost=could / now.best,
+            speed=could,
+        )
+    ]

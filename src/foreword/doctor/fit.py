@@ -1,0 +1,197 @@
+"""Causes in how a drafter fits its target: tokenizer, chat template, hidden states and
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from foreword.bench.run import render
+from foreword.doctor.figures import Figures
+from foreword.doctor.finding import MATTERS, Finding
+from foreword.doctor.patient import Patient
+from foreword.draft import method as find_method
+from foreword.errors import VocabularyMismatch
+from foreword.model import Tokenizer, check_same, load_tokenizer
+from foreword.registry import MODEL
+
+CHAT = (
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hello."},
+)
+SPARSE = 0.5
+"""Share of the answers' tokens that a drafter can propose, below which its vocabulary
+map is wrong.
+"""
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A drafter that can propose some tokens of the target alone."""
+
+    @property
+    def vocabulary(self) -> Tensor | None:
+        """Ids of the target, int64; None = not known yet."""
+        ...
+
+
+def tokenizer(patient: Patient) -> list[Finding]:
+    """Check that both models have the same tokens and the same chat template."""
+    takes_model = find_method(patient.method).about.takes == MODEL
+    if not (patient.draft and takes_model):
+        return []
+    ours = patient.llm.tokenizer
+    trusted = patient.llm.target.trust_remote_code
+    theirs = load_tokenizer(patient.draft, trust_remote_code=trusted)
+    try:
+        check_same(ours, theirs)
+    except VocabularyMismatch as error:
+        evidence = f"another tokenizer: {error}"
+        remedy = (
+            "Draft tokens are translated; a draft with the same tokenizer is faster"
+        )
+        return [
+            Finding(
+                level="note", name="other tokenizer", evidence=evidence, remedy=remedy
+            )
+        ]
+    evidence = "every token has the same id in both"
+    same = Finding(level="good", name="tokenizer", evidence=evidence)
+    return [same, *templates(patient, ours, theirs)]
+
+
+def templates(patient: Patient, ours: Tokenizer, theirs: Tokenizer) -> list[Finding]:
+    """Compare two chat templates, and measure with the drafter's if they differ."""
+    if not (ours.chat_template and theirs.chat_template):
+        return []
+    mine, its = (
+        one.apply_chat_template([*CHAT], tokenize=False) for one in (ours, theirs)
+    )
+    if mine == its:
+        return []
+    name, evidence = "other chat template", "its chat template is not the target's"
+    remedy = (
+        "Prompts use the target's; train it on that (foreword data regenerate, then "
+        "foreword train), or give the draft model's folder the target's chat template "
+        "if it was trained with that"
+    )
+    if not patient.chats:
+        return [Finding(level="note", name=name, evidence=evidence, remedy=remedy)]
+    patient.note("the same in its own chat template")
+    own = patient.again([render(theirs, chat) for chat in patient.chats])
+    now = patient.greedy
+    evidence += (
+        f"; {own.first:.0%} of its first draft tokens are accepted in its own, "
+        f"{now.first:.0%} in the target's"
+    )
+    better = own.clearly_above(now)
+    could = now.with_acceptance(own).best if better else now.best
+    return [
+        Finding(
+            level="bad" if better else "note",
+            name=name,
+            evidence=evidence,
+            remedy=remedy,
+            cost=could / now.best,
+            speed=could if better else None,
+        )
+    ]
+
+
+def hidden_layers(patient: Patient) -> list[Finding]:
+    """Check the hidden states that a head reads against both neighbours: some configs
+    count from 1.
+    """
+    drafter = patient.llm.engine.drafter
+    layers = drafter.hidden_layers
+    if not layers:
+        return []
+    last = patient.llm.target.hf.config.get_text_config().num_hidden_layers
+    now = patient.greedy
+    for shift in (-1, 1):
+        states = tuple(state + shift for state in layers)
+        if not all(0 <= state <= last for state in states):
+            continue
+        patient.note(f"the same with hidden states {list(states)}")
+        with _shown(patient, states):
+            shifted = patient.again()
+        if shifted.clearly_above(now):
+            return [_shifted(layers, states, now, shifted)]
+    evidence = (
+        f"hidden states {list(layers)} are the right ones: their neighbours are no "
+        "better"
+    )
+    return [Finding(level="good", name="hidden states", evidence=evidence)]
+
+
+@contextmanager
+def _shown(patient: Patient, states: tuple[int, ...]) -> Iterator[None]:
+    """Let the drafter read other hidden states for a while."""
+    drafter = patient.llm.engine.drafter
+    layers = drafter.hidden_layers
+    drafter.hidden_layers = states
+    try:
+        yield
+    finally:
+        drafter.hidden_layers = layers
+
+
+def _shifted(
+    layers: tuple[int, ...], states: tuple[int, ...], now: Figures, shifted: Figures
+) -> Finding:
+    could = now.with_acceptance(shifted).best
+    evidence = (
+        f"with hidden states {list(states)} {shifted.first:.0%} of its first draft "
+        f"tokens are accepted, with {list(layers)} {now.first:.0%}"
+    )
+    remedy = (
+        f"Its config names {list(layers)}; write {list(states)} there, as transformers "
+        "numbers them"
+    )
+    return Finding(
+        level="bad",
+        name="wrong hidden states",
+        evidence=evidence,
+        remedy=remedy,
+        cost=could / now.best,
+        speed=could,
+    )
+
+
+def vocabulary(patient: Patient) -> list[Finding]:
+    """Count the tokens of the answers that the drafter cannot propose."""
+    drafter = patient.llm.engine.drafter
+    ids = drafter.vocabulary if isinstance(drafter, Limited) else None
+    written = Counter(token for answer in patient.answers for token in answer)
+    if ids is None or not written:
+        return []
+    known = set(ids.tolist())
+    share = sum(written[token] for token in known) / written.total()
+    evidence = (
+        f"{1 - share:.1%} of the tokens of the answers are not among the {len(known)} "
+        "that it can propose"
+    )
+    now = patient.greedy
+    could = now.accepting(0.0, 1 / max(share, 1e-3)).best
+    wrong = share < SPARSE
+    if not wrong and could < MATTERS * now.best:
+        return [Finding(level="good", name="vocabulary", evidence=evidence)]
+    remedy = (
+        "Give a drafter with the target's tokenizer, or a head that was trained with "
+        "more tokens of such texts"
+    )
+    return [
+        Finding(
+            level="bad" if wrong else "note",
+            name="wrong vocabulary map" if wrong else "small vocabulary",
+            evidence=evidence,
+            remedy=remedy,
+            cost=could / now.best,
+            speed=could,
+        )
+    ]

@@ -1,0 +1,136 @@
+"""Diagnosis of a drafter on its target, from measured acceptance and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from time import perf_counter
+
+from foreword.api.llm import LLM
+from foreword.bench.pair import PairOptions, load_pair
+from foreword.bench.prompts import Prompt, load
+from foreword.bench.run import render, spread
+from foreword.doctor import acceptance, costs, fit
+from foreword.doctor.figures import Figures
+from foreword.doctor.finding import Diagnosis, Finding, ranked
+from foreword.doctor.patient import Patient
+from foreword.files import cache
+from foreword.theory.rounds import LONGEST, chain_rule
+
+CHECKS = (
+    acceptance.low,
+    acceptance.temperature,
+    acceptance.nothing_to_draft,
+    acceptance.warming,
+    fit.tokenizer,
+    fit.hidden_layers,
+    fit.vocabulary,
+    costs.drafter,
+    costs.fixed,
+    costs.checking,
+)
+"""Functions from what was measured to findings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions(PairOptions):
+    """Options of a diagnosis."""
+
+    prompts: int = 12
+    tokens: int = 48
+    """Maximum number of new tokens in each answer."""
+    texts: tuple[str, ...] = ()
+    """Prompts; empty = the benchmark's, in-domain for the bundled target and else
+    out-of-domain.
+    """
+
+
+def examine(
+    options: DoctorOptions, note: Callable[[str], None] = lambda _: None
+) -> Diagnosis:
+    """Load a drafter with its target and diagnose it.
+
+    Raises ModelError or InvalidRequest, with the reason, if it cannot be loaded.
+    """
+    tables = _tables()
+    llm = load_pair(options, chain_rule())
+    findings = [
+        Finding(
+            level="good",
+            name="loading",
+            evidence=f"it loads with {llm.target.name}, for the method "
+            f"{options.method_name}",
+        ),
+        *_cost_table(llm, tables),
+    ]
+    patient = _patient(llm, options, note)
+    for check in CHECKS:
+        findings += check(patient)
+    return Diagnosis(
+        subject={"method": options.method_name},
+        work={heat: one.as_json() for heat, one in patient.figures.items()},
+        lines=tuple(_line(heat, one) for heat, one in patient.figures.items()),
+        findings=ranked(findings),
+    )
+
+
+def _patient(llm: LLM, options: DoctorOptions, note: Callable[[str], None]) -> Patient:
+    """Measure the drafter at temperatures 0 and 1."""
+    chats: list[Prompt] = []
+    if options.texts:
+        prompts = [tuple(llm.tokenizer(text)["input_ids"]) for text in options.texts]
+    else:
+        kind = "in-domain" if options.target is None else "out-of-domain"
+        chats = spread(load(kind), options.prompts)
+        # sources in turn, so that late answers are not of another kind than early ones
+        Random(0).shuffle(chats)
+        prompts = [render(llm.tokenizer, chat) for chat in chats]
+    patient = Patient(
+        llm=llm,
+        draft=options.draft_source,
+        method=options.method_name,
+        chats=chats,
+        prompts=prompts,
+        tokens=options.tokens,
+        note=note,
+    )
+    patient.measure()
+    return patient
+
+
+def _line(heat: str, one: Figures) -> str:
+    return (
+        f"temperature {heat}: {one.best:.2f}× plain decoding predicted, with "
+        f"{one.nodes} draft tokens; {one.tokens_per_pass:.2f} tokens per pass with "
+        f"{LONGEST}"
+    )
+
+
+def _tables() -> dict[str, int]:
+    """Return the cost tables on this disk, and when each was written."""
+    found: dict[str, int] = {}
+    with suppress(OSError):
+        for file in (cache() / "costs").glob("*.json"):
+            found[file.name] = file.stat().st_mtime_ns
+    return found
+
+
+def _cost_table(llm: LLM, before: dict[str, int]) -> list[Finding]:
+    """Return the finding that the target's forwards had to be timed."""
+    started = perf_counter()
+    llm.target.cost  # noqa: B018 - measured where it is not on disk
+    took = perf_counter() - started
+    if _tables() == before:
+        return []
+    evidence = (
+        "no current cost table of this target was on disk; timing its forwards took "
+        f"{took:.1f} s, which the first answer waits for"
+    )
+    remedy = (
+        "Keep the folder ~/.cache/foreword, or the one in XDG_CACHE_HOME, between runs"
+    )
+    return [
+        Finding(level="note", name="cold cost table", evidence=evidence, remedy=remedy)
+    ]

@@ -1,0 +1,1 @@
+"""Causes of low speed that the metrics of a running server show."""
