@@ -9,7 +9,7 @@ from foreword import LLM
 from foreword.doctor import acceptance, costs
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import Finding, ranked
-from foreword.doctor.patient import Patient
+from foreword.doctor.measured import MeasuredPair
 from foreword.theory.formulas import PassCost, expected_tokens
 
 FREE = PassCost(token=0.0, scoring=(1.0,) * 9)
@@ -34,10 +34,10 @@ def made(alpha: float, cost: PassCost = FREE, **changes) -> Figures:
 
 
 @pytest.fixture
-def patient(llm):
-    def of(cold: Figures, hot: Figures | None = None) -> Patient:
+def pair(llm):
+    def of(cold: Figures, hot: Figures | None = None) -> MeasuredPair:
         figures = {"0": cold, "1": hot or cold}
-        return Patient(
+        return MeasuredPair(
             llm=llm, draft=None, method="", prompts=(), tokens=1, figures=figures
         )
 
@@ -52,60 +52,60 @@ def test_speed_follows_equation_1():
     assert made(0.5, PassCost(token=0.9)).best == 1
 
 
-def test_free_drafting_is_what_a_dear_drafter_costs(patient):
+def test_free_drafting_is_what_a_dear_drafter_costs(pair):
     figures = made(0.8, replace(FREE, token=0.5))
-    (found,) = costs.drafter(patient(figures))
+    (found,) = costs.drafter(pair(figures))
     assert (found.level, found.name) == ("note", "dear drafter")
     assert found.speed == pytest.approx(expected_tokens(0.8, 8))
     assert found.cost == pytest.approx(expected_tokens(0.8, 8) / figures.best)
     assert "5.00 ms, 50% of a forward of the target (10.00 ms)" in found.evidence
-    (loses,) = costs.drafter(patient(made(0.4, replace(FREE, token=0.6))))
+    (loses,) = costs.drafter(pair(made(0.4, replace(FREE, token=0.6))))
     assert loses.level == "bad"
-    (cheap,) = costs.drafter(patient(made(0.8)))
+    (cheap,) = costs.drafter(pair(made(0.8)))
     assert (cheap.level, cheap.is_cause) == ("good", False)
 
 
-def test_fixed_time_is_what_a_fast_target_costs(patient):
-    (found,) = costs.fixed(patient(made(0.8, replace(FREE, start=1.0))))
+def test_fixed_time_is_what_a_fast_target_costs(pair):
+    (found,) = costs.fixed(pair(made(0.8, replace(FREE, start=1.0))))
     assert found.name == "fast target"
     assert found.cost == pytest.approx(2)
     assert "10.00 ms however short it is, 100% of a forward" in found.evidence
-    assert costs.fixed(patient(made(0.8))) == []
+    assert costs.fixed(pair(made(0.8))) == []
 
 
-def test_free_checking_is_what_dear_checking_costs(patient):
+def test_free_checking_is_what_dear_checking_costs(pair):
     table = tuple(1 + rows / 4 for rows in range(9))
-    (found,) = costs.checking(patient(made(0.8, replace(FREE, scoring=table))))
+    (found,) = costs.checking(pair(made(0.8, replace(FREE, scoring=table))))
     assert found.name == "dear checking"
     assert found.speed == pytest.approx(expected_tokens(0.8, 8))
     assert "over 9 rows takes 3.00 times" in found.evidence
-    (good,) = costs.checking(patient(made(0.8)))
+    (good,) = costs.checking(pair(made(0.8)))
     assert good.level == "good"
 
 
-def test_temperature_costs_what_acceptance_falls(patient):
-    (found,) = acceptance.temperature(patient(made(0.8), made(0.3)))
+def test_temperature_costs_what_acceptance_falls(pair):
+    (found,) = acceptance.temperature(pair(made(0.8), made(0.3)))
     assert found.cost == pytest.approx(
         expected_tokens(0.8, 8) / expected_tokens(0.3, 8)
     )
     assert "30% of the first draft tokens are accepted at temperature 1" in (
         found.evidence
     )
-    assert acceptance.temperature(patient(made(0.8), made(0.75))) == []
+    assert acceptance.temperature(pair(made(0.8), made(0.75))) == []
 
 
-def test_few_rounds_prove_no_fall_of_acceptance(patient):
+def test_few_rounds_prove_no_fall_of_acceptance(pair):
     few = made(0.8, tried=5), made(0.5, tried=5)
-    assert acceptance.temperature(patient(*few)) == []
+    assert acceptance.temperature(pair(*few)) == []
 
 
-def test_low_acceptance_costs_what_training_can_bring(patient):
-    (found,) = acceptance.low(patient(made(0.2)))
+def test_low_acceptance_costs_what_training_can_bring(pair):
+    (found,) = acceptance.low(pair(made(0.2)))
     assert found.level == "note"
     assert found.speed == pytest.approx(expected_tokens(acceptance.TRAINED, 8))
-    (rare,) = acceptance.low(patient(made(0.05)))
+    (rare,) = acceptance.low(pair(made(0.05)))
     assert rare.level == "bad"
-    assert acceptance.low(patient(made(0.0, tried=0))) == []
+    assert acceptance.low(pair(made(0.0, tried=0))) == []
 
 
 def test_causes_come_first_and_the_largest_loss_before_them():

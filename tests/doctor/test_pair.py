@@ -16,8 +16,8 @@ from foreword.bench.prompts import load
 from foreword.bench.run import render
 from foreword.doctor import fit
 from foreword.doctor.finding import Diagnosis, Finding
+from foreword.doctor.measured import MeasuredPair
 from foreword.doctor.pair import DoctorOptions, examine
-from foreword.doctor.patient import Patient
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import load_tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
@@ -128,11 +128,11 @@ def test_draft_that_needs_its_own_chat_template_is_found():
     llm.engine.default.drafter = Foresight(
         lambda s: answers.get(tuple(s.tokens[: s.prompt]), [])
     )
-    patient = Patient(
+    pair = MeasuredPair(
         llm=llm, draft=None, method="", chats=chats, prompts=ours, tokens=10
     )
-    patient.figures["0"] = patient.again()
-    (found,) = fit.templates(patient, llm.tokenizer, theirs)
+    pair.figures["0"] = pair.again()
+    (found,) = fit.templates(pair, llm.tokenizer, theirs)
     assert found.level == "bad"
     assert "100% of its first draft tokens are accepted in its own" in found.evidence
     assert found.speed is not None
@@ -227,9 +227,9 @@ def test_wrong_hidden_states_are_found():
         llm.engine.default.drafter = Picky(
             lambda s: answers[tuple(s.tokens[: s.prompt])], shown
         )
-        patient = Patient(llm=llm, draft=None, method="", prompts=prompts, tokens=10)
-        patient.figures["0"] = patient.again()
-        (found,) = fit.hidden_layers(patient)
+        pair = MeasuredPair(llm=llm, draft=None, method="", prompts=prompts, tokens=10)
+        pair.figures["0"] = pair.again()
+        (found,) = fit.hidden_layers(pair)
         return found
 
     assert finding(RIGHT).level == "good"

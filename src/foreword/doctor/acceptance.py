@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from foreword.doctor.figures import SURE
 from foreword.doctor.finding import MATTERS, Finding, would_be
-from foreword.doctor.patient import Patient
+from foreword.doctor.measured import MeasuredPair
 
 RARE, GOOD = 0.1, 0.4
 """Share of first draft tokens accepted: below RARE something is wrong, from GOOD on a
@@ -25,11 +25,11 @@ PART = 3
 TRAIN = "Train it on the target's answers: foreword data regenerate, foreword train"
 
 
-def low(patient: Patient) -> list[Finding]:
+def low(pair: MeasuredPair) -> list[Finding]:
     """Compare the share of first draft tokens accepted with that of a trained
     drafter.
     """
-    name, measured = "low acceptance", patient.figures
+    name, measured = "low acceptance", pair.figures
     if not any(one.tried for one in measured.values()):
         return []
     shares = ", ".join(
@@ -39,8 +39,8 @@ def low(patient: Patient) -> list[Finding]:
     if best >= GOOD:
         evidence = f"first draft tokens accepted: {shares}"
         return [Finding(level="good", name="acceptance", evidence=evidence)]
-    could = patient.greedy.accepting(TRAINED).best
-    loss = dict(cost=could / patient.greedy.best, speed=could)
+    could = pair.greedy.accepting(TRAINED).best
+    loss = dict(cost=could / pair.greedy.best, speed=could)
     trained = would_be(could, f"{TRAINED:.0%} were accepted at each depth")
     if best >= RARE:
         evidence = f"few first draft tokens are accepted: {shares}; {trained}"
@@ -55,9 +55,9 @@ def low(patient: Patient) -> list[Finding]:
     return [Finding(level="bad", name=name, evidence=evidence, remedy=remedy, **loss)]
 
 
-def temperature(patient: Patient) -> list[Finding]:
+def temperature(pair: MeasuredPair) -> list[Finding]:
     """Compare the acceptance at temperature 1 with that at 0."""
-    cold, hot = patient.greedy, patient.sampled
+    cold, hot = pair.greedy, pair.sampled
     could = hot.with_acceptance(cold).best
     if not cold.clearly_above(hot) or could < MATTERS * hot.best:
         return []
@@ -75,10 +75,10 @@ def temperature(patient: Patient) -> list[Finding]:
     return [Finding(level="note", name=name, evidence=evidence, remedy=remedy, **loss)]
 
 
-def nothing_to_draft(patient: Patient) -> list[Finding]:
+def nothing_to_draft(pair: MeasuredPair) -> list[Finding]:
     """Report a drafter that has draft tokens in few passes."""
-    now = patient.greedy
-    if now.drafting >= SELDOM or not patient.llm.engine.drafter.proposes:
+    now = pair.greedy
+    if now.drafting >= SELDOM or not pair.llm.engine.drafter.proposes:
         return []
     could = replace(now, drafting=1.0).best
     evidence = f"it has draft tokens in only {now.drafting:.0%} of the passes"
@@ -100,9 +100,9 @@ def nothing_to_draft(patient: Patient) -> list[Finding]:
     ]
 
 
-def warming(patient: Patient) -> list[Finding]:
+def warming(pair: MeasuredPair) -> list[Finding]:
     """Compare the first answers with the last, of a drafter that learns from text."""
-    drafter, now = patient.llm.engine.drafter, patient.greedy
+    drafter, now = pair.llm.engine.drafter, pair.greedy
     size = len(now.by_answer) // PART
     learns = drafter.looks_up or drafter.anew() is not drafter
     if size < 2 or not learns:

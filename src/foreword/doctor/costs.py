@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import MATTERS, Finding, Level, would_be
-from foreword.doctor.patient import Patient
+from foreword.doctor.measured import MeasuredPair
 from foreword.registry import DEFAULT_METHOD
 from foreword.theory.rounds import LONGEST
 
 
-def drafter(patient: Patient) -> list[Finding]:
+def drafter(pair: MeasuredPair) -> list[Finding]:
     """Predict the speed if draft tokens were free."""
-    now = patient.greedy
+    now = pair.greedy
     evidence = (
         f"a draft token takes {1000 * now.propose:.2f} ms, {now.cost.token:.0%} of a "
         f"forward of the target ({1000 * now.step:.2f} ms)"
@@ -32,9 +32,9 @@ def drafter(patient: Patient) -> list[Finding]:
     )
 
 
-def fixed(patient: Patient) -> list[Finding]:
+def fixed(pair: MeasuredPair) -> list[Finding]:
     """Predict the speed without the time that a draft takes however short it is."""
-    now = patient.greedy
+    now = pair.greedy
     could = now.at_cost(start=0.0).best
     if could < MATTERS * now.best:
         return []
@@ -44,18 +44,18 @@ def fixed(patient: Patient) -> list[Finding]:
         f"{1000 * now.step:.2f} ms; {would_be(could, 'it took none')}"
     )
     remedy = "A larger target gains more from the same drafter"
-    if patient.draft:
+    if pair.draft:
         remedy += (
             f"; this one may from a method without a model: --method {DEFAULT_METHOD}"
         )
     return _cause("note", "fast target", (evidence, remedy), (now, could))
 
 
-def checking(patient: Patient) -> list[Finding]:
+def checking(pair: MeasuredPair) -> list[Finding]:
     """Predict the speed if a forward over all draft tokens took as long as over one
     row.
     """
-    now = patient.greedy
+    now = pair.greedy
     could = now.at_cost(scoring=()).best
     rows = 1 + LONGEST
     evidence = (

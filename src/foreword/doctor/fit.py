@@ -14,7 +14,7 @@ from torch import Tensor
 from foreword.bench.run import render
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import MATTERS, Finding
-from foreword.doctor.patient import Patient
+from foreword.doctor.measured import MeasuredPair
 from foreword.draft import method as find_method
 from foreword.errors import VocabularyMismatch
 from foreword.model import Tokenizer, check_same, load_tokenizer
@@ -40,14 +40,14 @@ class Limited(Protocol):
         ...
 
 
-def tokenizer(patient: Patient) -> list[Finding]:
+def tokenizer(pair: MeasuredPair) -> list[Finding]:
     """Check that both models have the same tokens and the same chat template."""
-    takes_model = find_method(patient.method).about.takes == MODEL
-    if not (patient.draft and takes_model):
+    takes_model = find_method(pair.method).about.takes == MODEL
+    if not (pair.draft and takes_model):
         return []
-    ours = patient.llm.tokenizer
-    trusted = patient.llm.target.trust_remote_code
-    theirs = load_tokenizer(patient.draft, trust_remote_code=trusted)
+    ours = pair.llm.tokenizer
+    trusted = pair.llm.target.trust_remote_code
+    theirs = load_tokenizer(pair.draft, trust_remote_code=trusted)
     try:
         check_same(ours, theirs)
     except VocabularyMismatch as error:
@@ -62,10 +62,10 @@ def tokenizer(patient: Patient) -> list[Finding]:
         ]
     evidence = "every token has the same id in both"
     same = Finding(level="good", name="tokenizer", evidence=evidence)
-    return [same, *templates(patient, ours, theirs)]
+    return [same, *templates(pair, ours, theirs)]
 
 
-def templates(patient: Patient, ours: Tokenizer, theirs: Tokenizer) -> list[Finding]:
+def templates(pair: MeasuredPair, ours: Tokenizer, theirs: Tokenizer) -> list[Finding]:
     """Compare two chat templates, and measure with the drafter's if they differ."""
     if not (ours.chat_template and theirs.chat_template):
         return []
@@ -80,11 +80,11 @@ def templates(patient: Patient, ours: Tokenizer, theirs: Tokenizer) -> list[Find
         "foreword train), or give the draft model's folder the target's chat template "
         "if it was trained with that"
     )
-    if not patient.chats:
+    if not pair.chats:
         return [Finding(level="note", name=name, evidence=evidence, remedy=remedy)]
-    patient.note("the same in its own chat template")
-    own = patient.again([render(theirs, chat) for chat in patient.chats])
-    now = patient.greedy
+    pair.note("the same in its own chat template")
+    own = pair.again([render(theirs, chat) for chat in pair.chats])
+    now = pair.greedy
     evidence += (
         f"; {own.first:.0%} of its first draft tokens are accepted in its own, "
         f"{now.first:.0%} in the target's"
@@ -103,23 +103,23 @@ def templates(patient: Patient, ours: Tokenizer, theirs: Tokenizer) -> list[Find
     ]
 
 
-def hidden_layers(patient: Patient) -> list[Finding]:
+def hidden_layers(pair: MeasuredPair) -> list[Finding]:
     """Check the hidden states that a head reads against both neighbours: some configs
     count from 1.
     """
-    drafter = patient.llm.engine.drafter
+    drafter = pair.llm.engine.drafter
     layers = drafter.hidden_layers
     if not layers:
         return []
-    last = patient.llm.target.hf.config.get_text_config().num_hidden_layers
-    now = patient.greedy
+    last = pair.llm.target.hf.config.get_text_config().num_hidden_layers
+    now = pair.greedy
     for shift in (-1, 1):
         states = tuple(state + shift for state in layers)
         if not all(0 <= state <= last for state in states):
             continue
-        patient.note(f"the same with hidden states {list(states)}")
-        with _shown(patient, states):
-            shifted = patient.again()
+        pair.note(f"the same with hidden states {list(states)}")
+        with _shown(pair, states):
+            shifted = pair.again()
         if shifted.clearly_above(now):
             return [_shifted(layers, states, now, shifted)]
     evidence = (
@@ -130,9 +130,9 @@ def hidden_layers(patient: Patient) -> list[Finding]:
 
 
 @contextmanager
-def _shown(patient: Patient, states: tuple[int, ...]) -> Iterator[None]:
+def _shown(pair: MeasuredPair, states: tuple[int, ...]) -> Iterator[None]:
     """Let the drafter read other hidden states for a while."""
-    drafter = patient.llm.engine.drafter
+    drafter = pair.llm.engine.drafter
     layers = drafter.hidden_layers
     drafter.hidden_layers = states
     try:
@@ -163,11 +163,11 @@ def _shifted(
     )
 
 
-def vocabulary(patient: Patient) -> list[Finding]:
+def vocabulary(pair: MeasuredPair) -> list[Finding]:
     """Count the tokens of the answers that the drafter cannot propose."""
-    drafter = patient.llm.engine.drafter
+    drafter = pair.llm.engine.drafter
     ids = drafter.vocabulary if isinstance(drafter, Limited) else None
-    written = Counter(token for answer in patient.answers for token in answer)
+    written = Counter(token for answer in pair.answers for token in answer)
     if ids is None or not written:
         return []
     known = set(ids.tolist())
@@ -176,7 +176,7 @@ def vocabulary(patient: Patient) -> list[Finding]:
         f"{1 - share:.1%} of the tokens of the answers are not among the {len(known)} "
         "that it can propose"
     )
-    now = patient.greedy
+    now = pair.greedy
     could = now.accepting(0.0, 1 / max(share, 1e-3)).best
     wrong = share < SPARSE
     if not wrong and could < MATTERS * now.best:

@@ -15,7 +15,7 @@ from foreword.bench.run import render, spread
 from foreword.doctor import acceptance, costs, fit
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import Diagnosis, Finding, ranked
-from foreword.doctor.patient import Patient
+from foreword.doctor.measured import MeasuredPair
 from foreword.files import cache
 from foreword.theory.rounds import LONGEST, chain_rule
 
@@ -65,18 +65,20 @@ def examine(
         ),
         *_cost_table(llm, tables),
     ]
-    patient = _patient(llm, options, note)
+    pair = _measured(llm, options, note)
     for check in CHECKS:
-        findings += check(patient)
+        findings += check(pair)
     return Diagnosis(
         subject={"method": options.method_name},
-        work={heat: one.as_json() for heat, one in patient.figures.items()},
-        lines=tuple(_line(heat, one) for heat, one in patient.figures.items()),
+        work={heat: one.as_json() for heat, one in pair.figures.items()},
+        lines=tuple(_line(heat, one) for heat, one in pair.figures.items()),
         findings=ranked(findings),
     )
 
 
-def _patient(llm: LLM, options: DoctorOptions, note: Callable[[str], None]) -> Patient:
+def _measured(
+    llm: LLM, options: DoctorOptions, note: Callable[[str], None]
+) -> MeasuredPair:
     """Measure the drafter at temperatures 0 and 1."""
     chats: list[Prompt] = []
     if options.texts:
@@ -87,7 +89,7 @@ def _patient(llm: LLM, options: DoctorOptions, note: Callable[[str], None]) -> P
         # sources in turn, so that late answers are not of another kind than early ones
         Random(0).shuffle(chats)
         prompts = [render(llm.tokenizer, chat) for chat in chats]
-    patient = Patient(
+    pair = MeasuredPair(
         llm=llm,
         draft=options.draft_source,
         method=options.method_name,
@@ -96,8 +98,8 @@ def _patient(llm: LLM, options: DoctorOptions, note: Callable[[str], None]) -> P
         tokens=options.tokens,
         note=note,
     )
-    patient.measure()
-    return patient
+    pair.measure()
+    return pair
 
 
 def _line(heat: str, one: Figures) -> str:

@@ -18,7 +18,7 @@ Prompts = Sequence[Sequence[int]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Patient:
+class MeasuredPair:
     """A drafter on its target, and its figures."""
 
     llm: LLM
