@@ -43,9 +43,14 @@ def test_the_route_compares_and_refuses_in_words(served: Running) -> None:
     lm, plain = sorted(found["outcomes"], key=lambda one: one["passes"])
     assert (plain["method"], plain["passes"]) == ("none", plain["tokens"])
     assert len(lm["rounds"]) == lm["passes"] < plain["passes"]
+    chains = served.post(
+        "/speculation/whatif", recording=own, methods=["lm"], nodes=[2], rules=["block"]
+    )
+    assert {one["rule"] for one in chains["outcomes"]} == {"match", "block"}
     for body, said in (
         ({"recording": own | {"version": 9}}, "it has version 9"),
         ({"recording": own, "nodes": [0]}, "nodes"),
+        ({"recording": own, "rules": ["blok"]}, "Did you mean 'block'"),
         ({}, "recording"),
     ):
         answer = served.http.post("/speculation/whatif", json=body)
