@@ -192,14 +192,20 @@ def _check_text(
         )
 
 
-def run(engine: Engine, session: Session, sequence: Request) -> list[Round]:
-    """Run a traced request on an engine of its own beside the session's; other requests
-    run between two rounds.
+def run(
+    engine: Engine, session: Session, sequence: Request, most: int | None = None
+) -> list[Round]:
+    """Run a traced request on an engine of its own beside the session's, for at most
+    `most` rounds; other requests run between two rounds.
     """
     rounds: list[Round] = []
     with session.locked():
         engine.add(sequence)
     while not engine.idle:
+        if most is not None and len(rounds) >= most:
+            with session.locked():
+                engine.abort(sequence)
+            break
         with session.locked():
             rounds += [delta.round for delta in engine.step() if delta.round]
     return rounds

@@ -61,6 +61,8 @@ class Outcome:
     """Draft tokens of each round that are not in its draft: the rule refused them, and
     it is not known which they were. Empty where all are known.
     """
+    by_round: tuple[float, ...] = ()
+    """Predicted seconds of each round."""
 
     @property
     def tokens_per_pass(self) -> float:
@@ -71,7 +73,8 @@ class Outcome:
         """Return plain values; with `trees`, also every round."""
         values = asdict(self) | {"tokens_per_pass": self.tokens_per_pass}
         if not trees:
-            del values["rounds"], values["refused"]
+            for name in ("rounds", "refused", "by_round"):
+                del values[name]
         return values
 
 
@@ -199,7 +202,9 @@ class _Prices:
         """Return what these rounds earned."""
         rounds = played.rounds
         drafting = drafting_seconds(rounds)
-        seconds = sum(self._forwards(played)) + sum(drafting)
+        times = zip(self._forwards(played), drafting, strict=True)
+        by_round = tuple(map(sum, times))
+        seconds = sum(by_round)
         if self._plain is None:
             self._plain = seconds
         return Outcome(
@@ -216,6 +221,7 @@ class _Prices:
             rounds=rounds,
             rule=played.rule,
             refused=played.refused,
+            by_round=by_round,
         )
 
     def _forwards(self, played: Played) -> list[float]:
