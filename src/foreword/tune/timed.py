@@ -150,8 +150,9 @@ class RoundPrices:
                 self._shares.setdefault(arm, []).append(share)
 
     def units(self, arm: Arm, spent: Spent, plain: float) -> float:
-        """Return the cost of an answer in rounds of plain decoding, of which one is
-        predicted to take `plain` seconds.
+        """Return the cost of an answer in rounds of plain decoding.
+
+        `plain`: predicted seconds of such a round, for kinds that were not timed.
         """
         total = 0.0
         for drafted, count in spent.rounds.items():
