@@ -91,9 +91,9 @@ def test_extreme_ratios_give_probabilities(name):
     assert reached[3:] == [0.0, 0.0]
 
 
-def recorded(llm: LLM, seed: int, temperature: float, **more: object) -> Recording:
+def recorded(llm: LLM, seed: int, temperature: float) -> Recording:
     params = SamplingParams(
-        temperature=temperature, seed=seed, max_tokens=40, trace=True, **more
+        temperature=temperature, seed=seed, max_tokens=40, trace=True
     )
     answer = llm.generate(llm.render([{"role": "user", "content": TURN}]), params)[0]
     return Recording.of(llm, params, answer)
