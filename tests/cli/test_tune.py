@@ -169,10 +169,16 @@ def test_tune_method_writes_a_file_that_is_found(here, monkeypatch):
     refused = here(*asked, "--draft", str(tiny_seq2seq.saved("t5", here.folder / "t5")))
     assert refused.returncode == 2
     assert "none has the target's tokenizer" in refused.stderr
+    unknown = here("tune", "method", "--rule", "blok")
+    assert unknown.returncode == 2
+    assert "Did you mean 'block'" in unknown.stderr
 
 
 def test_file_names_a_draft_only_for_a_method_that_takes_one():
     lm = _file(None, "a/draft", Arm("lm", 8))
     assert lm == DraftingFile(target="bundled", draft="a/draft", method="lm", nodes=8)
+    ruled = _file("b", None, Arm("lm", 8, "block"))
+    assert ruled == DraftingFile(target="b", method="lm", rule="block", nodes=8)
+    assert 'rule = "block"' in ruled.text()
     copied = _file("b", "a/draft", Arm("suffix", None))
     assert copied == DraftingFile(target="b", method="suffix")

@@ -167,10 +167,20 @@ def test_whatif_compares_methods_on_a_recording(here):
         "whatif", "answer.json", "--method", "ngram", "--trees", "--nodes", "2"
     )
     assert "ngram, 2 draft tokens" in shown.stdout
+    assert "rule" not in shown.stdout
+    by_rule = ("--rule", "match", "--rule", "block")
+    both = here(
+        "whatif", "answer.json", "--method", "ngram", *by_rule, "--nodes", "2"
+    ).stdout.splitlines()
+    rows = [line.split()[:3] for line in both]
+    assert ["method", "rule", "draft"] in rows
+    assert ["ngram", "block", "2"] in rows
+    assert ["none", "–", "–"] in rows
     assert "as recorded: lm, budget nodes=4" in " ".join(shown.stdout.split())
     for words, said in (
         (("--nodes", "0"), "a round drafts 1 to 64 tokens"),
         (("--method", "eagl"), "Did you mean 'eagle'?"),
+        (("--rule", "blok"), "Did you mean 'block'?"),
     ):
         refused = here("whatif", "answer.json", *words)
         assert refused.returncode == 2

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
-from foreword import LLM
+from foreword import LLM, Recording
 from foreword.bench.prompts import load
 from foreword.bench.run import render, spread
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest
+from foreword.hindsight.whatif import what_if
 from foreword.tune.arms import Search, _best, choose
 from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
 from foreword.tune.chosen_page import write_page
+from foreword.tune.timed import RoundPrices, Spent, TimedArm, params_of, typical
 
 QUICK = {"tokens": 16, "minutes": 0.02}
 
@@ -40,7 +43,7 @@ def test_choices_are_predicted_and_timed(llm, prompts):
     assert "datastore" in found.left_out["retrieval"]
     plain = next(one for one in found.predictions if one.arm.method == "none")
     assert (plain.over_plain.mid, plain.tokens_per_pass) == (1.0, 1.0)
-    lm = next(one for one in found.predictions if one.arm.method == "lm")
+    lm = next(one for one in found.predictions if one.arm == Arm("lm", 4))
     assert lm.tokens_per_pass > 1
     assert 0 < lm.accepted <= 1
     assert 0 < lm.drafting < 1
@@ -63,6 +66,63 @@ def test_choices_are_predicted_and_timed(llm, prompts):
     assert found.why
     assert told
     assert json.loads(json.dumps(found.as_json()))["best"]
+
+
+def test_rules_are_predicted_and_timed_where_they_are_named(llm, prompts):
+    search = Search(
+        methods=("lm", "retrieval"), rules=("match", "block"), temperature=0.7, **QUICK
+    )
+    found = choose(llm, prompts, search)
+    arms = {(one.arm.method, one.arm.rule) for one in found.predictions}
+    assert arms == {("none", "match"), ("lm", "match"), ("lm", "block")}
+    assert {*found.left_out} == {"retrieval", "retrieval, block"}
+    timed = {one.arm.rule for one in found.confirmations if one.arm.nodes}
+    assert timed == {"match", "block"}
+    assert Arm("lm", 4, "block").name == "lm under block"
+    assert Arm("lm", 4).name == "lm"
+
+
+def test_an_answer_costs_its_rounds_at_the_price_of_real_ones(llm, prompts):
+    arm = Arm("ngram", 4)
+    prices = RoundPrices(llm.session, Search(**QUICK))
+    spent = Spent(16, {True: 3, False: 7}, {True: 3.0, False: 7.0})
+    # nothing was timed: what was predicted, over a plain round of half a second
+    assert prices.units(arm, spent, 0.5) == 20.0
+    assert prices.drafting(arm) is None
+    lm = Arm("lm", 4)
+    prices.time(lm, prompts[0], 0)
+    once = prices.units(lm, replace(spent, rounds={True: 1}), 0.5)
+    assert once > 1  # a round that drafts by a model takes longer than a plain one
+    assert prices.units(lm, spent, 0.5) == pytest.approx(3 * once + 7.0 / 0.5)
+    free = Spent(16, {True: 16}, {True: 0.0})
+    assert prices.units(lm, free, 0.5) >= 16
+    assert 0 < (prices.drafting(lm) or 0) < 1
+
+
+def test_the_slowest_rounds_do_not_set_the_price():
+    quick, slow = [1.0] * 9, [3.0] * 9
+    assert typical([*quick, *slow]) == pytest.approx(33 / 17)  # both kinds happen
+    assert typical([*quick, 50.0]) == 1.0
+    assert typical([2.0]) == 2.0
+
+
+def test_real_rounds_are_those_that_were_predicted(llm, prompts):
+    search = Search(**QUICK)
+    arm = Arm("lm", 4)
+    first = TimedArm(llm.session, arm, search).rounds(prompts[0], 0, 3)
+    whole = TimedArm(llm.session, arm, search).rounds(prompts[0], 0)
+    assert len(first) == 3 < len(whole)
+    assert [one.tokens for one in first] == [one.tokens for one in whole[:3]]
+    params = params_of(search, 0, "none")
+    recording = Recording.of(llm, params, llm.generate([prompts[0]], params)[0])
+    lm = next(
+        one
+        for one in what_if(llm, recording, ["lm"], (4,)).outcomes
+        if one.method == "lm"
+    )
+    assert lm.passes == len(whole)
+    assert Spent.of(lm).rounds[True] == sum(bool(one.draft) for one in whole)
+    assert sum(Spent.of(lm).seconds.values()) == pytest.approx(lm.seconds)
 
 
 def test_page_shows_what_was_found_and_loads_nothing(tmp_path):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,7 @@ from foreword.cli.common.bundles import bundled, open_llm
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.options import DraftingOptions, ModelOptions
-from foreword.registry import HEAD, MODEL
+from foreword.registry import DEFAULT_RULE, HEAD, MODEL
 from foreword.settings_file import BUNDLED, NAME, DraftingFile
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ Methods = Annotated[
     typer.Option(
         "--method",
         help="Method to consider. Repeatable. Default: all usable ones.",
+        metavar="NAME",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        help="Verification rule to consider. Repeatable. Default: match.",
         metavar="NAME",
     ),
 ]
@@ -90,6 +99,7 @@ def method(
     model: options.ModelName = None,
     draft: Drafts = None,
     methods: Methods = None,
+    rules: Rules = None,
     prompts: Prompts = "in-domain",
     minutes: Minutes = 3.0,
     max_tokens: MaxTokens = 64,
@@ -105,14 +115,14 @@ def method(
 
     The target answers prompts once. Every choice is then predicted on the same answers,
     which do not depend on the drafter; the best are timed against plain decoding.
+    Only the rule match keeps the text of a seed, so others are considered if named.
     """
-    from foreword.draft import method as find_method
     from foreword.tune.arms import Search
 
-    for name in methods or ():
-        find_method(name)
+    _check(methods or (), rules or ())
     search = Search(
         methods=tuple(methods) if methods else None,
+        rules=tuple(dict.fromkeys(rules or [DEFAULT_RULE])),
         temperature=temperature,
         tokens=max_tokens,
         minutes=minutes,
@@ -140,6 +150,17 @@ def method(
     for line in chosen.why:
         console.print(line, markup=False)
     runtime.note(f"wrote {out}: LLM, serve and the command line find it here")
+
+
+def _check(methods: Iterable[str], rules: Iterable[str]) -> None:
+    """Raise InvalidRequest if one of these is unknown, or cannot be predicted."""
+    from foreword.draft import method as find_method
+    from foreword.hindsight.known_rule import check_rule
+
+    for name in methods:
+        find_method(name)
+    for name in rules:
+        check_rule(name)
 
 
 def _report(file: Path, chosen: Chosen, model: str | None, draft: str | None) -> None:
@@ -223,6 +244,7 @@ def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
         target=model or BUNDLED,
         draft=draft if takes in (MODEL, HEAD) else None,
         method=best.method,
+        rule=best.rule if best.rule != DEFAULT_RULE else None,
         nodes=best.nodes or None,
     )
 
@@ -238,7 +260,7 @@ def _table(found: Chosen, title: str) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for one in found.predictions[:SHOWN]:
         table.add_row(
-            one.arm.method,
+            one.arm.name,
             str(one.arm.nodes or "–"),
             f"{one.over_plain.mid:.2f}",
             f"{one.over_plain.low:.2f}–{one.over_plain.high:.2f}",
@@ -261,7 +283,7 @@ def _timed(found: Chosen) -> Table:
     for one in found.confirmations:
         error = one.error
         table.add_row(
-            one.arm.method,
+            one.arm.name,
             "adaptive" if one.arm.nodes is None else str(one.arm.nodes or "–"),
             f"{one.measured.mid:.2f}",
             f"{one.measured.low:.2f}–{one.measured.high:.2f}",

@@ -14,7 +14,7 @@ from foreword.cli.common.bundles import bundled, open_llm
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
-from foreword.registry import PLAIN
+from foreword.registry import DEFAULT_RULE, PLAIN
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,6 +47,14 @@ Methods = Annotated[
     ),
 ]
 Nodes = Annotated[str, typer.Option(help="Draft tokens in a round.", metavar="N,N,…")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        help="Verification rule to compare. Repeatable. Default: match.",
+        metavar="NAME",
+    ),
+]
 Trees = Annotated[
     bool, typer.Option("--trees", help="What each round would have drafted.")
 ]
@@ -61,6 +69,7 @@ def whatif(
     loading: ModelOptions,
     method: Methods = None,
     nodes: Nodes = "4,8,16",
+    rule: Rules = None,
     trees: Trees = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -68,9 +77,11 @@ def whatif(
 
     The text does not depend on the drafter, so rounds and tokens per pass are facts.
     Seconds are predicted from this machine's measured costs. The target itself runs
-    only for drafters that read its scores or hidden states.
+    only for drafters that read its scores or hidden states. Under another rule than
+    match it runs as well, and rounds are a sample, given the text.
     """
     from foreword.draft import method as find_method
+    from foreword.hindsight.known_rule import check_rule
     from foreword.hindsight.whatif import what_if
     from foreword.recording import Recording
 
@@ -82,12 +93,21 @@ def whatif(
         )
     for name in method or ():
         find_method(name)
+    for name in rule or ():
+        check_rule(name)
     recording = Recording.read(file)
     with (
         open_llm(model, draft, loading, DraftingOptions()) as llm,
         LineProgress(quiet=as_json) as progress,
     ):
-        found = what_if(llm, recording, method or None, counts, progress)
+        found = what_if(
+            llm,
+            recording,
+            method or None,
+            counts,
+            progress,
+            rules=rule or (DEFAULT_RULE,),
+        )
     if as_json:
         sys.stdout.write(encode.dumps(found.as_json(trees=trees)) + "\n")
         return
@@ -111,12 +131,16 @@ def _table(found: WhatIf, recording: Recording) -> Table:
         + _as_recorded(found, recording),
         box=SIMPLE_HEAD,
     )
+    has_rules = any(one.rule != DEFAULT_RULE for one in found.outcomes)
     table.add_column("method")
+    if has_rules:
+        table.add_column("rule")
     for head in ("draft tokens", "passes", "per pass", "accepted", "ms", "× plain"):
         table.add_column(head, justify="right", no_wrap=True)
     for one in found.outcomes:
         table.add_row(
             one.method + ("¹" if one.reread else ""),
+            *(([one.rule] if one.drafted else ["–"]) if has_rules else ()),
             str(one.nodes or "–"),
             str(one.passes),
             f"{one.tokens_per_pass:.2f}",
@@ -145,19 +169,25 @@ def _trees(one: Outcome) -> Table:
     """Return what each round drafted: accepted tokens green, refused ones struck."""
     from rich.table import Table
 
+    by = "" if one.rule == DEFAULT_RULE else f", {one.rule}"
     table = Table(
-        title=f"{one.method}, {one.nodes} draft tokens", box=None, padding=(0, 2, 0, 0)
+        title=f"{one.method}, {one.nodes} draft tokens{by}",
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     table.add_column("round", justify="right")
     table.add_column("drafted", overflow="fold")
-    for number, round_ in enumerate(one.rounds[:SHOWN], 1):
-        table.add_row(str(number), _drafted(round_))
+    refused = one.refused or (0,) * len(one.rounds)
+    played = zip(one.rounds[:SHOWN], refused, strict=False)
+    for number, (round_, more) in enumerate(played, 1):
+        table.add_row(str(number), _drafted(round_, more))
     if len(one.rounds) > SHOWN:
         table.add_row("…", f"{len(one.rounds) - SHOWN} more")
     return table
 
 
-def _drafted(one: Round) -> Text:
+def _drafted(one: Round, more: int) -> Text:
+    """Return a round; `more`: refused draft tokens that are not known."""
     from rich.text import Text
 
     text = Text()
@@ -165,5 +195,7 @@ def _drafted(one: Round) -> Text:
         is_accepted = node in one.accepted
         style = "green" if is_accepted else "dim strike"
         text.append(repr(token.text)[1:-1], style)
+    if more:
+        text.append(f" +{more} refused ", "dim")
     text.append(repr(one.added.text)[1:-1], "bold")
     return text

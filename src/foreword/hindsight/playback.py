@@ -16,8 +16,10 @@ from foreword.draft import method as find_method
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, ModelError
+from foreword.hindsight.known_rule import RuleOnText, check_rule
 from foreword.hindsight.known_text import KnownText
 from foreword.recording import Recording
+from foreword.registry import DEFAULT_RULE, RULES
 from foreword.types import Request, Round, SamplingParams
 from foreword.verify import rule
 
@@ -49,6 +51,10 @@ class Known:
     answer: tuple[int, ...]
     params: SamplingParams
     """With the seed; the noise that drafts share with the target comes from it."""
+    checkable: bool = True
+    """Whether the text follows from the seed: a rule that shares its noise wrote it, or
+    the temperature is 0.
+    """
 
     @property
     def text(self) -> list[int]:
@@ -73,7 +79,9 @@ class Known:
             if name in SHAPING
         }
         params = SamplingParams(seed=recording.seed, **given)
-        return cls(recording.prompt_tokens, answer, params)
+        shares = recording.rule in RULES and RULES[recording.rule].shares_noise
+        checkable = shares or params.greedy
+        return cls(recording.prompt_tokens, answer, params, checkable)
 
 
 def _frozen(value: Any) -> Any:
@@ -103,7 +111,14 @@ class Played:
     of the target, which did not run.
     """
     reread: bool
-    """Whether the target read the text again, since the drafter needs what it reads."""
+    """Whether the target read the text again: the drafter needs what it reads, or the
+    rule its probabilities.
+    """
+    rule: str = DEFAULT_RULE
+    refused: tuple[int, ...] = ()
+    """Draft tokens of each round that are not in its draft: the rule refused them, and
+    it is not known which they were.
+    """
 
 
 def needs_target(drafter: Drafter) -> bool:
@@ -111,12 +126,20 @@ def needs_target(drafter: Drafter) -> bool:
     return bool(drafter.hidden_layers) or drafter.reads_target
 
 
-def play(session: Session, known: Known, method: str, nodes: int) -> Played:
-    """Play an answer with a method and a constant number of draft tokens.
+def play(
+    session: Session,
+    known: Known,
+    method: str,
+    nodes: int,
+    rule_name: str = DEFAULT_RULE,
+) -> Played:
+    """Play an answer with a method, a constant number of draft tokens, and a rule.
 
-    Raises InvalidRequest if the session cannot draft so; ModelError if the drafter
-    fails, or if it needs the target and that writes another text here.
+    Raises InvalidRequest if the session cannot draft so, or the rule cannot be
+    replayed; ModelError if the drafter fails, or if the target is needed and writes
+    another text here.
     """
+    check_rule(rule_name)
     params = replace(
         known.params,
         method=method,
@@ -127,33 +150,62 @@ def play(session: Session, known: Known, method: str, nodes: int) -> Played:
     )
     (sequence,) = session.prepare(list(known.prompt), params)
     drafter = _fresh(session, method, params)
-    reread = needs_target(drafter)
+    used = rule(rule_name)
+    by_rule = None
+    if not used.shares_noise:
+        by_rule = RuleOnText(session.target, known.text, used, known.checkable)
+        used = by_rule.rule
+    elif not known.checkable and drafter.draws:
+        raise InvalidRequest(
+            f"cannot replay with {method} under {rule_name}: another rule wrote the "
+            "answer, so its noise is not known. Name that rule"
+        )
+    sampled = by_rule is not None and drafter.draws and not params.greedy
+    reread = needs_target(drafter) or sampled
     target = copy(session.target)
     if not reread:
         target.backend = KnownText(target, known.text)
-    engine = Engine(
-        target, drafter, rule("match"), FixedBudget(nodes), Scheduler(slots=1)
-    )
+    engine = Engine(target, drafter, used, FixedBudget(nodes), Scheduler(slots=1))
+    if by_rule is not None:
+        by_rule.install(engine.default)
     rounds = run(engine, session, sequence)
     if engine.failed:
         raise ModelError(f"cannot replay with {method}: it failed: {engine.failed}")
-    if emitted(rounds) != list(known.answer):
+    differs = by_rule is not None and by_rule.differs
+    _check_text(method, rounds, known, differs=differs)
+    if not sampled:
+        return Played(tuple(map(_unscored, rounds)), reread, rule_name)
+    refused = tuple(len(one.draft) - len(one.accepted) for one in rounds)
+    kept = (_unscored(_without_refused(one)) for one in rounds)
+    return Played(tuple(kept), reread, rule_name, refused)
+
+
+def _check_text(
+    method: str, rounds: Sequence[Round], known: Known, *, differs: bool
+) -> None:
+    """Raise ModelError if rounds wrote another text, or the target `differs`."""
+    if differs or emitted(rounds) != list(known.answer):
         raise ModelError(
-            f"cannot replay with {method}: it reads the target's scores, and the "
+            f"cannot replay with {method}: the target's scores are needed, and the "
             "target writes another text here. Use the machine and the settings of the "
             "recording"
         )
-    return Played(tuple(map(_unscored, rounds)), reread)
 
 
-def run(engine: Engine, session: Session, sequence: Request) -> list[Round]:
-    """Run a traced request on an engine of its own beside the session's; other requests
-    run between two rounds.
+def run(
+    engine: Engine, session: Session, sequence: Request, most: int | None = None
+) -> list[Round]:
+    """Run a traced request on an engine of its own beside the session's, for at most
+    `most` rounds; other requests run between two rounds.
     """
     rounds: list[Round] = []
     with session.locked():
         engine.add(sequence)
     while not engine.idle:
+        if most is not None and len(rounds) >= most:
+            with session.locked():
+                engine.abort(sequence)
+            break
         with session.locked():
             rounds += [delta.round for delta in engine.step() if delta.round]
     return rounds
@@ -171,6 +223,12 @@ def _fresh(session: Session, method: str, params: SamplingParams) -> Drafter:
             "Name them one by one"
         )
     return session.drafter(params, fresh=True)
+
+
+def _without_refused(one: Round) -> Round:
+    """Return a round of a chain with its accepted draft tokens alone."""
+    one.draft = one.draft[: len(one.accepted)]
+    return one
 
 
 def _unscored(one: Round) -> Round:

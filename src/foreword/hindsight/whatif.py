@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from foreword.api.session import Session
 from foreword.draft import MethodSpec
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest
+from foreword.hindsight.known_rule import check_rule
 from foreword.hindsight.playback import Known, Played, play
 from foreword.model import Model
 from foreword.recording import Recording
-from foreword.registry import METHODS, PLAIN
+from foreword.registry import DEFAULT_RULE, METHODS, PLAIN
 from foreword.types import Round
 
 if TYPE_CHECKING:
@@ -54,6 +56,13 @@ class Outcome:
     """
     rounds: tuple[Round, ...]
     """With the draft trees."""
+    rule: str = DEFAULT_RULE
+    refused: tuple[int, ...] = ()
+    """Draft tokens of each round that are not in its draft: the rule refused them, and
+    it is not known which they were. Empty where all are known.
+    """
+    by_round: tuple[float, ...] = ()
+    """Predicted seconds of each round."""
 
     @property
     def tokens_per_pass(self) -> float:
@@ -64,7 +73,8 @@ class Outcome:
         """Return plain values; with `trees`, also every round."""
         values = asdict(self) | {"tokens_per_pass": self.tokens_per_pass}
         if not trees:
-            del values["rounds"]
+            for name in ("rounds", "refused", "by_round"):
+                del values[name]
         return values
 
 
@@ -74,6 +84,7 @@ class LeftOut:
 
     method: str
     why: str
+    rule: str = DEFAULT_RULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,35 +133,41 @@ def what_if(
     methods: Sequence[str] | None = None,
     nodes: Sequence[int] = NODES,
     progress: Callable[[str], None] = lambda _: None,
+    *,
+    rules: Sequence[str] = (DEFAULT_RULE,),
 ) -> WhatIf:
     """Re-score a recorded answer for these methods (default: all that `llm` can draft
-    with), each with these numbers of draft tokens, and for plain decoding.
+    with), each with these numbers of draft tokens and rules, and for plain decoding.
 
     >>> for one in what_if(llm, recording, ["suffix", "lm"]).outcomes:
     ...     print(one.method, one.nodes, one.tokens_per_pass, one.over_plain)
 
-    Exact for the rule `match`, under which the text does not depend on the drafter. A
-    method that cannot be replayed is left out, with the reason. Raises InvalidRequest
-    for a recording without tokens, or one of another vocabulary.
+    Exact for the rule `match`, under which the text does not depend on the drafter. The
+    rounds of another rule are a sample of what it would have taken, given this text, on
+    chains; at temperature 0 they are a fact. A method that cannot be replayed is left
+    out, with the reason. Raises InvalidRequest for a recording without tokens, one of
+    another vocabulary, or a rule that cannot be replayed.
     """
+    for rule in rules:
+        check_rule(rule)
     session, known = llm.session, Known.of(recording)
     methods = candidates(session) if methods is None else methods
     _check_vocabulary(session.target, known)
     priced = _Prices(session.target, known, _overhead(recording.rounds))
-    arms = [(PLAIN, 0), *((name, count) for name in methods for count in nodes)]
-    outcomes, left_out = list[Outcome](), dict[str, LeftOut]()
-    for number, (name, count) in enumerate(arms):
+    arms = [(PLAIN, 0, DEFAULT_RULE), *product(methods, nodes, dict.fromkeys(rules))]
+    outcomes, left_out = list[Outcome](), dict[tuple[str, str], LeftOut]()
+    for number, (name, count, rule) in enumerate(arms):
         progress(f"{number} of {len(arms)}: {name}, {count} draft tokens")
-        if name in left_out:
+        if (name, rule) in left_out:
             continue
         try:
-            played = play(session, known, name, count)
+            played = play(session, known, name, count, rule)
         except ForewordError as error:
-            left_out[name] = LeftOut(name, str(error))
+            left_out[name, rule] = LeftOut(name, str(error), rule)
             continue
         outcomes.append(priced.outcome(name, count, played))
     most = max(one.budget for one in recording.rounds)
-    own = Played(recording.rounds, reread=False)
+    own = Played(recording.rounds, reread=False, rule=recording.rule)
     return WhatIf(
         priced.outcome(recording.method, most, own),
         tuple(sorted(outcomes, key=lambda one: one.seconds)),
@@ -185,7 +202,9 @@ class _Prices:
         """Return what these rounds earned."""
         rounds = played.rounds
         drafting = drafting_seconds(rounds)
-        seconds = sum(self._forwards(rounds)) + sum(drafting)
+        times = zip(self._forwards(played), drafting, strict=True)
+        by_round = tuple(map(sum, times))
+        seconds = sum(by_round)
         if self._plain is None:
             self._plain = seconds
         return Outcome(
@@ -193,20 +212,24 @@ class _Prices:
             nodes,
             passes=len(rounds),
             tokens=len(self._known.answer),
-            drafted=sum(len(one.draft) for one in rounds),
+            drafted=sum(len(one.draft) for one in rounds) + sum(played.refused),
             accepted=sum(len(one.accepted) for one in rounds),
             seconds=seconds,
             drafting=sum(drafting),
             over_plain=self._plain / seconds,
             reread=played.reread,
             rounds=rounds,
+            rule=played.rule,
+            refused=played.refused,
+            by_round=by_round,
         )
 
-    def _forwards(self, rounds: Sequence[Round]) -> list[float]:
+    def _forwards(self, played: Played) -> list[float]:
         """Return the predicted seconds of each round without drafting."""
         times, context = [], len(self._known.prompt)
-        for one in rounds:
-            forward = self._target.cost(len(one.draft), 1, context)
+        refused = played.refused or [0] * len(played.rounds)
+        for one, more in zip(played.rounds, refused, strict=True):
+            forward = self._target.cost(len(one.draft) + more, 1, context)
             times.append(forward + self._overhead)
             context += len(one.pieces)
         return times

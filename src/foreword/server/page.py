@@ -20,7 +20,7 @@ from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.page.files import POLICY, static_file
 from foreword.recording import Recording
-from foreword.registry import METHODS
+from foreword.registry import DEFAULT_RULE, METHODS
 from foreword.server.body import content, parsed, takes
 from foreword.server.errors import ApiError
 from foreword.server.service import Service
@@ -88,6 +88,8 @@ class WhatIfBody(BaseModel):
         default=[4, 8], min_length=1, max_length=8
     )
     """Draft tokens in a round."""
+    rules: list[str] = Field(default=[DEFAULT_RULE], min_length=1, max_length=8)
+    """Verification rules; others than the default replay chains."""
     trees: bool = False
     """Whether the rounds are part of the result."""
 
@@ -95,7 +97,9 @@ class WhatIfBody(BaseModel):
 def _replayed(service: Service, body: bytes) -> dict[str, Any]:
     given = parsed(body, WhatIfBody)
     recording = Recording.from_json(json.dumps(given.recording))
-    found = hindsight.what_if(service.llm, recording, given.methods, given.nodes)
+    found = hindsight.what_if(
+        service.llm, recording, given.methods, given.nodes, rules=given.rules
+    )
     return found.as_json(trees=given.trees)
 
 

@@ -5,27 +5,22 @@ predicts every choice on the same answers, then times the best.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from itertools import product
 from time import perf_counter
 
 import numpy as np
 
 from foreword.api.llm import LLM
 from foreword.bench.stats import Interval, speedup
-from foreword.budget import AdaptiveBudget, Costs, FixedBudget
-from foreword.engine import Engine
-from foreword.engine.scheduler import Scheduler
+from foreword.budget import Costs
 from foreword.errors import InvalidRequest
-from foreword.hindsight.playback import emitted, run
-from foreword.hindsight.whatif import Outcome, candidates, drafting_seconds, what_if
+from foreword.hindsight.whatif import Outcome, candidates, what_if
 from foreword.model import measure
 from foreword.recording import Recording
-from foreword.registry import PLAIN
+from foreword.registry import DEFAULT_RULE, PLAIN
 from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
-from foreword.types import SamplingParams
-from foreword.types.round import Round
-from foreword.verify import rule
+from foreword.tune.timed import RoundPrices, Search, Spent, TimedArm, params_of
 
 NODES = (2, 4, 8, 16)
 """Numbers of draft tokens that are predicted."""
@@ -43,19 +38,6 @@ Counts = dict[Arm, list[tuple[int, float]]]
 """By choice: tokens and seconds of each prompt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What is asked for."""
-
-    methods: tuple[str, ...] | None = None
-    """None = all that the target can draft with."""
-    temperature: float = 0.0
-    tokens: int = 64
-    """Most tokens of an answer."""
-    minutes: float = 3.0
-    seed: int = 0
-
-
 def choose(
     llm: LLM,
     prompts: Sequence[Sequence[int]],
@@ -66,7 +48,8 @@ def choose(
     fastest.
 
     Under `match` all choices write the same answers, so each is predicted on all of
-    them. Raises InvalidRequest without prompts.
+    them; under another rule these answers are as likely as its own. Raises
+    InvalidRequest without prompts.
     """
     if not prompts:
         raise InvalidRequest("cannot choose a method: there are no prompts. Give some")
@@ -102,14 +85,18 @@ class _Predictions:
     """Sums of predicted tokens and seconds, by choice and prompt."""
 
     def __init__(self, llm: LLM, search: Search) -> None:
-        self._llm, self._search = llm, search
-        self._methods = list(search.methods or candidates(llm.session))
-        self._nodes: dict[str, tuple[int, ...]] = {}
-        self._nodes |= dict.fromkeys(self._methods, NODES)
-        self._counts: Counts = {}
+        self._llm = llm
+        self._search = search
+        methods = search.methods or candidates(llm.session)
+        pairs = list(product(methods, search.rules))
+        self._nodes: dict[tuple[str, str], tuple[int, ...]] = {}
+        """By method and rule."""
+        self._nodes |= dict.fromkeys(pairs, NODES)
+        self._spent: dict[Arm, list[Spent]] = {}
         self._outcomes: dict[Arm, list[Outcome]] = {}
         self._paths: dict[Arm, list[int]] = {}
         """Accepted draft tokens of each round."""
+        self._prices = RoundPrices(llm.session, search)
         self.costs = measure(llm.session.target)
         self.left_out: dict[str, str] = {}
         self.seen = 0
@@ -118,59 +105,97 @@ class _Predictions:
         """Answer a prompt by plain decoding, and predict every choice on it."""
         recording = _recorded(self._llm, prompt, self._search, number)
         self.seen += 1
-        for method, nodes in list(self._nodes.items()):
-            found = what_if(self._llm, recording, [method], nodes)
+        for (method, rule), nodes in list(self._nodes.items()):
+            found = what_if(self._llm, recording, [method], nodes, rules=[rule])
             for one in found.left_out:
-                self.left_out[method] = one.why
-                del self._nodes[method]
+                name = method if rule == DEFAULT_RULE else f"{method}, {rule}"
+                self.left_out[name] = one.why
+                del self._nodes[method, rule]
             for one in found.outcomes:
                 self._keep(one, number)
+        for (method, rule), nodes in self._nodes.items():
+            for count in nodes:
+                self._prices.time(Arm(method, count, rule), prompt, number)
         if self.seen == FIRST:
             self._drop()
 
     def _keep(self, one: Outcome, number: int) -> None:
-        arm = Arm(one.method, one.nodes)
-        rows = self._counts.setdefault(arm, [])
-        if len(rows) <= number:  # plain decoding comes with every method
-            rows.append((one.tokens, one.seconds))
-            self._outcomes.setdefault(arm, []).append(replace(one, rounds=()))
+        arm = Arm(one.method, one.nodes, one.rule)
+        spent = self._spent.setdefault(arm, [])
+        if len(spent) <= number:  # plain decoding comes with every method
+            spent.append(Spent.of(one))
+            light = replace(one, rounds=(), refused=(), by_round=())
+            self._outcomes.setdefault(arm, []).append(light)
             lengths = [len(played.accepted) for played in one.rounds]
             self._paths.setdefault(arm, []).extend(lengths)
 
     def _drop(self) -> None:
         """Drop choices that are far behind the best."""
-        speeds = {arm: self._over_plain(arm).mid for arm in self._counts}
+        speeds = {arm: self._over_plain(arm).mid for arm in self._spent}
         enough = FAR * max(speeds.values())
-        for method, nodes in list(self._nodes.items()):
-            kept = tuple(one for one in nodes if speeds[Arm(method, one)] >= enough)
-            self._nodes[method] = kept
-            if not kept:
-                del self._nodes[method]
+        for pair, nodes in list(self._nodes.items()):
+            method, rule = pair
+            self._nodes[pair] = tuple(
+                one for one in nodes if speeds[Arm(method, one, rule)] >= enough
+            )
+            if not self._nodes[pair]:
+                del self._nodes[pair]
+
+    def _costs(self, arm: Arm) -> list[float]:
+        """Return the cost of each answer, in rounds of plain decoding."""
+        if arm.method == PLAIN:
+            return [float(one.tokens) for one in self._spent[arm]]
+        unit = self._plain_seconds
+        return [self._prices.units(arm, one, unit) for one in self._spent[arm]]
+
+    @property
+    def _plain_seconds(self) -> float:
+        """Predicted seconds of a round of plain decoding."""
+        plain = self._outcomes[Arm(PLAIN, 0)]
+        passes = sum(one.passes for one in plain)
+        return sum(one.seconds for one in plain) / passes
 
     def _over_plain(self, arm: Arm) -> Interval:
-        own = self._counts[arm]
-        plain = self._counts[Arm(PLAIN, 0)][: len(own)]
-        return speedup(np.array(own, float), np.array(plain, float))
+        tokens = [one.tokens for one in self._spent[arm]]
+        own = np.array([tokens, self._costs(arm)], float)
+        plain = np.array([tokens, tokens], float)
+        return speedup(own.T, plain.T)
 
     def result(self) -> tuple[Prediction, ...]:
         """Return the predictions, the fastest first."""
-        found = [
-            self._prediction(arm, outcomes) for arm, outcomes in self._outcomes.items()
-        ]
+        outcomes = self._outcomes.items()
+        found = [self._prediction(arm, own) for arm, own in outcomes]
         return tuple(sorted(found, key=lambda one: -one.over_plain.mid))
+
+    def _drafting(self, arm: Arm, cost: float) -> float:
+        """Return the share of drafting in the cost of all answers."""
+        share = self._prices.drafting(arm)
+        if share is None:
+            own = self._outcomes[arm]
+            seconds = sum(one.seconds for one in own)
+            return sum(one.drafting for one in own) / seconds
+        unit = self._plain_seconds
+        rest = 0.0
+        for one in self._spent[arm]:
+            idle = replace(one, rounds={False: one.rounds[False]})
+            rest += self._prices.units(arm, idle, unit)
+        return share * (1 - rest / cost)
 
     def _prediction(self, arm: Arm, outcomes: Sequence[Outcome]) -> Prediction:
         drafted = sum(one.drafted for one in outcomes)
-        seconds = sum(one.seconds for one in outcomes)
-        drafting = sum(one.drafting for one in outcomes)
+        cost = sum(self._costs(arm))
+        drafting = self._drafting(arm, cost)
         speed = self._over_plain(arm)
         passes = sum(one.passes for one in outcomes)
         per_pass = sum(one.tokens for one in outcomes) / passes
-        nodes, costs = arm.nodes or 0, Costs(self.costs)
-        rows = passes * max(costs.seconds(nodes + 1) - costs.seconds(1), 0.0)
+        nodes = arm.nodes or 0
+        costs = Costs(self.costs)
+        one, unit = costs.seconds(1), self._plain_seconds
+        rows = passes * max(costs.seconds(nodes + 1) - one, 0.0) / unit
+        least = min(passes * one / unit, cost)
         limits = Limits(
-            speed.mid * seconds / (seconds - drafting),
-            speed.mid * seconds / max(seconds - rows, passes * costs.seconds(1)),
+            speed.mid / (1 - drafting),
+            speed.mid * cost / max(cost - rows, least),
             speed.mid * max((nodes + 1) / per_pass, 1.0),
         )
         paths = self._paths[arm]
@@ -183,7 +208,7 @@ class _Predictions:
             speed,
             per_pass,
             sum(one.accepted for one in outcomes) / drafted if drafted else 0.0,
-            drafting / seconds,
+            drafting,
             tuple(reached),
             limits,
         )
@@ -193,44 +218,9 @@ def _recorded(
     llm: LLM, prompt: Sequence[int], search: Search, number: int
 ) -> Recording:
     """Return the recorded answer to a prompt, by plain decoding."""
-    params = _params(search, number, method=PLAIN)
+    params = params_of(search, number, method=PLAIN)
     answer = llm.generate([list(prompt)], params)[0]
     return Recording.of(llm, params, answer)
-
-
-def _params(search: Search, number: int, method: str) -> SamplingParams:
-    return SamplingParams(
-        temperature=search.temperature,
-        seed=search.seed + number,
-        max_tokens=search.tokens,
-        method=method,
-        trace=True,
-    )
-
-
-class _Entry:
-    """A choice that is timed: an engine with a drafter that has seen no answer yet."""
-
-    def __init__(self, llm: LLM, arm: Arm, search: Search) -> None:
-        self._session = llm.session
-        self._arm, self._search = arm, search
-        target = llm.session.target
-        params = SamplingParams(method=arm.method)
-        budget = (
-            AdaptiveBudget.from_measure(partial(measure, target))
-            if arm.nodes is None
-            else FixedBudget(arm.nodes)
-        )
-        drafter = llm.session.drafter(params, fresh=True)
-        scheduler = Scheduler(slots=1)
-        self._engine = Engine(target, drafter, rule("match"), budget, scheduler)
-
-    def answer(self, prompt: Sequence[int], number: int) -> tuple[int, float]:
-        """Answer a prompt; return its tokens and seconds."""
-        params = _params(self._search, number, self._arm.method)
-        (sequence,) = self._session.prepare(list(prompt), params)
-        rounds = run(self._engine, self._session, sequence)
-        return len(emitted(rounds)), _decoding_seconds(rounds)
 
 
 def _confirmed(
@@ -243,10 +233,10 @@ def _confirmed(
     """Time these choices, the adaptive budget of the best, and plain decoding, in turn
     on each prompt; return their speeds over plain decoding.
     """
-    adaptive = [Arm(arms[0].method, None)] if arms else []
+    adaptive = [replace(arms[0], nodes=None)] if arms else []
     plain = Arm(PLAIN, 0)
     arms = [plain, *arms, *adaptive]
-    entries = {arm: _Entry(llm, arm, search) for arm in arms}
+    entries = {arm: TimedArm(llm.session, arm, search) for arm in arms}
     counts: Counts = {arm: [] for arm in arms}
     *timed, last = prompts if len(prompts) > 1 else [*prompts, *prompts]
     for entry in entries.values():
@@ -264,20 +254,12 @@ def _confirmed(
     return {arm: speedup(np.array(own, float), base) for arm, own in counts.items()}
 
 
-def _decoding_seconds(rounds: Sequence[Round]) -> float:
-    """Return the measured seconds of rounds, without the reading of the prompt by the
-    drafter.
-    """
-    rest = sum(one.score_ms + one.verify_ms + one.commit_ms for one in rounds)
-    return rest / 1000 + sum(drafting_seconds(rounds))
-
-
 def _finalists(predictions: Sequence[Prediction]) -> list[Arm]:
-    """Return the best number of draft tokens of each of the best methods."""
-    best: dict[str, Arm] = {}
+    """Return the best number of draft tokens of each of the best methods and rules."""
+    best: dict[tuple[str, str], Arm] = {}
     for one in predictions:
         if one.arm.method != PLAIN:
-            best.setdefault(one.arm.method, one.arm)
+            best.setdefault((one.arm.method, one.arm.rule), one.arm)
     return list(best.values())[:CONFIRMED]
 
 
@@ -298,6 +280,10 @@ def _best(confirmations: Sequence[Confirmation]) -> Arm:
     return fastest.arm
 
 
+def _alike(one: Arm, other: Arm) -> bool:
+    return (one.method, one.rule) == (other.method, other.rule)
+
+
 def _why(
     chosen: Arm,
     predictions: Sequence[Prediction],
@@ -313,12 +299,12 @@ def _why(
             "times plain and did not reach it."
         )
         return [reason]
-    like = [one for one in predictions if one.arm.method == chosen.method]
+    like = [one for one in predictions if _alike(one.arm, chosen)]
     about = like[0]
     speed = own.measured
     said = []
     said.append(
-        f"{chosen.method} is {speed.mid:.2f} times as fast as plain decoding "
+        f"{chosen.name} is {speed.mid:.2f} times as fast as plain decoding "
         f"({speed.low:.2f} to {speed.high:.2f} over the prompts)."
     )
     said.append(
@@ -326,11 +312,11 @@ def _why(
         f"its draft tokens are accepted, and drafting takes {about.drafting:.0%} of "
         "the time."
     )
-    others = [one for one in predictions if one.arm.method != chosen.method]
+    others = [one for one in predictions if not _alike(one.arm, chosen)]
     if others and others[0].arm.method != PLAIN:
         other = others[0]
         said.append(
-            f"Next is {other.arm.method}, predicted at {other.over_plain.mid:.2f} "
+            f"Next is {other.arm.name}, predicted at {other.over_plain.mid:.2f} "
             f"times plain, with {other.tokens_per_pass:.1f} tokens a pass and "
             f"{other.drafting:.0%} of the time in drafting."
         )

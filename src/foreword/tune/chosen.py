@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from foreword.bench.stats import Interval
+from foreword.registry import DEFAULT_RULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,14 @@ class Arm:
 
     method: str
     nodes: int | None
+    rule: str = DEFAULT_RULE
+
+    @property
+    def name(self) -> str:
+        """Return the method, with its rule where it is not the default."""
+        if self.rule == DEFAULT_RULE:
+            return self.method
+        return f"{self.method} under {self.rule}"
 
 
 @dataclass(frozen=True, slots=True)

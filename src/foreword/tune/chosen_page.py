@@ -97,11 +97,11 @@ draft tokens are nearly free to check.</p>
 
 
 def best_of_each(chosen: Chosen) -> list[Prediction]:
-    """Return the fastest prediction of each method that drafts, the fastest first."""
+    """Return the fastest prediction of each method and rule, the fastest first."""
     best: dict[str, Prediction] = {}
     for one in chosen.predictions:
         if one.arm.method != PLAIN:
-            best.setdefault(one.arm.method, one)
+            best.setdefault(one.arm.name, one)
     return list(best.values())[:LINES]
 
 
@@ -179,7 +179,7 @@ def _limits(chosen: Chosen) -> str:
             limits.all_accepted,
         )
         cells = [f"{value:.2f}" for value in values]
-        is_best = one.arm.method == chosen.best.method
+        is_best = one.arm.name == chosen.best.name
         rows.append(((_name(one.arm), *cells), is_best))
     heads = ["method", "now"]
     heads += ["drafting free", "checking free", "all accepted"]
@@ -217,6 +217,6 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]]) -> 
 def _name(arm: Arm) -> str:
     if arm.method == PLAIN:
         return "plain decoding"
-    return f"{arm.method}, " + (
+    return f"{arm.name}, " + (
         "adaptive budget" if arm.nodes is None else f"{arm.nodes} draft tokens"
     )

@@ -16,6 +16,12 @@ sequence.
 """
 
 
+GivenText = Callable[[Sequence[float]], list[float]]
+"""[q(t)/p(t) of the text's token t at each depth of a chain] -> [probability that at
+least 1, 2, … draft tokens are accepted], both given that the target writes this text.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A verification rule and its guarantee."""
@@ -34,6 +40,10 @@ class Rule:
     follow: Follow | None = None
     """The rule as a function of the target's drawn tokens; None for a rule that needs
     distributions.
+    """
+    given_text: GivenText | None = None
+    """How far a sampled chain is accepted, if the text is known; None for a rule whose
+    text and noise are one, or where it is not known.
     """
     keeps: Keeps = "same-distribution"
     """What equals plain decoding with the same seed: every token, or only the

@@ -6,6 +6,8 @@ Each token of the chain must be sampled from its own distribution in `draft.prob
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,6 +15,9 @@ from torch import Tensor
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify.base import Rule
 from foreword.verify.rejection import chain_distributions, chain_verdict, ratios
+
+LIGHT = 1e-300
+"""Smallest weight of a prefix, so that dividing by it does not fail."""
 
 
 def block(
@@ -78,4 +83,21 @@ def weight_left(
     return (left / (left + 1 - reach)).where(left + 1 > reach, 1.0)
 
 
-RULE = Rule(name="block", verify=block, lists="one")
+def given_text(ratios: Sequence[float]) -> list[float]:
+    """Return, of a text with these q/p, the probability that at least 1, 2, … draft
+    tokens are accepted: (prod q/p) b_i, with the weight b_i of the prefix.
+
+    A prefix is drafted and accepted with probability q(prefix) b_i, and what follows is
+    a draw from the target.
+    """
+    # the product alone would overflow: its factors and the weight go together
+    reached = weight = 1.0
+    all_reached: list[float] = []
+    for ratio in ratios:
+        reached *= min(1.0, ratio / weight)
+        all_reached.append(reached)
+        weight = max(min(1.0, weight / ratio), LIGHT) if ratio else 1.0
+    return all_reached
+
+
+RULE = Rule(name="block", verify=block, given_text=given_text, lists="one")

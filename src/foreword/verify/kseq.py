@@ -12,6 +12,7 @@ from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify.base import Rule
+from foreword.verify.rejection import given_text
 from foreword.verify.residual import in_use, normalised, stop_at, target_distributions
 from foreword.verify.without_replacement import without_replacement
 
@@ -110,4 +111,4 @@ def any_of(beta: Tensor, count: Tensor) -> Tensor:
     return -torch.expm1(count * torch.log1p(-beta.clamp(max=1)))
 
 
-RULE = Rule(name="kseq", verify=kseq, lists="independent")
+RULE = Rule(name="kseq", verify=kseq, given_text=given_text, lists="independent")

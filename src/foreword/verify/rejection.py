@@ -4,6 +4,8 @@ p/q), else draw from [p - q]+.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -100,4 +102,19 @@ def chain_verdict(
     )
 
 
-RULE = Rule(name="rejection", verify=rejection, lists="one")
+def given_text(ratios: Sequence[float]) -> list[float]:
+    """Return prod min(1, q/p) over the first 1, 2, … tokens of a text: the probability
+    that at least so many draft tokens are accepted, given the text.
+
+    A draft token is x and accepted with probability min(p, q)(x), and what follows is a
+    draw from the target either way.
+    """
+    reached = 1.0
+    all_reached: list[float] = []
+    for one in ratios:
+        reached *= min(1.0, one)
+        all_reached.append(reached)
+    return all_reached
+
+
+RULE = Rule(name="rejection", verify=rejection, given_text=given_text, lists="one")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify.base import Rule
+from foreword.verify.rejection import given_text
 from foreword.verify.without_replacement import descend, residual
 
 
@@ -33,4 +34,6 @@ def specinfer(
     )
 
 
-RULE = Rule(name="specinfer", verify=specinfer, lists="independent")
+RULE = Rule(
+    name="specinfer", verify=specinfer, given_text=given_text, lists="independent"
+)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify.base import Rule
-from foreword.verify.block import weight_left
+from foreword.verify.block import given_text, weight_left
 from foreword.verify.residual import (
     draft_distribution,
     in_use,
@@ -140,4 +140,4 @@ def _rows(draft: Draft, index: Int[Tensor, "row"]) -> Draft:
     return Draft.padded(tokens, parents, count, probs, chain=draft.chain)
 
 
-RULE = Rule(name="traversal", verify=traversal, lists="distinct")
+RULE = Rule(name="traversal", verify=traversal, given_text=given_text, lists="distinct")

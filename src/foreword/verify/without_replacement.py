@@ -12,6 +12,7 @@ from torch import Tensor
 
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify.base import Rule
+from foreword.verify.rejection import given_text
 from foreword.verify.residual import (
     draft_distribution,
     in_use,
@@ -98,4 +99,9 @@ def residual(left: Probs, q: Probs) -> Probs:
     return normalised((left - q).clamp(min=0), left)
 
 
-RULE = Rule(name="without-replacement", verify=without_replacement, lists="distinct")
+RULE = Rule(
+    name="without-replacement",
+    verify=without_replacement,
+    given_text=given_text,
+    lists="distinct",
+)

@@ -63,6 +63,9 @@ export class RoundPanel {
   }
 }
 
+/** Return the draft tree of a round, for a replay, in which the target gave no probabilities. */
+export const draftTree = (round) => el("div", { class: "tree" }, branches(round, -1, new Set(round.accepted)));
+
 /** Return the drafted tokens after a node as a list, the accepted one first, then the target's own. */
 function branches(round, node, path) {
   const next = round.draft.map((token, at) => ({ token, at })).filter(({ token }) => token.parent === node);
@@ -80,25 +83,27 @@ const hasNext = (round, node, last) => node === last || round.draft.some((one) =
 function drafted(token, isAccepted) {
   const text = visible(token.text);
   const odds = [token.draft_prob, token.target_prob].map(percent);
-  const label = `drafted with ${odds[0]}, the target gives ${odds[1]}: ${isAccepted ? "accepted" : "refused"}`;
+  const outcome = isAccepted ? "accepted" : "refused";
+  const shown = odds.filter((one) => one !== "–").join(" → ");
+  const label = token.target_prob === null ? outcome : `drafted with ${odds[0]}, the target gives ${odds[1]}: ${outcome}`;
   return el(
     "span",
     { class: `node ${isAccepted ? "accepted" : "refused"}`, title: `${text}: ${label}` },
     el(isAccepted ? "b" : "s", { text }),
-    el("small", { "aria-hidden": "true", text: `${odds[0]} → ${odds[1]}` }),
+    ...(shown ? [el("small", { "aria-hidden": "true", text: shown })] : []),
     el("span", { class: "unseen", text: `, ${label}` }),
   );
 }
 
 function own(added) {
   const text = visible(added.text);
-  const odds = percent(added.target_prob);
+  const odds = added.target_prob === null ? "" : percent(added.target_prob);
   return el(
     "span",
-    { class: `node own ${added.kind}`, title: `${text}: the target's own, ${odds}` },
+    { class: `node own ${added.kind}`, title: `${text}: the target's own${odds && `, ${odds}`}` },
     el("b", { text }),
     el("small", { "aria-hidden": "true", text: `target ${odds}` }),
-    el("span", { class: "unseen", text: `, the target's own token, ${odds}` }),
+    el("span", { class: "unseen", text: `, the target's own token${odds && `, ${odds}`}` }),
   );
 }
 

@@ -2,11 +2,13 @@
 
 import { whatIf } from "../api.js";
 import { count, el, percent, short } from "../dom.js";
+import { draftTree, sentence } from "../round.js";
 import { PLAIN } from "./settings.js";
 
 /** Methods that are compared, where the server can draft with them: lookups, the default, and one trained head. */
 const COMPARED = ["suffix", "ngram", "lm", "eagle"];
 const NODES = [4, 8];
+const SHOWN = 8; // passes that are drawn at first
 
 /** Return a fold under an answer that compares methods once it is opened. `recording()` is the answer's. */
 export function whatIfFold(recording, usable, own) {
@@ -17,7 +19,8 @@ export function whatIfFold(recording, usable, own) {
     place.append(el("p", { class: "note", text: "The server replays this answer with other drafters …" }));
     try {
       const methods = [...new Set([own, ...COMPARED])].filter((name) => usable.includes(name) && name !== PLAIN);
-      place.replaceChildren(...comparison(await whatIf({ recording: recording(), methods, nodes: NODES })));
+      const given = recording();
+      place.replaceChildren(...comparison(await whatIf({ recording: given, methods, nodes: NODES }), given));
     } catch (error) {
       place.replaceChildren(el("p", { class: "fault", text: error.message }));
       place.append(el("button", { type: "button", text: "Try again", onclick: () => again(fold, place) }));
@@ -32,15 +35,75 @@ function again(fold, place) {
   fold.open = true;
 }
 
-function comparison({ outcomes, left_out: leftOut }) {
+function comparison({ outcomes, left_out: leftOut }, recording) {
+  const passes = new Passes(recording);
   const heads = ["method", "draft tokens", "passes", "a pass", "accepted", "ms", "over plain"];
   const rows = outcomes.map((one) => {
     const accepted = one.drafted ? `${percent(one.accepted / one.drafted)} of ${one.drafted}` : "–";
     const cells = [one.method, one.nodes || "–", one.passes, short(one.tokens_per_pass), accepted, short(1000 * one.seconds), `${short(one.over_plain, 2)}×`];
-    return el("tr", { class: one.method === PLAIN ? "plain" : "" }, ...cells.map((text) => el("td", { text: String(text) })));
+    const row = el("tr", { class: one.method === PLAIN ? "plain" : "" }, ...cells.map((text) => el("td", { text: String(text) })));
+    if (one.method !== PLAIN) row.firstChild.replaceChildren(passes.button(one));
+    return row;
   });
   const table = el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { scope: "col", text })))), el("tbody", {}, ...rows));
-  const passes = "Passes and acceptance are facts: the text does not depend on the drafter. Milliseconds are predicted from measured costs.";
+  const facts = "Passes and acceptance are facts: the text does not depend on the drafter. Milliseconds are predicted from measured costs.";
   const missing = leftOut.length ? [el("p", { class: "note", text: `${count(leftOut.length, "method")} left out: ${leftOut.map((one) => one.why).join(" ")}` })] : [];
-  return [el("div", { class: "wide-table", tabindex: "0", role: "group", "aria-label": "Methods compared" }, table), el("p", { class: "note", text: passes }), ...missing];
+  return [el("div", { class: "wide-table", tabindex: "0", role: "group", "aria-label": "Methods compared" }, table), passes.element, el("p", { class: "note", text: facts }), ...missing];
+}
+
+/** The passes of one method of the table, drawn once its button is pressed. */
+class Passes {
+  constructor(recording) {
+    this.recording = recording;
+    this.element = el("section", { class: "passes", "aria-label": "Passes of a method", hidden: true });
+    this.pressed = null;
+  }
+
+  /** Return the button of a row, which opens and closes its passes. */
+  button(outcome) {
+    const button = el("button", { type: "button", class: "small", "aria-expanded": "false", text: outcome.method });
+    button.setAttribute("aria-label", `${outcome.method}, ${count(outcome.nodes, "draft token")}: show its passes`);
+    button.addEventListener("click", () => this._toggle(button, outcome));
+    return button;
+  }
+
+  async _toggle(button, { method, nodes }) {
+    const opens = this.pressed !== button;
+    this.pressed?.setAttribute("aria-expanded", "false");
+    this.pressed = opens ? button : null;
+    this.element.hidden = !opens;
+    if (!opens) return;
+    button.setAttribute("aria-expanded", "true");
+    this.element.replaceChildren(el("p", { class: "note", text: `The server replays this answer with ${method} …` }));
+    const drawn = await this._drawn(method, nodes);
+    if (this.pressed === button) this.element.replaceChildren(...drawn);
+  }
+
+  async _drawn(method, nodes) {
+    try {
+      const found = await whatIf({ recording: this.recording, methods: [method], nodes: [nodes], trees: true });
+      const { rounds } = found.outcomes.find((one) => one.method === method);
+      const title = el("h3", { text: `${method}, ${count(nodes, "draft token")}: ${count(rounds.length, "pass", "passes")}` });
+      const list = el("ol", {}, ...rounds.slice(0, SHOWN).map(pass));
+      const rest = rounds.slice(SHOWN);
+      const more = el("button", { type: "button", class: "small", text: `Show ${rest.length} more` });
+      more.addEventListener("click", () => {
+        list.append(...rest.map((round, at) => pass(round, SHOWN + at)));
+        list.children[SHOWN].focus();
+        more.remove();
+      });
+      return [title, list, ...(rest.length ? [more] : [])];
+    } catch (error) {
+      return [el("p", { class: "fault", text: error.message })];
+    }
+  }
+}
+
+/** Return a pass of a replay: what happened, and its draft tree. */
+function pass(round, at) {
+  const tree = draftTree(round);
+  tree.setAttribute("tabindex", "0");
+  tree.setAttribute("role", "group");
+  tree.setAttribute("aria-label", `Draft tree of pass ${at + 1}`);
+  return el("li", { tabindex: "-1" }, el("p", { class: "note", text: `${at + 1}. ${sentence(round)}` }), tree);
 }

@@ -1,0 +1,154 @@
+"""Rounds of the rules with noise of their own on a text that is known, for chains.
+
+Given the text, the number of accepted draft tokens has a distribution that depends only
+on how likely the drafter and the target find the text's tokens (`Rule.given_text`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.engine.speculator import Speculator
+from foreword.errors import InvalidRequest
+from foreword.model import Model
+from foreword.sampling.noise import Stream, uniform
+from foreword.sampling.streams import NoiseStreams
+from foreword.types import Draft, Noise, Request, Verdict
+from foreword.verify import RULES, Rule
+from foreword.verify.rejection import chain_distributions
+from foreword.verify.residual import ratio
+from foreword.verify.verifier import Verifier
+
+FORCED = 1e30
+"""Added to the log-weight of the text's token: more than any log-weight, and finite, so
+that a forbidden token stays forbidden.
+"""
+LANE = 2**20
+"""Lane of the uniform number of a round: beyond all that wrote a text, since the number
+must not depend on the text.
+"""
+
+
+def check_rule(name: str) -> None:
+    """Raise InvalidRequest unless a known text can be replayed under this rule."""
+    RULES.check(name)
+    rule = RULES[name]
+    if rule.given_text is None and not rule.shares_noise:
+        raise InvalidRequest(
+            f"cannot replay under {name!r}: it is not known how far it accepts a draft "
+            "of a known text. Name one of docs/rules.md"
+        )
+
+
+class RuleOnText:
+    """A rule that accepts as it would have, given that the target wrote this text; for
+    one sequence.
+
+    A drafter that samples is made to sample the text's tokens, so the refused ones
+    differ from a real round's. Chosen draft tokens are accepted while they equal the
+    text.
+    """
+
+    def __init__(
+        self, target: Model, text: Sequence[int], rule: Rule, checkable: bool
+    ) -> None:
+        """`checkable`: whether the target's tokens under the noise of the seed are the
+        text's.
+        """
+        self.rule = Rule(name=rule.name, verify=self._verify, lists="one")
+        self.differs = False
+        """Whether the target writes another text."""
+        self._reached = rule.given_text
+        self._text = list(text)
+        self._checkable = checkable
+        self._draws = _TextDraws(target, self._text)
+
+    def install(self, speculator: Speculator) -> None:
+        """Have a speculator draft the text's tokens and verify them by this rule."""
+        speculator.draws = self._draws
+        speculator.verifier = Verifier(self.rule, self._draws)
+
+    def _verify(
+        self, weights: Float[Tensor, "1 column vocab"], draft: Draft, noise: Noise
+    ) -> Verdict:
+        sequence = self._draws.sequence
+        start = len(sequence.tokens)
+        text = self._text[start : start + draft.nodes + 1]
+        own = draft.trees[0].tokens
+        accepted = 0
+        while accepted < len(own) and own[accepted] == text[accepted]:
+            accepted += 1
+        is_sampled = draft.probs is not None
+        if is_sampled and not sequence.params.greedy:
+            equal = text[:accepted]
+            reached = self._probabilities(weights, draft, equal)
+            number = float(noise.accept[0, 0])
+            accepted = sum(number < one for one in reached)
+            self._check(weights[0], sequence, text[: accepted + 1])
+        return Verdict([list(range(accepted))], [text[accepted]], draft.nodes)
+
+    def _probabilities(
+        self, weights: Tensor, draft: Draft, text: Sequence[int]
+    ) -> list[float]:
+        """Return the probabilities that at least 1, 2, … tokens are accepted."""
+        if self._reached is None or not text:
+            return []
+        p, q = chain_distributions(weights.double(), draft)
+        count = len(text)
+        tokens = torch.tensor(text, device=p.device)
+        ratios = ratio(q[0, :count], p[0, :count], tokens)
+        return self._reached(ratios.tolist())
+
+    def _check(self, weights: Tensor, sequence: Request, text: Sequence[int]) -> None:
+        """Note whether the target writes another text than this one."""
+        own = list(text)
+        rows = weights[: len(own)]
+        if self._checkable:
+            noise = self._draws.target.predicting(sequence, len(own))
+            drawn = rows if noise is None else rows + noise
+            self.differs |= drawn.argmax(dim=-1).tolist() != own
+            self._draws.target.forget(sequence)
+        else:
+            chosen = rows[range(len(own)), own]
+            self.differs |= bool((chosen == -torch.inf).any())
+
+
+class _TextDraws(NoiseStreams):
+    """Noise under which a drafter samples the tokens of a text."""
+
+    sequence: Request
+    """The sequence that is verified."""
+
+    def __init__(self, target: Model, text: Sequence[int]) -> None:
+        super().__init__(target.vocab, shared=False, device=target.device)
+        self.target = NoiseStreams(target.vocab, shared=True, device=target.device)
+        """The target's own noise."""
+        self._text = text
+
+    def drafting(
+        self, sequence: Request, depth: int, lane: int = 0
+    ) -> Float[Tensor, "vocab"] | None:
+        if sequence.params.greedy:
+            return None
+        noise = torch.zeros(self._vocab, device=self._device, dtype=torch.float32)
+        at = min(len(sequence.tokens) + depth, len(self._text) - 1)
+        noise[self._text[at]] = FORCED
+        return noise
+
+    def verifying(
+        self, sequences: tuple[Request, ...], draft: Draft, depths: list[list[int]]
+    ) -> Noise:
+        (self.sequence,) = sequences
+        number = uniform(
+            [self.sequence.seed],
+            [len(self.sequence.tokens)],
+            stream=Stream.ACCEPT,
+            rounds=[self.sequence.rounds],
+            lanes=[LANE],
+            device=self._device,
+        )
+        return Noise(None, number[None], number[None])
