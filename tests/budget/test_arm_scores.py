@@ -11,6 +11,7 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.engine.arms import Arms
 from foreword.engine.arms.scores import NODES, ArmScores, rounds
+from foreword.engine.arms.text import Kind
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch
 from running import DTYPE, Case, drafter, engine, finish, plain, prompts, target
@@ -38,6 +39,14 @@ def scored(members: list, asked: list[Case], monkeypatch: pytest.MonkeyPatch) ->
     """Return arms that were scored in every round of plain decoding."""
     monkeypatch.setattr(Choice, "decide", lambda choice, *_: choice.plain)
     monkeypatch.setattr(ArmScores, "save_up", lambda *_: None)
+    new_choice = Arms._new_choice
+
+    def informed(arms: Arms, kind: Kind) -> Choice:
+        choice = new_choice(arms, kind)
+        choice.drafting[0].add(1.0, 0.1)  # what its draft tokens cost is known
+        return choice
+
+    monkeypatch.setattr(Arms, "_new_choice", informed)
     loop = engine(target(DTYPE), AutoDrafter(members), NODES)
     arms = loop.default
     assert isinstance(arms, Arms)

@@ -59,8 +59,8 @@ def test_fastest_arm_is_used(fastest: int):
     paces = [1.2, 1.2, 1.2]
     paces[fastest] = 3.0
     world, choice = World(paces), Choice(4, PLAIN)
-    world.play(choice, 4000)
-    assert world.uses[fastest] > 0.9 * 4000
+    world.play(choice, 8000)
+    assert world.uses[fastest] > 0.9 * 8000
     assert world.regret < 0.05
 
 
@@ -80,8 +80,8 @@ def test_an_arm_that_becomes_fast_is_found(before: float):
     world.play(choice, 2000)
     world.paces[1] = 6.0
     uses = world.uses[1]
-    world.play(choice, 6000)
-    assert world.uses[1] - uses > 3000
+    world.play(choice, 12_000)
+    assert world.uses[1] - uses > 6000
 
 
 def test_one_stall_of_the_machine_changes_nothing():

@@ -23,7 +23,7 @@ LEAD = 1.25
 """Times the speed of the arm in use that another must reach to replace it within a
 text: speeds on one text are uncertain, and a switch makes the other drafter catch up.
 """
-SHARE = 0.01
+SHARE = 0.005
 """Share of the time that trials of slower arms may lose."""
 START = 8.0
 """Rounds of plain decoding that trials may lose at once, before any are saved up."""
@@ -101,8 +101,10 @@ class Choice:
     scored: list[Speed] = field(init=False)
     """By arm, of rounds that another arm wrote and that it was scored on."""
     reread: list[Speed] = field(init=False)
-    """By arm with a draft model that read what others wrote: tokens, and rounds that
+    """By arm with a draft model that read what others wrote: tokens, and the time that
     chains of its draft tokens would have taken."""
+    drafting: list[Speed] = field(init=False)
+    """By arm: draft tokens of its rounds, and the time of drafting them."""
     current: int = 0
     spare: float = START
     """Rounds of plain decoding that trials may lose now."""
@@ -126,6 +128,7 @@ class Choice:
         self.speeds = [Speed() for _ in range(self.arms)]
         self.scored = [Speed() for _ in range(self.arms)]
         self.reread = [Speed() for _ in range(self.arms)]
+        self.drafting = [Speed() for _ in range(self.arms)]
         self.used = [0] * self.arms
 
     def start_from(self, other: Choice) -> None:

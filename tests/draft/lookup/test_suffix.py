@@ -451,6 +451,19 @@ def test_a_long_history_is_not_written_for_every_answer(tmp_path: Path) -> None:
     assert len(AnswerStore.load(path, target().vocab)) == 1001 + 6 + 21
 
 
+def test_an_answer_that_another_method_wrote_is_stored_once() -> None:
+    drafter = SuffixDrafter(AnswerStore(VOCAB))
+    first, second = (
+        Request(number, [1, 2, 3], 1, SamplingParams(), 0) for number in (1, 2)
+    )
+    for request in (first, first, second, second):  # a release by each method
+        drafter.release(request)
+    once = SuffixDrafter(AnswerStore(VOCAB))
+    for request in (first, second):
+        once.release(request)
+    assert len(drafter.archive) == len(once.archive) > 4
+
+
 def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="without a draft model"):
         SuffixDrafter.load(target(), target(), None)

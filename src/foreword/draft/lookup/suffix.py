@@ -72,6 +72,8 @@ class SuffixDrafter(Drafter):
         self.archive = archive
         self._path, self._unsaved = path, 0
         self._warned = False
+        self._archived: int | None = None
+        """Id of the sequence that was released last."""
         self._texts: dict[int, _Text] = {}
         self._count = counts_factory() if ask is None else ask
 
@@ -137,8 +139,10 @@ class SuffixDrafter(Drafter):
                 text.counts = None
 
     def release(self, sequence: Request) -> None:
-        if self._texts.pop(sequence.id, None) is None:
-            return
+        drafted = self._texts.pop(sequence.id, None) is not None
+        if not drafted and sequence.id == self._archived:
+            return  # several methods share this drafter, and each releases
+        self._archived = sequence.id
         written = sequence.tokens[sequence.prompt :]
         self.archive.add(sequence.params.tenant, written)
         self._unsaved += len(written)

@@ -64,7 +64,6 @@ class Arm(Speculator):
     def settle(
         self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
     ) -> None:
-        self.team.count(self.number, sub_batch)
         if sub_batch.drafting:
             self.team.learn(self.number, sub_batch, wrote, drafted, reading)
 
@@ -134,15 +133,30 @@ class Arms(Speculator):
             arm = choice.decide(partial(self._ratios, entries), broken)
             groups.setdefault(arm, []).extend(entries)
             for entry in entries:
-                text = self._texts[entry.sequence.id]
-                text.switched = text.arm not in (arm, -1)
-                text.arm = arm
+                self._use(arm, entry.sequence)
         self._used = [self.arms[arm] for arm in groups]
         return [
             sub_batch
             for arm, group in groups.items()
             for sub_batch in self.arms[arm].begin(group)
         ]
+
+    def _use(self, arm: int, sequence: Request) -> None:
+        """Use an arm for a sequence in this round."""
+        text = self._texts[sequence.id]
+        text.switched = text.arm not in (arm, -1)
+        if text.arm != arm:
+            self._count(text, sequence)
+            text.arm = arm
+
+    def _count(self, text: ArmsText, sequence: Request) -> None:
+        """Count the tokens since the last switch as written by the arm in use."""
+        wrote = len(sequence.tokens) - max(text.since, sequence.prompt)
+        text.since = len(sequence.tokens)
+        if wrote > 0 and self.drafter.names:
+            name = (*self.drafter.names, PLAIN)[text.arm]
+            by_method = sequence.stats.by_method
+            by_method[name] = by_method.get(name, 0) + wrote
 
     def _is_settled(self, sequence: Request) -> bool:
         """Whether a sequence alone in its round keeps its arm, and none is scored."""
@@ -152,7 +166,6 @@ class Arms(Speculator):
             and text.choice is not None
             and text.bits == 1
             and text.choice.left > 0
-            and not text.drafts
             and self._scores.spare <= 0
             and self._used == [self.arms[text.arm]]
             and not self._used[0].failures.off
@@ -236,31 +249,28 @@ class Arms(Speculator):
 
     # ---- learn
 
-    def count(self, arm: int, sub_batch: SubBatch) -> None:
-        """Count the tokens of a round as written by an arm."""
-        if not self.drafter.names:
-            return
-        name = (*self.drafter.names, PLAIN)[arm]
-        batch, kept = sub_batch.batch.sequences, sub_batch.verdict.kept
-        for sequence, path in zip(batch, kept, strict=True):
-            by_method = sequence.stats.by_method
-            by_method[name] = by_method.get(name, 0) + len(path) + 1
-
     def learn(
         self, arm: int, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
     ) -> None:
         """Learn from a round of an arm: `wrote` sequences, `drafted` draft tokens and
         `reading` prompt tokens in its forward; other arms may share it.
         """
-        bits = wrote.bit_length()
         sequences = sub_batch.batch.sequences
+        if arm == self._plain and wrote == 1:
+            # the usual case, in microseconds
+            choice = self._texts[sequences[0].id].choice
+            if choice is not None and not reading:
+                choice.pass_plain()
+            return
+        bits = wrote.bit_length()
         texts = [self._texts[one.id] for one in sequences]
         choices = {one.sort: self._choice(one, bits) for one in texts}
         if arm == self._plain:
             for choice in choices.values() if not reading else ():
                 choice.pass_plain()
             return
-        spent = self._spent(sub_batch, wrote, drafted, is_reading=reading > 0)
+        drafting, spent = self._spent(sub_batch, wrote, drafted, reading)
+        own = sum(map(len, sub_batch.draft.trees))
         tokens = [len(path) + 1 for path in sub_batch.verdict.kept]
         for sort, choice in choices.items():
             alike = [
@@ -274,6 +284,8 @@ class Arms(Speculator):
             else:
                 catches_up = any(switched for _, switched in alike)
                 choice.learn(arm, mean, spent, catches_up=catches_up)
+                if own and not catches_up:
+                    choice.drafting[arm].add(own / len(texts), drafting)
         for text, count in zip(texts, tokens, strict=True):
             if not (reading or text.switched):
                 pace = choices[text.sort].pace(arm)
@@ -281,10 +293,10 @@ class Arms(Speculator):
             text.switched = False
 
     def _spent(
-        self, sub_batch: SubBatch, wrote: int, drafted: int, *, is_reading: bool
-    ) -> float:
-        """Return the time of a round, in rounds of the same batch without draft tokens:
-        both as fast as the machine is now.
+        self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
+    ) -> tuple[float, float]:
+        """Return the time of drafting and of the whole round, in rounds of the same
+        batch without draft tokens: both as fast as the machine is now.
 
         Of a round that also reads prompts, the target's reading is left out, since it
         is the same for every arm, and the drafter's is not.
@@ -295,7 +307,7 @@ class Arms(Speculator):
         after = clock.verify + clock.commit
         propose = clock.propose
         pace = 1.0
-        if is_reading:
+        if reading:
             # else the first use of a drafter, which may load code, would count
             propose = min(propose, clock.score)
         else:
@@ -308,7 +320,7 @@ class Arms(Speculator):
         overhead = min(sequences * self._overhead, after)
         plain = pace * costs.seconds(wrote) + overhead
         scoring = pace * costs.seconds(wrote + own)
-        return (propose + scoring + after) / plain
+        return propose / plain, (propose + scoring + after) / plain
 
     # ---- what the engine passes on
 
@@ -333,6 +345,7 @@ class Arms(Speculator):
     def release(self, sequence: Request) -> None:
         text = self._texts.pop(sequence.id, None)
         if text is not None:
+            self._count(text, sequence)
             self._keep(text)
         for arm in self.arms:
             arm.release(sequence)

@@ -80,6 +80,7 @@ class ArmScores:
         return (
             drafter.rereads(sequence)
             and self._arms[number].rule.shares_noise
+            and choice.drafting[number].tokens > 0
             and len(sequence.tokens) - text.reread.get(number, sequence.prompt) >= GAP
             and choice.pace(number) * LEAD**2 > choice.pace(choice.best([]))
         )
@@ -115,15 +116,17 @@ class ArmScores:
         text: ArmsText,
         choice: Choice,
     ) -> None:
-        """Let a draft model read, and record the rounds that chains of its tokens would
-        have taken; only how they compare with other texts counts.
+        """Let a draft model read, and record what chains of its tokens would have
+        gained; only how that compares with other texts counts.
         """
         agrees = arm.drafter.reread(sequence, arm.draws)
         text.reread[number] = len(sequence.tokens)
         mean = choice.reread[number]
+        each = 1 / choice.drafting[number].pace
         for tokens in rounds(agrees):
-            mean.add(tokens, 1.0)
-            text.by_arm[number].add(tokens, mean.pace)
+            spent = 1.0 + each * min(tokens, NODES)
+            mean.add(tokens, spent)
+            text.by_arm[number].add(tokens, spent * mean.pace)
 
 
 def rounds(agrees: Sequence[bool], nodes: int = NODES) -> list[int]:

@@ -46,6 +46,8 @@ class ArmsText:
     by_arm: list[OnText]
     arm: int = -1
     """The arm in use."""
+    since: int = 0
+    """Tokens of the text when it came into use."""
     switched: bool = False
     """Whether another arm was used in the round before."""
     choice: Choice | None = None
