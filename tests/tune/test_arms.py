@@ -12,11 +12,13 @@ from foreword import LLM, Recording
 from foreword.bench.prompts import load
 from foreword.bench.run import render, spread
 from foreword.bench.stats import Interval
+from foreword.engine.arms import Arms
 from foreword.errors import InvalidRequest
 from foreword.hindsight.whatif import what_if
 from foreword.tune.arms import Search, _best, choose
 from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
 from foreword.tune.chosen_page import write_page
+from foreword.tune.prior import speeds
 from foreword.tune.timed import RoundPrices, Spent, TimedArm, params_of, typical
 
 QUICK = {"tokens": 16, "minutes": 0.02}
@@ -66,6 +68,20 @@ def test_choices_are_predicted_and_timed(llm, prompts):
     assert found.why
     assert told
     assert json.loads(json.dumps(found.as_json()))["best"]
+
+
+def test_what_was_measured_is_where_auto_begins(llm, prompts):
+    search = Search(methods=("ngram", "lm"), **QUICK)
+    found = speeds(choose(llm, prompts, search))
+    assert set(found) == {"ngram", "lm"}
+    with LLM(method="auto(lm, ngram)") as other:
+        arms = other.engine.default
+        assert isinstance(arms, Arms)
+        choice = arms._new_choice(((True, True), 1))
+        assert choice.pace(0) == pytest.approx(found["lm"])
+        assert choice.pace(1) == pytest.approx(found["ngram"])
+        unmeasured = arms._new_choice(((False, True), 1))
+        assert unmeasured.pace(0) == 1.0
 
 
 def test_rules_are_predicted_and_timed_where_they_are_named(llm, prompts):

@@ -105,6 +105,10 @@ class Session:
         """Whether requests may name this method: it needs no draft, or has one."""
         return self._speculators.can_draft(method)
 
+    def label(self, method: str) -> str:
+        """Return a method with its source, as measured speeds are kept under."""
+        return self._speculators.label(method)
+
     def speculator(self, params: SamplingParams) -> Speculator:
         """Return the drafter, rule and budget of requests with these parameters."""
         return self._speculators.for_request(self.engine, params)

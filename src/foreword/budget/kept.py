@@ -20,6 +20,17 @@ EVERY = 256
 """Records between two writes of the file; the last ones are written at exit."""
 
 
+def kind_name(rule: str, budget: str, sort: tuple[bool, bool], bits: int) -> str:
+    """Return what a speed depends on besides the method: the rule, the budget policy,
+    how a request is sampled, (greedy, plain), and the bits of the number of sequences.
+    """
+    greedy, plain = sort
+    drawn = "sampled" if plain else "filtered"
+    if greedy:
+        drawn = "greedy"
+    return f"{rule}, {budget}, {drawn}, batches below {2**bits}"
+
+
 class KeptSpeeds:
     """Speeds over plain decoding by (kind of request, method), of one target on one
     machine.
@@ -57,13 +68,13 @@ class KeptSpeeds:
         known = self._paces.get(kind, {}).get(name)
         return known[0] if known else None
 
-    def record(self, kind: str, name: str, pace: float) -> None:
-        """Record a speed, measured up to the end of a text."""
+    def record(self, kind: str, name: str, pace: float, texts: int = 1) -> None:
+        """Record a speed that was measured on some texts."""
         if not (math.isfinite(pace) and pace > 0):
             return
         known = self._paces.setdefault(kind, {}).setdefault(name, [pace, 0.0])
-        known[1] = min(known[1] + 1, STEADY)
-        known[0] += (pace - known[0]) / known[1]
+        known[1] = min(known[1] + texts, STEADY)
+        known[0] += (pace - known[0]) * min(texts / known[1], 1.0)
         self._unsaved += 1
         if self._unsaved >= EVERY:
             self.save()

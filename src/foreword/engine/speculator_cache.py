@@ -16,7 +16,7 @@ from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.pairing import load_with_fallback
-from foreword.draft.ensemble.recipe import Loader, Sources, shipped
+from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped
 from foreword.draft.none import NoDrafter
 from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
@@ -141,6 +141,13 @@ class SpeculatorCache:
         except InvalidRequest:
             return False
         return True
+
+    def label(self, name: str) -> str:
+        """Return a method with its source, as measured speeds are kept under.
+
+        Raises InvalidRequest if it needs a source and has none.
+        """
+        return labelled(name, self._source(name, find_method(name)))
 
     def fresh(self, params: SamplingParams) -> Drafter:
         """Return a drafter of such requests that remembers no text of others. Models

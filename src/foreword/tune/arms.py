@@ -20,6 +20,7 @@ from foreword.model import measure
 from foreword.recording import Recording
 from foreword.registry import DEFAULT_RULE, PLAIN
 from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
+from foreword.tune.prior import keep_speeds
 from foreword.tune.timed import RoundPrices, Search, Spent, TimedArm, params_of
 
 NODES = (2, 4, 8, 16)
@@ -68,17 +69,19 @@ def choose(
         Confirmation(arm, _speed_of(arm, predictions), interval)
         for arm, interval in sorted(timed.items(), key=lambda one: -one[1].mid)
     )
-    chosen = _best(confirmations)
-    return Chosen(
-        chosen,
+    best_arm = _best(confirmations)
+    chosen = Chosen(
+        best_arm,
         predicted.seen,
         search.temperature,
         predictions,
         confirmations,
         predicted.left_out,
         predicted.costs,
-        tuple(_why(chosen, predictions, confirmations)),
+        tuple(_why(best_arm, predictions, confirmations)),
     )
+    keep_speeds(llm.session, chosen)
+    return chosen
 
 
 class _Predictions:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from foreword.budget import Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import Choice, OnText, Ratios
-from foreword.budget.kept import KeptSpeeds
+from foreword.budget.kept import KeptSpeeds, kind_name
 from foreword.draft.base import Drafter
 from foreword.draft.none import NoDrafter
 from foreword.engine.arms.scores import ArmScores
@@ -203,11 +203,7 @@ class Arms(Speculator):
         return choice
 
     def _name(self, kind: Kind) -> str:
-        """Return what speeds are kept under: all that they depend on but the method."""
-        (greedy, plain), bits = kind
-        drawn = "greedy" if greedy else "sampled" if plain else "filtered"
-        batch = f"batches below {2**bits}"
-        return f"{self.rule.name}, {self.budget.label}, {drawn}, {batch}"
+        return kind_name(self.rule.name, self.budget.label, *kind)
 
     def _keep(self, text: ArmsText) -> None:
         """Keep what the choice of a text that has ended knows of each arm."""
