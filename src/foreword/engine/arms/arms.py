@@ -195,10 +195,7 @@ class Arms(Speculator):
                 choice.recall(paces)
                 return choice
         if self._choices:
-            alike = min(
-                self._choices,
-                key=lambda one: (one[0] != kind[0], abs(one[1] - kind[1])),
-            )
+            alike = min(self._choices, key=partial(_distance, kind))
             choice.start_from(self._choices[alike])
         return choice
 
@@ -316,7 +313,8 @@ class Arms(Speculator):
         overhead = min(sequences * self._overhead, after)
         plain = pace * costs.seconds(wrote) + overhead
         scoring = pace * costs.seconds(wrote + own)
-        return propose / plain, (propose + scoring + after) / plain
+        whole = propose + scoring + after
+        return propose / plain, whole / plain
 
     # ---- what the engine passes on
 
@@ -352,3 +350,9 @@ class Arms(Speculator):
             text.drafts.clear()
         for arm in self.arms:
             arm.forget(sequence)
+
+
+def _distance(one: Kind, other: Kind) -> tuple[bool, int]:
+    """Return how unlike two kinds are; first, whether they are sampled differently."""
+    (sort, bits), (other_sort, other_bits) = one, other
+    return sort != other_sort, abs(bits - other_bits)
