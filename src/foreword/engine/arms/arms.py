@@ -47,7 +47,11 @@ class Arm(Speculator):
     """One method with a budget of its own, among several."""
 
     def __init__(
-        self, team: Arms, number: int, drafter: Drafter, budget: DraftBudget
+        self,
+        team: Arms,
+        number: int,
+        drafter: Drafter,
+        budget: DraftBudget,
     ) -> None:
         super().__init__(team.target, drafter, team.rule, budget)
         # noise that one arm has computed serves the others
@@ -62,7 +66,11 @@ class Arm(Speculator):
         super().release(sequence)
 
     def settle(
-        self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
+        self,
+        sub_batch: SubBatch,
+        wrote: int,
+        drafted: int,
+        reading: int,
     ) -> None:
         if sub_batch.drafting:
             self.team.learn(self.number, sub_batch, wrote, drafted, reading)
@@ -243,7 +251,12 @@ class Arms(Speculator):
     # ---- learn
 
     def learn(
-        self, arm: int, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
+        self,
+        arm: int,
+        sub_batch: SubBatch,
+        wrote: int,
+        drafted: int,
+        reading: int,
     ) -> None:
         """Learn from a round of an arm: `wrote` sequences, `drafted` draft tokens and
         `reading` prompt tokens in its forward; other arms may share it.
@@ -286,7 +299,11 @@ class Arms(Speculator):
             text.switched = False
 
     def _spent(
-        self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
+        self,
+        sub_batch: SubBatch,
+        wrote: int,
+        drafted: int,
+        reading: int,
     ) -> tuple[float, float]:
         """Return the time of drafting and of the whole round, in rounds of the same
         batch without draft tokens: both as fast as the machine is now.
