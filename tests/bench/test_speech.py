@@ -1,4 +1,4 @@
-"""`foreword bench --task asr`: every row transcribes every sound, and our texts equal
+"""`foreword bench speech`: every row transcribes every sound, and our texts equal
 plain decoding's.
 """
 

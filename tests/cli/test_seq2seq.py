@@ -15,7 +15,7 @@ DATA = ("--data", "data.jsonl", "--out", "out")
         ("doctor", "--model", "pegasus"),
         ("tune", "layers", "--model", "pegasus", *DATA),
         ("train", "dspark", "--target", "pegasus", *DATA),
-        ("bench", "--rules", "--model", "pegasus", "--draft", "pegasus"),
+        ("bench", "rules", "--model", "pegasus", "--draft", "pegasus"),
     ],
     ids=lambda words: " ".join(words[:2]),
 )

@@ -38,9 +38,9 @@ COMMANDS = {
         "bench --model stranger --draft stranger --limit-prompts 1 --max-tokens 4 -t "
         "0 --method lm"
     ),
-    "limit": "bench --limit --quick --model stranger --context 8",
+    "limit": "bench limit --quick --model stranger --context 8",
     "rules": (
-        "bench --rules --model stranger --draft stranger --limit-prompts 1 "
+        "bench rules --model stranger --draft stranger --limit-prompts 1 "
         "--max-tokens 4 -t 1 --nodes 1"
     ),
     "train": (

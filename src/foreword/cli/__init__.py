@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli.bench import bench
+from foreword.cli.benchmarks import bench
 from foreword.cli.certify import certify
 from foreword.cli.chat import chat
 from foreword.cli.common import runtime
@@ -201,15 +201,6 @@ for panel, command, example in (
     ),
     (
         MEASURE,
-        bench,
-        (
-            "foreword bench --quick --json quick.json",
-            "foreword bench --inflate llama-350m --plot 350m.png",
-            "foreword bench --batch 1,4,16,32 --method lm",
-        ),
-    ),
-    (
-        MEASURE,
         theory,
         (
             "foreword theory --alpha 0.8 --cost 0.05",
@@ -254,6 +245,17 @@ for group, example in (
     ),
 ):
     app.add_typer(group, rich_help_panel=PREPARE, epilog=examples(*example))
+
+app.add_typer(
+    bench,
+    rich_help_panel=MEASURE,
+    epilog=examples(
+        "foreword bench --quick --json quick.json",
+        "foreword bench --inflate llama-350m --plot 350m.png",
+        "foreword bench batch 1,4,16,32 --method lm",
+        "foreword bench limit",
+    ),
+)
 
 
 def main() -> None:

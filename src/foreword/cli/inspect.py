@@ -139,6 +139,7 @@ def _milliseconds(cost: Cost) -> dict[str, object]:
         "milliseconds_per_token_of_context": 1000 * cost.per_token
         if measured
         else None,
+        "milliseconds_per_sequence": 1000 * cost.per_sequence,
         "milliseconds_per_token_of_context_and_token_read": 1000
         * cost.per_token_and_row
         if measured

@@ -85,7 +85,7 @@ def whatif(
     from foreword.hindsight.whatif import what_if
     from foreword.recording import Recording
 
-    counts = early.numbers("nodes", nodes)
+    counts = early.numbers("'--nodes'", nodes)
     if not all(FEWEST <= one <= MOST for one in counts):
         raise InvalidRequest(
             f"cannot use '--nodes' {nodes!r}: a round drafts {FEWEST} to {MOST} "

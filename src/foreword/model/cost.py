@@ -269,6 +269,8 @@ class _Probe:
             # each forward adds a token to the context
             alone = point.sequences == 1 and not point.is_far
             return alone and self._held + point.rows <= self._context
+        if point.sequences > 1 and isinstance(self._backend, Encodes):
+            return False  # a source takes the id of another sequence below 0
         start = self.far if point.is_far else self.near
         return start > 0 and start + point.rows <= self._context
 

@@ -1,4 +1,4 @@
-"""`foreword bench --serve`, from the command line to the servers' processes
+"""`foreword bench serve`, from the command line to the servers' processes
 and back.
 """
 
@@ -41,7 +41,7 @@ FILES = Served(None, None, "folder", "float32", 4, Pair(no_source, no_source, pr
 @pytest.mark.slow
 def test_all_servers_answer_and_ours_agree(tmp_path):
     file = tmp_path / "out.json"
-    words = "bench --serve --concurrency 1,2 --requests 2 --max-tokens 12 -t 0 --dtype float32 --json".split()
+    words = "bench serve --concurrency 1,2 --requests 2 --max-tokens 12 -t 0 --dtype float32 --json".split()
     process = subprocess.run(
         [sys.executable, "-m", "foreword", *words, str(file)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "160"},

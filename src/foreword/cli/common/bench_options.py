@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -68,7 +68,8 @@ Inflate = Annotated[
 Temperatures = Annotated[
     list[float] | None,
     _option(
-        "Sampling temperature. Repeatable. Default: 0 and 1; for sound 0.",
+        "Sampling temperature. Repeatable. Default: 0 and 1; of rules 0.3 to 1.3, of "
+        "sounds 0.",
         "--temperature",
         "-t",
         metavar="T",
@@ -96,8 +97,7 @@ Peers = Annotated[
     list[str] | None,
     _option(
         "Additional baselines, in the target's bits: openvino, llamacpp or all "
-        "(foreword\\[peers]); "
-        "for sound faster-whisper.",
+        "(foreword\\[peers]); of sounds faster-whisper.",
         "--peers",
         metavar="NAME",
         check=_engines,
@@ -123,7 +123,7 @@ Few = Annotated[
 Length = Annotated[
     int | None,
     _option(
-        "Maximum number of new tokens per answer. Default: 128; for sound the context.",
+        "Maximum number of new tokens per answer. Default: 128; of sounds the context.",
         least=1,
     ),
 ]
@@ -137,61 +137,31 @@ Json = Annotated[
         callback=options.checked(_check_output),
     ),
 ]
-Limit = Annotated[
-    bool,
-    typer.Option(
-        "--limit",
-        help="Forward time against the memory-bandwidth limit instead.",
-        rich_help_panel=MEASURE,
-    ),
-]
 Where = Annotated[
     bool,
     typer.Option(
-        "--where", help="Time per step of a round instead.", rich_help_panel=OUTPUT
-    ),
-]
-Rules = Annotated[
-    bool,
-    typer.Option(
-        "--rules",
-        help="Verification rules on equal draft tokens instead.",
-        rich_help_panel=MEASURE,
-    ),
-]
-Batch = Annotated[
-    str | None,
-    _option("Batch sizes to compare instead, as 1,4,16,32.", metavar="N,N,…"),
-]
-Serve = Annotated[
-    bool,
-    typer.Option(
-        "--serve",
-        help="Servers under load, over HTTP, instead.",
-        rich_help_panel=MEASURE,
+        "--where",
+        help="Print the time per step of a round.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Concurrency = Annotated[
     str,
     _option(
-        "With --serve: requests at a time, as 1,4,16,32.",
+        "Requests at a time.",
         "--concurrency",
         metavar="N,N,…",
     ),
 ]
 Requests = Annotated[
     int | None,
-    _option(
-        "With --serve: requests at each concurrency. Default: one a prompt.", least=1
-    ),
+    _option("Requests at each concurrency. Default: one a prompt.", least=1),
 ]
 NodeCounts = Annotated[
     list[int] | None,
-    _option("With --rules: draft tokens per round. Default: 4 to 64.", "--nodes"),
+    _option("Draft tokens per round. Repeatable. Default: 4 to 64.", "--nodes"),
 ]
-Context = Annotated[
-    int, _option("With --limit: context tokens before the forward.", least=1)
-]
+Context = Annotated[int, _option("Context tokens before the forward.", least=1)]
 Device = Annotated[
     str,
     _option(
@@ -200,19 +170,27 @@ Device = Annotated[
         check=early.device,
     ),
 ]
-Task = Annotated[
-    Literal["text", "asr"],
-    typer.Option(
-        "--task",
-        help="Answers to prompts, or transcripts of sounds.",
-        rich_help_panel=MEASURE,
+Sounds = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of .wav and .flac files.",
+        metavar="DIR",
+        callback=options.checked(early.there),
     ),
 ]
-Sounds = Annotated[
-    Path | None,
-    _option(
-        "With --task asr: folder of .wav and .flac files.", "--audio", metavar="DIR"
+Speech = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="Speech model to measure: folder or hub id, as openai/whisper-tiny.",
+        metavar="MODEL",
+        rich_help_panel=MEASURE,
+        callback=options.checked(early.model),
     ),
+]
+Sizes = Annotated[
+    str,
+    typer.Argument(help="Batch sizes to compare, as 1,4,16,32.", metavar="N,N,…"),
 ]
 Plot = Annotated[
     Path | None,

@@ -230,12 +230,12 @@ def row(name: str) -> None:
 def numbers(option: str, given: str) -> list[int]:
     """Return the numbers of a list such as 1,4,16,32.
 
-    Raises InvalidRequest, which names the option, for others.
+    Raises InvalidRequest, which names the option or argument, for others.
     """
     try:
         return [int(part) for part in given.split(",")]
     except ValueError as error:
         raise InvalidRequest(
-            f"cannot read '--{option}' {given!r}: it holds no list of numbers. Give "
+            f"cannot read {option} {given!r}: it holds no list of numbers. Give "
             "one as 1,4,16,32"
         ) from error

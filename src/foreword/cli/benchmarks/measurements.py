@@ -1,0 +1,229 @@
+"""The measurements of `foreword bench`, one command each."""
+
+from __future__ import annotations
+
+from foreword.cli.benchmarks.bundles import Answers, Methods, Models, Results, request
+from foreword.cli.benchmarks.group import bench
+from foreword.cli.common import bench_options as ours
+from foreword.cli.common import early, options, runtime
+from foreword.cli.common.bundles import bundled
+from foreword.cli.common.options import examples
+from foreword.cli.common.progress import LineProgress
+from foreword.errors import InvalidRequest
+
+RULE_TEMPERATURES, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
+"""Default temperatures and draft tokens per round of rules."""
+
+
+@bench.command(
+    epilog=examples(
+        "foreword bench --quick --json quick.json",
+        "foreword bench --inflate llama-350m --plot 350m.png",
+        "foreword bench --method lm --method auto --where",
+    )
+)
+@bundled
+def text(
+    *,
+    models: Models,
+    answers: Answers,
+    methods: Methods,
+    peers: ours.Peers = None,
+    device: ours.Device = "cpu",
+    offload_folder: options.OffloadFolder = None,
+    where: ours.Where = False,
+    plot: ours.Plot = None,
+    results: Results,
+) -> None:
+    """Measure all methods, plain decoding and transformers in one interleaved run."""
+    if peers and device != "cpu":
+        raise InvalidRequest(
+            "cannot use '--peers' with '--device': other engines are measured on the "
+            "CPU. Leave one out"
+        )
+    asked = request(
+        models,
+        answers,
+        methods,
+        peers=peers,
+        device=device,
+        offload_folder=offload_folder,
+        plot=plot,
+    )
+    from foreword.bench.round_profile import table
+    from foreword.bench.run import run
+
+    with LineProgress(quiet=results.silent) as progress:
+        report = run(asked, progress)
+    results.write(report.as_json(), table(report) if where else report.table())
+
+
+@bench.command(
+    epilog=examples(
+        "foreword bench batch 1,4,16,32 --method lm",
+        "foreword bench batch 1,8 --inflate llama-350m --json batches.json",
+    )
+)
+@bundled
+def batch(
+    sizes: ours.Sizes = "1,4,16,32",
+    *,
+    models: Models,
+    answers: Answers,
+    methods: Methods,
+    peers: ours.Peers = None,
+    device: ours.Device = "cpu",
+    results: Results,
+) -> None:
+    """Measure several requests at a time, by the size of the batch."""
+    counts = early.numbers("the sizes", sizes)
+    if peers and device != "cpu":
+        raise InvalidRequest(
+            "cannot use '--peers' with '--device': other engines are measured on the "
+            "CPU. Leave one out"
+        )
+    asked = request(models, answers, methods, peers=peers, device=device)
+    from foreword.bench.batch_sizes import together
+
+    report = together(asked, counts, runtime.note)
+    results.write(report.as_json(), report.table())
+
+
+@bench.command(
+    epilog=examples(
+        "foreword bench serve --concurrency 1,8 --quick",
+        "foreword bench serve --model path/or/hub-id --peers llamacpp",
+    )
+)
+@bundled
+def serve(
+    *,
+    models: Models,
+    answers: Answers,
+    concurrency: ours.Concurrency = "1,4,16,32",
+    requests: ours.Requests = None,
+    peers: ours.Peers = None,
+    results: Results,
+) -> None:
+    """Measure servers under load, over HTTP."""
+    counts = early.numbers("'--concurrency'", concurrency)
+    early.extra("server", "fastapi", "uvicorn", "prometheus_client")
+    asked = request(models, answers, peers=peers)
+    from foreword.bench.serving.run import serving
+
+    report = serving(asked, counts, requests, runtime.note)
+    results.write(report.as_json(), report.table())
+
+
+@bench.command(
+    epilog=examples(
+        "foreword bench rules --nodes 8 --nodes 32",
+        "foreword bench rules -t 1 --limit-prompts 12 --json rules.json",
+    )
+)
+@bundled
+def rules(
+    *,
+    models: Models,
+    answers: Answers,
+    methods: Methods,
+    nodes: ours.NodeCounts = None,
+    results: Results,
+) -> None:
+    """Compare verification rules on equal draft tokens."""
+    more = {} if answers.temperature else {"temperature": [*RULE_TEMPERATURES]}
+    asked = request(models, answers, methods, **more)
+    from foreword.bench.rules import as_json, compare, table
+
+    with LineProgress(quiet=results.silent) as progress:
+        rows = compare(asked, tuple(nodes or BUDGETS), progress)
+    results.write(as_json(rows, asked), table(rows))
+
+
+@bench.command(
+    epilog=examples(
+        "foreword bench limit",
+        "foreword bench limit --inflate llama-1b --device cuda",
+    )
+)
+@bundled
+def limit(
+    *,
+    model: options.ModelName = None,
+    inflate: ours.Inflate = None,
+    context: ours.Context = 200,
+    quick: ours.Quick = False,
+    dtype: options.DtypeName = "auto",
+    device: ours.Device = "cpu",
+    trust_remote_code: options.TrustRemoteCode = False,
+    results: Results,
+) -> None:
+    """Measure forwards against what memory allows.
+
+    The JSON is one object for one model, and a list for several.
+    """
+    from foreword.bench.roofline.limit import (
+        DEFAULT,
+        FAMILY,
+        LimitOptions,
+        limits,
+        table,
+    )
+
+    shapes = (inflate,) if inflate else (FAMILY,) if model else DEFAULT
+    asked = LimitOptions(
+        shapes=shapes,
+        target=model,
+        context=context,
+        quick=quick,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    measured = limits(asked, runtime.note)
+    figures = [one.as_json() for one in measured]
+    results.write(figures if len(measured) > 1 else figures[0], table(measured))
+
+
+@bench.command(
+    epilog=examples(
+        "foreword bench speech sounds --model openai/whisper-tiny",
+        "foreword bench speech sounds --model path --draft path --method lm",
+    )
+)
+@bundled
+def speech(
+    folder: ours.Sounds,
+    *,
+    model: ours.Speech,
+    methods: Methods,
+    draft: options.DraftName = None,
+    weights: options.WeightsName = None,
+    dtype: options.DtypeName = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    peers: ours.Peers = None,
+    temperature: ours.Temperatures = None,
+    max_tokens: ours.Length = None,
+    repeats: ours.Repeats = 1,
+    seed: ours.Seed = 0,
+    results: Results,
+) -> None:
+    """Measure the transcripts of sounds."""
+    asked = request(
+        methods,
+        model=model,
+        draft=draft,
+        weights=weights,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        peers=peers,
+        temperature=temperature or [0.0],
+        max_tokens=max_tokens,
+        repeats=repeats,
+        seed=seed,
+    )
+    from foreword.bench.speech import transcribing
+
+    with LineProgress(quiet=results.silent) as progress:
+        report = transcribing(asked, folder, max_tokens, progress)
+    results.write(report.as_json(), report.table())
