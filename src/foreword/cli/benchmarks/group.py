@@ -52,6 +52,5 @@ bench = typer.Typer(
     cls=BenchGroup,
     rich_markup_mode="rich",
     help="Measure all methods, plain decoding and transformers on this machine, in one "
-    "interleaved run; or what a command says. Without one, the options are those that "
-    "[bold]text[/bold] has.",
+    "interleaved run; or what a command says. Without one, it is [bold]text[/bold].",
 )
