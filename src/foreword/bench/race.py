@@ -11,8 +11,7 @@ from typing import TypeVar
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import PLAIN_ROW, Lineup
 from foreword.bench.oracle import NAME as ORACLE
-from foreword.bench.records import BenchRequest, Entry, Trial
-from foreword.bench.report import Results
+from foreword.bench.records import BenchRequest, Entry, Results, Trial
 
 REST = 0.02
 """Seconds of pause before each turn. A runtime's threads, above all OpenMP's, spin for

@@ -7,6 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
+from foreword.bench.stats import Costs
 from foreword.errors import ForewordError
 from foreword.types import Clock
 
@@ -85,3 +88,23 @@ class Entry(Protocol):
     def run(self, request: BenchRequest) -> Trial:
         """Answer one request."""
         ...
+
+
+def costs_of(trials: dict[str, list[Trial]]) -> Costs:
+    """Return tokens and seconds per prompt, in the same order for every entry, so that
+    ratios are paired.
+    """
+    sums = [
+        (sum(len(t.tokens) for t in trials[p]), sum(t.seconds for t in trials[p]))
+        for p in sorted(trials)
+    ]
+    return np.array(sums, dtype=np.float64)
+
+
+Results = dict[tuple[str, float], dict[str, list[Trial]]]
+"""(entry, temperature) -> prompt -> its trials."""
+
+
+def source_of(prompt: str) -> str:
+    """Return the source of a prompt, by its id: its kind."""
+    return prompt.partition("/")[0]

@@ -29,7 +29,7 @@ from foreword.bench.peers import hf, registry
 from foreword.bench.prompts import Prompt, load
 from foreword.bench.race import Race
 from foreword.bench.records import BenchRequest
-from foreword.bench.report import Report, regrets, rows
+from foreword.bench.report import Report, by_source, regrets, rows
 from foreword.budget import policy
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
@@ -154,6 +154,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
         settings,
         out.reasons,
         regrets(race.results),
+        by_source(race.results),
     )
     if options.plot:
         # needs matplotlib, which few installations have

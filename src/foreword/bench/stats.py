@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,12 @@ class Interval:
     low: float
     mid: float
     high: float
+
+    @classmethod
+    def of(cls, mid: float, resampled: Sequence[float] | np.ndarray) -> Interval:
+        """Return an estimate with the interval of its values on resampled data."""
+        low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return cls(float(low), float(mid), float(high))
 
 
 Costs: TypeAlias = Float[np.ndarray, "prompt 2"]
@@ -55,8 +61,7 @@ def speedup(
     drawn = np.random.default_rng(seed).integers(len(ours), size=(resamples, len(ours)))
     mine, other = ours[drawn].sum(axis=1), theirs[drawn].sum(axis=1)
     ratios = (mine[:, 0] / mine[:, 1]) / (other[:, 0] / other[:, 1])
-    low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), speed(ours) / speed(theirs), float(high))
+    return Interval.of(speed(ours) / speed(theirs), ratios)
 
 
 Counts: TypeAlias = Float[np.ndarray, "prompt ..."]
@@ -84,5 +89,4 @@ def over_prompts(
         len(counts), size=(resamples, len(counts))
     )
     values = [statistic(counts[chosen].sum(axis=0)) for chosen in drawn]
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(statistic(counts.sum(axis=0))), float(high))
+    return Interval.of(statistic(counts.sum(axis=0)), values)

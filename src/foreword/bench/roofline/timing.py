@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foreword.bench.stats import LEVEL, RESAMPLES, Interval
+from foreword.bench.stats import RESAMPLES, Interval
 from foreword.model import Model, Read
 from foreword.native.bandwidth import UNIT, read
 from foreword.native.huge_pages import Pages
@@ -72,10 +72,8 @@ def middle(samples: Sequence[float], *, seed: int = 0) -> Interval:
     drawn = np.random.default_rng(seed).integers(
         len(values), size=(RESAMPLES, len(values))
     )
-    low, high = np.quantile(
-        np.median(values[drawn], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    )
-    return Interval(float(low), float(np.median(values)), float(high))
+    medians = np.median(values[drawn], axis=1)
+    return Interval.of(float(np.median(values)), medians)
 
 
 def _copied(source: Tensor, target: Tensor) -> float:

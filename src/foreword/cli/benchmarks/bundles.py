@@ -13,7 +13,7 @@ from foreword.cli.common import bench_options, options, render
 from foreword.cli.common.bench_options import STDOUT
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from foreword.bench.run import Options
 
@@ -64,7 +64,7 @@ class Results:
         """Whether JSON has stdout, so that nothing else may be drawn."""
         return self.json == STDOUT
 
-    def write(self, figures: object, table: Table) -> None:
+    def write(self, figures: object, table: RenderableType) -> None:
         """Write the figures to the file, and the table to stdout unless the figures are
         there.
         """

@@ -55,7 +55,7 @@ def text(
 
     with LineProgress(quiet=results.silent) as progress:
         report = run(asked, progress)
-    results.write(report.as_json(), table(report) if where else report.table())
+    results.write(report.as_json(), table(report) if where else report.tables())
 
 
 @bench.command(

@@ -8,20 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from foreword.bench.stats import Interval
 from foreword.types.stats import Stats
 
-RESAMPLES, LEVEL = 1000, 0.95
+RESAMPLES = 1000
 ALL = "all"
 """Name of all domains together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """An estimate and the ends of its 95 % interval."""
-
-    low: float
-    mid: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +91,4 @@ def interval(above: np.ndarray, below: np.ndarray, seed: int = 0) -> Interval:
         out=np.full_like(sums, above.sum() / below.sum()),
         where=counts > 0,
     )
-    low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(above.sum() / below.sum()), float(high))
+    return Interval.of(above.sum() / below.sum(), ratios)

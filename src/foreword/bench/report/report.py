@@ -8,22 +8,18 @@ from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
 from foreword.bench.decoding import Decoding, decode_speedup, decoding_of
 from foreword.bench.lineup import ENTRIES, OUTSIDE, PLAIN_ROW
-from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.peers.hf import GENERATE
-from foreword.bench.records import Trial
-from foreword.bench.stats import Costs, Interval, speed, speedup
-from foreword.registry import AUTO
-
-Results = dict[tuple[str, float], dict[str, list[Trial]]]
-"""(entry, temperature) -> prompt -> its trials."""
-
+from foreword.bench.records import Results, Trial, costs_of
+from foreword.bench.report.by_source import BySource, table_of
+from foreword.bench.report.regret import Regret
+from foreword.bench.stats import Interval, speed, speedup
 
 LITTLE = 10**6
 """Bytes per token. Below, no weights are read from disk."""
@@ -78,20 +74,6 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Regret:
-    """How far a row that chooses among methods stays behind the best of them."""
-
-    name: str
-    temperature: float
-    best: str
-    """The fastest of the other rows of ours, known in hindsight."""
-    share: tuple[float, float, float]
-    """(low, mid, high) share of the time that this row would have saved."""
-    by_source: Mapping[str, float]
-    """The same against the fastest row of each source of prompts."""
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """A finished run."""
 
@@ -104,6 +86,8 @@ class Report:
     exclusions: Mapping[str, str] = field(default_factory=dict)
     """Entries that failed -> reason; they have no rows."""
     regrets: tuple[Regret, ...] = ()
+    by_source: tuple[BySource, ...] = ()
+    """Speeds by kind of prompt."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts; an interval is [low, mid,
@@ -119,6 +103,7 @@ class Report:
             **whole,
             "rows": [_plain(asdict(row), single=self.single) for row in self.rows],
             "regrets": [asdict(one) for one in self.regrets],
+            "by_source": [asdict(one) for one in self.by_source],
         }
 
     @property
@@ -126,8 +111,14 @@ class Report:
         """Whether one prompt was measured, which gives no interval over prompts."""
         return len(self.settings["prompt_ids"]) == 1
 
+    def tables(self) -> Group:
+        """Return tables for the terminal: of all prompts, and by their source."""
+        by_source = table_of(self.by_source)
+        whole = self.table()
+        return Group(whole, by_source) if by_source else Group(whole)
+
     def table(self) -> Table:
-        """Return a table for the terminal."""
+        """Return the table of all prompts."""
         table = Table(
             title=f"{self.target}, {_words(self.settings)}",
             caption=_caption(self),
@@ -182,46 +173,10 @@ def rows(results: Results) -> tuple[Row, ...]:
     return tuple(_row(name, temperature, results) for name, temperature in keys)
 
 
-def regrets(results: Results) -> tuple[Regret, ...]:
-    """Return the regret of each row of `auto` that was measured beside others."""
-    found = []
-    for name, temperature in results:
-        others = {
-            other: trials
-            for (other, heat), trials in results.items()
-            if heat == temperature and other not in (name, ORACLE, *OUTSIDE)
-        }
-        if name.startswith(AUTO) and others:
-            mine = results[name, temperature]
-            found.append(_regret(name, temperature, mine, others))
-    return tuple(found)
-
-
-def _regret(
-    name: str,
-    temperature: float,
-    mine: dict[str, list[Trial]],
-    others: Mapping[str, dict[str, list[Trial]]],
-) -> Regret:
-    best = max(others, key=lambda other: speed(_costs(others[other])))
-    ratio = speedup(_costs(mine), _costs(others[best]))
-    by_source = {}
-    for source in dict.fromkeys(prompt.partition("/")[0] for prompt in mine):
-        here = [prompt for prompt in mine if prompt.partition("/")[0] == source]
-        own = speed(_costs({prompt: mine[prompt] for prompt in here}))
-        fastest = max(
-            speed(_costs({prompt: trials[prompt] for prompt in here}))
-            for trials in others.values()
-        )
-        by_source[source] = 1 - own / fastest
-    share = (1 - ratio.high, 1 - ratio.mid, 1 - ratio.low)
-    return Regret(name, temperature, best, share, by_source)
-
-
 def _row(name: str, temperature: float, results: Results) -> Row:
     mine, plain = results[name, temperature], results[PLAIN_ROW, temperature]
     generate = results.get((GENERATE, temperature))
-    costs = _costs(mine)
+    costs = costs_of(mine)
     trials = [trial for repeats in mine.values() for trial in repeats]
     pairs = [
         (trial.tokens, plain[prompt][0].tokens)
@@ -241,10 +196,10 @@ def _row(name: str, temperature: float, results: Results) -> Row:
         drafted_per_accepted=sum(one.drafted for one in rounds) / accepted
         if accepted
         else None,
-        speedup_over_plain=speedup(costs, _costs(plain)),
+        speedup_over_plain=speedup(costs, costs_of(plain)),
         speedup_over_generate=None
         if generate is None
-        else speedup(costs, _costs(generate)),
+        else speedup(costs, costs_of(generate)),
         decode_speedup_over_plain=decode_speedup(mine, plain),
         same_text=all(answer == text for answer, text in pairs) if comparable else None,
         same_text_share=fmean(answer == text for answer, text in pairs)
@@ -284,17 +239,6 @@ def _shared(pairs: list[tuple[list[int], list[int]]]) -> float:
         for pair in pairs
     ]
     return sum(map(len, alike)) / sum(len(text) for _, text in pairs)
-
-
-def _costs(trials: dict[str, list[Trial]]) -> Costs:
-    """Return tokens and seconds per prompt, in the same order for every entry, so that
-    ratios are paired.
-    """
-    sums = [
-        (sum(len(t.tokens) for t in trials[p]), sum(t.seconds for t in trials[p]))
-        for p in sorted(trials)
-    ]
-    return np.array(sums, dtype=np.float64)
 
 
 def _plain(row: dict[str, Any], *, single: bool) -> dict[str, Any]:
@@ -339,7 +283,7 @@ def _caption(report: Report) -> str:
         "³ share of the answers that equal plain decoding's (and of its tokens, those "
         "before the first that differs)"
         + escape(held_line(report.settings["held"]))
-        + "".join(_regret_line(one) for one in report.regrets)
+        + "".join(f"\n{one.sentence}" for one in report.regrets)
         + "".join(
             f"\n{row.name} at T = {row.temperature:g} reads "
             f"{row.disk_bytes_per_token / 1e9:.2f} GB from disk per token"
@@ -351,14 +295,6 @@ def _caption(report: Report) -> str:
                 f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()
             )
         )
-    )
-
-
-def _regret_line(one: Regret) -> str:
-    low, mid, high = one.share
-    return (
-        f"\n{one.name} at T = {one.temperature:g}: {mid:.1%} ({low:.1%} to {high:.1%}) "
-        f"slower than {one.best}, the fastest here in hindsight"
     )
 
 

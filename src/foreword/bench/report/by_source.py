@@ -1,0 +1,92 @@
+"""Speeds by kind of prompt: which method pays where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from foreword.bench.lineup import OUTSIDE, PLAIN_ROW
+from foreword.bench.records import Results, costs_of, source_of
+from foreword.bench.stats import Interval, speedup
+
+SHOWN = 5
+"""Methods in the table; the JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BySource:
+    """Speeds over plain decoding on the prompts of one source."""
+
+    source: str
+    temperature: float
+    prompts: int
+    speedups: Mapping[str, Interval]
+    """By row, in the order of the report."""
+
+    @property
+    def fastest(self) -> str:
+        """Return the fastest row; plain decoding where every method loses."""
+        best = max(self.speedups, key=lambda name: self.speedups[name].mid)
+        return best if self.speedups[best].mid > 1 else PLAIN_ROW
+
+
+def by_source(results: Results) -> tuple[BySource, ...]:
+    """Return the speeds of our methods on each source of prompts, if there are
+    several.
+    """
+    found = []
+    for temperature in dict.fromkeys(heat for _, heat in results):
+        plain = results[PLAIN_ROW, temperature]
+        sources = dict.fromkeys(map(source_of, plain))
+        ours = {
+            name: trials
+            for (name, heat), trials in results.items()
+            if heat == temperature and name not in (PLAIN_ROW, *OUTSIDE)
+        }
+        if len(sources) < 2 or not ours:
+            continue
+        for source in sources:
+            here = [prompt for prompt in plain if source_of(prompt) == source]
+            base = costs_of({prompt: plain[prompt] for prompt in here})
+            speedups = {
+                name: speedup(costs_of({prompt: own[prompt] for prompt in here}), base)
+                for name, own in ours.items()
+            }
+            found.append(BySource(source, temperature, len(here), speedups))
+    return tuple(found)
+
+
+def table_of(rows: Sequence[BySource]) -> Table | None:
+    """Return a table of a few methods, those that are fastest most often first."""
+    if not rows:
+        return None
+    names = list(rows[0].speedups)
+    wins = [one.fastest for one in rows]
+    names.sort(key=lambda name: -wins.count(name))
+    table = Table(
+        title="× plain, by kind of prompt",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for head in ("kind", "T", "prompts", *names[:SHOWN], "fastest"):
+        table.add_column(head, justify="left" if head == "kind" else "right")
+    for one in rows:
+        speeds = [one.speedups[name] for name in names[:SHOWN]]
+        table.add_row(
+            one.source,
+            f"{one.temperature:g}",
+            str(one.prompts),
+            *(_words(speed, one.prompts) for speed in speeds),
+            one.fastest,
+        )
+    return table
+
+
+def _words(speed: Interval, prompts: int) -> str:
+    if prompts == 1:
+        return f"{speed.mid:.2f}"
+    return f"{speed.mid:.2f} ({speed.low:.2f}–{speed.high:.2f})"

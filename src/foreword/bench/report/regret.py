@@ -1,0 +1,71 @@
+"""How far a method that chooses among others stays behind the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foreword.bench.lineup import OUTSIDE
+from foreword.bench.oracle import NAME as ORACLE
+from foreword.bench.records import Results, Trial, costs_of, source_of
+from foreword.bench.stats import speed, speedup
+from foreword.registry import AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """How far a row that chooses among methods stays behind the best of them."""
+
+    name: str
+    temperature: float
+    best: str
+    """The fastest of the other rows of ours, known in hindsight."""
+    share: tuple[float, float, float]
+    """(low, mid, high) share of the time that this row would have saved."""
+    by_source: Mapping[str, float]
+    """The same against the fastest row of each source of prompts."""
+
+    @property
+    def sentence(self) -> str:
+        """Say it in a line."""
+        low, mid, high = self.share
+        return (
+            f"{self.name} at T = {self.temperature:g}: {mid:.1%} ({low:.1%} to "
+            f"{high:.1%}) slower than {self.best}, the fastest here in hindsight"
+        )
+
+
+def regrets(results: Results) -> tuple[Regret, ...]:
+    """Return the regret of each row of `auto` that was measured beside others."""
+    found = []
+    for name, temperature in results:
+        others = {
+            other: trials
+            for (other, heat), trials in results.items()
+            if heat == temperature and other not in (name, ORACLE, *OUTSIDE)
+        }
+        if name.startswith(AUTO) and others:
+            mine = results[name, temperature]
+            found.append(_regret(name, temperature, mine, others))
+    return tuple(found)
+
+
+def _regret(
+    name: str,
+    temperature: float,
+    mine: dict[str, list[Trial]],
+    others: Mapping[str, dict[str, list[Trial]]],
+) -> Regret:
+    best = max(others, key=lambda other: speed(costs_of(others[other])))
+    ratio = speedup(costs_of(mine), costs_of(others[best]))
+    by_source = {}
+    for source in dict.fromkeys(source_of(prompt) for prompt in mine):
+        here = [prompt for prompt in mine if source_of(prompt) == source]
+        own = speed(costs_of({prompt: mine[prompt] for prompt in here}))
+        fastest = max(
+            speed(costs_of({prompt: trials[prompt] for prompt in here}))
+            for trials in others.values()
+        )
+        by_source[source] = 1 - own / fastest
+    share = (1 - ratio.high, 1 - ratio.mid, 1 - ratio.low)
+    return Regret(name, temperature, best, share, by_source)
