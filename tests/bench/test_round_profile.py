@@ -7,7 +7,8 @@ from rich.console import Console
 
 from foreword.bench.decoding import Decoding
 from foreword.bench.records import Round, Trial
-from foreword.bench.report import Report, regrets, rows
+from foreword.bench.report import Report, by_source, regrets, rows
+from foreword.bench.report.by_source import table_of
 from foreword.bench.round_profile import BY_MODEL, BY_STEP, parts, table
 from foreword.types import Clock
 
@@ -88,3 +89,35 @@ def test_regret_is_the_time_that_the_best_row_would_have_saved():
     assert low < high
     # the fastest of each source: lm for code, plain for chat
     assert found.by_source == pytest.approx({"code": 0.2, "chat": 1 / 3})
+
+
+def test_speeds_are_told_by_kind_of_prompt():
+    def trials(*seconds: float) -> dict[str, list[Trial]]:
+        names = ("code/1", "code/2", "chat/1")
+        return {
+            name: [Trial([1, 2, 3, 4], one, None)]
+            for name, one in zip(names, seconds, strict=True)
+        }
+
+    results = {
+        ("plain", 0.0): trials(4.0, 4.0, 1.0),
+        ("lm", 0.0): trials(1.0, 2.0, 2.0),
+        ("ngram", 0.0): trials(3.0, 3.0, 1.5),
+        ("transformers.generate", 0.0): trials(8.0, 8.0, 2.0),
+    }
+    code, chat = by_source(results)
+    assert (code.source, code.prompts, code.fastest) == ("code", 2, "lm")
+    assert (chat.source, chat.prompts, chat.fastest) == ("chat", 1, "plain")
+    assert set(code.speedups) == {"lm", "ngram"}
+    assert code.speedups["lm"].mid == pytest.approx(8 / 3)
+    assert code.speedups["lm"].low < 8 / 3 < code.speedups["lm"].high
+    console = Console(width=100, record=True, file=io.StringIO())
+    table = table_of((code, chat))
+    assert table is not None
+    console.print(table)
+    assert "2.67 (2.00–4.00)" in console.export_text()
+    assert (
+        by_source({key: {"code/1": one["code/1"]} for key, one in results.items()})
+        == ()
+    )
+    assert table_of(()) is None

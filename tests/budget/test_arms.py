@@ -122,6 +122,20 @@ def test_a_sequence_that_ends_is_released_by_every_arm(turning):
     assert not any(arm.budget._records for arm in arms.arms[:2])
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_rounds_of_plain_decoding_correct_the_costs(monkeypatch, together):
+    monkeypatch.setattr(Choice, "decide", lambda choice, *_: choice.plain)
+    budget = BUDGETS["adaptive"].from_measure(lambda: {1: 100.0, 64: 200.0})
+    loop = engine(target(DTYPE), AutoDrafter([NgramDrafter(), NgramDrafter()]), budget)
+    asked = requests(3)
+    if together:
+        finish(loop, asked)
+    else:
+        assert len([*each(loop, asked)]) == 3
+    assert budget.shared_costs is not None
+    assert 0 < budget.shared_costs.seconds(1) < 50.0
+
+
 def test_a_policy_without_costs_gets_measured_ones():
     loop = engine(target(DTYPE), drafter("auto", DTYPE), 4)
     arms = loop.default

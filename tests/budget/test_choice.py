@@ -73,6 +73,14 @@ def test_plain_decoding_is_used_where_every_arm_loses():
     assert all(world.uses)
 
 
+def test_plain_decoding_is_tried_too():
+    """Every speed is measured by its rounds, which other programs may have changed."""
+    world, choice = World([2.0, 0.5, 0.9]), Choice(4, PLAIN)
+    world.play(choice, 8000)
+    assert SPAN < world.uses[PLAIN] < 0.1 * 8000
+    assert world.regret < 2 * SHARE + (START + 2 * SPAN) / 8000
+
+
 @pytest.mark.parametrize("before", [0.5, 3.0])
 def test_an_arm_that_becomes_fast_is_found(before: float):
     """Whether plain decoding or another arm was in use."""

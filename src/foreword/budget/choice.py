@@ -156,7 +156,13 @@ class Choice:
         """Record a round of plain decoding."""
         self.rounds += 1
         self.left -= 1
-        self.spare = min(self.spare + SHARE, 2 * START)
+        self.speeds[self.plain].rounds += 1
+        self.used[self.plain] = self.rounds
+        if self.trial and self.current == self.plain:
+            fastest = self.pace(self.best([]))
+            self.spare -= max(1 - 1 / fastest, 0.0)
+        else:
+            self.spare = min(self.spare + SHARE, 2 * START)
 
     def learn_start(self, arm: int, tokens: float, spent: float) -> None:
         """Record the first round of a text, as `learn`: the drafter reads the prompt in
@@ -256,8 +262,11 @@ class Choice:
         return self.current
 
     def _to_try(self, out: Collection[int]) -> int | None:
-        """Return an arm to try now, if trials may lose the time that it takes."""
-        arms = [arm for arm in range(self.plain) if arm not in out]
+        """Return an arm to try now, if trials may lose the time that it takes.
+
+        Plain decoding is one of them: its rounds show what the others are measured by.
+        """
+        arms = [arm for arm in range(self.arms) if arm not in out]
         for arm in arms:
             if not self.known(arm):
                 return arm if self.spare >= UNTRIED * SPAN else None
