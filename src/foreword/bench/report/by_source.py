@@ -60,7 +60,7 @@ def by_source(results: Results) -> tuple[BySource, ...]:
 
 
 def table_of(rows: Sequence[BySource]) -> Table | None:
-    """Return a table of a few methods, those that are fastest most often first."""
+    """Return a table of a few methods; first the one that is fastest most often."""
     if not rows:
         return None
     names = list(rows[0].speedups)

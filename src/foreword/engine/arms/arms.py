@@ -28,8 +28,8 @@ from foreword.types import Request
 from foreword.verify import Rule
 
 CORRECTED = 4
-"""Rounds of plain decoding, of which one corrects the table of costs: each correction
-takes 1% of the shortest rounds.
+"""Rounds of plain decoding for one correction of the table of costs, which takes 1% of
+the shortest rounds.
 """
 
 
