@@ -249,11 +249,13 @@ class Runner:
             raise InvalidRequest(job.error)
         ids = self.read(job.prompt)
         params = job.params if job.sized else self.fitted(job.params, ids)
-        answer = Answer(params.seed or 0)
-        deltas = cast("Generator[Delta]", self.llm.stream(ids, params))
+        (sequence,) = self.llm.session.prepare(ids, params)
+        answer = Answer(params.seed or 0, stats=sequence.stats)
+        stream = self.llm.session.stream(sequence)
+        deltas = cast("Generator[Delta]", stream)
         try:
             for delta in deltas:
-                answer.add(delta, self.llm.engine.clock)
+                answer.add(delta)
                 yield None
         finally:
             deltas.close()
@@ -264,9 +266,9 @@ class Runner:
             "seed": answer.seed,
             "prompt_tokens": len(ids),
             "tokens": answer.tokens,
-            "rounds": answer.figures.rounds,
-            "drafted": answer.figures.drafted,
-            "accepted": answer.figures.accepted,
+            "rounds": answer.stats.rounds,
+            "drafted": answer.stats.drafted,
+            "accepted": answer.stats.accepted,
         }
         yield fields | (
             {"logprobs": [asdict(one) for one in answer.logprobs]}

@@ -139,7 +139,7 @@ def _play(
     line = scene.line(_row_name(llm.method))
     answer = Answer(distribution[1], llm.render(prompt.messages))
     for delta in llm.stream(answer.prompt_tokens, params):
-        answer.add(delta, llm.engine.clock)
+        answer.add(delta)
         line.add(delta)
         live.update(scene, refresh=True)
     return Recording.of(llm, params, answer)

@@ -188,7 +188,7 @@ def bar(*, quiet: bool = False) -> Progress:
 
 def summary(answer: Answer) -> str:
     """Return one line: tokens, speed, acceptance, seed and finish reason."""
-    stats = answer.figures
+    stats = answer.stats
     parts = [
         f"{stats.tokens} tokens",
         f"{stats.tokens / answer.seconds:.0f} tok/s" if answer.seconds else "",

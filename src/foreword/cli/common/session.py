@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, cast
 
 from foreword.cli.common import render
 from foreword.types import (
-    Clock,
     Delta,
     FinishReason,
     Origin,
     Round,
     SamplingParams,
+    Stats,
     TokenLogprob,
 )
 
@@ -41,7 +41,8 @@ class Answer:
     """
     seconds: float = 0.0
     """Duration of the request, prefill included."""
-    figures: RequestStats = field(default_factory=lambda: RequestStats())
+    stats: Stats = field(default_factory=Stats)
+    """Its request's own."""
     rounds: list[Round] = field(default_factory=list)
     """Every round so far, if the request is traced."""
 
@@ -54,9 +55,8 @@ class Answer:
         """Whether Ctrl-C came before the end."""
         return self.finish_reason == "abort"
 
-    def add(self, delta: Delta, clock: Clock) -> None:
-        """Append the output of one round and count its cost."""
-        self.figures.add(delta, clock)
+    def add(self, delta: Delta) -> None:
+        """Append the output of one round."""
         self.rounds += [delta.round] if delta.round else []
         self.tokens += delta.tokens
         self.logprobs += delta.logprobs
@@ -66,10 +66,9 @@ class Answer:
 
     def as_json(self) -> dict[str, object]:
         """Return everything as plain values."""
-        figures = self.figures
         ratios = {
-            "tokens_per_pass": figures.tokens_per_pass,
-            "acceptance": figures.acceptance,
+            "tokens_per_pass": self.stats.tokens_per_pass,
+            "acceptance": self.stats.acceptance,
         }
         return {
             "text": self.text,
@@ -78,7 +77,7 @@ class Answer:
             "stop_reason": self.stop_reason,
             "seed": self.seed,
             "seconds": self.seconds,
-            "stats": {**asdict(figures), **ratios},
+            "stats": {**asdict(self.stats), **ratios},
             "pieces": [
                 {"token": token, "text": text, "origin": origin}
                 for token, (text, origin) in zip(self.tokens, self.pieces, strict=True)
@@ -89,50 +88,6 @@ class Answer:
                 else {}
             ),
         }
-
-
-@dataclass(slots=True)
-class RequestStats:
-    """Statistics of one request, counted from its deltas."""
-
-    rounds: int = 0
-    tokens: int = 0
-    drafted: int = 0
-    """Draft tokens that the target scored."""
-    accepted: int = 0
-    """Draft tokens that were accepted."""
-    accepted_at: list[int] = field(default_factory=list)
-    """Rounds in which at least i + 1 draft tokens were accepted."""
-    by_method: dict[str, int] = field(default_factory=dict)
-    """Tokens by the method in use, where the request chooses among several."""
-    propose: float = 0.0
-    score: float = 0.0
-    verify: float = 0.0
-    commit: float = 0.0
-    """Seconds of each step, summed over the rounds."""
-
-    def add(self, delta: Delta, clock: Clock) -> None:
-        """Count one round."""
-        accepted = delta.origins.count("accepted")
-        self.rounds += 1
-        self.tokens += len(delta.tokens)
-        self.drafted += delta.drafted
-        self.accepted += accepted
-        self.accepted_at.extend([0] * (accepted - len(self.accepted_at)))
-        for depth in range(accepted):
-            self.accepted_at[depth] += 1
-        for step in ("propose", "score", "verify", "commit"):
-            setattr(self, step, getattr(self, step) + getattr(clock, step))
-
-    @property
-    def tokens_per_pass(self) -> float:
-        """Return the tokens emitted per target pass that emitted any."""
-        return self.tokens / self.rounds if self.rounds else 0.0
-
-    @property
-    def acceptance(self) -> float:
-        """Return the share of draft tokens that were accepted; 0 if there were none."""
-        return self.accepted / self.drafted if self.drafted else 0.0
 
 
 def follow(
@@ -146,18 +101,17 @@ def follow(
     if params.seed is None:
         # short enough to type again
         params = replace(params, seed=secrets.randbits(32))
-    answer = Answer(seed=params.seed or 0, prompt_tokens=prompt)
     (sequence,) = llm.session.prepare(prompt, params)
+    answer = Answer(params.seed or 0, prompt, stats=sequence.stats)
     started = perf_counter()
     with ReadingBar(len(prompt)) as bar, suppress(KeyboardInterrupt):
         stream = llm.session.stream(sequence, bar)
         with closing(cast("Generator[Delta]", stream)) as deltas:
             for delta in deltas:
                 bar.end()
-                answer.add(delta, llm.engine.clock)
+                answer.add(delta)
                 show(delta)
     answer.seconds = perf_counter() - started
-    answer.figures.by_method = dict(sequence.stats.by_method)
     return answer
 
 
