@@ -5,7 +5,8 @@ and linear cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 OUTLIER = 4.0
@@ -31,6 +32,22 @@ def steadied(seen: float, expected: float) -> float:
     if not finite(seen):
         return expected
     return min(seen, OUTLIER * expected) if expected > 0 else seen
+
+
+def interpolated(at: int, points: Sequence[int], values: Sequence[float]) -> float:
+    """Return the value at a whole number, in a straight line between ascending
+    `points`, and beyond them as steep as at their end: at least a tenth of the value
+    before.
+    """
+    last = len(points) - 1
+    place = bisect_left(points, at)
+    if last == 0 or (place <= last and points[place] == at):
+        return values[min(place, last)]
+    place = min(max(place, 1), last)
+    low, high = points[place - 1], points[place]
+    below, above = values[place - 1], values[place]
+    between = below + (above - below) * (at - low) / (high - low)
+    return max(between, 0.1 * below)
 
 
 def running_mean(mean: float, value: float) -> float:

@@ -5,10 +5,9 @@ use.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping
 
-from foreword.estimators import OUTLIER, steadied
+from foreword.estimators import OUTLIER, interpolated, steadied
 
 FAR = 0.02
 """Long-run weight of one forward in the correction of all row counts, however far from
@@ -35,15 +34,7 @@ class Costs:
         """Return the expected seconds, interpolated between measured row counts and
         extrapolated beyond.
         """
-        last = len(self._rows) - 1
-        at = bisect_left(self._rows, rows)
-        if last == 0 or (at <= last and self._rows[at] == rows):
-            return self._base[min(at, last)]
-        at = min(max(at, 1), last)
-        low, high = self._rows[at - 1], self._rows[at]
-        cheap, dear = self._base[at - 1], self._base[at]
-        between = cheap + (dear - cheap) * (rows - low) / (high - low)
-        return max(between, 0.1 * cheap)
+        return interpolated(rows, self._rows, self._base)
 
     def slope(self, rows: int, more: int) -> float:
         """Return the mean seconds per row of `more` rows added to `rows`."""

@@ -5,7 +5,6 @@ model and cached on disk.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from foreword.estimators import interpolated
 from foreword.files import CachedValues
 from foreword.model.backend import Backend, Encodes, Mode
 from foreword.model.pool.plan import Read
@@ -134,22 +134,15 @@ class Cost:
         """
         context = self.context if context is None else context
         read = rows * (1 + nodes)
-        base = self._of(read)
+        points = sorted(self.seconds)
+        table = [self.seconds[point] for point in points]
+        base = interpolated(read, points, table)
         extra = self.per_token * (rows * context - self.context)
         extra += self.per_sequence * (rows - 1)
         return max(
             base + extra + self.per_token_and_row * read * (context - self.context),
             0.1 * base,
         )
-
-    def _of(self, rows: int) -> float:
-        points = sorted(self.seconds)
-        if len(points) == 1 or rows in self.seconds:
-            return self.seconds.get(rows, self.seconds[points[0]])
-        at = min(max(bisect_left(points, rows), 1), len(points) - 1)
-        low, high = points[at - 1], points[at]
-        slope = (self.seconds[high] - self.seconds[low]) / (high - low)
-        return max(self.seconds[low] + slope * (rows - low), 0.1 * self.seconds[low])
 
 
 @runtime_checkable

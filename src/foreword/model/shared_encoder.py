@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest
 from foreword.model.backend import Encodes
+from foreword.model.cost import PROBE_ID
 from foreword.model.loading.config import read_config
 from foreword.model.loading.given import twin
 from foreword.model.loading.load import load_weights
@@ -25,8 +26,6 @@ from foreword.model.model import Model
 from foreword.model.seq2seq import is_seq2seq
 from foreword.types import Encoded, Features, Source
 
-_PROBE_ID = -1
-"""Reserved sequence id for comparing encoders."""
 _ENCODER = ("num_mel_bins", "max_source_positions")
 """Config names of an encoder's inputs, beside names that begin with "encoder_"."""
 
@@ -144,9 +143,9 @@ def share_encoder(draft: Model, target: Model) -> bool:
     if ours.encoder is not theirs.encoder:
         sources = _probes(ours.probe_source, theirs.probe_source)
         for model, probe in zip((draft, target), sources, strict=True):
-            model.open(_PROBE_ID, 1)
-            model.encode(_PROBE_ID, probe)
-            model.close(_PROBE_ID)
+            model.open(PROBE_ID, 1)
+            model.encode(PROBE_ID, probe)
+            model.close(PROBE_ID)
         states = [
             probe.encoded(one.encoder)[0]
             for probe, one in zip(sources, (ours, theirs), strict=True)
