@@ -66,14 +66,16 @@ def test_table_shows_milliseconds_and_shares(report):
     assert "transformers.generate" not in shown
 
 
-def test_regret_is_the_time_that_the_best_row_would_have_saved():
-    def trials(*seconds: float) -> dict[str, list[Trial]]:
-        names = ("code/1", "code/2", "chat/1")
-        return {
-            name: [Trial([1, 2, 3, 4], one, None)]
-            for name, one in zip(names, seconds, strict=True)
-        }
+def trials(*seconds: float) -> dict[str, list[Trial]]:
+    """Return a trial of each of three prompts, of two kinds."""
+    names = ("code/1", "code/2", "chat/1")
+    return {
+        name: [Trial([1, 2, 3, 4], one, None)]
+        for name, one in zip(names, seconds, strict=True)
+    }
 
+
+def test_regret_is_the_time_that_the_best_row_would_have_saved():
     results = {
         ("plain", 0.0): trials(4.0, 4.0, 1.0),
         ("lm", 0.0): trials(1.0, 1.0, 2.0),
@@ -92,13 +94,6 @@ def test_regret_is_the_time_that_the_best_row_would_have_saved():
 
 
 def test_speeds_are_told_by_kind_of_prompt():
-    def trials(*seconds: float) -> dict[str, list[Trial]]:
-        names = ("code/1", "code/2", "chat/1")
-        return {
-            name: [Trial([1, 2, 3, 4], one, None)]
-            for name, one in zip(names, seconds, strict=True)
-        }
-
     results = {
         ("plain", 0.0): trials(4.0, 4.0, 1.0),
         ("lm", 0.0): trials(1.0, 2.0, 2.0),

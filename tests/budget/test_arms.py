@@ -278,5 +278,9 @@ def test_damaged_speeds_are_as_good_as_none(tmp_path):
     assert KeptSpeeds(values).pace("greedy", "lm") == 2.0
     kept.record("greedy", "lm", 4.0)
     assert kept.pace("greedy", "lm") == 3.0
+    for _ in range(100):
+        kept.record("greedy", "lm", 1.5)
+    kept.save()
+    assert KeptSpeeds(values).pace("greedy", "lm") == pytest.approx(1.5, rel=0.02)
     other = CachedValues("speeds", {"machine": 2}, tmp_path)
     assert KeptSpeeds(other).pace("greedy", "lm") is None

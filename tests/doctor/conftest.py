@@ -24,7 +24,7 @@ def here(
 
 
 @contextmanager
-def told(text: str) -> Iterator[str]:
+def served(text: str) -> Iterator[str]:
     """Serve a text at /metrics, and nothing elsewhere; yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -52,4 +52,4 @@ def told(text: str) -> Iterator[str]:
 @pytest.fixture
 def serving() -> Callable[[str], AbstractContextManager[str]]:
     """Return a function that serves a text at /metrics."""
-    return told
+    return served

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from foreword.files import CachedValues
 
-STEADY = 20
+STEADY = 20.0
 """Texts whose mean a kept speed is: a program that slows the machine for a while must
 not decide for the next process.
 """
@@ -90,7 +90,7 @@ def _is_known(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 2
-        and all(isinstance(one, float) and 0 < one < math.inf for one in value)
+        and all(isinstance(one, int | float) and 0 < one < math.inf for one in value)
     )
 
 

@@ -17,6 +17,7 @@ from foreword.doctor.figures import Figures
 from foreword.doctor.finding import Diagnosis, Finding, ranked
 from foreword.doctor.measured import MeasuredPair
 from foreword.files import cache
+from foreword.model import measure
 from foreword.theory.rounds import LONGEST, chain_rule
 
 CHECKS = (
@@ -122,7 +123,7 @@ def _tables() -> dict[str, int]:
 def _cost_table(llm: LLM, before: dict[str, int]) -> list[Finding]:
     """Return the finding that the target's forwards had to be timed."""
     started = perf_counter()
-    llm.target.cost  # noqa: B018 - measured where it is not on disk
+    measure(llm.target)  # where it is not on disk
     took = perf_counter() - started
     if _tables() == before:
         return []
