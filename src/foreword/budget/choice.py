@@ -164,14 +164,6 @@ class Choice:
         else:
             self.spare = min(self.spare + SHARE, 2 * START)
 
-    def learn_start(self, arm: int, tokens: float, spent: float) -> None:
-        """Record the first round of a text, as `learn`: the drafter reads the prompt in
-        it, which every text costs once.
-        """
-        if finite(tokens, spent) and not self.by_text:
-            self.speeds[arm].tokens += tokens
-            self.speeds[arm].spent += spent
-
     def learn(
         self, arm: int, tokens: float, spent: float, *, catches_up: bool = False
     ) -> None:

@@ -77,8 +77,8 @@ class Arm(Speculator):
         drafted: int,
         reading: int,
     ) -> None:
-        if sub_batch.drafting:
-            self.team.learn(self.number, sub_batch, wrote, drafted, reading)
+        if sub_batch.drafting and not reading:
+            self.team.learn(self.number, sub_batch, wrote, drafted)
 
 
 class Arms(Speculator):
@@ -255,22 +255,15 @@ class Arms(Speculator):
 
     # ---- learn
 
-    def learn(
-        self,
-        arm: int,
-        sub_batch: SubBatch,
-        wrote: int,
-        drafted: int,
-        reading: int,
-    ) -> None:
-        """Learn from a round of an arm: `wrote` sequences, `drafted` draft tokens and
-        `reading` prompt tokens in its forward; other arms may share it.
+    def learn(self, arm: int, sub_batch: SubBatch, wrote: int, drafted: int) -> None:
+        """Learn from a round of an arm: `wrote` sequences and `drafted` draft tokens in
+        its forward; other arms may share it.
         """
         sequences = sub_batch.batch.sequences
         if arm == self._plain and wrote == 1:
             # the usual case, in microseconds
             choice = self._texts[sequences[0].id].choice
-            if choice is not None and not reading:
+            if choice is not None:
                 choice.pass_plain()
                 if choice.left % CORRECTED == 0:
                     self._costs.correct(1, sub_batch.clock.score)
@@ -279,12 +272,12 @@ class Arms(Speculator):
         texts = [self._texts[one.id] for one in sequences]
         choices = {one.sort: self._choice(one, bits) for one in texts}
         if arm == self._plain:
-            for choice in choices.values() if not reading else ():
+            for choice in choices.values():
                 choice.pass_plain()
-            if not (reading or drafted):
+            if not drafted:
                 self._costs.correct(wrote, sub_batch.clock.score)
             return
-        drafting, spent = self._spent(sub_batch, wrote, drafted, reading)
+        drafting, spent = self._spent(sub_batch, wrote, drafted)
         own = sum(map(len, sub_batch.draft.trees))
         tokens = [len(path) + 1 for path in sub_batch.verdict.kept]
         for sort, choice in choices.items():
@@ -294,53 +287,38 @@ class Arms(Speculator):
                 if text.sort == sort
             ]
             mean = sum(count for count, _ in alike) / len(alike)
-            if reading:
-                choice.learn_start(arm, mean, spent)
-            else:
-                catches_up = any(switched for _, switched in alike)
-                choice.learn(arm, mean, spent, catches_up=catches_up)
-                if own and not catches_up:
-                    choice.drafting[arm].add(own / len(texts), drafting)
+            catches_up = any(switched for _, switched in alike)
+            choice.learn(arm, mean, spent, catches_up=catches_up)
+            if own and not catches_up:
+                choice.drafting[arm].add(own / len(texts), drafting)
         for text, count in zip(texts, tokens, strict=True):
-            if not (reading or text.switched):
+            if not text.switched:
                 pace = choices[text.sort].pace(arm)
                 text.by_arm[arm].add(count, spent * pace)
             text.switched = False
 
     def _spent(
-        self,
-        sub_batch: SubBatch,
-        wrote: int,
-        drafted: int,
-        reading: int,
+        self, sub_batch: SubBatch, wrote: int, drafted: int
     ) -> tuple[float, float]:
         """Return the time of drafting and of the whole round, in rounds of the same
         batch without draft tokens: both as fast as the machine is now.
-
-        Of a round that also reads prompts, the target's reading is left out, since it
-        is the same for every arm, and the drafter's is not.
         """
         clock, costs = sub_batch.clock, self._costs
         own = sum(map(len, sub_batch.draft.trees))
         sequences = len(sub_batch.scheduled)
         after = clock.verify + clock.commit
-        propose = clock.propose
-        pace = 1.0
-        if reading:
-            # else the first use of a drafter, which may load code, would count
-            propose = min(propose, clock.score)
-        else:
-            if self._own_costs:
-                costs.correct(wrote + drafted, clock.score)
-            pace = clock.score / costs.seconds(wrote + drafted)
-            if not own:
-                self._overhead = running_mean(self._overhead, after / sequences)
-                self._scores.overhead = self._overhead
+        if not own:
+            each = after / sequences
+            self._overhead = running_mean(self._overhead, each)
+            self._scores.overhead = self._overhead
+        if self._own_costs:
+            costs.correct(wrote + drafted, clock.score)
+        pace = clock.score / costs.seconds(wrote + drafted)
         overhead = min(sequences * self._overhead, after)
         plain = pace * costs.seconds(wrote) + overhead
         scoring = pace * costs.seconds(wrote + own)
-        whole = propose + scoring + after
-        return propose / plain, whole / plain
+        whole = clock.propose + scoring + after
+        return clock.propose / plain, whole / plain
 
     # ---- what the engine passes on
 
