@@ -14,7 +14,7 @@ from foreword.model import Mode, Model, Read
 from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.view import Skipping
 from foreword.native.forward import library
-from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types.growth import GrownTree, TreeRequest
 from tiny_models import VOCAB, build
 
 FORWARD = 2.0

@@ -7,7 +7,7 @@ import pytest
 from foreword import bundled
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
-from foreword.model.pool import memory
+from foreword.model.kv import limit
 from foreword.native import forward
 
 NATIVE = pytest.mark.skipif(
@@ -19,7 +19,7 @@ NATIVE = pytest.mark.skipif(
 def test_fewer_bytes_are_read_per_token_with_drafts(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("12000000\n")
     (tmp_path / "memory.stat").write_text("anon 0\n")
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(limit, "CGROUP", tmp_path)
     options = Options(
         offload_folder=str(tmp_path / "weights"),
         weights="int4",

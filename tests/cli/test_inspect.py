@@ -9,7 +9,7 @@ from foreword import bundled
 from foreword.cli.inspect import _table
 from foreword.draft import METHODS, method
 from foreword.model.cost import Cost
-from foreword.model.probe.probe import BACKENDS
+from foreword.model.executors.registry import BACKENDS
 from foreword.native import forward, sampling
 from foreword.registry import AUTO, OWN_METHODS, Method
 

@@ -11,9 +11,9 @@ import starter
 from drafters import Foresight, RandomTree, known
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.cuda.backend import CudaGraphBackend, Recorder
-from foreword.model.cuda.launch import Scoring
-from foreword.model.pool.backend import PoolBackend
+from foreword.model.executors.cuda.backend import CudaGraphBackend, Recorder
+from foreword.model.executors.cuda.launch import Scoring
+from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
 from foreword.sampling.noise import Stream, plain_gumbel
 from foreword.train.methods.lm import load

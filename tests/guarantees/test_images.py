@@ -9,7 +9,7 @@ import pytest
 import tiny_vision
 from foreword import LLM, InvalidRequest, SamplingParams
 from foreword.model import Mode, Model
-from foreword.model.pool.prefixes import PAGE
+from foreword.model.kv.prefixes import PAGE
 from grids import grid
 from tiny_vision import chats, folder, picture, said
 

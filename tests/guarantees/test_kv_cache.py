@@ -12,9 +12,9 @@ from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
 from foreword.model.backend import Backend
-from foreword.model.cpu.backend import CpuBackend
-from foreword.model.pool.backend import PoolBackend
-from foreword.model.pool.memory import key_bytes
+from foreword.model.executors.native.build import build
+from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.kv.limit import key_bytes
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from grids import NEEDS_C, grid
@@ -79,9 +79,7 @@ def limited(monkeypatch):
     return limit
 
 
-@pytest.mark.parametrize(
-    "drive", [PoolBackend, pytest.param(CpuBackend, marks=NEEDS_C)]
-)
+@pytest.mark.parametrize("drive", [PoolBackend, pytest.param(build, marks=NEEDS_C)])
 def test_memory_held_is_little_more_than_that_of_the_tokens(drive):
     model = tiny_models.build("llama-gqa").to(torch.bfloat16).eval()
     if drive is PoolBackend:

@@ -15,8 +15,8 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.draft.none import NoDrafter
 from foreword.model import Model, Read
-from foreword.model.cpu.recurrent import RecurrentBackend
-from foreword.model.cpu.states import SLOTS
+from foreword.model.executors.native.recurrent import StateMemory
+from foreword.model.executors.native.states import SLOTS
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from running import Answer, Case, emptied, engine, finish, plain
@@ -138,11 +138,15 @@ def test_third_text_starts_where_the_first_two_parted(family, chunk):
     assert [one.said for one in got] == [one.said for one in (*answers, answers[0])]
 
 
+def states_of(backend):
+    return backend.memory(StateMemory).states
+
+
 @pytest.fixture
 def backend(request):
     backend = target(request.param).backend
     emptied(target(request.param))
-    assert isinstance(backend, RecurrentBackend)
+    assert backend.memory(StateMemory) is not None
     yield backend
     for name in (1, 2):
         backend.close(name)
@@ -165,19 +169,19 @@ def test_kept_state_has_the_bits_of_a_computed_one(backend, pieces):
     (kept,) = [one for one in backend.pool[1].path if one.state is not None]
     assert backend.pool[1].path.index(kept) * PAGE == 256
     if pieces[-1] > 44:
-        assert backend._memories[1].state.folded == 256, (
+        assert states_of(backend)[1].state.folded == 256, (
             "the forward that passes the border stops there"
         )
     backend.open(2, 900)
     backend.read([Read(2, 0, words[:256], keep=0)])
-    state = backend._memories[2].copied()
+    state = states_of(backend)[2].copied()
     assert all(map(torch.equal, kept.state, state))
     rows = [
         backend.read([Read(1, 300, draft_tokens[:5], keep=5)]),
         backend.read([Read(2, 256, words[256:] + draft_tokens[:5], keep=5)]),
     ]
     assert torch.equal(*rows)
-    assert backend._memories[1].state.folded == 301
+    assert states_of(backend)[1].state.folded == 301
     backend.close(1)
     assert backend.open(1, 900, words[:257]) == 256
     assert torch.equal(
@@ -192,8 +196,8 @@ def test_kept_state_has_the_bits_of_a_computed_one(backend, pieces):
 def test_states_of_unshared_texts_are_not_kept(backend):
     backend.open(1, 900)
     backend.read([Read(1, 0, text(400), keep=1)])
-    assert backend._memories[1].state.folded == 400
-    assert backend._memories[1].state.slots == SLOTS
+    assert states_of(backend)[1].state.folded == 400
+    assert states_of(backend)[1].state.slots == SLOTS
     assert not backend.pool.prefixes._states
 
 

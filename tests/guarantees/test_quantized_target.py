@@ -9,7 +9,7 @@ import tiny_models
 from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
-from foreword.model.pool.memory import key_bytes
+from foreword.model.kv.limit import key_bytes
 from foreword.native import forward
 from running import prompts
 

@@ -16,8 +16,8 @@ from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.draft.heads.medusa import MedusaHeads
 from foreword.draft.self_speculative.layers import save
 from foreword.model import Model, Read
+from foreword.model.executors.torch.hooks import layer_count, layers_of
 from foreword.model.head_layers import LlamaConfig
-from foreword.model.pool.hooks import layer_count, layers_of
 from foreword.model.skip import LayerSkip
 from foreword.model.view import view
 
@@ -118,7 +118,7 @@ def test_drafts_change_no_token(name, method, tmp_path):
 def test_lm_head_gives_the_scores_of_the_last_states(name):
     model, tokens = target(name), [5, 6, 7, 8, 9]
     model.open(-5, 64)
-    model.encode(-5, SOURCES[2])
+    model.give(-5, SOURCES[2])
     logits, states = model.read_hidden(
         [Read(-5, 0, tokens, keep=5)], (0, layer_count(model.hf.config))
     )
@@ -150,7 +150,7 @@ def test_a_skipped_sublayer_adds_nothing(name):
     ):
         owner = model if one.backend.pool is model.backend.pool else one
         owner.open(1, 64)
-        owner.encode(1, SOURCES[3])
+        owner.give(1, SOURCES[3])
         scores.append(
             one.read([Read(1, 0, [5, 6, 7, 8, 9], parents=[-1, -1, 0], keep=4)])
         )

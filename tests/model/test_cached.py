@@ -7,8 +7,8 @@ import torch
 
 import tiny_models
 from foreword.model.backend import Mode
-from foreword.model.cache_backend import BLOCK, PROMPT, CacheBackend
-from foreword.model.pool.plan import Read
+from foreword.model.executors.cache.backend import BLOCK, PROMPT, CacheBackend
+from foreword.model.kv.reads import Read
 
 NAMES = ["qwen3-next", "qwen3.5", "lfm2", "bloom"]
 

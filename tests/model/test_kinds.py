@@ -42,9 +42,11 @@ from transformers import (
 
 import tiny_models
 from foreword.model.architectures import linears, lm_head
-from foreword.model.cpu.recurrent import drive, refused
-from foreword.model.pool.hooks import layers_of
-from foreword.model.pool.plan import Read
+from foreword.model.backend import Mode
+from foreword.model.executors.native.build import build, refused
+from foreword.model.executors.registry import Order
+from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.kv.reads import Read
 from foreword.native.forward import reason
 from tiny_models import differing, near_truth, random, with_truth
 
@@ -290,7 +292,7 @@ def text():
 
 def test_kind_keeps_every_promise(models, registers, text):
     assert refused(models[0]) is None
-    backend = drive(models[0])
+    backend = build(models[0])
     for name in (1, 2, 3):
         backend.open(name, 2 * LENGTH)
     check_scores(models, backend, text)
@@ -337,7 +339,7 @@ def check_weights(source, kept, text: list[int]) -> None:
     """An owned model is held once, and gets its weights back."""
     model = copy.deepcopy(source)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    backend = drive(model, owned=True)
+    backend = build(model, Order(Mode.TREE, "eager", owned=True))
     parts = [
         part
         for layer in layers_of(model)

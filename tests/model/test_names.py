@@ -16,8 +16,8 @@ from transformers import (
 
 import tiny_models
 from foreword.model import architectures
-from foreword.model.cpu.supported import refused
-from foreword.model.pool.hooks import layers_of
+from foreword.model.executors.native.supported import refused
+from foreword.model.executors.torch.hooks import layers_of
 from foreword.native.forward import reason
 
 SIZES = dict(

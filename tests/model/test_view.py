@@ -8,9 +8,9 @@ import starter
 import tiny_models
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.model.cpu.backend import CpuBackend
+from foreword.model.executors.native.build import build
 from foreword.model.skip import LayerSkip
-from foreword.model.view import CODINGS, NativeView, PooledView, view
+from foreword.model.view import CODINGS, GrowingView, View, view
 from foreword.native import forward
 from running import prompts, target
 
@@ -121,12 +121,12 @@ ODD = "a vocabulary of odd size"
 )
 def base(request):
     if request.param == "family":
-        return CpuBackend(
+        return build(
             AutoModelForCausalLM.from_pretrained(
                 starter.target(), dtype=torch.bfloat16
             ).eval()
         )
-    return CpuBackend(built(request.param).to(torch.bfloat16).eval())
+    return build(built(request.param).to(torch.bfloat16).eval())
 
 
 def built(name):
@@ -136,11 +136,12 @@ def built(name):
 @native
 @pytest.mark.parametrize("bits", [4, 8])
 def test_bits_of_a_row_do_not_depend_on_the_batch(base, bits):
-    backend = NativeView(base, SOME, bits, shares=False)
+    backend = base.twin(base.empty_pool(), CODINGS[bits])
+    backend.skip(SOME.attention, SOME.mlp)
     backend.open(1, 100)
     backend.open(2, 100)
     tokens = torch.randint(
-        backend._model.vocab, (60,), generator=torch.Generator().manual_seed(1)
+        backend.model.vocab, (60,), generator=torch.Generator().manual_seed(1)
     ).tolist()
     backend.read([Read(1, 0, tokens[:20], keep=0)])
     alone = torch.cat(
@@ -165,7 +166,10 @@ def test_product_is_that_of_the_decoded_weights(bits):
     made.open(1, 64)
     found = made.read([Read(1, 0, tokens, keep=9)])
     head = decoded(
-        made.backend._held[-1], model.vocab, model.hf.config.hidden_size, bits
+        made.backend.executor.matrices.held[-1],
+        model.vocab,
+        model.hf.config.hidden_size,
+        bits,
     )
     x = model.embed(torch.tensor(tokens)).float()
     x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.hf.config.rms_norm_eps)
@@ -233,7 +237,7 @@ def test_halves_that_are_left_out_add_nothing(dtype):
 @native
 def test_both_kinds_of_view_leave_out_the_same():
     made = [view(target(dtype), skip=SOME) for dtype in ("float32", "bfloat16")]
-    assert [type(one.backend) for one in made] == [PooledView, NativeView]
+    assert [type(one.backend) for one in made] == [View, GrowingView]
     said = []
     for one in made:
         one.open(1, 100)

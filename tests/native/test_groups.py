@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foreword.model.cpu.grouped import packed, whole
+from foreword.model.executors.native.grouped import packed, whole
 from foreword.model.quantized.coded import Coded, Scales, joined
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from foreword.model.cpu.layout import room
-from foreword.model.cpu.unpack import unpacked
+from foreword.model.executors.native.layout import room
+from foreword.model.executors.native.unpack import unpacked
 from foreword.native import forward
 from foreword.native.forward import library
 from foreword.native.huge_pages import BLOCK, LARGE, Pages

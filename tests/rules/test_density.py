@@ -4,7 +4,7 @@ import measured
 import ratchet
 from sources import FILES, SOURCE, functions, where
 
-KERNELS = SOURCE / "model" / "cuda" / "kernels.py"
+KERNELS = SOURCE / "model" / "executors" / "cuda" / "kernels.py"
 """One function a launch, which takes nothing but numbers and pointers."""
 MOST_FILES = 20
 """Files of a folder: what a reader can see at once."""

@@ -4,13 +4,14 @@ wherever tests run. Test code.
 
 import torch
 
-from foreword.model.cuda import launch
-from foreword.model.cuda.launch import Scoring, tiled
-from foreword.model.cuda.table import columns, row_table
-from foreword.model.pool.attention import attend as defined
-from foreword.model.pool.kv_pool import KVPool
-from foreword.model.pool.plan import Plan, Read, Span
-from foreword.model.pool.prefixes import PAGE
+from foreword.model.executors.cuda import launch
+from foreword.model.executors.cuda.launch import Scoring, tiled
+from foreword.model.executors.cuda.table import columns, row_table
+from foreword.model.executors.torch.attention import attend as defined
+from foreword.model.executors.torch.kv_pool import KVPool
+from foreword.model.executors.torch.plan import Plan
+from foreword.model.kv.prefixes import PAGE
+from foreword.model.kv.reads import Read, Span
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

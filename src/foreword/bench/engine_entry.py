@@ -23,9 +23,10 @@ from foreword.draft import Drafter
 from foreword.engine import Engine
 from foreword.model import Model, Read
 from foreword.model.backend import Backend, GrowsTrees
-from foreword.model.pool.pages import PagePool
-from foreword.native.tree import GrownTree, TreeRequest
+from foreword.model.kv.memories import Kind
+from foreword.model.kv.pages import PagePool
 from foreword.types import Request, SamplingParams
+from foreword.types.growth import GrownTree, TreeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,12 @@ class TimedBackend:
         reads all of it.
         """
         return self._inner.open(id, capacity)
+
+    def memory(self, kind: type[Kind]) -> Kind | None:
+        return self._inner.memory(kind)
+
+    def give(self, id: int, material: object) -> None:
+        self._inner.give(id, material)
 
     def close(self, id: int) -> None:
         self._inner.close(id)

@@ -40,7 +40,7 @@ from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 from foreword.model import Model, check_same, load_tokenizer, measure
-from foreword.model.cpu.supported import usual
+from foreword.model.executors.native.supported import usual
 from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights

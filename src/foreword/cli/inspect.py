@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from foreword.api.llm import LLM
     from foreword.model.cost import Cost
-    from foreword.model.cpu.backend import CpuBackend
+    from foreword.model.executors.native.backend import NativeBackend
 
 
 @bundled
@@ -105,7 +105,7 @@ def _quantized(
     with `kv` in long texts too.
     """
     from foreword.bench.divergence import divergence
-    from foreword.model.probe.probe import NATIVE
+    from foreword.model.executors.registry import NATIVE
     from foreword.model.view import view
 
     target = llm.target
@@ -113,7 +113,7 @@ def _quantized(
         target.quantize(weights, kv)  # raises the error
     other = view(target, bits={None: 16, "int8": 8, "int4": 4}[weights])
     if kv is not None:
-        cast("CpuBackend", other.backend).quantize_kv()
+        cast("NativeBackend", other.backend).quantize_kv()
     found = divergence(target, other, partial(_tokens, llm), long=kv is not None)
     target.quantize(weights, kv)
     return {"kl_divergence": found}

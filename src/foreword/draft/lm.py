@@ -148,7 +148,7 @@ class LanguageModelDrafter(ModelDrafter):
                 sequence.id, room, sequence.tokens, sequence.params.tenant
             )
             if self._reads_source(sequence):
-                self.model.encode(sequence.id, sequence.encoder_input)
+                self.model.give(sequence.id, sequence.encoder_input)
             memory = self._memories[sequence.id] = _Memory(held)
         start = memory.length
         path = memory.settle(sequence.tokens)

@@ -5,14 +5,12 @@ when one must give way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.engine.scheduler import ScheduledSequence
 from foreword.model import Model, source_id
-from foreword.model.backend import SeesImages
 from foreword.types import Load, Request
 from foreword.types.params import NODES
 
@@ -45,9 +43,9 @@ class KVCache:
             sequence.id, room, sequence.keys, tenant, layers
         )
         if sequence.images is not None:
-            cast("SeesImages", self._target.backend).see(sequence.id, sequence.images)
+            self._target.give(sequence.id, sequence.images)
         if sequence.encoder_input:
-            self._target.encode(sequence.id, sequence.encoder_input)
+            self._target.give(sequence.id, sequence.encoder_input)
         if not sequence.rounds:
             sequence.stats.cached = sequence.cached
         pool = self._target.backend.pool

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -24,7 +24,7 @@ from foreword.engine.scheduler import Scheduler
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
 from foreword.model import Mode, Model, borrow, is_decoder, is_seq2seq, with_encoder
-from foreword.model.backend import Encodes
+from foreword.model.encoder import EncoderMemory
 from foreword.options import DraftingOptions
 from foreword.registry import BUDGETS, DEFAULT_RULE, MODEL, PLAIN
 from foreword.types import Request
@@ -120,7 +120,11 @@ def _readable(
             borrow(with_encoder(draft, model), target.capability)
         )
         # its twin never runs
-        cast("Encodes", whole.backend).encoder = cast("Encodes", target.backend).encoder
+        ours = whole.backend.memory(EncoderMemory)
+        theirs = target.backend.memory(EncoderMemory)
+        assert ours is not None
+        assert theirs is not None
+        ours.encoder = theirs.encoder
         return whole
     return (
         draft

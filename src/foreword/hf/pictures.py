@@ -14,8 +14,7 @@ from foreword.chats.prompts import ImagePrompt
 from foreword.errors import InvalidRequest, ModelError
 from foreword.hf.borrowed import borrowed_model
 from foreword.hf.refusal import Refusal
-from foreword.model.backend import SeesImages
-from foreword.model.cuda.backend import GRAPH
+from foreword.model.vision.memory import ImageMemory
 from foreword.model.vision.processor import Vision, has_vision
 from foreword.model.vision.rows import ImageRows
 
@@ -96,7 +95,7 @@ def image_rows_of(
     """
     with borrowed_model(model) as (target, record):
         backend = target.capability.backend
-        if not isinstance(target.backend, SeesImages) or backend == GRAPH:
+        if target.backend.memory(ImageMemory) is None:
             raise Refusal(PIXELS, f"backend '{backend}' reads text only").error
         sight = Vision(None, target, checked=record.sees)
         try:

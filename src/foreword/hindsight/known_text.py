@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.model import Model, Read
-from foreword.model.pool.pages import PagePool
+from foreword.model.kv.memories import Remembers
+from foreword.model.kv.pages import PagePool
 
 CERTAIN = 1e4
 """Added to the logit of the next token, in nats: more than any noise, penalty or
@@ -19,7 +20,7 @@ temperature takes away.
 """
 
 
-class KnownText:
+class KnownText(Remembers):
     """A backend without a model: no forward runs."""
 
     copies = True
@@ -42,6 +43,9 @@ class KnownText:
         layers: Sequence[int] = (),
     ) -> int:
         return 0
+
+    def give(self, id: int, material: object) -> None:
+        """Do nothing: what the text was written from is not read."""
 
     def close(self, id: int) -> None:
         """Do nothing: no sequence holds anything."""

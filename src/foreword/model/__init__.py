@@ -7,12 +7,12 @@ from transformers import PreTrainedModel as HFModel
 
 from foreword.model.backend import Mode
 from foreword.model.cost import machine, measure
+from foreword.model.encoder import is_seq2seq, source_id
+from foreword.model.kv.reads import Read
 from foreword.model.loading.given import borrow
 from foreword.model.model import Model
-from foreword.model.pool.plan import Read
-from foreword.model.pool.seq2seq import source_id
 from foreword.model.probe.probe import Capability
-from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_seq2seq, is_speech
+from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_speech
 from foreword.model.shared_encoder import (
     is_decoder,
     load_draft,

@@ -1,7 +1,7 @@
 """Provides the parts of each architecture under the names of the C forward
 (csrc/forward.c), and their layout.
 
-Maps Hugging Face's attribute names; model/cpu/layout.py packs the weights.
+Maps Hugging Face's attribute names; model/executors/native/layout.py packs the weights.
 """
 
 from __future__ import annotations

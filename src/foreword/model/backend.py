@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from foreword.model.pool.pages import PagePool
-from foreword.model.pool.plan import Read
-from foreword.native.tree import GrownTree, TreeRequest
-from foreword.types import Encoded
+from foreword.model.kv.memories import Kind
+from foreword.model.kv.pages import PagePool
+from foreword.model.kv.reads import Read
+from foreword.types.growth import GrownTree, TreeRequest
 
 
 class Mode(Enum):
@@ -64,6 +64,18 @@ class Backend(Protocol):
         """
         ...
 
+    def memory(self, kind: type[Kind]) -> Kind | None:
+        """Return what it remembers of sequences beside keys and values, such as
+        ImageMemory; None if it has no such memory.
+        """
+        ...
+
+    def give(self, id: int, material: object) -> None:
+        """Set what an open sequence reads beside its text, before its first read: its
+        images, or the source of an encoder-decoder.
+        """
+        ...
+
     def close(self, id: int) -> None:
         """Free a sequence. Unknown ids are ignored."""
         ...
@@ -101,34 +113,11 @@ class ReadsHiddenStates(Protocol):
 
 
 @runtime_checkable
-class Encodes(Protocol):
-    """A backend of an encoder-decoder; the text of a sequence is what its decoder
-    reads.
-    """
+class TakesWeights(Protocol):
+    """A backend that may have taken the weights out of its model."""
 
-    encoder: nn.Module
-    """Module that reads the source; a draft model may share its target's encoder."""
-
-    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
-        """Run the encoder over the source of an open sequence, before its first read,
-        unless it has read it.
-        """
-        ...
-
-    @property
-    def probe_source(self) -> Sequence[int] | Encoded:
-        """The source under which it is checked and timed."""
-        ...
-
-
-@runtime_checkable
-class SeesImages(Protocol):
-    """A backend that reads prompts with images."""
-
-    def see(self, id: int, images: Any) -> None:
-        """Set the images of an open sequence (vision/rows.py), before its
-        first read.
-        """
+    def restore(self) -> None:
+        """Give the weights back to the model, so that another backend can run it."""
         ...
 
 

@@ -17,8 +17,9 @@ import torch
 
 from foreword.estimators import interpolated
 from foreword.files import CachedValues
-from foreword.model.backend import Backend, Encodes, Mode
-from foreword.model.pool.plan import Read
+from foreword.model.backend import Backend, Mode
+from foreword.model.encoder import EncoderMemory
+from foreword.model.kv.reads import Read
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 
@@ -243,8 +244,9 @@ class _Probe:
         one = PROBE_ID - len(self._opened)
         self._backend.open(one, context + room)
         self._opened.append(one)
-        if isinstance(self._backend, Encodes):
-            self._backend.encode(one, self._backend.probe_source)
+        sources = self._backend.memory(EncoderMemory)
+        if sources is not None:
+            self._backend.give(one, sources.probe_source)
         prompt = self._prompt
         self._backend.read([Read(one, 0, self._tokens[:prompt], keep=0)])
         if self._copies:
@@ -262,7 +264,7 @@ class _Probe:
             # each forward adds a token to the context
             alone = point.sequences == 1 and not point.is_far
             return alone and self._held + point.rows <= self._context
-        if point.sequences > 1 and isinstance(self._backend, Encodes):
+        if point.sequences > 1 and self._backend.memory(EncoderMemory) is not None:
             return False  # a source takes the id of another sequence below 0
         start = self.far if point.is_far else self.near
         return start > 0 and start + point.rows <= self._context

@@ -19,19 +19,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.backend import Encodes, Mode, ReadsHiddenStates
+from foreword.model.backend import Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
-from foreword.model.cpu.backend import CpuBackend
+from foreword.model.encoder import EncoderMemory
+from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.registry import NATIVE
+from foreword.model.executors.torch.hooks import layer_count
+from foreword.model.executors.torch.packed_linear import Swap
+from foreword.model.kv.limit import most_tokens
+from foreword.model.kv.reads import Read
 from foreword.model.loading import from_checkpoint
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.load import eos_ids
 from foreword.model.loading.options import FORMS, check_forms
-from foreword.model.pool.hooks import layer_count
-from foreword.model.pool.memory import most_tokens
-from foreword.model.pool.packed_linear import Swap
-from foreword.model.pool.plan import Read
 from foreword.model.probe.probe import (
-    NATIVE,
     Capability,
     backend_named,
     build_backend,
@@ -40,9 +41,8 @@ from foreword.model.probe.probe import (
 from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
-from foreword.native.tree import GrownTree, TreeRequest
 from foreword.options import ModelOptions
-from foreword.types import Encoded
+from foreword.types.growth import GrownTree, TreeRequest
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
@@ -188,6 +188,10 @@ class Model:
             self._cost = known(self, self.speed_key)
         return self._cost
 
+    def forget_cost(self) -> None:
+        """Measure the cost anew when it is needed."""
+        self._cost = None
+
     @property
     def speed_key(self) -> dict[str, Any]:
         """Return what the speed of a forward depends on: sizes, dtype, device, backend
@@ -229,8 +233,8 @@ class Model:
         read quantized weights or keys.
         """
         check_forms(self.name, self.capability, weights=weights, kv=kv)
-        backend = cast("CpuBackend", self.backend)
-        if isinstance(self.backend, CpuBackend):
+        backend = cast("NativeBackend", self.backend)
+        if isinstance(self.backend, NativeBackend):
             bits = self.backend.take_codes()
             if bits < WHOLE:
                 self.weights = f"{bits:.1f} bits"
@@ -245,7 +249,8 @@ class Model:
         if kv is not None:
             backend.quantize_kv()
         self.weights, self.kv = weights or self.weights, kv or self.kv
-        self.cache_tokens, self._cost = None, None
+        self.cache_tokens = None
+        self.forget_cost()
 
     def open(
         self,
@@ -263,11 +268,11 @@ class Model:
         """
         return self.backend.open(id, capacity, tokens, tenant, layers)
 
-    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
-        """Run the encoder of an encoder-decoder over the source of an open sequence,
-        before its first read.
+    def give(self, id: int, material: object) -> None:
+        """Set what an open sequence reads beside its text, before its first read: its
+        images, or the source of an encoder-decoder.
         """
-        cast("Encodes", self.backend).encode(id, source)
+        self.backend.give(id, material)
 
     @property
     def cache_tokens(self) -> int | None:
@@ -362,5 +367,6 @@ class Model:
         """Return a model of the same weights with keys and values of its own: a draft
         model for itself.
         """
-        with getattr(self.backend, "own_attention", nullcontext)():
+        sources = self.backend.memory(EncoderMemory)
+        with nullcontext() if sources is None else sources.own_attention():
             return Model(self.hf, self.name, known=self.capability, swaps=[])

@@ -5,8 +5,8 @@ engine's rounds.
 from __future__ import annotations
 
 from foreword.errors import InvalidRequest
+from foreword.model.kv.reads import Read
 from foreword.model.model import Model
-from foreword.model.pool.plan import Read
 from foreword.model.seq2seq import check_decoder_only
 from foreword.sampling.draw import logprobs
 from foreword.types import Request, TokenLogprob

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest
-from foreword.model.backend import Encodes
 from foreword.model.cost import PROBE_ID
+from foreword.model.encoder import EncoderMemory, is_seq2seq
 from foreword.model.loading.config import read_config
 from foreword.model.loading.given import twin
 from foreword.model.loading.load import load_weights
 from foreword.model.model import Model
-from foreword.model.seq2seq import is_seq2seq
 from foreword.types import Encoded, Features, Source
 
 _ENCODER = ("num_mel_bins", "max_source_positions")
@@ -139,12 +138,15 @@ def share_encoder(draft: Model, target: Model) -> bool:
     ) and draft.vocab <= target.vocab
     if draft is target or draft.seq2seq is None or target.seq2seq is None or not alike:
         return False
-    ours, theirs = cast("Encodes", draft.backend), cast("Encodes", target.backend)
+    ours = draft.backend.memory(EncoderMemory)
+    theirs = target.backend.memory(EncoderMemory)
+    assert ours is not None
+    assert theirs is not None
     if ours.encoder is not theirs.encoder:
         sources = _probes(ours.probe_source, theirs.probe_source)
         for model, probe in zip((draft, target), sources, strict=True):
             model.open(PROBE_ID, 1)
-            model.encode(PROBE_ID, probe)
+            model.give(PROBE_ID, probe)
             model.close(PROBE_ID)
         states = [
             probe.encoded(one.encoder)[0]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.pool.attention import bias_table
-from foreword.model.pool.hooks import layers_of, replaced_forwards
+from foreword.model.executors.torch.attention import bias_table
+from foreword.model.executors.torch.hooks import layers_of, replaced_forwards
 
 Forwards = dict[nn.Module, Callable[..., Any]]
 """Replacements of the forwards of modules."""

@@ -6,32 +6,33 @@ A view is for drafting: its scores are not the model's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.model.cpu.backend import CpuBackend
-from foreword.model.cpu.decoders import DecoderBackend
-from foreword.model.cpu.images import ImageKernel
-from foreword.model.cpu.recurrent import RecurrentBackend
-from foreword.model.cpu.rows import rows_of
+from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.native.executor import NativeExecutor
+from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.executors.torch.hooks import layer_count
+from foreword.model.kv.memories import Kind
+from foreword.model.kv.pages import PagePool
+from foreword.model.kv.reads import Read
 from foreword.model.model import Model
-from foreword.model.pool.backend import PoolBackend
-from foreword.model.pool.hooks import layer_count
-from foreword.model.pool.kv_pool import KVPool
-from foreword.model.pool.plan import Read
-from foreword.model.pool.seq2seq import Seq2SeqPoolBackend, Sources
 from foreword.model.skip import LayerSkip, skipping, sublayers_of
 from foreword.native import forward
-from foreword.types import Encoded
 
 CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.GROUPS}
 """Bits of a weight -> its coding on the C side."""
+
+During = Callable[[LayerSkip], AbstractContextManager[Any]]
+"""Skips sublayers in forwards that run inside."""
 
 
 @runtime_checkable
@@ -41,6 +42,91 @@ class Skipping(Protocol):
     def skip(self, skip: LayerSkip) -> None:
         """Skip these sublayers from now on."""
         ...
+
+
+class View:
+    """A backend over a second executor of a model, with skipped sublayers.
+
+    A guest has the pages and memories of the first executor, which opens and closes
+    the sequences.
+    """
+
+    def __init__(
+        self,
+        executor: NativeExecutor | PoolBackend,
+        during: During,
+        embed: Callable[[Tensor], Tensor],
+    ) -> None:
+        """`embed`: the model's embeddings, which are never quantized."""
+        self.executor = executor
+        self._during = during
+        self._skip = LayerSkip()
+        self.mode = executor.mode
+        self.copies = executor.copies
+        self.embed = embed
+        self.guest = executor.guest
+
+    @property
+    def pool(self) -> PagePool:
+        """The pages of its keys and values."""
+        return self.executor.pool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory that quantized copies of weights take."""
+        executor = self.executor
+        return executor.matrices.bytes if isinstance(executor, NativeExecutor) else 0
+
+    def skip(self, skip: LayerSkip) -> None:
+        """Skip these sublayers from now on."""
+        if not self.guest:
+            self.pool.prefixes.clear()
+        self._skip = skip
+        if isinstance(self.executor, NativeExecutor):
+            self.executor.skip(skip.attention, skip.mlp)
+
+    def memory(self, kind: type[Kind]) -> Kind | None:
+        """Return the memory of a kind; None if there is none."""
+        return self.executor.memory(kind)
+
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: Sequence[int] = (),
+        tenant: str = "",
+        layers: Sequence[int] = (),
+    ) -> int:
+        if self.guest:
+            return 0
+        return self.executor.open(id, capacity, tokens, tenant, layers)
+
+    def close(self, id: int) -> None:
+        if not self.guest:
+            self.executor.close(id)
+
+    def give(self, id: int, material: object) -> None:
+        if not self.guest:
+            self.executor.give(id, material)
+
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        with self._during(self._skip):
+            return self.executor.read(reads)
+
+    def move(self, id: int, source: list[int], start: int) -> None:
+        self.executor.move(id, source, start)
+
+
+class GrowingView(View):
+    """A view over an executor that grows whole trees; a class of its own, since runtime
+    protocols check for method names.
+    """
+
+    def __init__(
+        self, executor: NativeExecutor, embed: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__(executor, lambda _: nullcontext(), embed)
+        self.grow = executor.grow
 
 
 def view(
@@ -63,12 +149,13 @@ def view(
             f"cannot skip other layers than 0 to {layers - 1} of {target.name}. Give "
             "numbers in that range"
         )
-    if isinstance(backend, RecurrentBackend):
+    if isinstance(backend, NativeBackend) and not backend.copies:
         raise InvalidRequest(
             f"cannot draft with layers of {target.name}: they keep a recurrent state, "
             "which draft tokens cannot share. Use another method"
         )
-    reader = _reader(target, skip, bits, shares=spare > 0)
+    reader = _reader(target, bits, shares=spare > 0)
+    reader.skip(skip)
     pool = backend.pool
     assert pool is not None, "backends without pages have no views"
     if not spare:
@@ -81,30 +168,27 @@ def view(
     )
     twin.backend = reader
     twin.capability = replace(target.capability, backend=label)
-    twin._cost = None  # a view has its own cost
+    twin.forget_cost()  # a view has its own
     return twin
 
 
-def _reader(
-    target: Model, skip: LayerSkip, bits: int, *, shares: bool
-) -> NativeView | PooledView:
+def _reader(target: Model, bits: int, *, shares: bool) -> View:
     """Return the backend of a view. Raises InvalidRequest where there can be none."""
     backend = target.backend
-    if isinstance(backend, CpuBackend):
+    if isinstance(backend, NativeBackend):
         _check_sizes(target.name, backend, bits)
-        if isinstance(backend, DecoderBackend):
-            return NativeSeq2SeqView(backend, skip, bits, shares=shares)
-        return NativeView(backend, skip, bits, shares=shares)
+        pool = None if shares else backend.empty_pool()
+        twin = backend.twin(pool, CODINGS[bits])
+        return GrowingView(twin, target.embed)
     if bits != 16:
         raise InvalidRequest(
             f"cannot read {target.name} with weights of {bits} bits: only backend "
             f"'native' can, and it runs on '{target.capability.backend}'. Use bfloat16 "
             "on a CPU with a C compiler, or another method"
         )
-    if isinstance(backend, Seq2SeqPoolBackend):
-        return PooledSeq2SeqView(backend, skip, shares=shares)
     if isinstance(backend, PoolBackend):
-        return PooledView(backend, skip, shares=shares)
+        during = partial(skipping, sublayers_of(target.hf))
+        return View(backend.twin(shares=shares), during, target.embed)
     raise InvalidRequest(
         f"cannot skip sublayers of {target.name}: only backends 'native' and 'pool' "
         f"can, and it runs on '{target.capability.backend}' "
@@ -112,149 +196,14 @@ def _reader(
     )
 
 
-class NativeView(CpuBackend):
-    """A native backend over the packed weights of another, or over quantized copies of
-    them; also batch-invariant.
-    """
-
-    def __init__(
-        self, base: CpuBackend, skip: LayerSkip, bits: int, *, shares: bool
-    ) -> None:
-        pool = base.pool if shares else rows_of(base._hf, base.pool.coding)
-        ImageKernel.__init__(self, pool, base._turns)
-        self._warm = base._warm
-        self._images = base._images if shares else {}
-        self._base = base
-        self.guest = shares
-        self._hf = base._hf
-        count = base._model.layers
-        self._layers = (forward.Layer * count)(*base._model.layer[:count])
-        described = forward.Model.from_buffer_copy(base._model)
-        described.layer = self._layers
-        self.pool.attach(self._layers)
-        if bits != 16:
-            self._code(described, CODINGS[bits], base._held)
-        self.describe(described, base._words, base.weight_bytes)
-        self.skip(skip)
-
-    def skip(self, skip: LayerSkip) -> None:
-        """Skip these sublayers from now on."""
-        if not self.guest:
-            self.pool.prefixes.clear()
-        for number, layer in enumerate(self._layers):
-            attention = forward.ATTENTION * (number in skip.attention)
-            layer.skipped = attention + forward.MLP * (number in skip.mlp)
-
-    def open(
-        self,
-        id: int,
-        capacity: int,
-        tokens: Sequence[int] = (),
-        tenant: str = "",
-        layers: Sequence[int] = (),
-    ) -> int:
-        return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
-
-    def close(self, id: int) -> None:
-        if not self.guest:
-            super().close(id)
-
-    def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
-        return self._base.embed(tokens)  # embeddings are not quantized
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of memory that the quantized copies take."""
-        return sum(tensor.nbytes for tensor in self._held)
-
-
-class NativeSeq2SeqView(NativeView, DecoderBackend):
-    """A native view of a decoder, which always attends to the source; it may share the
-    sources of its base.
-    """
-
-    def __init__(
-        self, base: DecoderBackend, skip: LayerSkip, bits: int, *, shares: bool
-    ) -> None:
-        self.encoder = base.encoder
-        self._parts = base._parts
-        self._biases = []
-        self._sources = base._sources if shares else {}
-        super().__init__(base, skip, bits, shares=shares)
-
-    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
-        if not self.guest:
-            super().encode(id, source)
-
-
-class PooledView(PoolBackend):
-    """A pool backend whose skipped sublayers return zero during its own forwards."""
-
-    def __init__(self, base: PoolBackend, skip: LayerSkip, *, shares: bool) -> None:
-        self._layers = sublayers_of(base._model)
-        self.guest = shares
-        self.mode = base.mode
-        self.windows = base.windows
-        self._model = base._model
-        self._device = base._device
-        self._rope = base._rope
-        self._tiled = base._tiled
-        self._images = base._images if shares else {}
-        self.pool = base.pool if shares else KVPool(adjacent=base.pool.adjacent)
-        self._skip = skip
-
-    def skip(self, skip: LayerSkip) -> None:
-        """Skip these sublayers from now on."""
-        if not self.guest:
-            self.pool.prefixes.clear()
-        self._skip = skip
-
-    def open(
-        self,
-        id: int,
-        capacity: int,
-        tokens: Sequence[int] = (),
-        tenant: str = "",
-        layers: Sequence[int] = (),
-    ) -> int:
-        return 0 if self.guest else super().open(id, capacity, tokens, tenant, layers)
-
-    def close(self, id: int) -> None:
-        if not self.guest:
-            super().close(id)
-
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        with skipping(self._layers, self._skip):
-            return super().read(reads)
-
-
-class PooledSeq2SeqView(PooledView, Seq2SeqPoolBackend):
-    """A pooled view of a decoder, which always attends to the source; it may share the
-    sources of its base.
-    """
-
-    def __init__(
-        self, base: Seq2SeqPoolBackend, skip: LayerSkip, *, shares: bool
-    ) -> None:
-        super().__init__(base, skip, shares=shares)
-        self.encoder = base.encoder
-        self._own = base._own
-        self._positions = base._positions
-        self._sources = base._sources if shares else Sources()
-
-    def encode(self, id: int, source: Sequence[int] | Encoded) -> None:
-        if not self.guest:
-            super().encode(id, source)
-
-
-def _check_sizes(name: str, backend: CpuBackend, bits: int) -> None:
+def _check_sizes(name: str, backend: NativeBackend, bits: int) -> None:
     if bits not in CODINGS:
         raise InvalidRequest(
             f"'bits' must be one of {', '.join(map(str, CODINGS))}, got {bits}"
         )
     if bits == 16:
         return
-    m = backend._model
+    m = backend.model
     inner = m.experts.contents.inner if m.experts else m.intermediate
     depths = (m.hidden, inner, m.heads * m.dim)
     if m.coding != forward.WHOLE:

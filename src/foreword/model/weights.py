@@ -14,12 +14,9 @@ from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.files import atomic_folder
-from foreword.model.architectures import lm_head
-from foreword.model.cpu.backend import CpuBackend
-from foreword.model.cpu.cross import parts_of
-from foreword.model.cpu.layout import around, products, vectors
+from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.torch.packed_linear import PackedLinear, own_form
 from foreword.model.model import Model
-from foreword.model.pool.packed_linear import PackedLinear, own_form
 from foreword.model.tokenizer import Tokenizer
 
 
@@ -41,7 +38,7 @@ def copied(model: Model) -> PreTrainedModel:
         )
     nn.Module.to(twin, model.device)
     filled: set[str] = set()
-    if isinstance(model.backend, CpuBackend):
+    if isinstance(model.backend, NativeBackend):
         initial = dict(twin.named_parameters(remove_duplicate=False))
         model.backend.restore(twin)  # all matrices, in bfloat16
         restored = twin.named_parameters(remove_duplicate=False)
@@ -84,8 +81,8 @@ def replace(model: Model, by: PreTrainedModel) -> None:
     for name, layer in model.hf.named_modules():
         if isinstance(layer, PackedLinear):
             layer.refill(own_form(source.get_submodule(name)).to(model.dtype))
-    if isinstance(model.backend, CpuBackend):
-        _repack(model.backend, by)
+    if isinstance(model.backend, NativeBackend):
+        model.backend.repack(by)
     if model.backend.pool is not None:
         model.backend.pool.prefixes.clear()  # computed with the weights before
 
@@ -107,27 +104,3 @@ def save(
         stored.save_pretrained(partial)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
-
-
-def _repack(backend: CpuBackend, by: PreTrainedModel) -> None:
-    """Write new weights into the memory that the C side points to.
-
-    Embeddings are the model's, or tied to its head.
-    """
-    described = backend._model
-    held = {tensor.data_ptr(): tensor for tensor in backend._held}
-    pack = backend._library.foreword_pack
-    for layer, pointers in zip(
-        parts_of(by),
-        described.layer[: described.layers],
-        strict=True,
-    ):
-        for name, weight in products(layer).items():
-            rows = weight.bfloat16().contiguous()
-            pack(rows.data_ptr(), getattr(pointers, name), *rows.shape)
-        for name, vector in vectors(layer).items():
-            held[getattr(pointers, name)].copy_(vector)
-    head = lm_head(by).weight.bfloat16().contiguous()
-    pack(head.data_ptr(), described.head, *head.shape)
-    for name, vector in around(by).items():
-        held[getattr(described, name)].copy_(vector)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int64, c_void_p
-from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -16,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.native import forward
+from foreword.types.growth import Children, GrownTree, TreeRequest
 
 
 class CoupledTree(Structure):
@@ -52,44 +52,6 @@ _ARGUMENTS = [
     c_void_p,
     ctypes.c_int,
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TreeRequest:
-    """Parameters of a draft tree; draft/tree/coupled.py defines the names."""
-
-    most: int
-    breadth: int
-    deep: int
-    width: int
-    reads: int
-    floor: float
-    temperature: float
-    scale: float
-    noise: Float[Tensor, "deep target_vocab"] | None
-    """Gumbel noise of the next positions; None when greedy."""
-    ends: tuple[int, ...]
-
-
-Children = tuple[list[int], list[float]]
-"""Tokens that may come next, best first, and their log q + G."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrownTree:
-    """The best draft tokens, likeliest first, and those read to find them; parents
-    before children.
-    """
-
-    tokens: list[int]
-    parents: list[int]
-    probabilities: list[float]
-    read: list[int]
-    """Tokens, in the order they were read."""
-    read_parents: list[int]
-    """Index in `read` of the parent; -1 = the end of the sequence."""
-    children: Sequence[Children]
-    """Children of the end of the sequence, then of each draft token read."""
 
 
 class Rows(Sequence[Children]):

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from foreword.api.llm import LLM
 from foreword.engine.meter import SECONDS
-from foreword.model.pool.prefixes import PAGE
+from foreword.model.kv.prefixes import PAGE
 from foreword.server.limits import Limits
 from foreword.types import Load, Tally
 

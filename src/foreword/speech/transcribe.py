@@ -70,7 +70,7 @@ def transcribe(
         with llm.locked():
             llm.target.open(READ_ID, len(tokens))
             try:
-                llm.target.encode(READ_ID, window)
+                llm.target.give(READ_ID, window)
                 return llm.target.read([Read(READ_ID, 0, list(tokens), keep=keep)])
             finally:
                 llm.target.close(READ_ID)

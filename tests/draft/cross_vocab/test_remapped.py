@@ -12,7 +12,7 @@ from foreword.draft.cross_vocab.remapped import MARGIN, translated
 from foreword.model import Model, Read
 from foreword.model.backend import Mode
 from foreword.native.cpu import fast_bfloat16
-from foreword.native.tree import TreeRequest
+from foreword.types.growth import TreeRequest
 from other_tokenizers import FAR, NEAR, pair
 from running import prompts
 

@@ -15,9 +15,9 @@ from foreword.draft.heads.block_native import NativeBlockTrees
 from foreword.errors import ModelError
 from foreword.model import Read
 from foreword.native.forward import reason
-from foreword.native.tree import TreeRequest
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Request, SamplingParams
+from foreword.types.growth import TreeRequest
 from running import Case, prompts, target
 
 DEEP = 4

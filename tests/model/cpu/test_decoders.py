@@ -13,7 +13,7 @@ import tiny_seq2seq
 import tiny_whisper
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.cpu.decoders import DecoderBackend
+from foreword.model.executors.native.sources import NativeSources
 from foreword.model.loading.given import borrow
 from foreword.model.probe.trial import ROUNDED
 from foreword.model.weights import copied, replace
@@ -72,7 +72,7 @@ def sources(name: str) -> list:
 
 def opened(name: str, id: int, source: int = 0, capacity: int = 128) -> None:
     model(name).open(id, capacity)
-    model(name).encode(id, sources(name)[source])
+    model(name).give(id, sources(name)[source])
 
 
 def expected(hf: PreTrainedModel, source, text: list[int]) -> torch.Tensor:
@@ -175,11 +175,11 @@ def test_bits_do_not_depend_on_threads(rows):
         ).eval()
     one, before, scores = Model(hf, "t5"), torch.get_num_threads(), []
     one.open(0, 256)
-    one.encode(0, noise(200))
+    one.give(0, noise(200))
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            assert one.backend._threads == threads
+            assert one.backend.threads == threads
             reads = [
                 Read(0, rows * number, noise(rows, number), keep=rows)
                 for number in range(5)
@@ -210,7 +210,7 @@ def test_a_tied_head_shares_its_weight_with_both_embeddings(name):
     own = Model(hf, name)
     assert own.capability.backend == "native"
     own.open(0, 64)
-    own.encode(0, sources(name)[4])
+    own.give(0, sources(name)[4])
     text = noise(20)
     scores, states = own.read_hidden(
         [Read(0, 0, text, keep=20)], (0, len(hf.decoder.block))
@@ -247,7 +247,7 @@ def test_weights_can_be_read_back_and_replaced(name):
             )
     replace(own, other)
     own.open(0, 64)
-    own.encode(0, sources(name)[3])
+    own.give(0, sources(name)[3])
     text = noise(20)
     found = own.read([Read(0, 0, text, keep=20)])
     assert (
@@ -265,10 +265,10 @@ def test_a_borrowed_model_stays_as_it_is(name):
         copy.deepcopy(hf.state_dict()),
     )
     with borrow(hf) as own:
-        assert isinstance(own.backend, DecoderBackend)
+        assert own.backend.memory(NativeSources) is not None
         with own.single_torch_thread():
             own.open(0, 32)
-            own.encode(0, sources(name)[2])
+            own.give(0, sources(name)[2])
             assert deviation(own.read([Read(0, 0, text, keep=9)]), before) < ROUNDED
     assert all(
         torch.equal(weight, wanted[key]) for key, weight in hf.state_dict().items()
@@ -301,7 +301,7 @@ def test_quantized_weights_give_near_scores(weights):
     text, source = noise(30), sources("flan-t5")[5]
     for row in (0, 1):
         own.open(row, 64)
-        own.encode(row, source)
+        own.give(row, source)
     whole = own.read([Read(0, 0, text, keep=30)])
     assert torch.equal(
         whole,

@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, GptOssConfig, Qwen3MoeConfig
 
 import tiny_models
-from foreword.model.cpu.backend import CpuBackend
-from foreword.model.pool.plan import Read
+from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.native.build import build
+from foreword.model.kv.reads import Read
 from foreword.native.forward import library
 from tiny_models import near_truth, random, with_truth
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 THREADS = 4
 
 
-def backend() -> CpuBackend:
+def backend() -> NativeBackend:
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
         vocab_size=320,
@@ -37,9 +38,7 @@ def backend() -> CpuBackend:
         moe_intermediate_size=240,
         initializer_range=0.1,
     )
-    made = CpuBackend(
-        AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval()
-    )
+    made = build(AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval())
     made.open(1, 200)
     return made
 
@@ -50,7 +49,7 @@ def scores(threads: int, rounds: int) -> torch.Tensor:
     """
     torch.set_num_threads(threads)
     made, generator = backend(), torch.Generator().manual_seed(1)
-    assert made._threads == threads
+    assert made.threads == threads
     said = []
     for number in range(rounds):
         tokens = torch.randint(320, (1 + number % 5,), generator=generator).tolist()
@@ -92,7 +91,7 @@ def test_gates_and_values_of_gpt_oss_are_clamped():
             biases = layer.mlp.experts.gate_up_proj_bias
             biases.copy_(10 * torch.randn(biases.shape, generator=generator))
     models, tokens = with_truth(model), list(range(20, 60))
-    made = CpuBackend(models[0])
+    made = build(models[0])
     made.open(1, 100)
     ours, theirs = near_truth(
         models, tokens, made.read([Read(1, 0, tokens, keep=len(tokens))])

@@ -16,9 +16,9 @@ from foreword import LLM, SamplingParams
 from foreword.chats.prompts import ImagePrompt
 from foreword.draft.self_speculative.base import SPARE
 from foreword.model import Model, Read
-from foreword.model.cpu.backend import joined
-from foreword.model.pool.prefixes import PAGE
-from foreword.model.probe.probe import NATIVE
+from foreword.model.executors.native.rotary import joined
+from foreword.model.executors.registry import NATIVE
+from foreword.model.kv.prefixes import PAGE
 from foreword.model.probe.trial import ROUNDED
 from foreword.model.view import view
 from foreword.native.forward import reason
@@ -84,7 +84,7 @@ def opened(llm: LLM, prompt: ImagePrompt):
     """A backend with a sequence 99 that sees the images of a prompt."""
     backend = llm.target.backend
     backend.open(99, len(prompt) + len(AFTER))
-    backend.see(99, llm.session._requests._sight.rows(prompt))
+    backend.give(99, llm.session._requests._sight.rows(prompt))
     try:
         yield backend
     finally:
@@ -245,7 +245,7 @@ def test_kept_state_is_read_again_with_images(name):
     images = llm.session._requests._sight.rows(prompt)
     backend = llm.target.backend
     held = backend.open(99, len(text), images.keys_of(0, text))
-    backend.see(99, images)
+    backend.give(99, images)
     past = held + 2
     try:
         first = backend.read([Read(99, held, text[held:])])

@@ -21,9 +21,10 @@ from foreword.draft.self_speculative.base import SPARE, SelfDrafter
 from foreword.errors import InvalidRequest, ModelError
 from foreword.hf.borrowed import ModelRecord
 from foreword.model import Model, Read
-from foreword.model.cpu.backend import CpuBackend
-from foreword.model.cpu.kernel import Kernel
-from foreword.model.cpu.rows import Rows
+from foreword.model.executors.native.angles import Angles
+from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.native.executor import NativeExecutor
+from foreword.model.executors.native.rows import Rows
 from foreword.model.view import view
 from foreword.model.weights import copied
 from foreword.native import forward
@@ -68,8 +69,8 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> float:
     return float(torch.minimum(one.softmax(-1), other.softmax(-1)).sum(-1).mean())
 
 
-def held(backend: CpuBackend) -> int:
-    return sum(tensor.nbytes for tensor in backend._held)
+def held(backend: NativeBackend) -> int:
+    return sum(tensor.nbytes for tensor in backend.matrices.held)
 
 
 def test_scores_are_near_from_half_of_the_bytes():
@@ -157,7 +158,7 @@ def test_models_that_c_does_not_read_stay_as_they_are():
 
 
 def coding(model: Model) -> int:
-    return model.backend._model.coding
+    return model.backend.model.coding
 
 
 def test_draft_model_is_quantized_unless_it_learns(tmp_path):
@@ -206,9 +207,7 @@ def test_loaded_heads_are_quantized():
     )
     eagle = EagleDrafter.load(heads / "eagle", beside, None)
     dspark = DSparkDrafter.load(heads / "dspark", beside, None)
-    assert [eagle._reader._model.coding, eagle._reader._fc.coding] == [
-        forward.BYTES
-    ] * 2
+    assert [eagle._reader.model.coding, eagle._reader._fc.coding] == [forward.BYTES] * 2
     stack = dspark.blocks._stack
     assert [stack._model.coding, stack._fc.coding] == [forward.BYTES] * 2
 
@@ -247,18 +246,18 @@ def test_sums_of_any_depth_are_exact(depth, outputs):
     assert torch.equal(matrix.times(rows), plain_products(rows, weight))
 
 
-class Matrix(Kernel):
+class Matrix(NativeExecutor):
     """A packed matrix and nothing else."""
 
     def __init__(self, weight: torch.Tensor) -> None:
-        super().__init__(Rows([], 0), [])
+        super().__init__(Rows([], 0), Angles([]))
         self._only = forward.Model(
-            hidden=weight.shape[1], vocab=len(weight), head=self._pack(weight)
+            hidden=weight.shape[1], vocab=len(weight), head=self.matrices.pack(weight)
         )
         self.describe(self._only, 1)
 
     def times(self, rows: torch.Tensor) -> torch.Tensor:
-        return multiplied(self._library, self._only, self._scratch, rows, 2)
+        return multiplied(self.library, self._only, self._scratch, rows, 2)
 
 
 def test_other_draft_models_are_quantized(tmp_path):

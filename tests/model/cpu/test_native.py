@@ -23,9 +23,11 @@ from transformers import (
 import starter
 import tiny_models
 from foreword.model.architectures import linears
-from foreword.model.cpu.recurrent import drive, refused
-from foreword.model.pool.hooks import layers_of
-from foreword.model.pool.plan import Read
+from foreword.model.backend import Mode
+from foreword.model.executors.native.build import build, refused
+from foreword.model.executors.registry import Order
+from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.kv.reads import Read
 from foreword.native.forward import library
 from tiny_models import differing, near_truth, random, with_truth
 
@@ -222,7 +224,7 @@ def models(request):
 @lru_cache(maxsize=1)
 def driven(model, registers: str):
     """The backend of a model; the tests of a kind follow one another."""
-    return drive(model)
+    return build(model)
 
 
 @pytest.fixture
@@ -376,7 +378,7 @@ def test_accepted_branch_is_moved_and_kept_as_the_pool_grows(backend, text):
 def test_owned_model_is_held_once_and_restored(models, text):
     model = copy.deepcopy(models[0])
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    backend = drive(model, owned=True)
+    backend = build(model, Order(Mode.TREE, "eager", owned=True))
     parts = [
         part
         for layer in layers_of(model)
@@ -391,7 +393,7 @@ def test_owned_model_is_held_once_and_restored(models, text):
     ].config.tie_word_embeddings
     every = torch.arange(models[0].config.get_text_config().vocab_size).repeat(2, 1)
     assert torch.equal(backend.embed(every), models[0].get_input_embeddings()(every))
-    kept = drive(models[0])
+    kept = build(models[0])
     backend.open(1, LENGTH)
     kept.open(1, LENGTH)
     assert torch.equal(

@@ -14,8 +14,8 @@ import tiny_seq2seq
 from foreword import LLM, SamplingParams, bundled
 from foreword.errors import DiskError, InvalidRequest, ModelError
 from foreword.model import Model, Read
-from foreword.model.cpu import offload
-from foreword.model.pool import memory
+from foreword.model.executors.native import offload
+from foreword.model.kv import limit as memory_limit
 from foreword.native import forward
 from running import prompts
 
@@ -46,7 +46,7 @@ def limited(monkeypatch, tmp_path):
         (tmp_path / "memory.max").write_text(f"{size}\n")
         (tmp_path / "memory.stat").write_text(f"anon {taken}\nfile 123\n")
 
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory_limit, "CGROUP", tmp_path)
     return limit
 
 
@@ -103,7 +103,7 @@ def test_every_kind_of_model_is_opened_as_it_was(kind, limited, tmp_path):
     ]
     assert all(
         model.offloaded
-        == len(model.backend._model.layer[: model.backend._model.layers]) // 2 * 2
+        == len(model.backend.model.layer[: model.backend.model.layers]) // 2 * 2
         for model in models
     )
     assert all(torch.equal(scores(model), whole) for model in models)
@@ -212,20 +212,20 @@ def test_as_many_layers_stay_in_memory_as_fit():
 def test_memory_of_a_container_is_without_files(limited, monkeypatch, tmp_path):
     device = torch.device("cpu")
     limited(1000, taken=300)
-    assert memory.free_memory(device) == 700
+    assert memory_limit.free_memory(device) == 700
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.free_memory(device) > 1000
+    assert memory_limit.free_memory(device) > 1000
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("500\n")
     (tmp_path / "memory" / "memory.stat").write_text("cache 400\nrss 100\n")
-    assert memory.free_memory(device) == 400
+    assert memory_limit.free_memory(device) == 400
     inner = tmp_path / "memory" / "mine"
     inner.mkdir()
     (inner / "memory.limit_in_bytes").write_text("200\n")
     (inner / "memory.stat").write_text("cache 400\nrss 150\n")
     (tmp_path / "own").write_text("4:memory:/mine\n1:cpu:/\n")
-    monkeypatch.setattr(memory, "OWN_CGROUP", tmp_path / "own")
-    assert memory.free_memory(device) == 50
+    monkeypatch.setattr(memory_limit, "OWN_CGROUP", tmp_path / "own")
+    assert memory_limit.free_memory(device) == 50
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,10 @@ from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
-from foreword.model.cpu.recurrent import RecurrentBackend, refused
-from foreword.model.cpu.states import SLOTS
+from foreword.model.executors.native import recurrent
+from foreword.model.executors.native.build import refused
+from foreword.model.executors.native.recurrent import StateMemory
+from foreword.model.executors.native.states import SLOTS
 from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.types import SamplingParams
@@ -150,18 +152,24 @@ DRAFTERS = {
 }
 
 
+def states_of(backend):
+    memory = backend.memory(StateMemory)
+    assert memory is not None
+    return memory.states
+
+
 def check(model: Model, name: str, slots: int, answers) -> None:
     loop = engine(model, DRAFTERS[name](answers), 7, slots=slots, chunk=5)
     got = finish(loop, requests())
     assert [answer.said for answer in got] == [answer.said for answer in answers()]
     assert loop.failed is None
     assert any(answer.sequence.stats.accepted for answer in got) is (name != "nonsense")
-    assert model.backend._memories == {}
+    assert states_of(model.backend) == {}
 
 
 @pytest.mark.parametrize("model", [target, short])
 def test_such_a_model_is_read_in_trees(model):
-    assert isinstance(model().backend, RecurrentBackend)
+    assert model().backend.memory(StateMemory) is not None
     assert model().capability.mode is Mode.TREE
 
 
@@ -239,7 +247,7 @@ def backend():
 def test_text_taken_back_is_read_anew_once(backend):
     words = text(60)
     backend.read([Read(1, 0, words[:40], keep=0)])
-    state = backend._memories[1].state
+    state = states_of(backend)[1].state
     assert (state.folded, state.back) == (40, 0)
     seen = [backend.read([Read(1, 34, words[34:40], keep=1)])]
     assert (state.folded, state.back) == (28, 12)
@@ -284,7 +292,7 @@ def test_large_steps_decay_as_they_should():
 @pytest.mark.parametrize("back", [0, 9])
 def test_more_draft_tokens_than_slots(backend, back):
     words, draft_tokens, nodes = text(50), text(63)[50:], text(123)[63:]
-    backend._memories[1].back = back
+    states_of(backend)[1].back = back
     backend.read([Read(1, 0, words[:49], keep=0)])
     backend.read([Read(1, 49, words[49:] + draft_tokens[:5], keep=6)])
     parents = [max(node - 1 - node % 3, -1) for node in range(3 * SLOTS)]
@@ -316,7 +324,7 @@ def test_many_scores_of_one_text(backend):
         backend.read([Read(1, 0, words, keep=400)])[-1:],
         backend.read([Read(2, 0, words, keep=1)]),
     )
-    assert backend._memories[1].state.slots == SLOTS  # these were no draft tokens
+    assert states_of(backend)[1].state.slots == SLOTS  # these were no draft tokens
 
 
 @pytest.mark.parametrize(
@@ -359,8 +367,8 @@ def test_what_it_costs_is_measured_without_reading_a_text_anew(monkeypatch):
     """Keys can be copied to make a long text; a state cannot."""
     model, again = copy.copy(target()), list[int]()
     backend = timed(model)  # a benchmark looks on
-    monkeypatch.setattr(RecurrentBackend, "_read_again", lambda *given: again.append(1))
+    monkeypatch.setattr(recurrent, "_read_again", lambda *given: again.append(1))
     assert measured(model, seconds=0.2).seconds[8] > 0
     assert again == []
     assert backend.reads > 8
-    assert backend._memories == {}
+    assert states_of(backend) == {}

@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from foreword.model.cuda import kernels, launch
+from foreword.model.executors.cuda import kernels, launch
 
 KINDS = {
     torch.float32: "fp32",

@@ -16,8 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foreword.model.cuda.launch import Scoring
-from foreword.model.pool.plan import Read, Span
+from foreword.model.executors.cuda.launch import Scoring
+from foreword.model.kv.reads import Read, Span
 from layers import DEVICE, TOLERANCE, Layer
 
 pytest.importorskip("triton")

@@ -15,9 +15,10 @@ from drafters import RandomTree, known
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.backend import ReadsHiddenStates
-from foreword.model.cuda import backend as cuda_backend
-from foreword.model.cuda.backend import CudaGraphBackend, refused
-from foreword.model.cuda.launch import (
+from foreword.model.executors.cuda import backend as cuda_backend
+from foreword.model.executors.cuda import build as cuda_build
+from foreword.model.executors.cuda.backend import CudaGraphBackend, refused
+from foreword.model.executors.cuda.launch import (
     CHAIN_ROWS,
     LENGTH,
     MOST,
@@ -27,8 +28,8 @@ from foreword.model.cuda.launch import (
     Scoring,
     library,
 )
-from foreword.model.pool.backend import PoolBackend
-from foreword.model.probe.probe import REFUSED, choose
+from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.probe.probe import choose
 from foreword.train.methods.lm import load
 from foreword.types import SamplingParams
 from running import Case, engine, finish, prompts
@@ -279,8 +280,8 @@ def test_a_recording_that_fails_is_done_without():
 
 @NO_GPU
 def test_probe_takes_the_pool_without_recordings(monkeypatch):
-    monkeypatch.setitem(
-        REFUSED, "graph", lambda _: None
+    monkeypatch.setattr(
+        cuda_build, "refused", lambda _: None
     )  # as if there were a GPU, which the recorder then does not find
     backend, capability = choose(build("llama"), [])
     assert type(backend) is PoolBackend
@@ -291,8 +292,10 @@ def test_probe_takes_the_pool_without_recordings(monkeypatch):
 def test_no_gpu_and_no_triton_are_said(monkeypatch):
     assert refused(build("llama")) == "it needs CUDA"
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "foreword.model.cuda.kernels", raising=False)
-    monkeypatch.delattr("foreword.model.cuda.kernels", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "foreword.model.executors.cuda.kernels", raising=False
+    )
+    monkeypatch.delattr("foreword.model.executors.cuda.kernels", raising=False)
     assert "pip install triton" in library.__wrapped__()
 
 
@@ -362,7 +365,7 @@ def test_error_without_memory_names_what_to_lower(monkeypatch):
 
     backend = CudaGraphBackend(build("llama"), at_once, kernel=False)
     script(backend)
-    monkeypatch.setattr("foreword.model.pool.kv_pool.grown", full)
+    monkeypatch.setattr("foreword.model.executors.torch.kv_pool.grown", full)
     with pytest.raises(
         ModelError, match=r"5000 more tokens.*2.00 GiB.*1.00 GiB.*[Ll]ower 'max_tokens'"
     ) as said:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.model.cuda.launch import (
+from foreword.model.executors.cuda.launch import (
     BITS,
     CHAIN_ROWS,
     COUNT,
@@ -18,10 +18,10 @@ from foreword.model.cuda.launch import (
     TOKEN,
     WORDS,
 )
-from foreword.model.cuda.table import columns, row_table
-from foreword.model.pool.pages import PageTable
-from foreword.model.pool.plan import Read, Span
-from foreword.model.pool.prefixes import PAGE
+from foreword.model.executors.cuda.table import columns, row_table
+from foreword.model.kv.pages import PageTable
+from foreword.model.kv.prefixes import PAGE
+from foreword.model.kv.reads import Read, Span
 
 trees = st.integers(0, 60).flatmap(
     lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 import starter
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.cpu.supported import refused
+from foreword.model.executors.native.supported import refused
 from foreword.model.loading.given import twin
 
 ASKED = SamplingParams(temperature=0.8, seed=5, max_tokens=24)

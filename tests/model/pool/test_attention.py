@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from foreword.errors import ModelError
-from foreword.model.pool.attention import attend
-from foreword.model.pool.kv_pool import KVPool
-from foreword.model.pool.plan import Plan, Read, Span
+from foreword.model.executors.torch.attention import attend
+from foreword.model.executors.torch.kv_pool import KVPool
+from foreword.model.executors.torch.plan import Plan
+from foreword.model.kv.reads import Read, Span
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = {

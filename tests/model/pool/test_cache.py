@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.model.pool.kv_pool import KVPool
-from foreword.model.pool.pages import PagePool, pages_for, whole
-from foreword.model.pool.prefixes import PAGE
+from foreword.model.executors.torch.kv_pool import KVPool
+from foreword.model.kv.pages import PagePool, pages_for, whole
+from foreword.model.kv.prefixes import PAGE
 
 FEW = 6
 """Token ids, so few that texts begin alike."""

@@ -10,8 +10,8 @@ import starter
 import tiny_models
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read
-from foreword.model.cache_backend import CacheBackend
-from foreword.model.pool.hooks import layers_of
+from foreword.model.executors.cache.backend import CacheBackend
+from foreword.model.executors.torch.hooks import layers_of
 from foreword.train.methods.lm import load
 from running import target
 

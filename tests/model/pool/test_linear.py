@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from foreword.model.pool.packed_linear import (
+from foreword.model.executors.torch.packed_linear import (
     MIN_ROWS,
     PackedLinear,
     packable,

@@ -7,9 +7,9 @@ import torch
 
 import tiny_models
 from foreword.errors import ModelError
-from foreword.model.cpu.backend import CpuBackend
-from foreword.model.pool.backend import PoolBackend
-from foreword.model.pool.plan import Read
+from foreword.model.executors.native.build import build
+from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.kv.reads import Read
 from foreword.native.forward import library
 
 NATIVE = pytest.mark.skipif(
@@ -19,7 +19,7 @@ ROOM = 64
 """Capacities are rounded up to whole pages."""
 
 
-@pytest.mark.parametrize("drive", [PoolBackend, pytest.param(CpuBackend, marks=NATIVE)])
+@pytest.mark.parametrize("drive", [PoolBackend, pytest.param(build, marks=NATIVE)])
 def test_text_beyond_its_room_is_refused_before_writing(drive):
     model = tiny_models.build("llama-gqa").to(torch.bfloat16).eval()
     if drive is PoolBackend:

@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.model.pool.pages import PageTable, whole
-from foreword.model.pool.plan import Read, Span
-from foreword.model.pool.prefixes import PAGE
+from foreword.model.kv.pages import PageTable, whole
+from foreword.model.kv.prefixes import PAGE
+from foreword.model.kv.reads import Read, Span
 
 parents_of_trees = st.integers(0, 7).flatmap(
     lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))

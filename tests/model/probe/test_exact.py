@@ -80,7 +80,7 @@ def test_an_algorithm_that_bfloat16_would_hide_is_found(monkeypatch):
     """
     from transformers import AttentionInterface
 
-    from foreword.model.pool import attention
+    from foreword.model.executors.torch import attention
 
     def colder(*args, scaling=None, **kwargs):
         return attention.attend(

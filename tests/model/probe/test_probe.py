@@ -10,7 +10,7 @@ import torch
 import starter
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
-from foreword.model.pool.packed_linear import PackedLinear
+from foreword.model.executors.torch.packed_linear import PackedLinear
 from foreword.model.probe.probe import build_backend, choose
 from tiny_models import build
 
@@ -113,7 +113,7 @@ def test_a_broken_score_in_a_tree_is_found(monkeypatch):
     """Attention that lets siblings see each other scores chains right and
     trees wrong.
     """
-    from foreword.model.pool.plan import Span
+    from foreword.model.kv.reads import Span
 
     monkeypatch.setattr(
         Span, "_ancestors", lambda self, keys, parents: torch.ones(1, dtype=torch.bool)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from foreword.model.cpu.grouped import SIZES
+from foreword.model.executors.native.grouped import SIZES
 from foreword.model.quantized.bitsandbytes import MOST_BLOCK, STATE, exact, read
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.layer import Layer

@@ -13,7 +13,7 @@ import gguf_files
 from foreword import LLM, SamplingParams
 from foreword.model import Model, Read
 from foreword.model.architectures import loader
-from foreword.model.cpu import experts
+from foreword.model.executors.native import experts
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.native import forward

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foreword import LLM
-from foreword.model.pool.prefixes import PAGE
+from foreword.model.kv.prefixes import PAGE
 from foreword.types import Tally
 from serving import Running
 

@@ -17,7 +17,11 @@ from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.medusa import MedusaBlocks
 from foreword.errors import ForewordError
 from foreword.model import Model, Read
-from foreword.model.pool.hooks import apply_lm_head, layer_count, lm_head_weight
+from foreword.model.executors.torch.hooks import (
+    apply_lm_head,
+    layer_count,
+    lm_head_weight,
+)
 from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.data.records import read
 from foreword.train.data.regenerate import Wishes, regenerate
@@ -112,7 +116,7 @@ def served_states(
 ) -> Tensor:
     """The hidden states that a drafter is given after these tokens of the decoder."""
     model.open(1, 64)
-    model.encode(1, source)
+    model.give(1, source)
     _, states = model.read_hidden([Read(1, 0, text, keep=0)], layers)
     model.close(1)
     return states

@@ -23,8 +23,8 @@ from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
+from foreword.model.kv.limit import key_bytes
 from foreword.model.loading.options import device_named
-from foreword.model.pool.memory import key_bytes
 from foreword.options import LoadingOptions
 
 FAMILY = "family"

@@ -18,10 +18,11 @@ from torch import Tensor
 from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.errors import ModelError
 from foreword.model.backend import Backend, GrowsTrees
+from foreword.model.kv.memories import Remembers
+from foreword.model.kv.pages import PagePool
+from foreword.model.kv.reads import Read
 from foreword.model.model import Model
-from foreword.model.pool.pages import PagePool
-from foreword.model.pool.plan import Read
-from foreword.native.tree import GrownTree, TreeRequest
+from foreword.types.growth import GrownTree, TreeRequest
 
 MARGIN = 256
 """Draft ids reserved beyond a sequence for draft tokens."""
@@ -61,7 +62,7 @@ class _Text:
     """Draft ids of each node of the tree that was read after the text."""
 
 
-class RemappedBackend:
+class RemappedBackend(Remembers):
     """Backend that reads each target token as one or more draft ids, and returns logits
     of target ids.
 

@@ -20,13 +20,13 @@ from foreword.draft.tree.coupled import PredictsBlocks
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
+from foreword.model.executors.torch.packed_linear import swap_in
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.model.pool.packed_linear import swap_in
 from foreword.native.openmp import threads_for
-from foreword.native.tree import GrownTree, TreeRequest
 from foreword.registry import HEAD
 from foreword.types import Batch, Request
+from foreword.types.growth import GrownTree, TreeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,12 @@ class BlockPredictor(ABC):
 
     mode = Mode.TREE
 
-    def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
+    def __init__(
+        self,
+        head: nn.Module,
+        target: Model,
+        draft_tokens: int,
+    ) -> None:
         """Move `head` to the target and pack it; `draft_tokens` = tokens that a block
         predicts.
         """
@@ -156,7 +161,11 @@ class BlockDrafter(ModelDrafter):
     round.
     """
 
-    def __init__(self, blocks: BlockPredictor, hidden_layers: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        blocks: BlockPredictor,
+        hidden_layers: tuple[int, ...],
+    ) -> None:
         """Raises ModelError where the target lacks one of `hidden_layers`, numbered as
         in transformers.
         """
@@ -209,7 +218,13 @@ def folder(source: Source) -> Checkpoint:
     return Checkpoint.read(source)
 
 
-def fitting(source: str, target: HFConfig, *, hidden: int, vocab: int) -> None:
+def fitting(
+    source: str,
+    target: HFConfig,
+    *,
+    hidden: int,
+    vocab: int,
+) -> None:
     """Raises ModelError where a head was trained for a target of other sizes."""
     config = target.get_text_config()
     if hidden != config.hidden_size or vocab != config.vocab_size:

@@ -13,13 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.model import Model
-from foreword.model.cpu.kernel import SHARE
-from foreword.model.cpu.layout import room
+from foreword.model.executors.native.executor import SHARE
+from foreword.model.executors.native.layout import room
 from foreword.native import forward
 from foreword.native.huge_pages import Pages
 from foreword.native.openmp import threads
-from foreword.native.tree import GrownTree, NativeTreeGrower, TreeRequest
+from foreword.native.tree import NativeTreeGrower
 from foreword.native.workspace import Workspace, multiplied
+from foreword.types.growth import GrownTree, TreeRequest
 
 
 def supports_native_trees(target: Model) -> bool:

@@ -27,10 +27,10 @@ from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
 from foreword.model import Model, Tokenizer
-from foreword.model.cpu.layout import LANES
+from foreword.model.executors.native.layout import LANES
+from foreword.model.executors.torch.packed_linear import MIN_ROWS, PackedLinear
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.model.pool.packed_linear import MIN_ROWS, PackedLinear
 from foreword.registry import OWN_METHODS
 
 ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"

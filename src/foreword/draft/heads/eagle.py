@@ -25,9 +25,9 @@ from foreword.draft.heads.hidden_states import (
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read, Tokenizer
-from foreword.model.pool.attention import attend
-from foreword.model.pool.packed_linear import MIN_ROWS, swap_in
-from foreword.model.pool.packing import Packing
+from foreword.model.executors.torch.attention import attend
+from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
+from foreword.model.executors.torch.packing import Packing
 from foreword.native.openmp import threads_for
 from foreword.registry import HEAD, OWN_METHODS
 from foreword.types import Batch, Request

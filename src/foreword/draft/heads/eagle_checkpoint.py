@@ -26,9 +26,9 @@ from foreword.draft.heads.export_layout import (
     vllm,
 )
 from foreword.errors import ModelError, words
+from foreword.model.executors.torch.hooks import layer_count
 from foreword.model.head_layers import SIDES, HFConfig, LlamaConfig
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.model.pool.hooks import layer_count
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 KIND, DRAFT_TOKENS = "eagle3", 5

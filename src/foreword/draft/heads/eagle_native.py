@@ -18,10 +18,11 @@ from foreword.draft.heads.hidden_states import HeadStates, over_target_vocab
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights
-from foreword.model.cpu.kernel import MARGIN, Kernel, lay_words
-from foreword.model.cpu.layout import LANES
-from foreword.model.cpu.rows import Rows
-from foreword.model.cpu.supported import activation, unfit
+from foreword.model.executors.native.angles import Angles
+from foreword.model.executors.native.executor import MARGIN, NativeExecutor, lay_words
+from foreword.model.executors.native.layout import LANES
+from foreword.model.executors.native.rows import Rows
+from foreword.model.executors.native.supported import activation, unfit
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
@@ -40,7 +41,7 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
     return unfit(head.config.llama, head.midlayer, head.lm_head)
 
 
-class NativeHead(Kernel):
+class NativeHead(NativeExecutor):
     """The head in C: reads many sequences and keeps its hidden states at each
     sequence's end and draft tokens.
     """
@@ -49,15 +50,15 @@ class NativeHead(Kernel):
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         llama_config, attention = head.config.llama, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
-        super().__init__(Rows([kv_heads], attention.dim), [head.rotary])
+        super().__init__(Rows([kv_heads], attention.dim), Angles([head.rotary]))
         self.context = min(target.context, llama_config.max_position_embeddings)
         self._vocab, self._tokens = target.vocab, head.tokens
         embedding = _embedding(head, target)
         self._read_from = embedding, target  # the C side points into one of them
         self.head_states = HeadStates()
         layers = (forward.Layer * 1)()
-        self._describe_layer(layers[0], head.midlayer)
-        layers[0].given_norm = self._keep(
+        self.matrices.pack_layer(layers[0], head.midlayer)
+        layers[0].given_norm = self.matrices.keep(
             head.midlayer.hidden_norm.weight.detach().float()
         )
         layers[0].normed = head.config.norm_before_residual
@@ -74,11 +75,11 @@ class NativeHead(Kernel):
             llama_config.rms_norm_eps,
             attention.dim**-0.5,
             None,
-            self._keep(head.norm.weight.detach().float()),
-            self._pack(head.lm_head.weight),
+            self.matrices.keep(head.norm.weight.detach().float()),
+            self.matrices.pack(head.lm_head.weight),
             layers,
             forward.WHOLE,
-            self._keep(head.tokens.int()) if reduced else None,
+            self.matrices.keep(head.tokens.int()) if reduced else None,
             activation=activation(llama_config),
         )
         lay_words(described, embedding, target.backend)
@@ -87,7 +88,7 @@ class NativeHead(Kernel):
             layers=0,
             hidden=fc.in_features,
             vocab=fc.out_features,
-            head=self._pack(fc.weight),
+            head=self.matrices.pack(fc.weight),
             coding=forward.WHOLE,
         )
         self._fc_scratch = Workspace(self._fc)
@@ -125,7 +126,7 @@ class NativeHead(Kernel):
         ]
         given = (c_void_p * len(pointers))(*pointers)
         hidden = torch.empty(
-            forward.rows + beyond, self._model.hidden, dtype=torch.float32
+            forward.rows + beyond, self.model.hidden, dtype=torch.float32
         )
         self._hidden = hidden[: forward.rows]
         self._alive += [states, given, hidden]
@@ -151,11 +152,11 @@ class NativeHead(Kernel):
                 )
             return held, parents
         fused = multiplied(
-            self._library,
+            self.library,
             self._fc,
             self._fc_scratch,
             self.head_states.given(read.id),
-            self._threads,
+            self.threads,
         )
         return fused, range(len(fused))
 

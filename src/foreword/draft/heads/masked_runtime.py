@@ -18,13 +18,14 @@ from foreword.draft.heads.block import BlockPredictor, BlockRequest
 from foreword.draft.heads.masked import MaskedHead
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights, head_dim
-from foreword.model.cpu.kernel import Kernel, lay_words
-from foreword.model.cpu.layout import LANES
-from foreword.model.cpu.rows import Rows
-from foreword.model.cpu.supported import activation, unfit
-from foreword.model.pool.kv_pool import KVPool, taken
-from foreword.model.pool.packed_linear import MIN_ROWS
-from foreword.model.pool.packing import Paged
+from foreword.model.executors.native.angles import Angles
+from foreword.model.executors.native.executor import NativeExecutor, lay_words
+from foreword.model.executors.native.layout import LANES
+from foreword.model.executors.native.rows import Rows
+from foreword.model.executors.native.supported import activation, unfit
+from foreword.model.executors.torch.kv_pool import KVPool, taken
+from foreword.model.executors.torch.packed_linear import MIN_ROWS
+from foreword.model.kv.packing import Paged
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
@@ -34,7 +35,11 @@ class MaskedBlocks(BlockPredictor):
     none of blocks.
     """
 
-    def __init__(self, head: MaskedHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MaskedHead,
+        target: Model,
+    ) -> None:
         self.layout = head.layout
         self._stack: TorchLayers | NativeLayers = TorchLayers(head, target)
         super().__init__(head, target, head.layout.draft_tokens)
@@ -55,7 +60,11 @@ class MaskedBlocks(BlockPredictor):
         if isinstance(self._stack, NativeLayers):
             self._stack.quantize()
 
-    def open(self, id: int, capacity: int) -> None:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+    ) -> None:
         super().open(id, capacity)
         self._stack.open(id, capacity + self.layout.block)
 
@@ -79,7 +88,11 @@ class MaskedBlocks(BlockPredictor):
 class TorchLayers(Paged[KVPool]):
     """The layers in torch; the reference implementation of `NativeLayers`."""
 
-    def __init__(self, head: MaskedHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MaskedHead,
+        target: Model,
+    ) -> None:
         super().__init__(KVPool())
         self.head = head
         self.layout = head.layout
@@ -101,7 +114,10 @@ class TorchLayers(Paged[KVPool]):
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
+    def read_target_states(
+        self,
+        requests: Sequence[BlockRequest],
+    ) -> None:
         """Store keys and values of the target states that are new since the
         last block.
         """
@@ -142,7 +158,10 @@ class TorchLayers(Paged[KVPool]):
             keys, values = self.pool.write(number, key, value, written)
             attended: list[Tensor] = []
             for rows, at, n in zip(query.split(block), held, lengths, strict=True):
-                own_keys, own_values = taken(keys, at)[:n], taken(values, at)[:n]
+                own_keys, own_values = (
+                    taken(keys, at)[:n],
+                    taken(values, at)[:n],
+                )
                 attended.append(_attention(rows, own_keys, own_values))
             return torch.cat(attended)
 
@@ -178,12 +197,17 @@ def _attention(
     rows, heads, dim = query.shape
     folded = query.transpose(0, 1).reshape(1, keys.shape[1], -1, dim)
     out = F.scaled_dot_product_attention(
-        folded, keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+        folded,
+        keys.transpose(0, 1)[None],
+        values.transpose(0, 1)[None],
     )
     return out.reshape(heads, rows, dim).transpose(0, 1)
 
 
-def unsupported(head: MaskedHead, target: Model) -> str | None:
+def unsupported(
+    head: MaskedHead,
+    target: Model,
+) -> str | None:
     """Return why C cannot run this head; None if it can."""
     embedding = target.hf.get_input_embeddings()
     weights = [*head.parameters(), *embedding.parameters()]
@@ -202,7 +226,7 @@ def unsupported(head: MaskedHead, target: Model) -> str | None:
     )
 
 
-class NativeLayers(Kernel):
+class NativeLayers(NativeExecutor):
     """The layers in C, with the keys and values of each sequence."""
 
     TAKES = ("fc", "layers")
@@ -213,7 +237,8 @@ class NativeLayers(Kernel):
         dim, heads = head_dim(sizes), sizes.num_attention_heads
         kv_heads, stack = sizes.num_key_value_heads or heads, [*head.layers]
         super().__init__(
-            Rows([kv_heads] * len(stack), dim), [head.rotary.angles] * len(stack)
+            Rows([kv_heads] * len(stack), dim),
+            Angles([head.rotary.angles] * len(stack)),
         )
         self._block, self._masks = layout.block, [layout.mask] * (layout.block - 1)
         self._lengths: dict[int, int] = {}
@@ -221,11 +246,11 @@ class NativeLayers(Kernel):
         self._read_from = embedding, target  # the C side points into one of them
         layers = (forward.Layer * len(stack))()
         for described, layer in zip(layers, stack, strict=True):
-            self._describe_layer(described, layer)
+            self.matrices.pack_layer(described, layer)
         self.pool.attach(layers)
         norms: list[Any] = [head.hidden_norm, head.norm]
         self._hidden_norm, norm = (
-            self._keep(one.weight.detach().float()) for one in norms
+            self.matrices.keep(one.weight.detach().float()) for one in norms
         )
         model = forward.Model(
             len(stack),
@@ -244,16 +269,20 @@ class NativeLayers(Kernel):
             activation=activation(sizes),
         )
         lay_words(model, embedding, target.backend)
-        self._fc = forward.Model(
-            hidden=head.fc.in_features,
-            vocab=head.fc.out_features,
-            head=self._pack(head.fc.weight),
-        )
+        self._fc = self._fusion(head.fc)
         self._fc_scratch = Workspace(self._fc)
         self._captured = c_int64(len(stack))  # the state that the LM head reads
         self.describe(model, embedding.num_embeddings)
         for name in self.TAKES:
             drop_weights(head.get_submodule(name))
+
+    def _fusion(self, fc: nn.Linear) -> forward.Model:
+        """Return the layer that fuses hidden states of the target, as a C model."""
+        return forward.Model(
+            hidden=fc.in_features,
+            vocab=fc.out_features,
+            head=self.matrices.pack(fc.weight),
+        )
 
     def quantize(
         self,
@@ -277,13 +306,16 @@ class NativeLayers(Kernel):
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
+    def read_target_states(
+        self,
+        requests: Sequence[BlockRequest],
+    ) -> None:
         """Store keys and values of the target states that are new since the
         last block.
         """
         states = torch.cat([request.states for request in requests])
         fused = multiplied(
-            self._library, self._fc, self._fc_scratch, states, self._threads
+            self.library, self._fc, self._fc_scratch, states, self.threads
         )
         reads: list[Read] = []
         for request in requests:
@@ -292,9 +324,9 @@ class NativeLayers(Kernel):
             reads.append(Read(request.id, start, placeholders, keep=0))
         call = self._prepare(reads, fused[:0])
         call.residual, call.kv_only = fused.data_ptr(), 1
-        reader = forward.Model.from_buffer_copy(self._model)
+        reader = forward.Model.from_buffer_copy(self.model)
         reader.norm = self._hidden_norm
-        self._library.foreword_forward(byref(reader), byref(call), self._threads)
+        self.library.foreword_forward(byref(reader), byref(call), self.threads)
         for request in requests:
             self._lengths[request.id] += len(request.states)
 
@@ -303,7 +335,7 @@ class NativeLayers(Kernel):
     ) -> Float[Tensor, "requests block hidden"]:
         """Return the normed hidden states of every row of these blocks."""
         hidden = torch.empty(
-            len(requests), self._block, self._model.hidden, dtype=torch.float32
+            len(requests), self._block, self.model.hidden, dtype=torch.float32
         )
         reads: list[Read] = []
         for request in requests:
@@ -316,5 +348,5 @@ class NativeLayers(Kernel):
         call.hidden_layer_count = 1
         call.hidden_layers = ctypes.addressof(self._captured)
         call.hidden_states = hidden.data_ptr()
-        self._library.foreword_forward(byref(self._model), byref(call), self._threads)
+        self.library.foreword_forward(byref(self.model), byref(call), self.threads)
         return hidden

@@ -24,9 +24,9 @@ from foreword.draft.heads.block import (
 )
 from foreword.errors import ModelError
 from foreword.model import Model, Read, Tokenizer
+from foreword.model.executors.torch.hooks import layer_count
+from foreword.model.executors.torch.packed_linear import MIN_ROWS
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.model.pool.hooks import layer_count
-from foreword.model.pool.packed_linear import MIN_ROWS
 from foreword.registry import OWN_METHODS
 
 ARCHITECTURE = "MedusaModel"

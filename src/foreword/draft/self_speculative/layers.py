@@ -15,7 +15,7 @@ from foreword.draft.self_speculative.base import SPARE, SelfDrafter
 from foreword.errors import InvalidRequest, named
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.pool.hooks import layer_count
+from foreword.model.executors.torch.hooks import layer_count
 from foreword.model.skip import LayerSkip
 from foreword.model.view import Skipping, view
 from foreword.registry import OWN_METHODS

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from foreword.draft.tree.calibration import Calibration
 from foreword.model import Read
-from foreword.native.tree import Children, GrownTree, TreeRequest
 from foreword.sampling.logits import weights
 from foreword.types import Batch, DraftTree, Request
+from foreword.types.growth import Children, GrownTree, TreeRequest
 
 BREADTH = 8
 """Children considered per node; the ninth is the target's token once in a hundred

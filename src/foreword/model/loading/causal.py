@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.seq2seq import own_logits
+from foreword.model.encoder import own_logits
 
 TOKENS = 8
 """Tokens. Length of the tested sequence."""

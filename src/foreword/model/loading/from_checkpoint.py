@@ -16,15 +16,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
 from foreword.files import cache
-from foreword.model.cpu.offload import SHARE
+from foreword.model.executors.native.offload import SHARE
+from foreword.model.executors.registry import NATIVE
+from foreword.model.kv.limit import free_memory, return_freed
 from foreword.model.loading import hub, offloaded, verdicts
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
 from foreword.model.loading.quantized import in_few_bits
 from foreword.model.loading.sizes import check_layers
-from foreword.model.pool.memory import free_memory, return_freed
-from foreword.model.probe.probe import NATIVE, Capability
+from foreword.model.probe.probe import Capability
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for

@@ -17,11 +17,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foreword.errors import ForewordError, InvalidRequest, ModelError
 from foreword.errors import named as cause
+from foreword.model.executors.torch.packed_linear import PackedLinear, Swap, swap_out
 from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
 from foreword.model.loading.options import placed
 from foreword.model.model import Model
-from foreword.model.pool.packed_linear import PackedLinear, Swap, swap_out
 from foreword.model.probe.probe import Capability
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 from foreword.options import ModelOptions

@@ -22,13 +22,14 @@ from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import atomic_folder, check_creatable
 from foreword.model.architectures import loader
 from foreword.model.backend import Mode
-from foreword.model.cpu.backend import CpuBackend
-from foreword.model.cpu.offload import LAYOUT, SHARE
+from foreword.model.encoder import is_seq2seq
+from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.native.offload import LAYOUT, SHARE
+from foreword.model.executors.registry import NATIVE
+from foreword.model.kv.limit import free_memory
 from foreword.model.loading.complete import weights
 from foreword.model.loading.quantized import stamps
-from foreword.model.pool.memory import free_memory
-from foreword.model.probe.probe import NATIVE, Capability
-from foreword.model.seq2seq import is_seq2seq
+from foreword.model.probe.probe import Capability
 
 if TYPE_CHECKING:
     from foreword.model.model import Model
@@ -79,7 +80,7 @@ def write(model: Model, folder: Path) -> None:
 
     Raises ModelError if it runs on another backend than native.
     """
-    if not isinstance(model.backend, CpuBackend):
+    if not isinstance(model.backend, NativeBackend):
         raise ModelError(
             f"cannot offload {model.name}: only backend 'native' reads weights from a "
             f"file, and it runs on '{model.capability.backend}' "
@@ -92,7 +93,7 @@ def write(model: Model, folder: Path) -> None:
             raise
 
 
-def _write(model: Model, backend: CpuBackend, folder: Path) -> None:
+def _write(model: Model, backend: NativeBackend, folder: Path) -> None:
     with atomic_folder(folder) as begun:
         backend.write(begun)
         rest = {
@@ -171,7 +172,7 @@ def attach(model: Model, folder: Path) -> None:
     """Let a model hold the matrices of a folder, as many layers as fit in memory, and
     read the others from it.
     """
-    backend = cast("CpuBackend", model.backend)
+    backend = cast("NativeBackend", model.backend)
     model.offloaded = (
         backend.offload(folder, int(SHARE * free_memory(model.device))) or None
     )

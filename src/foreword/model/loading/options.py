@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from foreword.errors import ModelError, words
-from foreword.model.cpu.supported import usual
-from foreword.model.probe.probe import NATIVE, Capability
+from foreword.model.executors.native.supported import usual
+from foreword.model.executors.registry import NATIVE
+from foreword.model.probe.probe import Capability
 from foreword.native import forward
 from foreword.options import ModelOptions
 

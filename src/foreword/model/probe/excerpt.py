@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from foreword.model.pool.hooks import layers_of
-from foreword.model.seq2seq import is_seq2seq
+from foreword.model.encoder import is_seq2seq
+from foreword.model.executors.torch.hooks import layers_of
 
 SMALL = 250_000_000
 """Parameters. Up to this size, all layers are taken."""

@@ -12,14 +12,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import named
-from foreword.model.backend import Backend, Encodes, Mode
-from foreword.model.cache_backend import CacheBackend
-from foreword.model.cpu import experts
-from foreword.model.pool.backend import PoolBackend
-from foreword.model.pool.plan import Read
-from foreword.model.pool.seq2seq import Seq2SeqPoolBackend
+from foreword.model.backend import Backend, Mode
+from foreword.model.encoder import EncoderMemory, own_logits
+from foreword.model.executors.cache.backend import CacheBackend
+from foreword.model.executors.native import experts
+from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.kv.reads import Read
 from foreword.model.probe.excerpt import excerpt
-from foreword.model.seq2seq import own_logits
 
 Make = Callable[[PreTrainedModel, str, Mode], Backend]
 """(model, name, mode) -> backend."""
@@ -37,7 +36,11 @@ Largest deviation from the model's own scores by rounding: in float32, in fewer 
 class Trial:
     """The checks that a backend must pass for one model."""
 
-    def __init__(self, model: PreTrainedModel, make: Make) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        make: Make,
+    ) -> None:
         self._model, self._make = model, make
         self._rounded = model.dtype not in (torch.float32, torch.float64)
         self.tolerance = ROUNDED if self._rounded else EXACT
@@ -47,7 +50,11 @@ class Trial:
         self._experts = experts.consulted(model)
         self._precise: Trial | None = None
 
-    def wrong(self, backend: str, mode: Mode) -> str | None:
+    def wrong(
+        self,
+        backend: str,
+        mode: Mode,
+    ) -> str | None:
         """Return why this backend's algorithm differs from the model's, checked in
         float32; None if it does not.
         """
@@ -70,7 +77,11 @@ class Trial:
             else f"in float32 scores deviate by {deviation:.1e} standard deviations"
         )
 
-    def deviation(self, backend: Backend, mode: Mode) -> float:
+    def deviation(
+        self,
+        backend: Backend,
+        mode: Mode,
+    ) -> float:
         """Return the deviation of a backend's scores from the model's own, in their
         standard deviations.
         """
@@ -83,7 +94,11 @@ class Trial:
             max(rows.median(), rows.max() / 10) if self._experts else rows.max()
         )
 
-    def batch_dependence(self, backend: Backend, mode: Mode) -> str | None:
+    def batch_dependence(
+        self,
+        backend: Backend,
+        mode: Mode,
+    ) -> str | None:
         """Return why scores may depend on the batch; None if every bit is independent
         of it.
         """
@@ -91,10 +106,7 @@ class Trial:
             reason := _missing_window(self._model, backend)
         ):
             return reason
-        if not isinstance(backend, CacheBackend) and type(backend) not in (
-            PoolBackend,
-            Seq2SeqPoolBackend,
-        ):
+        if not isinstance(backend, CacheBackend) and type(backend) is not PoolBackend:
             return None  # the tests of these backends compare every bit
         return (
             None
@@ -111,24 +123,33 @@ def _tokens(model: PreTrainedModel) -> list[int]:
     ).tolist()
 
 
-def _split(tokens: list[int]) -> tuple[list[int], list[int], list[int]]:
+def _split(
+    tokens: list[int],
+) -> tuple[list[int], list[int], list[int]]:
     return tokens[:9], tokens[9 : 9 + len(PARENTS)], tokens[9 + len(PARENTS) :]
 
 
 def _open(backend: Backend, id: int) -> None:
     backend.open(id, 64)
-    if isinstance(backend, Encodes):
-        backend.encode(id, backend.probe_source)
+    sources = backend.memory(EncoderMemory)
+    if sources is not None:
+        backend.give(id, sources.probe_source)
 
 
 @torch.inference_mode()
-def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored vocab"]:
+def _reference(
+    model: PreTrainedModel,
+    mode: Mode,
+) -> Float[Tensor, "scored vocab"]:
     """Return the model's own scores without a cache: of every draft token, then of two
     tokens after a branch.
     """
     prompt, draft_tokens, after = _split(_tokens(model))
 
-    def scores(text: list[int], last: int) -> Tensor:
+    def scores(
+        text: list[int],
+        last: int,
+    ) -> Tensor:
         return own_logits(model, torch.tensor([text]))[0, -last:].float()
 
     if mode is not Mode.TREE:
@@ -148,7 +169,9 @@ def _reference(model: PreTrainedModel, mode: Mode) -> Float[Tensor, "scored voca
 
 
 def _score(
-    backend: Backend, tokens: list[int], mode: Mode
+    backend: Backend,
+    tokens: list[int],
+    mode: Mode,
 ) -> Float[Tensor, "scored vocab"]:
     """Return the same scores by a backend: prompt in two chunks, draft tokens in one
     forward, rollback, two more.
@@ -170,7 +193,11 @@ def _score(
         backend.close(0)
 
 
-def _batch_invariant(backend: Backend, tokens: list[int], mode: Mode) -> bool:
+def _batch_invariant(
+    backend: Backend,
+    tokens: list[int],
+    mode: Mode,
+) -> bool:
     """Return whether scores are bit-identical token by token, and batched in chunks
     with rejected draft tokens.
     """
@@ -205,14 +232,20 @@ def _batch_invariant(backend: Backend, tokens: list[int], mode: Mode) -> bool:
             scores = backend.read(reads)[1 : 2 + good]
             if not torch.equal(scores, torch.cat(alone[index : index + 1 + good])):
                 return False
-            past, index = past + len(pending) + good, index + good + 1
+            past, index = (
+                past + len(pending) + good,
+                index + good + 1,
+            )
         return mode is Mode.PLAIN or _index_invariant(backend, tokens)
     finally:
         for name in (0, 1, 2):
             backend.close(name)
 
 
-def _index_invariant(backend: Backend, tokens: list[int]) -> bool:
+def _index_invariant(
+    backend: Backend,
+    tokens: list[int],
+) -> bool:
     """Return whether rows keep their bits at another index of another forward; many
     rows at once, which is cheap.
     """
@@ -230,7 +263,10 @@ def _index_invariant(backend: Backend, tokens: list[int]) -> bool:
     return torch.equal(whole, torch.cat([first, rest]))
 
 
-def _missing_window(model: PreTrainedModel, backend: PoolBackend) -> str | None:
+def _missing_window(
+    model: PreTrainedModel,
+    backend: PoolBackend,
+) -> str | None:
     """Return which layers lack the window of the config; the tested sequence is too
     short to show it in scores.
     """

@@ -13,7 +13,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformers import (
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoImageProcessor,
     AutoProcessor,
     PreTrainedConfig,
@@ -25,15 +24,15 @@ from transformers.utils.import_utils import is_torchvision_available
 from foreword.chats.prompts import ImagePrompt
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model.architectures import body
-from foreword.model.backend import Backend, SeesImages
-from foreword.model.cuda.backend import GRAPH
+from foreword.model.backend import Backend
+from foreword.model.kv.reads import Read
 from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.model import Model
-from foreword.model.pool.plan import Read
 from foreword.model.probe.trial import EXACT, ROUNDED
+from foreword.model.vision.memory import ImageMemory
 from foreword.model.vision.one_by_one import decode_one_by_one
-from foreword.model.vision.rows import ImageRows, image_rows
+from foreword.model.vision.rows import ImageRows, has_vision, image_rows
 from foreword.native.openmp import all_threads
 
 PROBE = -1
@@ -136,14 +135,6 @@ def text_only(name: str) -> InvalidRequest:
     )
 
 
-def has_vision(config: PreTrainedConfig) -> bool:
-    """Return whether a config is that of a model with a vision tower."""
-    return (
-        type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        and getattr(config, "image_token_id", None) is not None
-    )
-
-
 class Vision:
     """The processor of one model, and the token id that stands for a piece of
     an image.
@@ -167,10 +158,7 @@ class Vision:
         """
         if not reads_images(target):
             raise text_only(target.name)
-        if (
-            not isinstance(target.backend, SeesImages)
-            or target.capability.backend == GRAPH
-        ):
+        if target.backend.memory(ImageMemory) is None:
             raise InvalidRequest(
                 f"cannot read images with {target.name} on backend "
                 f"'{target.capability.backend}': it reads text only. Load the model "
@@ -220,7 +208,7 @@ class Vision:
         images = self._rows(prompt)
         backend.open(PROBE, len(prompt))
         try:
-            cast("SeesImages", backend).see(PROBE, images)
+            backend.give(PROBE, images)
             backend.read([Read(PROBE, 0, prompt[: images.stop], keep=0)])
             rest = prompt[images.stop :]
             scores = backend.read(

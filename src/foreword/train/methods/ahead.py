@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from foreword.checks import whole
 from foreword.errors import InvalidRequest
-from foreword.model.pool.hooks import listening
+from foreword.model.executors.torch.hooks import listening
 from foreword.train.data.packing import Block
 from foreword.train.data.pairs import forward_inputs
 from foreword.train.losses import Loss, agreement, compare, overlap, prefix_weights

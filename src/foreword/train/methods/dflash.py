@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.draft.heads.dflash import DFlashHead
+from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.model.pool.hooks import apply_lm_head
 from foreword.train.methods.masked import MaskedBlockTask, begin_as, mask_of, new_layout
 from foreword.train.task import TrainContext
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from foreword.draft.heads.dspark import DSparkHead
 from foreword.errors import InvalidRequest
+from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.model.pool.hooks import apply_lm_head
 from foreword.train.losses import compare, overlap
 from foreword.train.methods.ahead import Predictions
 from foreword.train.methods.masked import MaskedBlockTask, begin_as, mask_of, new_layout

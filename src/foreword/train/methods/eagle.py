@@ -20,7 +20,7 @@ from foreword.draft.heads.eagle_checkpoint import default_states, dump, load
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.pool.hooks import layer_count, listening, lm_head_weight
+from foreword.model.executors.torch.hooks import layer_count, listening, lm_head_weight
 from foreword.train.data.packing import Block
 from foreword.train.data.pairs import forward_inputs
 from foreword.train.losses import agreement, compare, overlap

@@ -25,11 +25,11 @@ from foreword.draft.heads.export_layout import (
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.model.architectures import INNER, head_dim, loader
+from foreword.model.encoder import is_seq2seq
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.seq2seq import is_seq2seq
 from foreword.train.data.on_policy import Writer
 from foreword.train.data.packing import Block
 from foreword.train.data.pairs import forward_inputs

@@ -1,0 +1,1 @@
+"""Executors run rows of tokens through a model; they know no tasks."""

@@ -1,0 +1,27 @@
+"""Builds the graph backend of a model."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+from foreword.model.architectures import body
+from foreword.model.encoder import is_seq2seq
+from foreword.model.executors.cuda import backend as cuda
+from foreword.model.executors.registry import Order
+from foreword.model.executors.torch.attention import NAME
+from foreword.model.executors.torch.build import stateful
+from foreword.model.executors.torch.packed_linear import swap_in
+
+
+def refused(model: PreTrainedModel) -> str | None:
+    """Return why this backend cannot run the model; None if it can."""
+    if is_seq2seq(model.config):
+        return "it runs no encoder"
+    return cuda.refused(model) or stateful(model)
+
+
+def build(model: PreTrainedModel, order: Order) -> cuda.CudaGraphBackend:
+    """Return the graph backend of a model, and give the model its attention."""
+    order.swaps.extend(swap_in(model))
+    body(model).set_attn_implementation(NAME)  # vision parts keep their own
+    return cuda.CudaGraphBackend(model)

@@ -1,0 +1,102 @@
+"""The layers of an encoder-decoder's decoder under the names of architectures.py, as
+the C forward reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from foreword.model.architectures import ATTENTION, has
+from foreword.model.encoder import is_seq2seq
+from foreword.model.executors.torch.hooks import layers_of
+
+OUTPUT = {"o": "o_proj", "out_proj": "out_proj"}
+"""The output projection of an attention module -> its name here."""
+
+
+def parts_of(model: PreTrainedModel) -> Sequence[Any]:
+    """Return the parts of each layer of the decoder: the layer itself, except in an
+    encoder-decoder.
+    """
+    layers = layers_of(model)
+    if not is_seq2seq(model.config):
+        return layers
+    return [DecoderLayer(layer) for layer in layers]
+
+
+class DecoderLayer(nn.Module):
+    """The modules of a decoder layer, without the projections of the source, which the
+    model's own code computes.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        if has(layer, ATTENTION[0]):
+            names = ("self_attn", "encoder_attn")
+            attention, cross = (getattr(layer, name) for name in names)
+            norms = [getattr(layer, f"{name}_layer_norm") for name in (*names, "final")]
+            mlp = layer
+        else:  # as T5: a list of sublayers
+            own, other, last = layer.layer
+            attention = own.SelfAttention
+            cross = other.EncDecAttention
+            mlp = last.DenseReluDense
+            norms = [sublayer.layer_norm for sublayer in layer.layer]
+        self.self_attn = _attention(attention, "qkv")
+        self.encoder_attn = _attention(cross, "q")
+        (
+            self.self_attn_layer_norm,
+            self.encoder_attn_layer_norm,
+            self.final_layer_norm,
+        ) = norms
+        self.mlp = _mlp(mlp)
+        self.source = tuple(_projection(cross, letter) for letter in "kv")
+        """Layers that compute the keys and the values of a source; in a tuple, so that
+        torch does not register them as parts of this module.
+        """
+        self.compute_bias = (
+            attention.compute_bias
+            if has(attention, "relative_attention_bias")
+            else None
+        )
+        """Computes the position biases of its own attention; None = it shares the
+        biases of the layer before, or has none.
+        """
+
+
+def _attention(module: Any, letters: str) -> nn.Module:
+    found: Any = nn.Module()
+    for letter in letters:
+        setattr(found, f"{letter}_proj", _projection(module, letter))
+    for theirs, ours in OUTPUT.items():
+        if has(module, theirs):
+            setattr(found, ours, getattr(module, theirs))
+    found.scaling = module.scaling
+    found.is_sliding = False
+    found.use_rope = False
+    return found
+
+
+def _projection(module: Any, letter: str) -> Any:
+    return (
+        getattr(module, letter)
+        if hasattr(module, letter)
+        else getattr(module, f"{letter}_proj")
+    )
+
+
+def _mlp(module: Any) -> nn.Module:
+    found: Any = nn.Module()
+    if has(module, "wi_0"):
+        found.gate_proj = module.wi_0
+        found.up_proj = module.wi_1
+        found.down_proj = module.wo
+    else:
+        found.up_proj, found.down_proj = (
+            (module.wi, module.wo) if has(module, "wi") else (module.fc1, module.fc2)
+        )
+    return found

@@ -1,0 +1,230 @@
+"""Packs quantized matrices for csrc/groups.c: a header, then strips of 16 outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import BFloat16, UInt8
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from foreword.model import architectures
+from foreword.model.executors.native import experts
+from foreword.model.quantized.coded import Coded, Matrix, Scales, joined
+from foreword.native import forward
+from foreword.native.forward import LANES
+
+SIZES = (128, 64, 32, 16)
+"""Depths of a group in C; larger groups are split into the largest of these that
+divides them.
+"""
+HALF = 16
+"""Levels of 4 bits."""
+
+
+def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
+    """Return functions that pack the matrices of a layer whose parts are all quantized,
+    under the names of the C struct.
+    """
+    found = {}
+    for name, parts in architectures.linears(layer).items():
+        codes = [part.coded for part in parts if hasattr(part, "coded")]
+        if len(codes) == len(parts):
+            found[name] = partial(_arranged, layer, name, codes)
+    if architectures.routed(layer):
+        found |= {
+            name: partial(_made, make) for name, make in experts.codes(layer).items()
+        }
+    return found
+
+
+def coded(head: Any) -> Callable[[], UInt8[Tensor, "bytes"]]:
+    """Return a function that packs the LM head."""
+    return partial(_made, head.coded.read)
+
+
+@torch.no_grad()
+def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
+    """Read the weights without storage that are not multiplied in quantized form:
+    routers, and matrices with an unquantized part.
+    """
+    taken = {architectures.lm_head(model)}
+    for layer in layers:
+        names = matrices(layer)
+        for name, parts in architectures.linears(layer).items():
+            if name in names:
+                taken.update(parts)
+        if architectures.routed(layer) and "gate_up" in names:
+            taken |= {*experts.parts(layer)}
+    for part in model.modules():
+        held = vars(part).get("coded", {}) if part not in taken else {}
+        for name, matrix in (
+            {"weight": held} if isinstance(held, Matrix) else held
+        ).items():
+            if (weight := part.get_parameter(name)).is_meta:
+                setattr(
+                    part,
+                    name,
+                    nn.Parameter(matrix.weights(weight.dtype), requires_grad=False),
+                )
+
+
+def _made(make: Callable[[], Coded]) -> UInt8[Tensor, "bytes"]:
+    return packed(make())
+
+
+def _arranged(layer: Any, name: str, parts: Sequence[Matrix]) -> UInt8[Tensor, "bytes"]:
+    """Pack parts in the order of outputs that layout.py gives a matrix."""
+    matrix = joined([part.read() for part in parts])
+    order = architectures.order(layer) if name == "qkv" else None
+    if name == "gate_up" and not architectures.plain(layer):
+        order = (
+            torch.arange(len(matrix.codes)).view(2, -1, LANES).transpose(0, 1).flatten()
+        )
+    return packed(matrix if order is None else matrix.rows(order))
+
+
+def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
+    """Return the bytes of a matrix in groups.
+
+    Outputs beyond the last, up to a whole strip, are zero.
+    """
+    matrix = _split(_padded(matrix))
+    strips, groups = len(matrix.codes) // LANES, matrix.groups
+    kind, tops, each = _field(matrix.scale, groups)
+    parts = [each]
+    heads = tops
+    span = groups // matrix.scale.values.shape[1]
+    offset_kind = 0
+    if matrix.offset is not None:
+        offset_kind, tops, each = _offset(matrix, groups)
+        heads, parts = [*heads, *tops], [*parts, each]
+        if tops:
+            span = groups // matrix.offset.values.shape[1]
+    bits = 4 if len(matrix.levels) <= HALF else 8
+    body = torch.cat(
+        [*(_strips(part, strips) for part in parts), _codes(matrix, bits, strips)],
+        dim=2,
+    )
+    if heads:
+        spans = groups // span
+        head = torch.cat([_strips(one, strips) for one in heads], dim=2)
+        body = torch.cat([head, body.view(strips, spans, -1)], dim=2)
+    header = forward.Grouped(
+        bits, matrix.group, span if heads else 0, kind, offset_kind, body[0].numel()
+    )
+    if bits == 4:
+        header.level[:] = (matrix.levels.tolist() + [0] * HALF)[:HALF]
+    return _headed(header, body)
+
+
+def whole(matrix: BFloat16[Tensor, "outputs depth"]) -> UInt8[Tensor, "bytes"]:
+    """Return the bytes of a packed matrix of bfloat16, behind the header of one without
+    groups.
+    """
+    return _headed(forward.Grouped(16), matrix.view(torch.uint8))
+
+
+def _headed(header: forward.Grouped, body: Tensor) -> UInt8[Tensor, "bytes"]:
+    header.matrix = len(bytes(header)) + body.numel()
+    return torch.cat(
+        [torch.frombuffer(bytearray(bytes(header)), dtype=torch.uint8), body.flatten()]
+    )
+
+
+def _padded(matrix: Coded) -> Coded:
+    missing = -len(matrix.codes) % LANES
+    if not missing:
+        return matrix
+    index = torch.arange(len(matrix.codes) + missing).clamp(max=len(matrix.codes) - 1)
+    padded = matrix.rows(index)
+    for scales in filter(None, (padded.scale, padded.offset)):
+        scales.values[-missing:] = 0
+    return padded
+
+
+def _split(matrix: Coded) -> Coded:
+    """Return the same matrix in groups of a size that the C code has."""
+    size = next(size for size in SIZES if matrix.group % size == 0)
+    times = matrix.group // size
+    if times == 1:
+        return matrix
+
+    def finer(scales: Scales) -> Scales:
+        return Scales(scales.dense(matrix.groups).repeat_interleave(times, dim=1))
+
+    offset = None if matrix.offset is None else finer(matrix.offset)
+    return Coded(matrix.codes, matrix.levels, finer(matrix.scale), offset, size)
+
+
+def _field(scales: Scales, groups: int) -> tuple[int, list[Tensor], Tensor]:
+    """Return how numbers are stored, the numbers of each span, and the numbers of each
+    group, in the smallest form that is exact.
+    """
+    if scales.factors is not None and bool(
+        (scales.factors >= -128).all() and (scales.factors <= 127).all()
+    ):
+        return forward.FACTOR, [scales.values], scales.factors.to(torch.int8)
+    values = scales.dense(groups)
+    if torch.equal(values.bfloat16().float(), values):
+        return forward.BF16, [], values.bfloat16()
+    if torch.equal(values.half().float(), values):
+        return forward.F16, [], values.half()
+    return forward.F32, [], values
+
+
+def _offset(matrix: Coded, groups: int) -> tuple[int, list[Tensor], Tensor]:
+    """Return the same of offsets.
+
+    Zero points, which the scale multiplies, are stored alone.
+    """
+    scale, offset = matrix.scale, matrix.offset
+    assert offset is not None
+    if (
+        offset.factors is not None
+        and scale.factors is None
+        and torch.equal(offset.values, scale.values)
+    ):
+        return forward.ZERO, [], offset.factors.to(torch.int8)
+    kind, tops, each = _field(offset, groups)
+    if (
+        kind == forward.FACTOR
+        and scale.factors is not None
+        and offset.values.shape != scale.values.shape
+    ):
+        return forward.F32, [], offset.dense(groups)  # both share their spans
+    return kind, tops, each
+
+
+def _strips(numbers: Tensor, strips: int) -> UInt8[Tensor, "strips groups bytes"]:
+    """Return numbers [outputs, groups] as bytes, in strips of 16 outputs."""
+    apart = numbers.view(strips, LANES, -1).transpose(1, 2).contiguous()
+    return apart.view(torch.uint8)
+
+
+def _codes(
+    matrix: Coded, bits: int, strips: int
+) -> UInt8[Tensor, "strips groups bytes"]:
+    codes, groups = matrix.codes, matrix.groups
+    if bits == 8:
+        low = int(matrix.levels[0])
+        steps = torch.equal(
+            matrix.levels, torch.arange(low, low + len(matrix.levels)).to(torch.int8)
+        )
+        codes = (
+            codes + low % 256 if steps else matrix.levels.view(torch.uint8)[codes.int()]
+        )
+    # moved whole, several times faster than by bytes
+    quads = codes.view(torch.int32).view(strips, LANES, groups, -1)
+    if bits != 8:
+        low, high = quads.unflatten(-1, (-1, 2)).unbind(-1)
+        quads = low | high << 4
+    return (
+        quads.permute(0, 2, 3, 1)
+        .contiguous()
+        .view(torch.uint8)
+        .view(strips, groups, -1)
+    )

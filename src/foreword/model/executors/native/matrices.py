@@ -1,0 +1,126 @@
+"""Provides the packed weights that C structs point to: bfloat16 panels, or codes of
+fewer bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foreword.model.executors.native import grouped
+from foreword.model.executors.native.layout import matrices_of, products, room, vectors
+from foreword.native import forward
+from foreword.native.huge_pages import Pages
+
+
+class Matrices:
+    """The memory of packed weights, in huge pages."""
+
+    def __init__(self) -> None:
+        self.library = forward.needed()
+        self.held: list[Tensor] = []
+        """Tensors that C structs point to as long as this object lives."""
+        self._pages = Pages()
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all weights that are held."""
+        return sum(held.nbytes for held in self.held)
+
+    def pack_layer(
+        self,
+        described: forward.Layer,
+        layer: Any,
+    ) -> None:
+        """Pack the weights of a layer, and point its struct to them."""
+        for name, weight in products(layer).items():
+            setattr(described, name, self.pack(weight))
+        for name, vector in vectors(layer).items():
+            setattr(described, name, self.keep(vector))
+
+    def pack(self, weight: Tensor) -> int:
+        """Pack a matrix [outputs, depth], bfloat16; return its address."""
+        weight = weight.detach().contiguous()
+        packed = self._pages.empty((room(len(weight)), weight.shape[1]), weight.dtype)
+        if not weight.is_meta:  # else it comes from a file
+            self.library.foreword_pack(
+                weight.data_ptr(), packed.data_ptr(), *weight.shape
+            )
+        return self.keep(packed)
+
+    def keep(self, tensor: Tensor) -> int:
+        """Hold a tensor; return its address."""
+        self.held.append(tensor.contiguous())
+        return self.held[-1].data_ptr()
+
+    def hold(self, tensor: Tensor) -> int:
+        """Copy a tensor to pages of its own; return its address."""
+        return self.keep(self._pages.empty(tensor.shape, tensor.dtype).copy_(tensor))
+
+    def quantize(
+        self,
+        models: Sequence[forward.Model],
+        coding: int,
+    ) -> None:
+        """Quantize every matrix of these models to 8 bits, or to 4 bits in groups, and
+        free the bfloat16 weights.
+        """
+        whole = self.held
+        self.drop(*models)
+        for model in models:
+            self.code(model, coding, whole)
+
+    def drop(
+        self,
+        *models: forward.Model,
+    ) -> None:
+        """Hold the matrices of these models no longer."""
+        layers = [layer for model in models for layer in model.layer[: model.layers]]
+        packed = {model.head for model in models}
+        for layer in layers:
+            packed |= {getattr(layer, name) for name in matrices_of(layer)}
+        routers = {layer.router for layer in layers if layer.router}
+        apart = {
+            held.data_ptr(): held for held in self.held if held.data_ptr() in routers
+        }
+        gone = packed | routers
+        self.held = [held for held in self.held if held.data_ptr() not in gone]
+        self._pages = Pages()
+        # routers move to new pages, or they would keep the pages of the others
+        moved = {address: self.hold(router) for address, router in apart.items()}
+        for layer in layers:
+            layer.router = moved.get(layer.router, layer.router)
+
+    def code(
+        self,
+        described: forward.Model,
+        coding: int,
+        whole: Sequence[Tensor],
+    ) -> None:
+        """Quantize every matrix in `whole` that the model points to, and point it to
+        the codes.
+        """
+        packed = {matrix.data_ptr(): matrix for matrix in whole}
+        for layer in described.layer[: described.layers]:
+            for name in matrices_of(layer):
+                setattr(layer, name, self._coded(packed[getattr(layer, name)], coding))
+        if described.head:
+            described.head = self._coded(packed[described.head], coding)
+        described.coding = coding
+
+    def _coded(
+        self,
+        packed: Tensor,
+        coding: int,
+    ) -> int:
+        if coding == forward.GROUPS and packed.shape[1] % forward.GROUP:
+            return self.hold(grouped.whole(packed))
+        size = self.library.foreword_coded_bytes(*packed.shape, coding)
+        codes = self._pages.empty((size,), torch.uint8).zero_()
+        self.library.foreword_quantize(
+            packed.data_ptr(), codes.data_ptr(), *packed.shape, coding
+        )
+        return self.keep(codes)

@@ -1,0 +1,140 @@
+"""Provides the pool backend: a Hugging Face model with our attention function, many
+sequences packed in one forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foreword.model.architectures import body, lm_head
+from foreword.model.backend import Mode
+from foreword.model.executors.torch.dynamic_rope import dynamic_rope_of
+from foreword.model.executors.torch.hooks import CapturesHiddenStates
+from foreword.model.executors.torch.kv_pool import KVPool
+from foreword.model.executors.torch.memories import TorchMemory
+from foreword.model.executors.torch.packed_linear import MIN_ROWS, Tiles, unpacked
+from foreword.model.executors.torch.packing import Packing
+from foreword.model.executors.torch.plan import Plan
+from foreword.model.kv.reads import Read
+from foreword.native.openmp import all_threads
+
+EVEN = 32
+"""Rows of a forward are a multiple of this for models with unpacked weights, such as
+routers. torch computes the sigmoid of the elements left over after registers of 32 with
+another function, whose bits differ."""
+
+
+class PoolBackend(Packing, CapturesHiddenStates):
+    """A backend that packs the tokens of all sequences in one row; positions and the
+    plan keep them apart.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        mode: Mode = Mode.TREE,
+        memories: Sequence[TorchMemory] = (),
+        *,
+        pool: KVPool | None = None,
+        adjacent: bool = False,
+    ) -> None:
+        """`adjacent`: sequences reserve their pages when they are opened.
+        Length-dependent models always do.
+
+        Their rows depend on the forwards that read them, so a text that is read again
+        may differ. `pool`: pages of another executor, as whose guest it reads.
+        """
+        self._rope = dynamic_rope_of(model)
+        super().__init__(
+            next(model.parameters()).device,
+            memories,
+            pool=pool,
+            adjacent=adjacent or self._rope is not None,
+        )
+        self.guest = pool is not None
+        self.mode = mode
+        self.model = model
+        self._tiled = any(
+            unpacked(part) for part in (body(model), lm_head(model)) if part is not None
+        )
+        self.windows: dict[int, int | None] = {}
+        """Sliding window that each layer passed to attention in the last forward."""
+
+    def twin(self, *, shares: bool) -> PoolBackend:
+        """Return another executor of the same model: with pages and memories of its
+        own, or as a guest in this one's.
+        """
+        memories = self.memories
+        if not shares:
+            memories = [memory.empty() for memory in memories]
+        return PoolBackend(
+            self.model,
+            self.mode,
+            memories,
+            pool=self.pool if shares else None,
+            adjacent=self.pool.adjacent,
+        )
+
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        with all_threads():
+            return torch.cat([self._forward(part) for part in self._forwards(reads)])
+
+    def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
+        if self._rope is None:
+            return [reads]
+        return [[part] for read in reads for part in self._rope.parts(read)]
+
+    def _own_rows(
+        self, rows: Float[Tensor, "captured features"], count: int
+    ) -> Float[Tensor, "rows features"]:
+        return rows[:count]  # the rest is padding
+
+    @torch.inference_mode()
+    def _forward(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        rows = self._pack(reads)
+        tokens = rows.tokens
+        positions = rows.positions
+        kept = rows.kept
+        count = len(rows.kept)
+        spare = -len(tokens) % (EVEN if self._tiled else MIN_ROWS)
+        tokens += tokens[-1:] * spare
+        positions += positions[-1:] * spare
+        kept += (kept[-1:] or [0]) * (MIN_ROWS - count)
+        packed = torch.tensor([tokens, positions], device=self._device)
+        if self._rope is not None:
+            self._rope.forget()
+        with ExitStack() as during:
+            if self._tiled:
+                during.enter_context(Tiles())
+            for memory in self.memories:
+                context = memory.during(self.model, rows.plan.spans, len(tokens))
+                during.enter_context(context)
+            logits = self._logits(packed, kept, rows.plan)
+        self.windows = rows.plan.windows
+        self._note(reads)
+        return logits[:count]
+
+    def _logits(
+        self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan
+    ) -> Float[Tensor, "kept vocab"]:
+        """Run the model over the tokens and positions; return the logits of the kept
+        rows.
+        """
+        for memory in self.memories:
+            logits = memory.run(self.model, packed, kept, plan)
+            if logits is not None:
+                return logits
+        output = self.model(
+            input_ids=packed[:1],
+            position_ids=packed[1:],
+            use_cache=False,
+            logits_to_keep=torch.tensor(kept, device=self._device),
+            plan=plan,
+        )
+        return output.logits[0]

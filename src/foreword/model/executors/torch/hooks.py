@@ -1,0 +1,204 @@
+"""Provides capture of a Hugging Face model's hidden states during its forwards, with
+hooks; its code is not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+
+from foreword.errors import ModelError
+from foreword.model.kv.reads import Read
+from foreword.native.openmp import all_threads
+
+LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
+"""Names of the number of decoder layers in a config; the first that there is."""
+
+
+def layer_count(config: PreTrainedConfig) -> int:
+    """Return the number of layers of the model's decoder."""
+    text = config.get_text_config()
+    counts = (getattr(text, name, None) for name in LAYERS)
+    return next(count for count in counts if count is not None)
+
+
+def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
+    """Return the decoder layers in order, without vision layers.
+
+    Raises ModelError where they cannot be found.
+    """
+    count = layer_count(model.config)
+    lists = [
+        m
+        for m in model.get_decoder().modules()
+        if isinstance(m, nn.ModuleList) and len(m) == count
+    ]
+    if not lists:
+        raise ModelError(
+            f"cannot find the {count} decoder layers of {type(model).__name__}, so "
+            "hidden states are unavailable"
+        )
+    return list(lists[0])
+
+
+@contextmanager
+def listening(
+    model: PreTrainedModel, layers: Sequence[int]
+) -> Iterator[Callable[[], Float[Tensor, "rows features"]]]:
+    """Capture the hidden states of forwards while inside; the callable returns them,
+    oldest row first.
+
+    Layers are numbered as in transformers: 0 = the embeddings, i = the input of layer
+    i, the number of layers = the input of the LM head, after the final norm. Rows of a
+    batch follow each other, sequence by sequence.
+    """
+    states: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    modules = layers_of(model)
+    with ExitStack() as hooks:
+        for layer in states:
+            if layer < len(modules):
+                capture = partial(_before, states[layer])
+                hook = modules[layer].register_forward_pre_hook(
+                    capture, with_kwargs=True
+                )
+            else:
+                hook = model.get_decoder().register_forward_hook(
+                    partial(_after, states[layer])
+                )
+            hooks.callback(hook.remove)
+        yield lambda: torch.cat([torch.cat(states[layer]) for layer in layers], -1)
+
+
+def apply_lm_head(
+    model: PreTrainedModel, hidden: Float[Tensor, "rows hidden"]
+) -> Float[Tensor, "rows vocab"]:
+    """Return the logits of the LM head for hidden states. Raises ModelError where the
+    model has no head.
+
+    Some encoder-decoders scale the states or add a bias, so their own forward runs,
+    with these as the decoder's output.
+    """
+    head, hidden = model.get_output_embeddings(), hidden.to(model.dtype)
+    if head is None:
+        raise ModelError(
+            f"cannot apply the LM head of {type(model).__name__}: it has none"
+        )
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return head(hidden)
+    states = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
+    tokens = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+    with replaced_forwards({model.get_decoder(): lambda **_: states}):
+        return model(
+            encoder_outputs=states, decoder_input_ids=tokens, use_cache=False
+        ).logits[0]
+
+
+@torch.no_grad()
+def lm_head_weight(model: PreTrainedModel) -> Float[Tensor, "vocab hidden"] | None:
+    """Return the matrix of the LM head, float32, without a bias; None where the model
+    has no head.
+
+    Some encoder-decoders scale the states before the head. The factor is in the matrix,
+    read off their own scores.
+    """
+    head = model.get_output_embeddings()
+    if head is None:
+        return None
+    weight = head.weight.float()
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return weight
+    rows = torch.tensor(
+        [[1.0], [0.0]], dtype=torch.float32, device=weight.device
+    ).expand(2, weight.shape[1])
+    unscaled, (scores, bias) = weight.sum(1), apply_lm_head(model, rows).float()
+    return weight * ((scores - bias) @ unscaled / unscaled.square().sum())
+
+
+@contextmanager
+def replaced_forwards(
+    forwards: Mapping[nn.Module, Callable[..., Any]],
+) -> Iterator[None]:
+    """Call these in place of the forwards of modules while inside."""
+    # the owner may have patched it
+    before = {module: vars(module).get("forward") for module in forwards}
+    try:
+        for module, forward in forwards.items():
+            vars(module)["forward"] = forward
+        yield
+    finally:
+        for module, forward in before.items():
+            vars(module)["forward"] = forward
+            if forward is None:
+                del vars(module)["forward"]
+
+
+class CapturesHiddenStates:
+    """A mixin that adds `read_hidden` and `lm_head` to a backend with `model` and
+    `read`.
+    """
+
+    model: PreTrainedModel
+
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        raise NotImplementedError
+
+    def read_hidden(
+        self, reads: Sequence[Read], layers: Sequence[int]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+        """Run `read`; return also the hidden states of every token read, concatenated
+        over `layers`.
+        """
+        logits, states = zip(
+            *[self._read_states(part, layers) for part in self._forwards(reads)],
+            strict=True,
+        )
+        return torch.cat(logits), torch.cat(states)
+
+    @torch.inference_mode()
+    def lm_head(
+        self, hidden: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "rows vocab"]:
+        """Return the logits of the LM head for hidden states after the final norm."""
+        with all_threads():
+            return apply_lm_head(self.model, hidden)
+
+    def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
+        """Group the reads that share a forward."""
+        return [[read] for read in reads]
+
+    def _own_rows(
+        self, rows: Float[Tensor, "captured features"], count: int
+    ) -> Float[Tensor, "rows features"]:
+        """Return the rows of the requested tokens: the last ones, as earlier tokens may
+        be read again.
+        """
+        return rows[-count:]
+
+    def _read_states(
+        self, reads: Sequence[Read], layers: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        with listening(self.model, layers) as captured:
+            logits = self.read(reads)
+        return logits, self._own_rows(
+            captured(), sum(len(read.tokens) for read in reads)
+        )
+
+
+def _before(
+    states: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    states.append((args[0] if args else kwargs["hidden_states"]).flatten(0, 1))
+
+
+def _after(
+    states: list[Tensor], _: nn.Module, __: tuple[Any, ...], output: Any
+) -> None:
+    states.append(output[0].flatten(0, 1))

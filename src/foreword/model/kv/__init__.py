@@ -1,0 +1,1 @@
+"""Keys and values: pages, the texts they belong to, and reads laid out in them."""

@@ -1,0 +1,108 @@
+"""Provides the default limit of the keys and values of a model: a share of the memory
+that is free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foreword.model.architectures import head_dim, kv_heads
+from foreword.model.executors.torch.hooks import layer_count
+
+SHARE = 4
+"""One part in so many of the free memory is for the keys and values of one model."""
+SCALE = 4
+"""Bytes of the scale of a row of keys, or of values, of one head in 8 bits."""
+UNKNOWN = 4 * 2**30
+"""Bytes taken as free where the system does not tell."""
+CGROUP, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""cgroup files: the memory limit of a container, and the cgroup of this process."""
+LIMITS = {"memory.max": "anon", "memory.limit_in_bytes": "rss"}
+"""File of the limit -> entry of memory.stat beside it: bytes that are no copies of
+files (cgroup 2, cgroup 1).
+"""
+
+
+def most_tokens(hf: Any, kv: str | None = None) -> int:
+    """Return how many tokens' keys and values fit into the share of the free memory of
+    the model's device.
+    """
+    return max(1, free_memory(hf.device) // SHARE // max(1, key_bytes(hf, kv)))
+
+
+def key_bytes(hf: Any, kv: str | None = None) -> int:
+    """Return the bytes of the keys and values of one token, in the model's dtype or in
+    the form `kv`.
+    """
+    config = hf.config.get_text_config()
+    # some models have heads of several sizes
+    configs = getattr(config, "per_layer_config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        configs = None  # they describe the encoder's layers
+    layers = [config] * layer_count(config)
+    if configs:
+        layers = [configs[number] for number in range(len(layers))]
+    size = hf.dtype.itemsize
+    scale = 0
+    if kv is not None:
+        size = 1
+        scale = SCALE
+    return 2 * sum(
+        kv_heads(layer) * (head_dim(layer) * size + scale) for layer in layers
+    )
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a device; in main memory, at most what the
+    container has left.
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    free = UNKNOWN
+    with suppress(OSError, ValueError, StopIteration):
+        free = 1024 * _entry(Path("/proc/meminfo"), "MemAvailable:")
+    with suppress(AttributeError, OSError, ValueError):
+        pages = os.sysconf("SC_PHYS_PAGES")
+        free = min(free, pages * os.sysconf("SC_PAGE_SIZE"))
+    for folder, (limit, taken) in product(_containers(), LIMITS.items()):
+        # the file of the limit says "max" if there is none
+        with suppress(OSError, ValueError, StopIteration):
+            most = int((folder / limit).read_text(encoding="ascii"))
+            used = _entry(folder / "memory.stat", taken)
+            free = min(free, max(0, most - used))
+    return free
+
+
+def _entry(file: Path, name: str) -> int:
+    """Return the number after a name that begins a line. Raises StopIteration."""
+    lines = file.read_text(encoding="ascii").splitlines()
+    entries = (line.split() for line in lines)
+    return next(int(entry[1]) for entry in entries if entry[:1] == [name])
+
+
+def return_freed() -> None:
+    """Return memory that was freed to the system; the C library keeps much of what
+    loading took.
+    """
+    with suppress(AttributeError, OSError):  # only glibc has this
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _containers() -> Iterator[Path]:
+    """Yield the folders that may hold the limit of this process: of a container, from
+    inside and outside.
+    """
+    yield from (CGROUP, CGROUP / "memory")
+    with suppress(OSError):
+        for line in OWN_CGROUP.read_text(encoding="utf-8").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):
+                yield CGROUP / kinds / path.lstrip("/")

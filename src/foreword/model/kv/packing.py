@@ -1,0 +1,127 @@
+"""Provides `Paged`, the base of executors whose sequences have pages of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from foreword.model.kv.memories import Remembers
+from foreword.model.kv.pages import PagePool
+from foreword.model.kv.reads import Reach, Read, SourceKeys, Span
+
+Pool = TypeVar("Pool", bound=PagePool)
+
+
+class Paged(Remembers, Generic[Pool]):
+    """A base class that gives each sequence pages of a pool, and lays reads out in it;
+    subclasses read and move.
+    """
+
+    copies = True
+    guest = False
+    """Whether another executor owns the pool, so that the rows written here are not to
+    be used again.
+    """
+
+    def __init__(self, pool: Pool, memories: Sequence[Any] = ()) -> None:
+        """`memories`: what is remembered of each sequence beside keys and values."""
+        self.pool = pool
+        self.memories = tuple(memories)
+
+    def open(
+        self,
+        id: int,
+        capacity: int,
+        tokens: Sequence[int] = (),
+        tenant: str = "",
+        layers: Sequence[int] = (),
+    ) -> int:
+        """Begin a sequence of at most `capacity` tokens, draft tokens included; see
+        `PagePool.open`.
+        """
+        if not self.memories:
+            return self.pool.open(id, capacity, tokens, tenant, layers)
+        self.close(id)
+        if not all(memory.shares_prefixes for memory in self.memories):
+            tokens = ()
+        for memory in self.memories:
+            memory.opening(self.pool, id, tokens, tenant)
+        held = self.pool.open(id, capacity, tokens, tenant, layers)
+        for memory in self.memories:
+            memory.opened(self.pool, id, tokens[:held])
+        return held
+
+    def close(self, id: int) -> None:
+        """Free a sequence. Unknown ids are ignored."""
+        self.pool.close(id)
+        for memory in self.memories:
+            memory.close(self.pool, id)
+
+    def _moves(self, id: int, source: list[int], start: int) -> list[tuple[int, int]]:
+        """Return the (source, target) rows of `move`, in order, without rows
+        that stay.
+        """
+        if not source:
+            return []
+        table = self.pool.own(id, start, start + len(source))
+        self.pool.note_move(id, source, start)
+        return [
+            (table.row(old), table.row(start + i))
+            for i, old in enumerate(source)
+            if old != start + i
+        ]
+
+    def _spans(self, reads: Sequence[Read], beyond: int = 0) -> tuple[Span, ...]:
+        """Return the spans of the reads, with room for `beyond` more rows after each.
+
+        Raises ModelError where a sequence exceeds its capacity, before any page is
+        taken for them.
+        """
+        stops = [read.start + len(read.tokens) + beyond for read in reads]
+        for read, stop in zip(reads, stops, strict=True):
+            for memory in self.memories:
+                memory.check(read)
+            self.pool.check(read.id, stop)
+        spans: list[Span] = []
+        for read, stop in zip(reads, stops, strict=True):
+            first = spans[-1].stop if spans else 0
+            last = first + len(read.tokens)
+            table = self.pool.extend(read.id, read.start, stop)
+            if self.memories:
+                source, reach = self._beside(read.id)
+                spans.append(Span(first, last, table, read, source, reach))
+            else:
+                spans.append(Span(first, last, table, read))
+        return tuple(spans)
+
+    def _beside(self, id: int) -> tuple[SourceKeys | None, Reach]:
+        """Return the source of a sequence, and the attention ranges of its leading rows
+        whose mask is not causal.
+        """
+        source: SourceKeys | None = None
+        reach: Reach = {}
+        for memory in self.memories:
+            source = memory.source(id) or source
+            reach = memory.reach(id) or reach
+        return source, reach
+
+    def _note(self, reads: Sequence[Read]) -> None:
+        """Note that these were read, so that later texts that begin alike can use the
+        rows.
+        """
+        if not self.guest:
+            for read in reads:
+                final = len(read.tokens) - read.drafted
+                self.pool.note(
+                    read.id, read.start, self._keys(read), read.linked, final
+                )
+        for memory in self.memories:
+            memory.noted(self.pool, reads)
+
+    def _keys(self, read: Read) -> list[int]:
+        """Return the tokens of a read as later texts are compared with them."""
+        for memory in self.memories:
+            keys = memory.keys(read)
+            if keys is not None:
+                return keys
+        return read.tokens

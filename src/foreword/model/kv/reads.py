@@ -1,0 +1,180 @@
+"""Provides what a forward reads: tokens of each sequence, the rows they take, and the
+keys that each row attends to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foreword.model.kv.pages import PageTable, whole
+
+MOST_DRAFT_TOKENS = 256
+"""Rows. Longest chain of draft tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One sequence's tokens in a forward, read after those it holds already."""
+
+    id: int
+    past: int
+    """Tokens held before; later ones are dropped."""
+    tokens: list[int]
+    """Committed tokens first, then draft tokens."""
+    parents: list[int] | None = None
+    """Parent of each draft token (the last len(parents) tokens); -1 = the last
+    committed one. None = a chain.
+    """
+    keep: int = 1
+    """Logits are returned for the last `keep` tokens."""
+    held: int = 0
+    """Number of leading `parents` whose tokens were read before, right after `past`,
+    and are not in `tokens`.
+    """
+
+    @property
+    def start(self) -> int:
+        """Return the row, within the sequence, of the first of `tokens`."""
+        return self.past + self.held
+
+    @property
+    def depths(self) -> list[int]:
+        """Return the distance of each token from `past`; a draft token is one after its
+        parent.
+        """
+        if self.parents is None:
+            return list(range(len(self.tokens)))
+        committed = len(self.tokens) + self.held - len(self.parents)
+        depths = list(range(committed))
+        for parent in self.parents:
+            depths.append(committed if parent < 0 else depths[committed + parent] + 1)
+        return depths[self.held :]
+
+    @property
+    def drafted(self) -> int:
+        """Return how many of the last tokens are draft tokens: those with a parent, or
+        a chain with logits of each.
+
+        A longer chain with logits of every row is text, such as a scored prompt.
+        """
+        if self.parents is not None:
+            return min(len(self.parents) - self.held, len(self.tokens))
+        return self.keep - 1 if 1 <= self.keep <= MOST_DRAFT_TOKENS + 1 else 0
+
+    @property
+    def linked(self) -> int:
+        """Return how many of the first tokens each follow the one before, in the
+        sequence and as a row.
+        """
+        if self.parents is None:
+            return len(self.tokens)
+        fresh = self.parents[self.held :]
+        follows = (parent == node - 1 for node, parent in enumerate(fresh, self.held))
+        return (
+            len(self.tokens)
+            - len(fresh)
+            + next((i for i, one in enumerate(follows) if not one), len(fresh))
+        )
+
+
+Reach = Mapping[bool, Int[Tensor, "tokens 2"]]
+"""By whether a layer has a window: the first and the last key that each row
+attends to.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKeys:
+    """The keys and values of a sequence's source, which the decoder of an
+    encoder-decoder reads in every layer.
+    """
+
+    table: PageTable
+    length: int
+
+    def visible(self, count: int, device: torch.device) -> Bool[Tensor, "rows keys"]:
+        """Return the mask of keys for so many rows: each attends to the whole
+        source.
+        """
+        return (torch.arange(whole(self.length), device=device) < self.length).repeat(
+            count, 1
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of one sequence in a packed forward."""
+
+    start: int
+    stop: int
+    table: PageTable
+    read: Read
+    source: SourceKeys | None = None
+    reach: Reach = field(default_factory=dict)
+    """Attention ranges of the leading rows whose mask is not causal."""
+
+    @property
+    def length(self) -> int:
+        """Return the number of keys of the sequence after this span is written."""
+        return self.read.start + self.stop - self.start
+
+    @property
+    def padded(self) -> int:
+        """Return the same, rounded up to a length at which attention gives the same
+        bits in every round.
+        """
+        return whole(self.length)
+
+    def visible(
+        self, window: int | None, device: torch.device
+    ) -> Bool[Tensor, "rows keys"]:
+        """Return the mask of keys: held tokens, ancestors and the row itself, within
+        the window of positions.
+        """
+        count = self.stop - self.start
+        keys = torch.arange(self.padded, device=device)
+        rows = self.read.start + torch.arange(count, device=device)
+        mask = keys[None, :] <= rows[:, None]
+        if self.read.parents is not None:
+            mask &= self._ancestors(keys, self.read.parents)
+        if window is not None:
+            mask &= self.distances(device) < window
+        if (window is not None) in self.reach:
+            ends = self.reach[window is not None][self.read.start : self.length].to(
+                device
+            )
+            mask[: len(ends)] = (keys[None, :] >= ends[:, :1]) & (
+                keys[None, :] <= ends[:, 1:]
+            )
+        return mask
+
+    def distances(self, device: torch.device) -> Int[Tensor, "rows keys"]:
+        """Return how many positions each key is before each row; a draft token's
+        position is its depth in the tree.
+        """
+        whole_tree = replace(
+            self.read, tokens=[0] * self.read.held + self.read.tokens, held=0
+        )
+        positions = torch.arange(self.padded, device=device)
+        positions[self.read.past : self.length] = (
+            torch.tensor(whole_tree.depths, device=device) + self.read.past
+        )
+        return positions[self.read.start : self.length, None] - positions[None, :]
+
+    def _ancestors(
+        self, keys: Int[Tensor, "keys"], parents: list[int]
+    ) -> Bool[Tensor, "rows keys"]:
+        past, held = self.read.past, self.read.held
+        committed = held + self.stop - self.start - len(parents)
+        allowed = (keys < past + committed).repeat(committed + len(parents), 1)
+        for node, parent in enumerate(parents):
+            row = committed + node
+            if parent >= 0:
+                allowed[row] = allowed[committed + parent]
+            allowed[row, past + row] = True
+        return allowed[held:]
