@@ -119,6 +119,14 @@ def timings(answer: Answer) -> dict[str, Any]:
     }
 
 
+def measured(answer: Answer) -> dict[str, Any]:
+    """Return the fields of our own: draft counts and times."""
+    return {
+        "metrics": {"speculative_decoding": speculation(answer)},
+        "timings": timings(answer),
+    }
+
+
 def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     """Return OpenAI's usage block.
 
