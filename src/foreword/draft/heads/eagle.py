@@ -7,7 +7,6 @@ Runs the head (eagle_model.py) for many sequences at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -23,13 +22,12 @@ from foreword.draft.heads.hidden_states import (
     over_target_vocab,
 )
 from foreword.draft.tree.drafter import ModelDrafter
-from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.pool.attention import attend
 from foreword.model.pool.packed_linear import MIN_ROWS, swap_in
 from foreword.model.pool.packing import Packing
 from foreword.native.openmp import threads_for
-from foreword.registry import HEAD, OWN_METHODS
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Request
 
 CHUNK = 512
@@ -132,11 +130,6 @@ class EagleDrafter(ModelDrafter):
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> EagleDrafter:
         del tokenizer  # a head uses the target's tokenizer
-        if not isinstance(source, str | Path):
-            raise InvalidRequest(
-                f"cannot load the draft head: this method needs {HEAD}. Pass "
-                "draft='folder or hub id'"
-            )
         head = load(source, target.hf.config)
         target.check_hidden_states(head.config.states)
         nn.Module.to(head, target.device, target.dtype)
