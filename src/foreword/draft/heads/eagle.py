@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.draft.base import Source
+from foreword.draft.catch_up import capacity, catch_up
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.eagle_native import NativeHead, unsupported
@@ -29,11 +30,6 @@ from foreword.model.pool.packing import Packing
 from foreword.native.openmp import threads_for
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Request
-
-CHUNK = 512
-"""Tokens. Longest prefill chunk, which bounds memory for a long prompt."""
-ROOM = 256
-"""Tokens. Key-value slots reserved beyond a sequence for draft tokens."""
 
 
 class _TorchHead(Packing):
@@ -154,21 +150,26 @@ class EagleDrafter(ModelDrafter):
     def prefill(self, sequence: Request) -> Read:
         name, tokens = sequence.id, sequence.tokens
         if name not in self._read:
-            self._reader.open(name, sequence.prompt + sequence.params.max_tokens + ROOM)
+            self._reader.open(name, capacity(sequence))
             self._read[name] = 0
         last = len(tokens) - 2
         # the last row is always read, for its logits
         start = min(self._read[name], last)
         states = self._target_states.since(sequence, start)
-        while len(states) > CHUNK:
-            self._reader.head_states.give(name, states[:CHUNK])
-            self._reader.read(
-                [Read(name, start, tokens[start + 1 : start + 1 + CHUNK], keep=0)]
-            )
-            start, states = start + CHUNK, states[CHUNK:]
-        self._reader.head_states.give(name, states)
+
+        def give(read: Read) -> None:
+            first = read.past - start
+            own = states[first : first + len(read.tokens)]
+            self._reader.head_states.give(name, own)
+
+        def read(one: Read) -> None:
+            give(one)
+            self._reader.read([one])
+
+        end = catch_up(name, start, tokens[start + 1 :], read)
+        give(end)
         self._read[name] = last + 1
-        return Read(name, start, tokens[start + 1 :])
+        return end
 
     def release(self, sequence: Request) -> None:
         super().release(sequence)
