@@ -17,8 +17,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Source
-from foreword.draft.catch_up import ROOM, capacity, catch_up  # noqa: F401 - ROOM is taken from here
-from foreword.draft.tree.drafter import ModelDrafter
+from foreword.draft.tree.drafter import (
+    ROOM,  # noqa: F401 - self-speculation takes it from here
+    ModelDrafter,
+    capacity,
+    catch_up,
+)
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import (
     Model,

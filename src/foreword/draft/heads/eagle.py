@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.draft.base import Source
-from foreword.draft.catch_up import capacity, catch_up
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.eagle_native import NativeHead, unsupported
@@ -22,7 +21,7 @@ from foreword.draft.heads.hidden_states import (
     TargetStates,
     over_target_vocab,
 )
-from foreword.draft.tree.drafter import ModelDrafter
+from foreword.draft.tree.drafter import ModelDrafter, capacity, catch_up
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.pool.attention import attend
 from foreword.model.pool.packed_linear import MIN_ROWS, swap_in

@@ -102,8 +102,8 @@ def check_kind(checkpoint: Checkpoint, names: Iterable[str], method: str) -> Non
 def saved(
     head: nn.Module, config: Mapping[str, Any], dtype: torch.dtype, key: str = "dtype"
 ) -> Checkpoint:
-    """Return a head to write: its config with the dtype as `key`, and its tensors, of
-    which those of floating-point numbers are in `dtype`.
+    """Return a head to write: its config with the dtype as `key`, and its tensors, with
+    floating-point numbers of that dtype.
     """
     tensors = {
         name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None)

@@ -18,7 +18,14 @@ from foreword.server.dialects.chat_tools import (
     function_choice,
     written,
 )
-from foreword.server.dialects.common import measured, recording, rounds
+from foreword.server.dialects.common import (
+    OpenAIDialect,
+    StreamOptions,
+    measured,
+    recording,
+    rounds,
+    trace_of,
+)
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import (
     Logprobs,
@@ -27,7 +34,6 @@ from foreword.server.dialects.fields import (
     Tools,
     with_generation_config,
 )
-from foreword.server.dialects.openai import OpenAIDialect, StreamOptions, trace_of
 from foreword.server.dialects.response_items import as_chat
 from foreword.server.dialects.translate import PREFILL, Chat, Translator
 from foreword.server.errors import ApiError

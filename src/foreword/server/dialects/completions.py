@@ -11,10 +11,15 @@ from pydantic import AliasChoices, Field
 from foreword.api.requests import Requests
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
-from foreword.server.dialects.common import recording, rounds
+from foreword.server.dialects.common import (
+    OpenAIDialect,
+    StreamOptions,
+    recording,
+    rounds,
+    trace_of,
+)
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled
-from foreword.server.dialects.openai import OpenAIDialect, StreamOptions, trace_of
 from foreword.server.dialects.translate import Translator
 from foreword.server.limits import MOST_ITEMS
 from foreword.server.output import Text
