@@ -21,6 +21,12 @@ from foreword.bench.report.regret import Regret
 from foreword.bench.stats import Interval, speed, speedup
 from foreword.tables import ENDS, Column, Table, figure, name_column, row_json, share
 
+PREDICTIONS = (
+    "\n⁴ tokens per decoding round, in the rounds with draft tokens that have "
+    "probabilities:\n"
+    "1 + the sum of these / 1 + the accepted draft tokens"
+)
+"""Note on the column of predictions."""
 LITTLE = 10**6
 """Bytes per token. Below, no weights are read from disk."""
 
@@ -132,6 +138,7 @@ class Report:
                 Column("per pass", lambda row: figure(row.tokens_per_pass)),
                 Column("accepted¹", lambda row: share(row.acceptance)),
                 Column("outside²", _outside),
+                *([PREDICTED] if any(map(_predicted, self.rows)) else ()),
                 Column("× plain", lambda row: times(row.speedup_over_plain)),
                 Column("× generate", lambda row: times(row.speedup_over_generate)),
                 Column("same text³", _same),
@@ -242,6 +249,18 @@ def _plain(row: dict[str, Any], *, single: bool) -> dict[str, Any]:
     return {**row, **decoding}
 
 
+def _predicted(row: Row) -> str:
+    """Return predicted and measured tokens per round; empty without a prediction."""
+    found = row.decoding
+    if found is None or found.predicted_tokens_per_round is None:
+        return ""
+    measured = figure(found.predicted_rounds_tokens_per_round)
+    return f"{found.predicted_tokens_per_round:.2f} / {measured}"
+
+
+PREDICTED = Column[Row]("predicted⁴", _predicted)
+
+
 def _words(settings: Mapping[str, Any]) -> str:
     return (
         f"{len(settings['prompt_ids'])} {settings['prompts']} prompts, at most "
@@ -265,6 +284,7 @@ def _caption(report: Report) -> str:
         "² share of a decoding round outside the forwards of target and draft model\n"
         "³ share of the answers that equal plain decoding's (and of its tokens, those "
         "before the first that differs)"
+        + (PREDICTIONS if any(map(_predicted, report.rows)) else "")
         + escape(held_line(report.settings["held"]))
         + "".join(f"\n{one.sentence}" for one in report.regrets)
         + "".join(
