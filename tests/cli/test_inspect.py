@@ -124,13 +124,13 @@ def test_inspect_shows_what_passes_cost(here):
 @pytest.mark.parametrize(("context", "shown"), [(32_768, "1,128"), (1_100, "1,084")])
 def test_inspect_shows_what_a_longer_text_adds_within_the_context(context, shown):
     cost = Cost({1: 0.001, 16: 0.002}, 128, per_token=1e-6)
-    assert [column.header for column in _table(cost, context).columns][
+    assert [column.head for column in _table(cost, context).columns][
         -1
     ] == f"ms after {shown} tokens"
 
 
 def test_inspect_shows_nothing_that_was_not_measured():
-    headers = [column.header for column in _table(Cost({1: 0.001}, 128), 1024).columns]
+    headers = [column.head for column in _table(Cost({1: 0.001}, 128), 1024).columns]
     assert headers == ["tokens read", "ms", "vs. one token"]
 
 

@@ -1,4 +1,4 @@
-"""Trainable drafters of the bundled target, after a few rounds over its own answers.
+"""TrainTask drafters of the bundled target, after a few rounds over its own answers.
 
 Test code.
 """
@@ -12,12 +12,12 @@ from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.losses import forward_kl
 from foreword.train.methods.lm import load
 from foreword.train.registry import TrainOptions
-from foreword.train.task import Trainable, TrainContext
+from foreword.train.task import TrainContext, TrainTask
 
 ROUNDS, RATE, LENGTH = 8, 5e-3, 48
 
 
-def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> Trainable:
+def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> TrainTask:
     """Train a drafter of the bundled target for a few rounds over these texts, until it
     predicts about a third of them.
     """

@@ -11,12 +11,10 @@ from statistics import median
 from time import sleep
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 
 from foreword.bench.engine_entry import EngineEntry, Served
-from foreword.bench.exclusions import Exclusions
+from foreword.bench.exclusions import Exclusions, left_out
 from foreword.bench.lineup import OUTSIDE, PLAIN_ROW, Lineup, lineup, row_names
 from foreword.bench.machine import machine, versions
 from foreword.bench.oracle import NAME as ORACLE
@@ -28,6 +26,7 @@ from foreword.bench.run import Options, check, measured_weights, rendered, sprea
 from foreword.bench.stats import Interval
 from foreword.budget import policy
 from foreword.errors import InvalidRequest
+from foreword.tables import Column, Table, name_column, row_json
 
 TURNS = 3
 """Minimum number of turns, so that an interval can be given."""
@@ -69,49 +68,34 @@ class Together:
         """Return plain numbers, strings, lists and dicts; an interval is [low, mid,
         high].
         """
-        rows = [
-            asdict(row)
-            | {
-                "over_plain": [
-                    row.over_plain.low,
-                    row.over_plain.mid,
-                    row.over_plain.high,
-                ]
-            }
-            for row in self.rows
-        ]
+        rows = [row_json(row) for row in self.rows]
         return {
             name: getattr(self, name)
             for name in ("machine", "versions", "target", "settings", "exclusions")
         } | {"rows": rows}
 
-    def table(self) -> Table:
+    def table(self) -> Table[dict[int, Row]]:
         """Return a table for the terminal, with a column for each batch size."""
-        batches = list(dict.fromkeys(row.batch for row in self.rows))
-        left = "".join(
-            f"\nleft out: {name} ({why})" for name, why in self.exclusions.items()
-        )
-        table = Table(
+        lines: dict[tuple[float, str], dict[int, Row]] = {}
+        for row in self.rows:
+            lines.setdefault((row.temperature, row.name), {})[row.batch] = row
+        return Table(
+            list(lines.values()),
+            (
+                name_column("method", lambda line: _first(line).name),
+                Column("T", lambda line: f"{_first(line).temperature:g}"),
+                *map(_column, dict.fromkeys(row.batch for row in self.rows)),
+                Column("same text", _same),
+            ),
             title=(
                 f"{self.target}, {self.settings['prompts']} prompts, × plain decoding "
                 "at the same batch size"
             ),
             caption=escape(
                 "plain: tokens/s. Others: median of the turns' ratios, and its 95 % "
-                "interval" + left
+                "interval" + left_out(self.exclusions)
             ),
-            box=SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
         )
-        table.add_column("method", no_wrap=True)
-        for head in ("T", *map(str, batches), "same text"):
-            table.add_column(head, justify="right")
-        for key in dict.fromkeys((row.temperature, row.name) for row in self.rows):
-            mine = [row for row in self.rows if (row.temperature, row.name) == key]
-            same = "yes" if all(row.same_text for row in mine) else "NO"
-            table.add_row(key[1], f"{key[0]:g}", *map(_cell, mine), same)
-        return table
 
 
 def together(
@@ -243,8 +227,18 @@ def _row(name: str, heat: float, batch: int, results: Results) -> Row:
     )
 
 
-def _cell(row: Row) -> str:
-    if row.name == PLAIN_ROW:
-        return f"{row.tokens_per_second:,.0f}"
-    ratio = row.over_plain
-    return f"{ratio.mid:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+def _column(batch: int) -> Column[dict[int, Row]]:
+    def cell(line: dict[int, Row]) -> str:
+        row = line[batch]
+        plain = row.name == PLAIN_ROW
+        return f"{row.tokens_per_second:,.0f}" if plain else row.over_plain.text
+
+    return Column(str(batch), cell)
+
+
+def _first(line: dict[int, Row]) -> Row:
+    return next(iter(line.values()))
+
+
+def _same(line: dict[int, Row]) -> str:
+    return "yes" if all(row.same_text for row in line.values()) else "NO"

@@ -36,6 +36,12 @@ class Decoding:
     """Mean seconds of the target's forwards in a round."""
     draft_forward_seconds: float
     """The same for a draft model; 0 if there is none."""
+    predicted_tokens_per_round: float | None = None
+    """1 and the sum of the probabilities of the draft tokens that were scored: mean of
+    the rounds that have such a prediction. None if none has.
+    """
+    predicted_rounds_tokens_per_round: float | None = None
+    """The tokens of those rounds: 1 and the accepted draft tokens, on average."""
 
 
 def decoding_of(rounds: list[Round]) -> Decoding | None:
@@ -45,6 +51,8 @@ def decoding_of(rounds: list[Round]) -> Decoding | None:
     tokens = sum(one.tokens for one in rounds)
     seconds = sum(one.seconds for one in rounds)
     target, draft = sum(one.target for one in rounds), sum(one.draft for one in rounds)
+    stated = [one.predicted for one in rounds if one.predicted is not None]
+    accepted = [one.accepted for one in rounds if one.predicted is not None]
     return Decoding(
         outside_forward_share=1 - (target + draft) / seconds,
         tokens_per_second=tokens / seconds,
@@ -56,6 +64,8 @@ def decoding_of(rounds: list[Round]) -> Decoding | None:
         round_seconds=seconds / len(rounds),
         target_forward_seconds=target / len(rounds),
         draft_forward_seconds=draft / len(rounds),
+        predicted_tokens_per_round=fmean(stated) if stated else None,
+        predicted_rounds_tokens_per_round=1 + fmean(accepted) if stated else None,
     )
 
 

@@ -4,6 +4,7 @@ model's forwards.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,14 +20,78 @@ from transformers import PreTrainedTokenizerBase
 
 from foreword.api.requests import Requests
 from foreword.bench.records import BenchRequest, EntryFailed, Round, Trial
+from foreword.budget import Costs, DraftBudget, RoundResult
 from foreword.draft import Drafter
 from foreword.engine import Engine
 from foreword.model import Model, Read
 from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.kv.memories import Kind
 from foreword.model.kv.pages import PagePool
-from foreword.types import Request, SamplingParams
+from foreword.types import Clock, Draft, Request, SamplingParams
 from foreword.types.growth import GrownTree, TreeRequest
+
+
+class WatchedBudget(DraftBudget):
+    """A budget that notes how many tokens the last draft was predicted to yield.
+
+    One that decides after every draft token (`chains`) cannot be watched.
+    """
+
+    def __init__(
+        self, inner: DraftBudget, predictions: deque[float] | None = None
+    ) -> None:
+        self._inner = inner
+        self.predictions = (
+            deque[float](maxlen=1) if predictions is None else predictions
+        )
+        """Empty where nothing was drafted, or without probabilities."""
+
+    def trim(self, draft: Draft) -> Draft:
+        draft = self._inner.trim(draft)
+        if draft.nodes and draft.weighed:
+            for tree in draft.trees:
+                self.predictions.append(1 + sum(tree.probabilities))
+        return draft
+
+    def anew(self) -> WatchedBudget:
+        return WatchedBudget(self._inner.anew(), self.predictions)
+
+    @property
+    def shared_costs(self) -> Costs | None:
+        return self._inner.shared_costs
+
+    @property
+    def label(self) -> str:
+        return self._inner.label
+
+    @property
+    def never(self) -> bool:
+        return self._inner.never
+
+    @property
+    def floor(self) -> float:
+        return self._inner.floor
+
+    @property
+    def pace(self) -> float:
+        return self._inner.pace
+
+    def nodes(self, sequence: Request, others: int) -> int:
+        return self._inner.nodes(sequence, others)
+
+    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
+        self._inner.on_timing(rows, clock, reading)
+
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+        self._inner.learn(sequence, outcome)
+
+    def release(self, sequence: Request) -> None:
+        self._inner.release(sequence)
+
+
+def watched(budget: DraftBudget) -> DraftBudget:
+    """Return a budget whose predictions are noted, where they can be."""
+    return budget if budget.chains else WatchedBudget(budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +261,10 @@ class EngineEntry:
         self._engine, self._requests = engine, Requests(engine.target, tokenizer)
         self._target = timed(engine.target)
         self._drafts = [timed(model) for model in _models(engine.drafter)]
+        budget = engine.budget
+        self._predictions = (
+            budget.predictions if isinstance(budget, WatchedBudget) else deque[float]()
+        )
 
     def run(self, request: BenchRequest) -> Trial:
         """Answer one request.
@@ -278,6 +347,7 @@ class EngineEntry:
         drafted, accepted = stats.drafted, stats.accepted
         target = self._target.seconds
         draft = self._draft_seconds
+        self._predictions.clear()
         started = perf_counter()
         self._engine.step()
         return Round(
@@ -289,6 +359,7 @@ class EngineEntry:
             target=self._target.seconds - target,
             draft=self._draft_seconds - draft,
             reading=reading,
+            predicted=self._predictions[0] if self._predictions else None,
         )
 
     @property

@@ -4,7 +4,7 @@ measurement of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from foreword.errors import ForewordError, named, words
@@ -41,3 +41,8 @@ def _reason(error: Exception) -> str:
     Foreword's.
     """
     return words(error) if isinstance(error, ForewordError) else named(error)
+
+
+def left_out(exclusions: Mapping[str, str]) -> str:
+    """Return a line of a caption for each excluded row, each after a line break."""
+    return "".join(f"\nleft out: {name} ({why})" for name, why in exclusions.items())

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from foreword import bundled
-from foreword.bench.engine_entry import EngineEntry
+from foreword.bench.engine_entry import EngineEntry, watched
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.inflate.heads import inflate_head
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, shape_of
@@ -316,7 +316,7 @@ def lineup(
             drafter = (
                 oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
             )
-            budget = (
+            budget = watched(
                 FixedBudget(NODES)
                 if name == ORACLE
                 else FixedBudget(0)

@@ -51,6 +51,10 @@ class Round:
     """Whether the prompt was read in this round; such rounds are no sample of steady
     decoding.
     """
+    predicted: float | None = None
+    """Tokens that the draft tokens' probabilities predict; None where nothing was
+    drafted, or without probabilities.
+    """
 
     @property
     def verified(self) -> int:

@@ -4,12 +4,14 @@ draft model and the remainder.
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from collections.abc import Callable
+from typing import TypeAlias
 
 from foreword.bench.decoding import STEPS, Decoding
-from foreword.bench.report import Report
+from foreword.bench.report import Report, Row
+from foreword.tables import Column, Table, name_column
 
+_Profile: TypeAlias = tuple[Row, Decoding]
 BY_STEP, BY_MODEL = (*STEPS, "between"), ("target", "draft", "outside")
 
 
@@ -29,31 +31,45 @@ def parts(decoding: Decoding) -> dict[str, float]:
     }
 
 
-def table(report: Report) -> Table:
+def table(report: Report) -> Table[_Profile]:
     """Return a table of milliseconds and shares of a round, for every entry with
     visible rounds.
     """
-    table = Table(
+    return Table(
+        [(row, row.decoding) for row in report.rows if row.decoding is not None],
+        (
+            name_column("method", lambda one: one[0].name),
+            _column("T", lambda one: f"{one[0].temperature:g}"),
+            _column("round", lambda one: _ms(one[1].round_seconds)),
+            *(_column(part, _part(part)) for part in BY_STEP),
+            *(_column(f"{part}¹", _part(part)) for part in BY_MODEL),
+        ),
         title=f"{report.target}: time of a decoding round (ms, and share of the round)",
         caption="rounds that read a prompt are left out; "
         "between: time outside the four steps\n"
         "¹ the same time split by forwards: of the target, of a draft model, and "
         "outside both",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
     )
-    table.add_column("method", no_wrap=True)
-    for head in ("T", "round", *BY_STEP, *(f"{part}¹" for part in BY_MODEL)):
-        table.add_column(head, justify="right", no_wrap=True)
-    for row in report.rows:
-        if row.decoding is None:
-            continue
-        whole = row.decoding.round_seconds
-        seconds = parts(row.decoding)
-        shown = (
-            f"{1e3 * seconds[part]:.2f} {seconds[part] / whole:4.0%}"
-            for part in (*BY_STEP, *BY_MODEL)
-        )
-        table.add_row(row.name, f"{row.temperature:g}", f"{1e3 * whole:.2f}", *shown)
-    return table
+
+
+def _column(
+    head: str,
+    cell: Callable[[_Profile], str],
+) -> Column[_Profile]:
+    return Column(head, cell, no_wrap=True)
+
+
+def _part(name: str) -> Callable[[_Profile], str]:
+    """Return what writes a part: milliseconds, and its share of the round."""
+
+    def cell(one: _Profile) -> str:
+        decoding = one[1]
+        seconds = parts(decoding)[name]
+        share = seconds / decoding.round_seconds
+        return f"{_ms(seconds)} {share:4.0%}"
+
+    return cell
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count, product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from foreword import bundled
 from foreword.bench.prompts import load
@@ -33,11 +31,14 @@ from foreword.model import (
     load_tokenizer,
 )
 from foreword.registry import DEFAULT_WITH_DRAFT, RULES
+from foreword.tables import Column, Look, Table, name_column, row_json
 from foreword.types import Request, SamplingParams
 from foreword.types.params import NODES
 from foreword.verify import Rule
 
 SLOTS = 8
+_Line: TypeAlias = tuple[tuple[float, str], dict[int, float]]
+"""Temperature and rule, and the tokens per pass by budget."""
 TIMED = ("inflate", "methods", "peers", "plot", "repeats", "budget", "sources")
 """Options that only timed benchmarks use."""
 
@@ -142,47 +143,42 @@ def _load(options: Options) -> _Models:
 
 def as_json(rows: Sequence[Row], options: Options) -> dict[str, Any]:
     """Return plain numbers; an interval is [low, mid, high]."""
-    plain = [
-        asdict(row)
-        | {
-            "tokens_per_pass": [
-                getattr(row.tokens_per_pass, end) for end in ("low", "mid", "high")
-            ]
-        }
-        for row in rows
-    ]
-    return {"settings": asdict(options), "rows": plain}
+    return {"settings": asdict(options), "rows": [row_json(row) for row in rows]}
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row]) -> Table[_Line]:
     """Return a terminal table: a line per rule and temperature, a column per budget,
     the best of each in bold.
     """
-    budgets = sorted({row.budget for row in rows})
-    shown = Table(
+    heats = list(dict.fromkeys(row.temperature for row in rows))
+    lines: dict[tuple[float, str], dict[int, float]] = {}
+    best: dict[tuple[float, int], float] = {}
+    for row in rows:
+        mid = row.tokens_per_pass.mid
+        lines.setdefault((row.temperature, row.name), {})[row.budget] = mid
+        at = (row.temperature, row.budget)
+        best[at] = max(best.get(at, mid), mid)
+
+    def column(budget: int) -> Column[_Line]:
+        def cell(line: _Line) -> str:
+            (temperature, _), by_budget = line
+            is_best = by_budget[budget] == best[temperature, budget]
+            shown = f"{by_budget[budget]:.2f}"
+            return f"[bold]{shown}[/]" if is_best else shown
+
+        return Column(str(budget), cell)
+
+    return Table(
+        sorted(lines.items(), key=lambda line: heats.index(line[0][0])),
+        (
+            name_column("rule", lambda line: line[0][1]),
+            Column("T", lambda line: f"{line[0][0]:g}"),
+            *(column(budget) for budget in sorted({row.budget for row in rows})),
+        ),
         title="tokens per pass of the target, by draft budget",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+        look=Look(),
+        section=lambda line: line[0][0],
     )
-    shown.add_column("rule", no_wrap=True)
-    for head in ("T", *map(str, budgets)):
-        shown.add_column(head, justify="right")
-    for temperature in dict.fromkeys(row.temperature for row in rows):
-        here = [row for row in rows if row.temperature == temperature]
-        best = {
-            b: max(row.tokens_per_pass.mid for row in here if row.budget == b)
-            for b in budgets
-        }
-        for name in dict.fromkeys(row.name for row in here):
-            by_budget = {
-                row.budget: row.tokens_per_pass for row in here if row.name == name
-            }
-            cells = [
-                _cell(by_budget[b], bold=by_budget[b].mid == best[b]) for b in budgets
-            ]
-            shown.add_row(name, f"{temperature:g}", *cells)
-        shown.add_section()
-    return shown
 
 
 def _counts(
@@ -203,7 +199,3 @@ def _counts(
     return np.array(
         [[one.stats.tokens, one.stats.rounds] for one in sequences], dtype=np.float64
     )
-
-
-def _cell(interval: Interval, *, bold: bool) -> str:
-    return f"[bold]{interval.mid:.2f}[/]" if bold else f"{interval.mid:.2f}"

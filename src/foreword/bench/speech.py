@@ -13,12 +13,10 @@ from time import perf_counter, sleep
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 
 from foreword.api.llm import LLM
-from foreword.bench.exclusions import Exclusions
+from foreword.bench.exclusions import Exclusions, left_out
 from foreword.bench.lineup import Weights, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import hf
@@ -40,6 +38,7 @@ from foreword.errors import InvalidRequest
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 from foreword.speech.audio import samples
 from foreword.speech.features import FeatureReader
+from foreword.tables import Column, Table, figure, name_column, share
 from foreword.types import SamplingParams
 
 SOUNDS = (".wav", ".flac")
@@ -101,42 +100,27 @@ class SpeechReport:
         """Return plain numbers, strings, lists and dicts."""
         return asdict(self)
 
-    def table(self) -> Table:
+    def table(self) -> Table[Row]:
         """Return a table for the terminal."""
-        left = "".join(
-            f"\nleft out: {name} ({why})" for name, why in self.exclusions.items()
-        )
         seconds = f"{len(self.sounds)} sounds of {sum(self.sounds.values()):.1f} s"
-        table = Table(
+        same = {None: "other draw", True: "yes", False: "NO"}
+        return Table(
+            self.rows,
+            (
+                name_column("method", lambda row: row.name),
+                Column("T", lambda row: f"{row.temperature:g}"),
+                Column("real-time factor", lambda row: figure(row.real_time_factor, 3)),
+                Column("× plain", lambda row: figure(row.over_plain)),
+                Column("acceptance", lambda row: share(row.acceptance)),
+                Column("tokens/pass", lambda row: figure(row.tokens_per_pass)),
+                Column("same text", lambda row: same[row.same_text]),
+            ),
             title=f"{self.target}, {seconds}",
             caption=escape(
-                "real-time factor: seconds of computing per second of sound" + left
+                "real-time factor: seconds of computing per second of sound"
+                + left_out(self.exclusions)
             ),
-            box=SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
         )
-        table.add_column("method", no_wrap=True)
-        for head in (
-            "T",
-            "real-time factor",
-            "× plain",
-            "acceptance",
-            "tokens/pass",
-            "same text",
-        ):
-            table.add_column(head, justify="right")
-        for row in self.rows:
-            table.add_row(
-                row.name,
-                f"{row.temperature:g}",
-                f"{row.real_time_factor:.3f}",
-                f"{row.over_plain:.2f}",
-                "" if row.acceptance is None else f"{row.acceptance:.0%}",
-                "" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
-                {None: "other draw", True: "yes", False: "NO"}[row.same_text],
-            )
-        return table
 
 
 def transcribing(

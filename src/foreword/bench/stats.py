@@ -29,6 +29,16 @@ class Interval:
         low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return cls(float(low), float(mid), float(high))
 
+    @property
+    def ends(self) -> str:
+        """The ends of the interval, as reports write them."""
+        return f"{self.low:.2f}–{self.high:.2f}"
+
+    @property
+    def text(self) -> str:
+        """The estimate and its interval, as reports write them."""
+        return f"{self.mid:.2f} ({self.ends})"
+
 
 Costs: TypeAlias = Float[np.ndarray, "prompt 2"]
 """Emitted tokens and seconds, summed over the repeats of each prompt; float64."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,10 @@ from foreword.cli.common.bundles import bundled
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
 from foreword.options import ModelOptions, keywords
+from foreword.tables import BARE, Column, Table, name_column
 
 if TYPE_CHECKING:
-    from foreword.certify.report import Certificate
+    from foreword.certify.report import Certificate, Check
 
 STDOUT = Path("-")
 """Where the certificate goes as JSON instead of a table."""
@@ -191,19 +193,25 @@ def _write(found: Certificate, file: Path | None, report: Path | None) -> None:
 
 def _print(found: Certificate) -> None:
     """Print the checks as a table, and the verdict."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("outcome", no_wrap=True)
-    table.add_column("check", overflow="fold", ratio=2)
-    table.add_column("result", overflow="fold", ratio=3)
-    for one in found.checks:
-        table.add_row(
-            Text(one.status, STYLES.get(one.status, "dim")),
-            Text(render.printable(one.name)),
-            Text(render.printable(one.what)),
+    def outcome(one: Check) -> Text:
+        return Text(one.status, STYLES.get(one.status, "dim"))
+
+    def words(head: str, text: Callable[[Check], str], ratio: int) -> Column[Check]:
+        return Column(
+            head,
+            lambda one: Text(render.printable(text(one))),
+            justify="left",
+            folds=True,
+            ratio=ratio,
         )
+
+    columns = (
+        name_column("outcome", outcome),
+        words("check", lambda one: one.name, 2),
+        words("result", lambda one: one.what, 3),
+    )
     console = render.stdout()
-    console.print(table)
+    console.print(Table(found.checks, columns, look=BARE))
     console.print(found.verdict, style="bold" if found.passed else "bold red")

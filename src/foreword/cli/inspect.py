@@ -21,10 +21,9 @@ from foreword.registry import (
     SHARED_TEXT,
     SHARED_TOKENS,
 )
+from foreword.tables import BARE, Column, Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from foreword.api.llm import LLM
     from foreword.model.cost import Cost
     from foreword.model.executors.native.backend import NativeBackend
@@ -154,22 +153,23 @@ def _context_measured(cost: Cost) -> bool:
     return bool(cost.per_token or cost.per_token_and_row)
 
 
-def _table(cost: Cost, context: int) -> Table:
-    from rich.table import Table
-
+def _table(cost: Cost, context: int) -> Table[int]:
     long = min(cost.context + 1000, context - max(cost.seconds))
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    heads = ["tokens read", "ms", "vs. one token"]
-    for column in (
-        [*heads, f"ms after {long:,} tokens"] if _context_measured(cost) else heads
-    ):
-        table.add_column(column, justify="right")
-    for rows, seconds in cost.seconds.items():
-        row = [str(rows), f"{1000 * seconds:.2f}", f"{seconds / cost(0):.2f}×"]
-        if _context_measured(cost):
-            row.append(f"{1000 * cost(rows - 1, 1, long):.2f}")
-        table.add_row(*row)
-    return table
+    columns = [
+        Column[int]("tokens read", str),
+        Column[int]("ms", lambda rows: f"{1000 * cost.seconds[rows]:.2f}"),
+        Column[int](
+            "vs. one token", lambda rows: f"{cost.seconds[rows] / cost(0):.2f}×"
+        ),
+    ]
+    if _context_measured(cost):
+        after = Column[int](
+            f"ms after {long:,} tokens",
+            lambda rows: f"{1000 * cost(rows - 1, 1, long):.2f}",
+        )
+        columns.append(after)
+    look = replace(BARE, header_style="table.header")
+    return Table(list(cost.seconds), columns, look=look)
 
 
 def _vocabulary(llm: LLM, draft: str, *, trusted: bool) -> tuple[bool, str]:

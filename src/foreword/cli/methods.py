@@ -17,6 +17,7 @@ from foreword.registry import (
     Method,
     package,
 )
+from foreword.tables import BARE, Column, Table
 
 
 def methods(as_json: options.AsJson = False) -> None:
@@ -28,30 +29,27 @@ def methods(as_json: options.AsJson = False) -> None:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(
-        "method",
-        "what it does",
-        "--draft",
-        "more",
-        box=None,
-        padding=(0, 2, 0, 0),
-        header_style="bold",
+    columns = (
+        Column[dict[str, Any]](
+            "method", lambda row: f"[bold green]{row['name']}[/]", justify="left"
+        ),
+        Column[dict[str, Any]](
+            "what it does", lambda row: escape(row["summary"]), justify="left"
+        ),
+        Column("--draft", _takes, justify="left"),
+        Column[dict[str, Any]](
+            "more", lambda row: f"[dim]{row['docs']}[/]", justify="left"
+        ),
     )
-    for row in rows:
-        takes = (
-            (row["draft"] if row["needed"] else f"[dim]({row['draft']})[/]")
-            if row["draft"]
-            else "–"
-        )
-        table.add_row(
-            f"[bold green]{row['name']}[/]",
-            escape(row["summary"]),
-            takes,
-            f"[dim]{row['docs']}[/]",
-        )
-    render.stdout().print(table)
+    render.stdout().print(Table(rows, columns, look=BARE))
+
+
+def _takes(row: dict[str, Any]) -> str:
+    """Return what --draft names; what need not be given is dim."""
+    if not row["draft"]:
+        return "–"
+    return row["draft"] if row["needed"] else f"[dim]({row['draft']})[/]"
 
 
 def _own(name: str) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,11 +20,11 @@ from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, HEAD, MODEL
 from foreword.settings_file import BUNDLED, NAME, DraftingFile
+from foreword.tables import WIDE, Column, Table, figure, share
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from foreword.tune.arms import Arm, Chosen, Search
+    from foreword.tune.chosen import Confirmation, Prediction
 
 SHOWN = 10
 """Predictions in the table."""
@@ -249,46 +249,44 @@ def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
     )
 
 
-def _table(found: Chosen, title: str) -> Table:
+def _table(found: Chosen, title: str) -> Table[Prediction]:
     """Return the best predictions."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title, box=SIMPLE_HEAD)
-    table.add_column("method")
-    for head in ("draft tokens", "× plain", "95 %", "per pass", "accepted", "drafting"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for one in found.predictions[:SHOWN]:
-        table.add_row(
-            one.arm.name,
-            str(one.arm.nodes or "–"),
-            f"{one.over_plain.mid:.2f}",
-            f"{one.over_plain.low:.2f}–{one.over_plain.high:.2f}",
-            f"{one.tokens_per_pass:.2f}",
-            f"{one.accepted:.0%}",
-            f"{one.drafting:.0%}",
-        )
-    return table
+    columns = (
+        Column["Prediction"]("method", lambda one: one.arm.name, justify="left"),
+        _column("draft tokens", lambda one: str(one.arm.nodes or "–")),
+        _column("× plain", lambda one: f"{one.over_plain.mid:.2f}"),
+        _column("95 %", lambda one: one.over_plain.ends),
+        _column("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
+        _column("accepted", lambda one: share(one.accepted)),
+        _column("drafting", lambda one: share(one.drafting)),
+    )
+    return Table(found.predictions[:SHOWN], columns, title=title, look=WIDE)
 
 
-def _timed(found: Chosen) -> Table:
+def _timed(found: Chosen) -> Table[Confirmation]:
     """Return the choices that were timed, beside what was predicted."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    columns = (
+        Column["Confirmation"]("method", lambda one: one.arm.name, justify="left"),
+        _column("draft tokens", _nodes),
+        _column("× plain", lambda one: f"{one.measured.mid:.2f}"),
+        _column("95 %", lambda one: one.measured.ends),
+        _column("predicted", lambda one: figure(one.predicted, missing="–")),
+        _column(
+            "off by", lambda one: "–" if one.error is None else f"{one.error:+.0%}"
+        ),
+    )
+    return Table(
+        found.confirmations,
+        columns,
+        title=f"timed on {found.prompts} prompts",
+        look=WIDE,
+        emphasis=lambda one: "bold" if one.arm == found.best else None,
+    )
 
-    table = Table(title=f"timed on {found.prompts} prompts", box=SIMPLE_HEAD)
-    table.add_column("method")
-    for head in ("draft tokens", "× plain", "95 %", "predicted", "off by"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for one in found.confirmations:
-        error = one.error
-        table.add_row(
-            one.arm.name,
-            "adaptive" if one.arm.nodes is None else str(one.arm.nodes or "–"),
-            f"{one.measured.mid:.2f}",
-            f"{one.measured.low:.2f}–{one.measured.high:.2f}",
-            "–" if one.predicted is None else f"{one.predicted:.2f}",
-            "–" if error is None else f"{error:+.0%}",
-            style="bold" if one.arm == found.best else None,
-        )
-    return table
+
+def _nodes(one: Confirmation) -> str:
+    return "adaptive" if one.arm.nodes is None else str(one.arm.nodes or "–")
+
+
+def _column(head: str, cell: Callable[[Any], str]) -> Column[Any]:
+    return Column(head, cell, no_wrap=True)

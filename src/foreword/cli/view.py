@@ -5,20 +5,23 @@ Loads neither torch nor a model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from foreword.cli.common import early, options, render, runtime
+from foreword.tables import BARE, Column, Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from rich.text import Text
 
     from foreword.recording import Recording
     from foreword.types import Origin
     from foreword.types.round import Round
+
+    _Row: TypeAlias = tuple[int, Round]
 
 
 def view(
@@ -79,23 +82,35 @@ def _pieces(one: Round) -> list[tuple[str, Origin]]:
     return list(zip(one.pieces, origins, strict=False))
 
 
-def _rounds(recording: Recording) -> Table:
+def _rounds(recording: Recording) -> Table[_Row]:
     """Return one row per round: what was drafted, what was emitted, or why nothing was
     drafted.
     """
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for head in ("round", "drafted", "accepted", "ms"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("tokens", overflow="fold")
-    table.add_column("why nothing was drafted", style="dim", overflow="fold")
-    for number, one in enumerate(recording.rounds, 1):
-        why = one.undrafted.text if one.undrafted else ""
-        numbers = (number, len(one.draft), len(one.accepted), f"{one.milliseconds:.1f}")
-        table.add_row(*map(str, numbers), _emitted(one), Text(render.printable(why)))
-    return table
+    def why(one: Round) -> Text:
+        return Text(render.printable(one.undrafted.text if one.undrafted else ""))
+
+    def number(head: str, cell: Callable[[int, Round], object]) -> Column[_Row]:
+        return Column(head, lambda row: str(cell(*row)), no_wrap=True)
+
+    columns = (
+        number("round", lambda place, _: place),
+        number("drafted", lambda _, one: len(one.draft)),
+        number("accepted", lambda _, one: len(one.accepted)),
+        number("ms", lambda _, one: f"{one.milliseconds:.1f}"),
+        Column["_Row"](
+            "tokens", lambda row: _emitted(row[1]), justify="left", folds=True
+        ),
+        Column["_Row"](
+            "why nothing was drafted",
+            lambda row: why(row[1]),
+            justify="left",
+            folds=True,
+            style="dim",
+        ),
+    )
+    return Table(list(enumerate(recording.rounds, 1)), columns, look=BARE)
 
 
 def _emitted(one: Round) -> Text:

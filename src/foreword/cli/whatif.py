@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as encode
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +17,9 @@ from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, PLAIN
+from foreword.tables import BARE, WIDE, Column, Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from rich.text import Text
 
     from foreword.hindsight.whatif import Outcome, WhatIf
@@ -120,36 +122,44 @@ def whatif(
         render.notes().print(f"left out: {left.method}: {left.why}", markup=False)
 
 
-def _table(found: WhatIf, recording: Recording) -> Table:
+def _table(found: WhatIf, recording: Recording) -> Table[Outcome]:
     """Return one row per method and number of draft tokens, the fastest first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    has_rules = any(one.rule != DEFAULT_RULE for one in found.outcomes)
+    rules = [Column["Outcome"]("rule", _rule, justify="left")] if has_rules else []
 
-    table = Table(
+    def figures(head: str, cell: Callable[[Outcome], str]) -> Column[Outcome]:
+        return Column(head, cell, no_wrap=True)
+
+    return Table(
+        found.outcomes,
+        (
+            Column["Outcome"]("method", _method, justify="left"),
+            *rules,
+            figures("draft tokens", lambda one: str(one.nodes or "–")),
+            figures("passes", lambda one: str(one.passes)),
+            figures("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
+            figures("accepted", _accepted),
+            figures("ms", lambda one: f"{1000 * one.seconds:.0f}"),
+            figures("× plain", lambda one: f"{one.over_plain:.2f}"),
+        ),
         title=f"this answer of {found.outcomes[0].tokens} tokens, with …",
         caption="seconds are predicted; ¹ the target read the text again\n"
         + _as_recorded(found, recording),
-        box=SIMPLE_HEAD,
+        look=WIDE,
+        emphasis=lambda one: "bold" if one.method == PLAIN else None,
     )
-    has_rules = any(one.rule != DEFAULT_RULE for one in found.outcomes)
-    table.add_column("method")
-    if has_rules:
-        table.add_column("rule")
-    for head in ("draft tokens", "passes", "per pass", "accepted", "ms", "× plain"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for one in found.outcomes:
-        table.add_row(
-            one.method + ("¹" if one.reread else ""),
-            *(([one.rule] if one.drafted else ["–"]) if has_rules else ()),
-            str(one.nodes or "–"),
-            str(one.passes),
-            f"{one.tokens_per_pass:.2f}",
-            f"{one.accepted} of {one.drafted}" if one.drafted else "–",
-            f"{1000 * one.seconds:.0f}",
-            f"{one.over_plain:.2f}",
-            style="bold" if one.method == PLAIN else None,
-        )
-    return table
+
+
+def _method(one: Outcome) -> str:
+    return one.method + ("¹" if one.reread else "")
+
+
+def _rule(one: Outcome) -> str:
+    return one.rule if one.drafted else "–"
+
+
+def _accepted(one: Outcome) -> str:
+    return f"{one.accepted} of {one.drafted}" if one.drafted else "–"
 
 
 def _as_recorded(found: WhatIf, recording: Recording) -> str:
@@ -165,25 +175,26 @@ def _as_recorded(found: WhatIf, recording: Recording) -> str:
     )
 
 
-def _trees(one: Outcome) -> Table:
+def _trees(one: Outcome) -> Table[tuple[str, str | Text]]:
     """Return what each round drafted: accepted tokens green, refused ones struck."""
-    from rich.table import Table
-
     by = "" if one.rule == DEFAULT_RULE else f", {one.rule}"
-    table = Table(
-        title=f"{one.method}, {one.nodes} draft tokens{by}",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
-    table.add_column("round", justify="right")
-    table.add_column("drafted", overflow="fold")
     refused = one.refused or (0,) * len(one.rounds)
     played = zip(one.rounds[:SHOWN], refused, strict=False)
-    for number, (round_, more) in enumerate(played, 1):
-        table.add_row(str(number), _drafted(round_, more))
+    rows: list[tuple[str, str | Text]] = [
+        (str(number), _drafted(round_, more))
+        for number, (round_, more) in enumerate(played, 1)
+    ]
     if len(one.rounds) > SHOWN:
-        table.add_row("…", f"{len(one.rounds) - SHOWN} more")
-    return table
+        rows.append(("…", f"{len(one.rounds) - SHOWN} more"))
+    return Table(
+        rows,
+        (
+            Column("round", lambda row: row[0]),
+            Column("drafted", lambda row: row[1], justify="left", folds=True),
+        ),
+        title=f"{one.method}, {one.nodes} draft tokens{by}",
+        look=replace(BARE, header_style="table.header"),
+    )
 
 
 def _drafted(one: Round, more: int) -> Text:

@@ -17,7 +17,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Source
-from foreword.draft.tree.drafter import ModelDrafter
+from foreword.draft.tree.drafter import (
+    ROOM,  # noqa: F401 - self-speculation takes it from here
+    ModelDrafter,
+    capacity,
+    catch_up,
+)
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import (
     Model,
@@ -29,11 +34,6 @@ from foreword.model import (
 )
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, DraftTree, Request
-
-CHUNK = 512
-"""Tokens per forward while catching up on a long sequence."""
-ROOM = 256
-"""Cache positions reserved beyond a sequence for draft tokens."""
 
 
 @dataclass(slots=True)
@@ -143,9 +143,11 @@ class LanguageModelDrafter(ModelDrafter):
         """
         memory = self._memories.get(sequence.id)
         if memory is None:
-            room = sequence.prompt + sequence.params.max_tokens + ROOM
             held = self.model.open(
-                sequence.id, room, sequence.tokens, sequence.params.tenant
+                sequence.id,
+                capacity(sequence),
+                sequence.tokens,
+                sequence.params.tenant,
             )
             if self._reads_source(sequence):
                 self.model.give(sequence.id, sequence.encoder_input)
@@ -155,13 +157,14 @@ class LanguageModelDrafter(ModelDrafter):
         if path != list(range(len(path))):
             self.model.move(sequence.id, [start + place for place in path], start)
         past = memory.length
-        while len(sequence.tokens) - past > CHUNK:
-            self.model.read(
-                [Read(sequence.id, past, sequence.tokens[past : past + CHUNK], keep=0)]
-            )
-            past += CHUNK
+        end = catch_up(
+            sequence.id,
+            past,
+            sequence.tokens[past:],
+            lambda read: self.model.read([read]),
+        )
         memory.length = len(sequence.tokens)
-        return Read(sequence.id, past, sequence.tokens[past:])
+        return end
 
     def _reads_source(self, sequence: Request) -> bool:
         """Return whether the draft model has an encoder for the source; one without

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
+from foreword.tables import RULED, Column, Table, name_column
 from foreword.theory.formulas import expected_tokens, operations, speed_up
 from foreword.theory.outlook import Outlook
 
 if TYPE_CHECKING:
     from foreword.bench.stats import Interval
-    from foreword.theory.report import HeatReport
+    from foreword.theory.report import HeatReport, Point
 
+LEFT = replace(RULED, title_justify="left")
 ROWS = 8
 """Rows of the table of an outlook, if nothing is measured."""
 CAPTION = (
@@ -27,62 +27,66 @@ GAMMAS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 """Columns of the surface."""
 
 
-def outlook_table(outlook: Outlook) -> Table:
+def outlook_table(outlook: Outlook) -> Table[int]:
     """Return tokens, operations and speed-up by draft tokens."""
-    table = _empty("Leviathan et al. 2023: equation 1, theorems 3.11 and 3.8")
-    for head in ("γ", "tokens a pass", "operations", "speed-up"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("")
+    alpha = outlook.alpha
     speeds = outlook.speeds
-    for gamma in range(1, ROWS + 1):
-        table.add_row(
-            str(gamma),
-            f"{expected_tokens(outlook.alpha, gamma):.2f}",
-            f"{operations(outlook.alpha, gamma):.2f}×",
-            f"{speeds[gamma]:.2f}×",
-            bar(speeds[gamma]),
-        )
-    return table
+
+    def tokens(gamma: int) -> float:
+        return expected_tokens(alpha, gamma)
+
+    return Table(
+        range(1, ROWS + 1),
+        (
+            _whole("γ", str),
+            _figure("tokens a pass", tokens),
+            _times("operations", lambda gamma: operations(alpha, gamma)),
+            _times("speed-up", speeds.__getitem__),
+            Column("", lambda gamma: bar(speeds[gamma]), justify="left"),
+        ),
+        title="Leviathan et al. 2023: equation 1, theorems 3.11 and 3.8",
+        look=LEFT,
+    )
 
 
-def pair_table(heat: HeatReport) -> Table:
+def pair_table(heat: HeatReport) -> Table[Point]:
     """Return the formulas beside the measured passes of one temperature."""
-    table = _empty(f"temperature {heat.temperature:g}")
-    table.caption = CAPTION
-    table.caption_justify = "left"
-    heads = ("γ", "eq. 1", "tokens", "error", "thm 3.8", "scoring", "both", "clock")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for point in heat.points:
-        speed = point.speed
-        table.add_row(
-            str(point.gamma),
-            f"{point.formula:.2f}",
-            _interval(point.tokens),
-            _percent(point.error),
-            f"{point.theorem:.2f}×",
-            f"{point.with_scoring:.2f}×",
-            f"{point.with_tokens:.2f}×",
-            _interval(speed) if speed else "–",
-            bar(point.with_tokens),
-        )
-    return table
+    return Table(
+        heat.points,
+        (
+            _whole("γ", lambda one: str(one.gamma)),
+            _figure("eq. 1", lambda one: one.formula),
+            _whole("tokens", lambda one: one.tokens.text),
+            _whole("error", lambda one: _percent(one.error)),
+            _times("thm 3.8", lambda one: one.theorem),
+            _times("scoring", lambda one: one.with_scoring),
+            _times("both", lambda one: one.with_tokens),
+            _whole("clock", _clock),
+            name_column("", lambda one: bar(one.with_tokens)),
+        ),
+        title=f"temperature {heat.temperature:g}",
+        caption=CAPTION,
+        look=LEFT,
+    )
 
 
-def surface_table(outlook: Outlook) -> Table:
+def surface_table(outlook: Outlook) -> Table[float]:
     """Return the speed-up by acceptance and draft tokens; losses are red."""
-    table = _empty("speed-up by acceptance and draft tokens, at this cost")
-    table.add_column("α", justify="right")
-    for gamma in GAMMAS:
-        table.add_column(f"γ={gamma}", justify="right")
-    for alpha in _tenths():
-        speeds = [
-            speed_up(expected_tokens(alpha, gamma), gamma, outlook.cost)
-            for gamma in GAMMAS
-        ]
-        table.add_row(f"{alpha:.1f}", *map(_coloured, speeds))
-    return table
+
+    def column(gamma: int) -> Column[float]:
+        def cell(alpha: float) -> str:
+            return _coloured(
+                speed_up(expected_tokens(alpha, gamma), gamma, outlook.cost)
+            )
+
+        return Column(f"γ={gamma}", cell)
+
+    return Table(
+        [step / 10 for step in range(1, 10)],
+        (Column("α", lambda alpha: f"{alpha:.1f}"), *map(column, GAMMAS)),
+        title="speed-up by acceptance and draft tokens, at this cost",
+        look=LEFT,
+    )
 
 
 def verdict(outlook: Outlook) -> str:
@@ -106,28 +110,26 @@ def bar(speed: float) -> str:
     return shown.ljust(BAR) + ("▏" if length <= BAR else "")
 
 
-def _tenths() -> Iterator[float]:
-    return (step / 10 for step in range(1, 10))
-
-
 def _coloured(speed: float) -> str:
     style = "green" if speed >= 1 else "red"
     return f"[{style}]{speed:.2f}[/]"
 
 
-def _interval(one: Interval) -> str:
-    return f"{one.mid:.2f} ({one.low:.2f}–{one.high:.2f})"
+def _clock(point: Point) -> str:
+    return point.speed.text if point.speed else "–"
 
 
 def _percent(one: Interval) -> str:
     return f"{one.mid:+.0%} ({one.low:+.0%} to {one.high:+.0%})"
 
 
-def _empty(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+def _whole(head: str, cell: Callable[[Any], str]) -> Column[Any]:
+    return Column(head, cell, no_wrap=True)
+
+
+def _figure(head: str, value: Callable[[Any], float]) -> Column[Any]:
+    return _whole(head, lambda row: f"{value(row):.2f}")
+
+
+def _times(head: str, value: Callable[[Any], float]) -> Column[Any]:
+    return _whole(head, lambda row: f"{value(row):.2f}×")

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from foreword.train.task import Trainable, TrainContext
+    from foreword.train.task import TrainContext, TrainTask
 
 
 def _option(
@@ -40,7 +40,7 @@ class TrainOptions:
     seq2seq: ClassVar[bool] = False
     """It can be trained for an encoder-decoder."""
 
-    def begin(self, context: TrainContext) -> Trainable:
+    def begin(self, context: TrainContext) -> TrainTask:
         """Create the trainable drafter.
 
         Raises InvalidRequest or ModelError where it does not fit the target.

@@ -137,9 +137,8 @@ class Draft:
         self.chain: bool = all(tree.chain for tree in self.trees)
         """Whether every node follows the one before it."""
 
-    @classmethod
+    @staticmethod
     def padded(
-        cls,
         tokens: Int[Tensor, "batch node"],
         parents: Int[Tensor, "batch node"],
         count: Int[Tensor, "batch"],
@@ -149,48 +148,8 @@ class Draft:
         probabilities: Float[Tensor, "batch node"] | None = None,
     ) -> Draft:
         """Return a draft made from padded tensors, on any device."""
-        draft = cls.__new__(cls)
-        vars(draft).update(
-            tokens=tokens,
-            parents=parents,
-            count=count,
-            probs=probs,
-            chain=chain,
-            probabilities=probabilities,
-        )
-        draft.device = tokens.device
-        return draft
-
-    @cached_property
-    def trees(self) -> tuple[DraftTree, ...]:
-        """The draft tokens in use.
-
-        Raises ValueError if the shapes of the tensors do not match.
-        """
-        shape, count = tuple(self.tokens.shape), self.count.tolist()
-        if tuple(self.parents.shape) != shape or len(count) != shape[0]:
-            raise ValueError(
-                "cannot read this draft: tokens and parents must have one shape with "
-                f"{len(count)} rows, as count has"
-            )
-        if any(not 0 <= used <= shape[1] for used in count):
-            raise ValueError(
-                f"cannot read this draft: its width {shape[1]} cannot hold {count} "
-                "tokens"
-            )
-        probabilities = [[] for _ in count]
-        if self.probabilities is not None:
-            probabilities = self.probabilities.tolist()
-        rows = zip(
-            self.tokens.tolist(),
-            self.parents.tolist(),
-            probabilities,
-            count,
-            strict=True,
-        )
-        return tuple(
-            DraftTree(tokens[:used], parents[:used], probs[:used])
-            for tokens, parents, probs, used in rows
+        return _PaddedDraft(
+            tokens, parents, count, probs, chain=chain, probabilities=probabilities
         )
 
     @cached_property
@@ -238,11 +197,7 @@ class Draft:
     @cached_property
     def nodes(self) -> int:
         """Width of the padding."""
-        return (
-            self.tokens.shape[1]
-            if "tokens" in vars(self)
-            else max(map(len, self.trees), default=0)
-        )
+        return max(map(len, self.trees), default=0)
 
     def pruned(self, nodes: Sequence[Sequence[int]]) -> Draft:
         """Return the draft of these nodes of each tree, in that order; parents must
@@ -292,6 +247,61 @@ class Draft:
         )
 
 
+class _PaddedDraft(Draft):
+    """A draft that is given as tensors; its trees are read from them on first use."""
+
+    def __init__(
+        self,
+        tokens: Int[Tensor, "batch node"],
+        parents: Int[Tensor, "batch node"],
+        count: Int[Tensor, "batch"],
+        probs: Float[Tensor, "batch node vocab"] | None,
+        *,
+        chain: bool,
+        probabilities: Float[Tensor, "batch node"] | None,
+    ) -> None:
+        self.tokens = tokens
+        self.parents = parents
+        self.count = count
+        self.probs = probs
+        self.chain = chain
+        self.probabilities = probabilities
+        self.nodes = tokens.shape[1]
+        self.device = tokens.device
+
+    @cached_property
+    def trees(self) -> tuple[DraftTree, ...]:
+        """The draft tokens in use.
+
+        Raises ValueError if the shapes of the tensors do not match.
+        """
+        shape, count = tuple(self.tokens.shape), self.count.tolist()
+        if tuple(self.parents.shape) != shape or len(count) != shape[0]:
+            raise ValueError(
+                "cannot read this draft: tokens and parents must have one shape with "
+                f"{len(count)} rows, as count has"
+            )
+        if any(not 0 <= used <= shape[1] for used in count):
+            raise ValueError(
+                f"cannot read this draft: its width {shape[1]} cannot hold {count} "
+                "tokens"
+            )
+        probabilities = [[] for _ in count]
+        if self.probabilities is not None:
+            probabilities = self.probabilities.tolist()
+        rows = zip(
+            self.tokens.tolist(),
+            self.parents.tolist(),
+            probabilities,
+            count,
+            strict=True,
+        )
+        return tuple(
+            DraftTree(tokens[:used], parents[:used], probs[:used])
+            for tokens, parents, probs, used in rows
+        )
+
+
 class Verdict:
     """Accepted nodes of each sequence, and the token the target adds after them.
 
@@ -306,32 +316,14 @@ class Verdict:
         self.added = added
         self._depth = depth
 
-    @classmethod
+    @staticmethod
     def padded(
-        cls,
         path: Int[Tensor, "batch depth"],
         accepted: Int[Tensor, "batch"],
         bonus: Int[Tensor, "batch"],
     ) -> Verdict:
         """Return a verdict made from padded tensors, on any device."""
-        verdict = cls.__new__(cls)
-        vars(verdict).update(path=path, accepted=accepted, bonus=bonus)
-        return verdict
-
-    @cached_property
-    def kept(self) -> Sequence[Sequence[int]]:
-        """Accepted nodes of each sequence, from the root on."""
-        return [
-            path[:count]
-            for path, count in zip(
-                self.path.tolist(), self.accepted.tolist(), strict=True
-            )
-        ]
-
-    @cached_property
-    def added(self) -> Sequence[int]:
-        """The target's next token of each sequence."""
-        return list(self.bonus.tolist())
+        return _PaddedVerdict(path, accepted, bonus)
 
     @cached_property
     def path(self) -> Int[Tensor, "batch depth"]:
@@ -356,6 +348,31 @@ class Verdict:
         for tree, nodes, token in zip(draft.trees, self.kept, self.added, strict=True):
             emitted.append([*(tree.tokens[node] for node in nodes), token])
         return emitted
+
+
+class _PaddedVerdict(Verdict):
+    """A verdict that is given as tensors; its lists are read from them on first use."""
+
+    def __init__(
+        self,
+        path: Int[Tensor, "batch depth"],
+        accepted: Int[Tensor, "batch"],
+        bonus: Int[Tensor, "batch"],
+    ) -> None:
+        self.path = path
+        self.accepted = accepted
+        self.bonus = bonus
+
+    @cached_property
+    def kept(self) -> Sequence[Sequence[int]]:
+        """Accepted nodes of each sequence, from the root on."""
+        paths = zip(self.path.tolist(), self.accepted.tolist(), strict=True)
+        return [path[:count] for path, count in paths]
+
+    @cached_property
+    def added(self) -> Sequence[int]:
+        """The target's next token of each sequence."""
+        return list(self.bonus.tolist())
 
 
 def _table(

@@ -58,7 +58,7 @@ def test_head_is_trained_as_it_serves():
     block = packed(12, 9, 11)
     predictions = made._predict(made.module, block, spread=True)
     served, target = (
-        DFlashBlocks(made._head, Model(llama(0, layers=LAYERS))),
+        DFlashBlocks(made.head, Model(llama(0, layers=LAYERS))),
         Model(llama(0, layers=LAYERS)),
     )
     anchors = pick(block, 40, ROWS - 1, spread=True)

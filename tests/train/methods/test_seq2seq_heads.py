@@ -31,7 +31,7 @@ from foreword.train.losses import LOSSES
 from foreword.train.methods.ahead import pick
 from foreword.train.registry import EagleOptions, MedusaOptions, TrainOptions
 from foreword.train.report.measure import Questions
-from foreword.train.task import Trainable, TrainContext
+from foreword.train.task import TrainContext, TrainTask
 from foreword.train.trainer import TrainingConfig
 from foreword.types import Request
 
@@ -81,7 +81,7 @@ def target(name: str) -> PreTrainedModel:
     return own
 
 
-def task(name: str, options: TrainOptions) -> Trainable:
+def task(name: str, options: TrainOptions) -> TrainTask:
     context = TrainContext(
         source=name,
         target=target(name),
@@ -142,7 +142,7 @@ def test_medusa_is_trained_as_it_serves(name, own):
     block = stack([Block.of(some, 40)])
     predictions = made._predict(made.module, block, spread=True)
     model = Model(target(name), name)
-    texts, _ = made._read_target(block)
+    texts, _ = made.read_target(block, made._states)
     anchors, served, row = (
         pick(texts, 128, STEPS, spread=True),
         MedusaBlocks(made._heads, model),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
 from foreword.bench.lineup import OUTSIDE, PLAIN_ROW
 from foreword.bench.records import Results, costs_of, source_of
 from foreword.bench.stats import Interval, speedup
+from foreword.tables import Column, Table
 
 SHOWN = 5
 """Methods in the table; the JSON has all."""
@@ -59,34 +57,26 @@ def by_source(results: Results) -> tuple[BySource, ...]:
     return tuple(found)
 
 
-def table_of(rows: Sequence[BySource]) -> Table | None:
+def table_of(rows: Sequence[BySource]) -> Table[BySource] | None:
     """Return a table of a few methods; first the one that is fastest most often."""
     if not rows:
         return None
     names = list(rows[0].speedups)
     wins = [one.fastest for one in rows]
     names.sort(key=lambda name: -wins.count(name))
-    table = Table(
-        title="× plain, by kind of prompt",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
+    columns = (
+        Column[BySource]("kind", lambda one: one.source, justify="left"),
+        Column[BySource]("T", lambda one: f"{one.temperature:g}"),
+        Column[BySource]("prompts", lambda one: str(one.prompts)),
+        *(_speed_column(name) for name in names[:SHOWN]),
+        Column[BySource]("fastest", lambda one: one.fastest),
     )
-    for head in ("kind", "T", "prompts", *names[:SHOWN], "fastest"):
-        table.add_column(head, justify="left" if head == "kind" else "right")
-    for one in rows:
-        speeds = [one.speedups[name] for name in names[:SHOWN]]
-        table.add_row(
-            one.source,
-            f"{one.temperature:g}",
-            str(one.prompts),
-            *(_words(speed, one.prompts) for speed in speeds),
-            one.fastest,
-        )
-    return table
+    return Table(rows, columns, title="× plain, by kind of prompt")
 
 
-def _words(speed: Interval, prompts: int) -> str:
-    if prompts == 1:
-        return f"{speed.mid:.2f}"
-    return f"{speed.mid:.2f} ({speed.low:.2f}–{speed.high:.2f})"
+def _speed_column(name: str) -> Column[BySource]:
+    def cell(one: BySource) -> str:
+        speed = one.speedups[name]
+        return f"{speed.mid:.2f}" if one.prompts == 1 else speed.text
+
+    return Column(name, cell)

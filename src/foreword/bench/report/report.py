@@ -8,19 +8,25 @@ from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 
 from foreword.bench.decoding import Decoding, decode_speedup, decoding_of
+from foreword.bench.exclusions import left_out
 from foreword.bench.lineup import ENTRIES, OUTSIDE, PLAIN_ROW
 from foreword.bench.peers.hf import GENERATE
 from foreword.bench.records import Results, Trial, costs_of
 from foreword.bench.report.by_source import BySource, table_of
 from foreword.bench.report.regret import Regret
 from foreword.bench.stats import Interval, speed, speedup
+from foreword.tables import ENDS, Column, Table, figure, name_column, row_json, share
 
+PREDICTIONS = (
+    "\n⁴ tokens per decoding round, in the rounds with draft tokens that have "
+    "probabilities:\n"
+    "1 + the sum of these / 1 + the accepted draft tokens"
+)
+"""Note on the column of predictions."""
 LITTLE = 10**6
 """Bytes per token. Below, no weights are read from disk."""
 
@@ -101,7 +107,7 @@ class Report:
         whole = {name: getattr(self, name) for name in names}
         return {
             **whole,
-            "rows": [_plain(asdict(row), single=self.single) for row in self.rows],
+            "rows": [_plain(row_json(row), single=self.single) for row in self.rows],
             "regrets": [asdict(one) for one in self.regrets],
             "by_source": [asdict(one) for one in self.by_source],
         }
@@ -117,44 +123,30 @@ class Report:
         whole = self.table()
         return Group(whole, by_source) if by_source else Group(whole)
 
-    def table(self) -> Table:
+    def table(self) -> Table[Row]:
         """Return the table of all prompts."""
-        table = Table(
+
+        def times(value: Interval | None) -> str:
+            return _interval(value, single=self.single)
+
+        return Table(
+            self.rows,
+            (
+                name_column("method", lambda row: row.name),
+                Column("T", lambda row: f"{row.temperature:g}"),
+                Column("tokens/s", lambda row: f"{row.tokens_per_second:.1f}"),
+                Column("per pass", lambda row: figure(row.tokens_per_pass)),
+                Column("accepted¹", lambda row: share(row.acceptance)),
+                Column("outside²", _outside),
+                *([PREDICTED] if any(map(_predicted, self.rows)) else ()),
+                Column("× plain", lambda row: times(row.speedup_over_plain)),
+                Column("× generate", lambda row: times(row.speedup_over_generate)),
+                Column("same text³", _same),
+            ),
             title=f"{self.target}, {_words(self.settings)}",
             caption=_caption(self),
-            box=SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
+            section=lambda row: row.temperature,
         )
-        table.add_column("method", no_wrap=True)
-        for head in (
-            "T",
-            "tokens/s",
-            "per pass",
-            "accepted¹",
-            "outside²",
-            "× plain",
-            "× generate",
-            "same text³",
-        ):
-            table.add_column(head, justify="right")
-        last = None
-        for row in self.rows:
-            if last is not None and row.temperature != last:
-                table.add_section()
-            last = row.temperature
-            table.add_row(
-                row.name,
-                f"{row.temperature:g}",
-                f"{row.tokens_per_second:.1f}",
-                "" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
-                _share(row.acceptance),
-                _share(row.decoding and row.decoding.outside_forward_share),
-                _interval(row.speedup_over_plain, single=self.single),
-                _interval(row.speedup_over_generate, single=self.single),
-                _same(row),
-            )
-        return table
 
 
 def rows(results: Results) -> tuple[Row, ...]:
@@ -243,20 +235,30 @@ def _shared(pairs: list[tuple[list[int], list[int]]]) -> float:
 
 def _plain(row: dict[str, Any], *, single: bool) -> dict[str, Any]:
     """Flatten a row, so that every figure is a top-level key of its JSON object."""
-    for name in (
-        "speedup_over_plain",
-        "speedup_over_generate",
-        "decode_speedup_over_plain",
-    ):
-        row[name] = row[name] and [
-            None if single and end != "mid" else row[name][end]
-            for end in ("low", "mid", "high")
-        ]
+    if single:
+        for name in (
+            "speedup_over_plain",
+            "speedup_over_generate",
+            "decode_speedup_over_plain",
+        ):
+            row[name] = row[name] and [None, row[name][ENDS.index("mid")], None]
     decoding = row.pop("decoding") or dict.fromkeys(
         field.name for field in fields(Decoding)
     )
     decoding["decode_tokens_per_second"] = decoding.pop("tokens_per_second")
     return {**row, **decoding}
+
+
+def _predicted(row: Row) -> str:
+    """Return predicted and measured tokens per round; empty without a prediction."""
+    found = row.decoding
+    if found is None or found.predicted_tokens_per_round is None:
+        return ""
+    measured = figure(found.predicted_rounds_tokens_per_round)
+    return f"{found.predicted_tokens_per_round:.2f} / {measured}"
+
+
+PREDICTED = Column[Row]("predicted⁴", _predicted)
 
 
 def _words(settings: Mapping[str, Any]) -> str:
@@ -282,6 +284,7 @@ def _caption(report: Report) -> str:
         "² share of a decoding round outside the forwards of target and draft model\n"
         "³ share of the answers that equal plain decoding's (and of its tokens, those "
         "before the first that differs)"
+        + (PREDICTIONS if any(map(_predicted, report.rows)) else "")
         + escape(held_line(report.settings["held"]))
         + "".join(f"\n{one.sentence}" for one in report.regrets)
         + "".join(
@@ -290,11 +293,7 @@ def _caption(report: Report) -> str:
             for row in report.rows
             if row.disk_bytes_per_token is not None
         )
-        + escape(
-            "".join(
-                f"\nleft out: {name} ({why})" for name, why in report.exclusions.items()
-            )
-        )
+        + escape(left_out(report.exclusions))
     )
 
 
@@ -309,8 +308,8 @@ def held_line(held: Mapping[str, str]) -> str:
     )
 
 
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
+def _outside(row: Row) -> str:
+    return share(row.decoding and row.decoding.outside_forward_share)
 
 
 def _interval(value: Interval | None, *, single: bool) -> str:
@@ -318,11 +317,7 @@ def _interval(value: Interval | None, *, single: bool) -> str:
         return ""
     if value.low == value.high == 1:
         return "1"
-    return (
-        f"{value.mid:.2f}"
-        if single
-        else f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
-    )
+    return f"{value.mid:.2f}" if single else value.text
 
 
 def _same(row: Row) -> str:

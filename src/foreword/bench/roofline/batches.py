@@ -31,6 +31,11 @@ class BatchPass:
     cost_over_one: float
     """Median of the ratios to the forward at the first batch size, in the same turn."""
 
+    @property
+    def shown(self) -> str:
+        """What the forward scores, as the table calls it."""
+        return f"1 of {self.batch}"
+
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers."""
         return {

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -26,6 +24,7 @@ from foreword.model.cost import measured
 from foreword.model.kv.limit import key_bytes
 from foreword.model.loading.options import device_named
 from foreword.options import LoadingOptions
+from foreword.tables import Column, Table, figure, name_column, share
 
 FAMILY = "family"
 """Shape name of the target at its own size; the other shapes are in
@@ -79,6 +78,11 @@ class Pass:
     """
     predicted_ms: float
     """Prediction of a cost table measured just before."""
+
+    @property
+    def shown(self) -> str:
+        """What the forward scores, as the table calls it."""
+        return str(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,9 @@ class Limit:
             "device": self.device,
             "batches": [one.as_json() for one in self.batches],
         }
+
+
+_Line: TypeAlias = tuple[Limit, Pass | BatchPass]
 
 
 def limits(
@@ -257,42 +264,33 @@ def _interleaved(
     return times, max(readings)
 
 
-def table(results: Sequence[Limit]) -> Table:
+def table(results: Sequence[Limit]) -> Table[_Line]:
     """Return a table for the terminal."""
-    shown = Table(
+    return Table(
+        [(one, row) for one in results for row in (*one.rows, *one.batches)],
+        (
+            name_column(
+                "model", lambda line: line[0].shape if _is_first(*line) else ""
+            ),
+            Column("nodes", lambda line: line[1].shown),
+            Column("ms", lambda line: f"{line[1].ms.mid:.2f}"),
+            Column("95 %", lambda line: line[1].ms.ends),
+            Column("of the floor", lambda line: share(line[1].share_of_floor)),
+            Column("of one", lambda line: f"{line[1].cost_over_one:.2f}×"),
+            Column("predicted", lambda line: figure(_predicted(line[1]))),
+        ),
         title="forwards against the memory-bandwidth limit",
         caption="\n".join(_caption(one) for one in results),
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
+        section=lambda line: id(line[0]),
     )
-    shown.add_column("model", no_wrap=True)
-    for head in ("nodes", "ms", "95 %", "of the floor", "of one", "predicted"):
-        shown.add_column(head, justify="right")
-    for one in results:
-        for row in one.rows:
-            shown.add_row(
-                one.shape if row is one.rows[0] else "",
-                str(row.nodes),
-                f"{row.ms.mid:.2f}",
-                f"{row.ms.low:.2f}–{row.ms.high:.2f}",
-                f"{row.share_of_floor:.0%}",
-                f"{row.cost_over_one:.2f}×",
-                f"{row.predicted_ms:.2f}",
-            )
-        for beside in one.batches:
-            share = f"{beside.share_of_floor:.0%}"
-            between = f"{beside.ms.low:.2f}–{beside.ms.high:.2f}"
-            shown.add_row(
-                "",
-                f"1 of {beside.batch}",
-                f"{beside.ms.mid:.2f}",
-                between,
-                share,
-                f"{beside.cost_over_one:.2f}×",
-            )
-        shown.add_section()
-    return shown
+
+
+def _is_first(one: Limit, row: Pass | BatchPass) -> bool:
+    return row is one.rows[0]
+
+
+def _predicted(row: Pass | BatchPass) -> float | None:
+    return row.predicted_ms if isinstance(row, Pass) else None
 
 
 def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:

@@ -7,13 +7,13 @@ from itertools import chain
 from statistics import median
 from typing import Any, TypeAlias
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 
+from foreword.bench.exclusions import left_out
 from foreword.bench.report import held_line
 from foreword.bench.serving.load import Load, percentiles
 from foreword.bench.serving.servers import OURS, PLAIN
+from foreword.tables import Column, Table, figure, name_column
 
 IN_PROCESS = "foreword, no HTTP"
 """The row of the LLM in this process, at concurrency 1."""
@@ -72,11 +72,8 @@ class ServingReport:
         """Return plain numbers, strings, lists and dicts."""
         return asdict(self)
 
-    def table(self) -> Table:
+    def table(self) -> Table[Row]:
         """Return a table for the terminal."""
-        left = "".join(
-            f"\nleft out: {name} ({why})" for name, why in self.exclusions.items()
-        )
         ratios = [
             f"\n{row.name}: {row.over_in_process:.2f} × the speed without HTTP (T = "
             f"{row.temperature:g}, one client)"
@@ -87,31 +84,15 @@ class ServingReport:
             "ms: median / 95th percentile. differ: answers that are not plain "
             "decoding's, one at a time"
         )
-        table = Table(
+        held = held_line(self.settings["held"])
+        return Table(
+            self.rows,
+            COLUMNS,
             title=f"{self.target}, {self.settings['requests']} requests per load",
             caption=escape(
-                caption + "".join(ratios) + held_line(self.settings["held"]) + left
+                caption + "".join(ratios) + held + left_out(self.exclusions)
             ),
-            box=SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
         )
-        table.add_column("server", no_wrap=True)
-        for head in (
-            "T",
-            "clients",
-            "tokens/s",
-            "× none",
-            "first, ms",
-            "a token, ms",
-            "cached",
-            "failed",
-            "differ",
-        ):
-            table.add_column(head, justify="right")
-        for row in self.rows:
-            table.add_row(*_cells(row))
-        return table
 
 
 def rows(results: Results) -> tuple[Row, ...]:
@@ -167,23 +148,21 @@ def _speed(loads: list[Load]) -> float:
     return median(load.tokens_per_second for load in loads) if loads else 0.0
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    ratio = "–" if row.over_plain is None else f"{row.over_plain:.2f}"
-    differing = "–" if row.differing is None else str(row.differing)
-    times = (_times(row.first_token), _times(row.per_token))
-    counts = (str(row.cached_tokens), str(len(row.failures)), differing)
-    return (
-        row.name,
-        f"{row.temperature:g}",
-        str(row.concurrency),
-        f"{row.tokens_per_second:,.0f}",
-        ratio,
-        *times,
-        *counts,
-    )
-
-
 def _times(values: tuple[float | None, ...]) -> str:
     return " / ".join(
         "–" if value is None else f"{MILLI * value:.1f}" for value in values
     )
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    name_column("server", lambda row: row.name),
+    Column("T", lambda row: f"{row.temperature:g}"),
+    Column("clients", lambda row: str(row.concurrency)),
+    Column("tokens/s", lambda row: f"{row.tokens_per_second:,.0f}"),
+    Column("× none", lambda row: figure(row.over_plain, missing="–")),
+    Column("first, ms", lambda row: _times(row.first_token)),
+    Column("a token, ms", lambda row: _times(row.per_token)),
+    Column("cached", lambda row: str(row.cached_tokens)),
+    Column("failed", lambda row: str(len(row.failures))),
+    Column("differ", lambda row: figure(row.differing, 0, missing="–")),
+)

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from foreword.cli.common import render
+from foreword.tables import BARE, Column, Table, figure, name_column, share
 
 if TYPE_CHECKING:
     from foreword.bench.report import Row
@@ -67,7 +69,7 @@ class Scene:
         heading = Text(no_wrap=True, overflow="ellipsis")
         heading.append(f"{render.printable(self.kind)}  ", "bold cyan")
         heading.append(render.printable(" ".join(self.question.split())), "dim")
-        grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        grid = Grid.grid(padding=(0, 2, 0, 0), expand=True)
         grid.add_column(style="cyan", no_wrap=True, min_width=5)
         grid.add_column(ratio=1, overflow="fold")
         grid.add_column(style="dim", justify="right", no_wrap=True)
@@ -80,37 +82,35 @@ class Scene:
         return Group(heading, Padding(grid, (0, 0, 0, 2)))
 
 
-def table(rows: tuple[Row, ...]) -> Table:
+def table(rows: tuple[Row, ...]) -> Table[Row]:
     """Return the table of results, one row per method."""
-    results = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    results.add_column("method", style="cyan", no_wrap=True)
-    for head in (
-        "tokens/s",
-        "tokens/pass",
-        "acceptance",
-        "× plain",
-        "× generate",
-        "same text",
-    ):
-        results.add_column(head, justify="right", no_wrap=True)
     fastest = max(row.tokens_per_second for row in rows)
-    for row in rows:
-        results.add_row(
-            row.name,
-            f"{row.tokens_per_second:.0f}",
-            "–" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
-            "–" if row.acceptance is None else f"{row.acceptance:.0%}",
-            f"{row.speedup_over_plain.mid:.2f}",
-            f"{row.speedup_over_generate.mid:.2f}"
-            if row.speedup_over_generate
-            else "–",
-            {True: "yes", False: "no", None: "other draw"}[row.same_text],
-            style="bold green" if row.tokens_per_second == fastest else "",
-        )
-    return results
+    same = {True: "yes", False: "no", None: "other draw"}
+
+    def column(head: str, cell: Callable[[Row], str]) -> Column[Row]:
+        return Column(head, cell, no_wrap=True)
+
+    def over_generate(row: Row) -> str:
+        found = row.speedup_over_generate
+        return figure(found and found.mid, missing="–")
+
+    return Table(
+        rows,
+        (
+            replace(name_column("method", lambda row: row.name), style="cyan"),
+            column("tokens/s", lambda row: f"{row.tokens_per_second:.0f}"),
+            column("tokens/pass", lambda row: figure(row.tokens_per_pass, missing="–")),
+            column("acceptance", lambda row: share(row.acceptance) or "–"),
+            column("× plain", lambda row: f"{row.speedup_over_plain.mid:.2f}"),
+            column("× generate", over_generate),
+            column("same text", lambda row: same[row.same_text]),
+        ),
+        look=BARE,
+        emphasis=lambda row: "bold green" if row.tokens_per_second == fastest else None,
+    )
 
 
-def picture(scenes: list[Scene], figures: Table) -> str:
+def picture(scenes: list[Scene], figures: RenderableType) -> str:
     """Return the answers and the table as an SVG document."""
     paper = Console(
         record=True,

@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.training.data import Files, Target
+from foreword.tables import BARE, Column, Table
 
 Out = Annotated[
     Path,
@@ -73,14 +74,21 @@ def acceptance(
     )
 
 
+_Scores: TypeAlias = tuple[str, dict[str, float]]
+"""A temperature and its scores."""
+
+
 def _print(held_out: dict[str, dict[str, float]]) -> None:
     """Print the scores on held-out text, one row for each temperature."""
-    from rich.table import Table
 
-    table = Table("temperature", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for head in ("accepted", "calibration error", "Brier", "Brier of a constant"):
-        table.add_column(head, justify="right")
-    for temperature, scores in held_out.items():
-        names = ("kept", "calibration_error", "brier", "brier_of_a_constant")
-        table.add_row(temperature, *(f"{scores[name]:.3f}" for name in names))
-    render.stdout().print(table)
+    def column(head: str, name: str) -> Column[_Scores]:
+        return Column(head, lambda row: f"{row[1][name]:.3f}")
+
+    columns = (
+        Column[_Scores]("temperature", lambda row: row[0], justify="left"),
+        column("accepted", "kept"),
+        column("calibration error", "calibration_error"),
+        column("Brier", "brier"),
+        column("Brier of a constant", "brier_of_a_constant"),
+    )
+    render.stdout().print(Table(list(held_out.items()), columns, look=BARE))

@@ -20,13 +20,14 @@ from foreword.cli.common.options import examples
 from foreword.cli.training.data import Files, Target
 from foreword.errors import InvalidRequest
 from foreword.registry import LOSSES
+from foreword.tables import BARE, Column, Table
 from foreword.train.registry import TRAIN_OPTIONS, TrainOptions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from foreword.train.log import Row
-    from foreword.train.report.metrics import TrainReport
+    from foreword.train.report.metrics import Metrics, TrainReport
 
 Dataclass = TypeVar("Dataclass", bound="DataclassInstance")
 DATA = "Data"
@@ -335,19 +336,16 @@ def _write(report: TrainReport, out: Path, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
         return
-    from rich.table import Table
 
-    table = Table("domain", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for head in ("temperature", "prompts", "tokens/pass", "accepted, by depth"):
-        table.add_column(head, justify="left" if head.endswith("depth") else "right")
-    for row in report.metrics:
-        accepted = " ".join(f"{value.mid:.2f}" for value in row.acceptance)
-        table.add_row(
-            row.domain,
-            f"{row.temperature:g}",
-            str(row.prompts),
-            f"{row.tokens_per_pass.mid:.2f}",
-            accepted,
-        )
-    render.stdout().print(table)
+    def accepted(row: Metrics) -> str:
+        return " ".join(f"{value.mid:.2f}" for value in row.acceptance)
+
+    columns = (
+        Column["Metrics"]("domain", lambda row: row.domain, justify="left"),
+        Column["Metrics"]("temperature", lambda row: f"{row.temperature:g}"),
+        Column["Metrics"]("prompts", lambda row: str(row.prompts)),
+        Column["Metrics"]("tokens/pass", lambda row: f"{row.tokens_per_pass.mid:.2f}"),
+        Column("accepted, by depth", accepted, justify="left"),
+    )
+    render.stdout().print(Table(report.metrics, columns, look=BARE))
     runtime.note(f"{out} holds the drafter; README.md there describes it")

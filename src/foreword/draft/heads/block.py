@@ -5,9 +5,9 @@ the target's hidden states.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -16,15 +16,12 @@ from torch import Tensor, nn
 from foreword.draft.base import Source
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
 from foreword.draft.heads.hidden_states import TargetStates
+from foreword.draft.heads.loading import Readable, load_head
 from foreword.draft.tree.coupled import PredictsBlocks
 from foreword.draft.tree.drafter import ModelDrafter
-from foreword.errors import InvalidRequest, ModelError
-from foreword.model import Mode, Model, Read
+from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.executors.torch.packed_linear import swap_in
-from foreword.model.head_layers import HFConfig
-from foreword.model.loading.checkpoint import Checkpoint
 from foreword.native.openmp import threads_for
-from foreword.registry import HEAD
 from foreword.types import Batch, Request
 from foreword.types.growth import GrownTree, TreeRequest
 
@@ -51,13 +48,10 @@ class BlockPredictor(ABC):
     """
 
     mode = Mode.TREE
+    hidden_layers: tuple[int, ...] = ()
+    """Target hidden states that the head reads, numbered as in transformers."""
 
-    def __init__(
-        self,
-        head: nn.Module,
-        target: Model,
-        draft_tokens: int,
-    ) -> None:
+    def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
         """Move `head` to the target and pack it; `draft_tokens` = tokens that a block
         predicts.
         """
@@ -161,11 +155,21 @@ class BlockDrafter(ModelDrafter):
     round.
     """
 
-    def __init__(
-        self,
-        blocks: BlockPredictor,
-        hidden_layers: tuple[int, ...],
-    ) -> None:
+    HEAD: ClassVar[type[Readable]]
+    """What a checkpoint is read as."""
+    BLOCKS: ClassVar[Callable[[Any, Model], BlockPredictor]]
+    """What computes the blocks of such a head."""
+
+    @classmethod
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> BlockDrafter:
+        del tokenizer  # a head uses the target's tokenizer
+        head = load_head(source, target, cls.HEAD.read)
+        blocks = cls.BLOCKS(head, target)
+        return cls(blocks, blocks.hidden_layers)
+
+    def __init__(self, blocks: BlockPredictor, hidden_layers: tuple[int, ...]) -> None:
         """Raises ModelError where the target lacks one of `hidden_layers`, numbered as
         in transformers.
         """
@@ -203,34 +207,3 @@ class BlockDrafter(ModelDrafter):
     def release(self, sequence: Request) -> None:
         super().release(sequence)
         self._target_states.forget(sequence)
-
-
-def folder(source: Source) -> Checkpoint:
-    """Read a head's checkpoint.
-
-    Raises InvalidRequest unless `source` is a path or hub id, ModelError if unreadable.
-    """
-    if not isinstance(source, str | Path):
-        raise InvalidRequest(
-            f"cannot load the draft head: this method needs {HEAD}. "
-            "Pass draft='folder or hub id'"
-        )
-    return Checkpoint.read(source)
-
-
-def fitting(
-    source: str,
-    target: HFConfig,
-    *,
-    hidden: int,
-    vocab: int,
-) -> None:
-    """Raises ModelError where a head was trained for a target of other sizes."""
-    config = target.get_text_config()
-    if hidden != config.hidden_size or vocab != config.vocab_size:
-        raise ModelError(
-            f"cannot use {source}: it is for a target with hidden size {hidden} and "
-            f"{vocab} tokens; {target.name_or_path or 'the target'} has "
-            f"{config.hidden_size} and {config.vocab_size}. Choose a head trained for "
-            "this target"
-        )

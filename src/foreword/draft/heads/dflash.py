@@ -6,24 +6,22 @@ The head is in masked.py; block.py reads draft tokens from a block.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.base import Source
-from foreword.draft.heads.block import BlockDrafter, fitting, folder
+from foreword.draft.heads.block import BlockDrafter
 from foreword.draft.heads.export_layout import (
     SPECULATORS,
     ExportLayout,
     unsupported_engine,
 )
+from foreword.draft.heads.loading import check_kind, saved
 from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
 from foreword.draft.heads.masked_runtime import MaskedBlocks
-from foreword.errors import ModelError
-from foreword.model import Model, Read, Tokenizer
+from foreword.model import Read
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
@@ -41,15 +39,7 @@ class DFlashHead(MaskedHead):
 
         Raises ModelError for another kind, or where a tensor is missing.
         """
-        kinds = [
-            *(checkpoint.config.get("architectures") or ()),
-            checkpoint.config.get("speculators_model_type"),
-        ]
-        if not {ARCHITECTURE, METHOD} & set(kinds):
-            raise ModelError(
-                f"cannot load {checkpoint.source} as a {ARCHITECTURE}: its config "
-                f"names {kinds}. Choose another head"
-            )
+        check_kind(checkpoint, (ARCHITECTURE,), METHOD)
         layout = Layout.of(checkpoint, sample_from_anchor=False)
         return filled(checkpoint, layout, partial(cls, layout))
 
@@ -66,13 +56,7 @@ class DFlashHead(MaskedHead):
         }
         if self.layout.sample_from_anchor:
             config["sample_from_anchor"] = True
-        tensors = {
-            name: tensor.detach().to("cpu", dtype)
-            for name, tensor in self.state_dict().items()
-        }
-        return Checkpoint(
-            "", {**config, "dtype": str(dtype).removeprefix("torch.")}, tensors
-        )
+        return saved(self, config, dtype)
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
@@ -89,10 +73,7 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
             (SPECULATORS,),
         )
     about = {"architectures": ["DFlashSpeculator"], "speculators_model_type": METHOD}
-    flat = replace(
-        head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source
-    )
-    return packed(head, flat, about, target, engine)
+    return packed(head, checkpoint, about, target, engine)
 
 
 class DFlashBlocks(MaskedBlocks):
@@ -110,19 +91,5 @@ class DFlashDrafter(BlockDrafter):
     """
 
     about = OWN_METHODS["dflash"]
-
-    @classmethod
-    def load(
-        cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> DFlashDrafter:
-        del tokenizer  # a head uses the target's tokenizer
-        head = DFlashHead.read(folder(source))
-        fitting(
-            str(source),
-            target.hf.config,
-            vocab=head.layout.sizes.vocab_size,
-            hidden=head.layout.sizes.hidden_size,
-        )
-        blocks = DFlashBlocks(head, target)
-        blocks.quantize_int8()
-        return cls(blocks, head.layout.states)
+    HEAD = DFlashHead
+    BLOCKS = DFlashBlocks.quantized

@@ -8,25 +8,24 @@ head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.base import Source
-from foreword.draft.heads.block import BlockDrafter, fitting, folder
+from foreword.draft.heads.block import BlockDrafter
 from foreword.draft.heads.block_native import NativeBlockTrees
 from foreword.draft.heads.export_layout import (
     SPECULATORS,
     ExportLayout,
     unsupported_engine,
 )
+from foreword.draft.heads.loading import check_kind, saved
 from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
-from foreword.model import Model, Tokenizer
+from foreword.model import Model
 from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.torch.packed_linear import MIN_ROWS, PackedLinear
 from foreword.model.head_layers import HFConfig
@@ -112,15 +111,7 @@ class DSparkHead(MaskedHead):
         Raises ModelError for another kind, or where a tensor is missing.
         """
         config = checkpoint.config
-        kinds = [
-            *(config.get("architectures") or ()),
-            config.get("speculators_model_type"),
-        ]
-        if not {*ARCHITECTURES, METHOD} & set(kinds):
-            raise ModelError(
-                f"cannot load {checkpoint.source} as a {ARCHITECTURES[0]}: its config "
-                f"names {kinds}. Choose another head"
-            )
+        check_kind(checkpoint, ARCHITECTURES, METHOD)
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
             raise ModelError(
@@ -153,13 +144,8 @@ class DSparkHead(MaskedHead):
             "markov_head_type": VANILLA,
             "enable_confidence_head": self.confidence_head is not None,
             "confidence_head_with_markov": self.assured_by_token,
-            "dtype": str(dtype).removeprefix("torch."),
         }
-        tensors = {
-            name: tensor.detach().to("cpu", dtype)
-            for name, tensor in self.state_dict().items()
-        }
-        return Checkpoint("", config, tensors)
+        return saved(self, config, dtype)
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
@@ -175,18 +161,14 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
             engine,
             (SPECULATORS,),
         )
-    flat = replace(
-        head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source
-    )
     about = {"architectures": ["DSparkSpeculator"], "speculators_model_type": METHOD}
-    about |= {name: flat.config[name] for name in EXTRAS}
     own = ["markov_head.markov_w1.weight", "markov_head.markov_w2.weight"]
     own += (
         ["confidence_head.proj.weight", "confidence_head.proj.bias"]
         if head.confidence_head is not None
         else []
     )
-    return packed(head, flat, about, target, engine, own)
+    return packed(head, checkpoint, about, target, engine, own=own, extras=EXTRAS)
 
 
 class DSparkBlocks(MaskedBlocks):
@@ -230,19 +212,5 @@ class DSparkDrafter(BlockDrafter):
     """
 
     about = OWN_METHODS["dspark"]
-
-    @classmethod
-    def load(
-        cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> DSparkDrafter:
-        del tokenizer  # a head uses the target's tokenizer
-        head = DSparkHead.read(folder(source))
-        fitting(
-            str(source),
-            target.hf.config,
-            vocab=head.layout.sizes.vocab_size,
-            hidden=head.layout.sizes.hidden_size,
-        )
-        blocks = DSparkBlocks(head, target)
-        blocks.quantize_int8()
-        return cls(blocks, head.layout.states)
+    HEAD = DSparkHead
+    BLOCKS = DSparkBlocks.quantized

@@ -7,7 +7,6 @@ Runs the head (eagle_model.py) for many sequences at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -22,20 +21,14 @@ from foreword.draft.heads.hidden_states import (
     TargetStates,
     over_target_vocab,
 )
-from foreword.draft.tree.drafter import ModelDrafter
-from foreword.errors import InvalidRequest
+from foreword.draft.tree.drafter import ModelDrafter, capacity, catch_up
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.executors.torch.attention import attend
 from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
 from foreword.model.executors.torch.packing import Packing
 from foreword.native.openmp import threads_for
-from foreword.registry import HEAD, OWN_METHODS
+from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Request
-
-CHUNK = 512
-"""Tokens. Longest prefill chunk, which bounds memory for a long prompt."""
-ROOM = 256
-"""Tokens. Key-value slots reserved beyond a sequence for draft tokens."""
 
 
 class _TorchHead(Packing):
@@ -132,11 +125,6 @@ class EagleDrafter(ModelDrafter):
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> EagleDrafter:
         del tokenizer  # a head uses the target's tokenizer
-        if not isinstance(source, str | Path):
-            raise InvalidRequest(
-                f"cannot load the draft head: this method needs {HEAD}. Pass "
-                "draft='folder or hub id'"
-            )
         head = load(source, target.hf.config)
         target.check_hidden_states(head.config.states)
         nn.Module.to(head, target.device, target.dtype)
@@ -161,21 +149,26 @@ class EagleDrafter(ModelDrafter):
     def prefill(self, sequence: Request) -> Read:
         name, tokens = sequence.id, sequence.tokens
         if name not in self._read:
-            self._reader.open(name, sequence.prompt + sequence.params.max_tokens + ROOM)
+            self._reader.open(name, capacity(sequence))
             self._read[name] = 0
         last = len(tokens) - 2
         # the last row is always read, for its logits
         start = min(self._read[name], last)
         states = self._target_states.since(sequence, start)
-        while len(states) > CHUNK:
-            self._reader.head_states.give(name, states[:CHUNK])
-            self._reader.read(
-                [Read(name, start, tokens[start + 1 : start + 1 + CHUNK], keep=0)]
-            )
-            start, states = start + CHUNK, states[CHUNK:]
-        self._reader.head_states.give(name, states)
+
+        def give(read: Read) -> None:
+            first = read.past - start
+            own = states[first : first + len(read.tokens)]
+            self._reader.head_states.give(name, own)
+
+        def read(one: Read) -> None:
+            give(one)
+            self._reader.read([one])
+
+        end = catch_up(name, start, tokens[start + 1 :], read)
+        give(end)
         self._read[name] = last + 1
-        return Read(name, start, tokens[start + 1 :])
+        return end
 
     def release(self, sequence: Request) -> None:
         super().release(sequence)

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from foreword.draft.base import Source
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.draft.heads.export_layout import (
     FOLDER,
@@ -25,6 +25,7 @@ from foreword.draft.heads.export_layout import (
     unsupported_engine,
     vllm,
 )
+from foreword.draft.heads.loading import checkpoint_of, saved
 from foreword.errors import ModelError, words
 from foreword.model.executors.torch.hooks import layer_count
 from foreword.model.head_layers import SIDES, HFConfig, LlamaConfig
@@ -93,12 +94,13 @@ def states_of(checkpoint: Checkpoint, layers: int) -> Checkpoint:
     )
 
 
-def load(source: str | Path, target: HFConfig) -> EagleHead:
+def load(source: Source, target: HFConfig) -> EagleHead:
     """Load a head in float32 on the CPU.
 
-    Raises ModelError where it is incomplete or for another target.
+    Raises InvalidRequest unless `source` is a path or hub id, ModelError where it is
+    incomplete or for another target.
     """
-    return _head(Checkpoint.read(source), target)
+    return _head(checkpoint_of(source), target)
 
 
 def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
@@ -181,7 +183,6 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
         "attention_bias": llama.attention_bias,
         "norm_before_residual": config.norm_before_residual,
         "norm_output": config.norm_output,
-        "torch_dtype": str(dtype).removeprefix("torch."),
     }
     if config.states != default_states(layer_count(text)):
         # vLLM numbers states as transformers does; SGLang adds one to the numbers in
@@ -190,11 +191,7 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
             IDS: list(config.states),
             "eagle_config": {IDS: [state - 1 for state in config.states]},
         }
-    tensors = {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in head.state_dict().items()
-    }
-    return Checkpoint("", about, tensors)
+    return saved(head, about, dtype, "torch_dtype")
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:

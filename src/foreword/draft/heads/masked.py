@@ -7,14 +7,15 @@ Provides its layers, its config and its export to other engines.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.heads.block import fitting
 from foreword.draft.heads.export_layout import (
     FOLDER,
     SGLANG,
@@ -26,6 +27,7 @@ from foreword.draft.heads.export_layout import (
     sglang,
     vllm,
 )
+from foreword.draft.heads.loading import check_fits
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -174,6 +176,28 @@ class MaskedHead(nn.Module):
         )
         self.rotary = Rotary(config)
 
+    @classmethod
+    @abstractmethod
+    def read(cls, checkpoint: Checkpoint) -> MaskedHead:
+        """Load from a checkpoint.
+
+        Raises ModelError for another kind, or where a tensor is missing.
+        """
+
+    @abstractmethod
+    def dump(self, dtype: torch.dtype) -> Checkpoint:
+        """Return the head in the flat layout."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Features of the target's hidden states."""
+        return self.layout.sizes.hidden_size
+
+    @property
+    def vocab(self) -> int:
+        """Tokens of the target."""
+        return self.layout.sizes.vocab_size
+
     def remembered(
         self, states: Float[Tensor, "rows features"], positions: Int[Tensor, "rows"]
     ) -> list[Memory]:
@@ -203,24 +227,30 @@ class MaskedHead(nn.Module):
 
 def packed(
     head: MaskedHead,
-    flat: Checkpoint,
+    checkpoint: Checkpoint,
     about: Mapping[str, Any],
     target: HFConfig,
     engine: str,
+    *,
     own: Iterable[str] = (),
+    extras: Iterable[str] = (),
 ) -> ExportLayout:
     """Return a head for another engine. Raises ModelError where it is for another
     target.
 
-    flat: the checkpoint for engines that read the flat layout. about: keys that this
-    kind adds to the layout of speculators, including its name. own: tensors that only
-    this kind has.
+    checkpoint: where the head was read from. about: keys that this kind adds to the
+    layout of speculators, including its name. own: tensors that only this kind has.
+    extras: keys of the flat config that speculators takes over.
     """
     layout, method = head.layout, about["speculators_model_type"]
     sizes = layout.sizes
-    fitting(flat.source, target, vocab=sizes.vocab_size, hidden=sizes.hidden_size)
+    check_fits(checkpoint.source, head, target)
+    flat = replace(
+        head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source
+    )
     listed = {
         **about,
+        **{name: flat.config[name] for name in extras},
         "speculators_version": VERSION,
         "speculators_config": proposals(method, layout.draft_tokens, target),
         "transformer_layer_config": {"model_type": "qwen3", **as_config(sizes)},

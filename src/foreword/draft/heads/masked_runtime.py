@@ -41,8 +41,18 @@ class MaskedBlocks(BlockPredictor):
         target: Model,
     ) -> None:
         self.layout = head.layout
+        self.hidden_layers = head.layout.states
         self._stack: TorchLayers | NativeLayers = TorchLayers(head, target)
         super().__init__(head, target, head.layout.draft_tokens)
+
+    @classmethod
+    def quantized(cls, head: MaskedHead, target: Model) -> MaskedBlocks:
+        """Return a predictor whose layers are int8 where that is faster; draft tokens
+        may then differ slightly.
+        """
+        blocks = cls(head, target)
+        blocks.quantize_int8()
+        return blocks
 
     def lay_out(self, head: nn.Module) -> None:
         if not isinstance(head, MaskedHead) or unsupported(head, self.target):
@@ -54,9 +64,7 @@ class MaskedBlocks(BlockPredictor):
                     super().lay_out(part)
 
     def quantize_int8(self) -> None:
-        """Quantize the layers to int8 where that is faster; draft tokens may then
-        differ slightly.
-        """
+        """Quantize the layers that C computes."""
         if isinstance(self._stack, NativeLayers):
             self._stack.quantize()
 

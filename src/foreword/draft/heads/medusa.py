@@ -14,16 +14,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.base import Source
 from foreword.draft.heads.block import (
     BlockDrafter,
     BlockPredictor,
     BlockRequest,
-    fitting,
-    folder,
 )
+from foreword.draft.heads.loading import saved
 from foreword.errors import ModelError
-from foreword.model import Model, Read, Tokenizer
+from foreword.model import Model, Read
 from foreword.model.executors.torch.hooks import layer_count
 from foreword.model.executors.torch.packed_linear import MIN_ROWS
 from foreword.model.loading.checkpoint import Checkpoint
@@ -142,13 +140,8 @@ class MedusaHeads(nn.ModuleList):
             "medusa_num_layers": self.depth,
             "hidden_size": self.hidden_size,
             "vocab_size": self.vocab,
-            "dtype": str(dtype).removeprefix("torch."),
         }
-        tensors = {
-            name: tensor.detach().to("cpu", dtype)
-            for name, tensor in self.state_dict().items()
-        }
-        return Checkpoint("", config, tensors)
+        return saved(self, config, dtype)
 
 
 def _is_matrix(tensor: Tensor | None) -> TypeGuard[Tensor]:
@@ -163,6 +156,7 @@ class MedusaBlocks(BlockPredictor):
     def __init__(self, heads: MedusaHeads, target: Model) -> None:
         super().__init__(heads, target, len(heads))
         self._heads, self._dtype = heads, target.dtype
+        self.hidden_layers = (layer_count(target.hf.config),)
         self._last: dict[int, Float[Tensor, "hidden"]] = {}
 
     def close(self, id: int) -> None:
@@ -195,14 +189,5 @@ class MedusaDrafter(BlockDrafter):
     """Drafter that grows trees from the heads' distributions."""
 
     about = OWN_METHODS["medusa"]
-
-    @classmethod
-    def load(
-        cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> MedusaDrafter:
-        del tokenizer  # heads use the target's tokenizer
-        heads = MedusaHeads.read(folder(source))
-        fitting(
-            str(source), target.hf.config, hidden=heads.hidden_size, vocab=heads.vocab
-        )
-        return cls(MedusaBlocks(heads, target), (layer_count(target.hf.config),))
+    HEAD = MedusaHeads
+    BLOCKS = MedusaBlocks

@@ -5,7 +5,7 @@ sampled ones.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -28,6 +28,11 @@ from foreword.model import Mode, Read
 from foreword.sampling.logits import weights
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 from foreword.types.request import NoiseSource
+
+CHUNK = 512
+"""Tokens. Longest forward over a long text, which bounds its memory."""
+ROOM = 256
+"""Cache positions reserved beyond a sequence for draft tokens."""
 
 
 @runtime_checkable
@@ -246,3 +251,21 @@ class ModelDrafter(Drafter):
         for row in ends:
             self.remember(batch.sequences[row], sampled.tree(row, read[row]))
         return sampled.draft()
+
+
+def capacity(sequence: Request) -> int:
+    """Return the cache positions that a sequence and its draft tokens can need."""
+    return sequence.prompt + sequence.params.max_tokens + ROOM
+
+
+def catch_up(
+    id: int, past: int, tokens: list[int], read: Callable[[Read], object]
+) -> Read:
+    """Pass chunks of `tokens`, which stand from position `past` on, to `read` until at
+    most one is left; return that one, whose logits predict the next token.
+    """
+    first = 0
+    while len(tokens) - first > CHUNK:
+        read(Read(id, past + first, tokens[first : first + CHUNK], keep=0))
+        first += CHUNK
+    return Read(id, past + first, tokens[first:])

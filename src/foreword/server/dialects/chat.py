@@ -7,12 +7,10 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
-from foreword import __version__
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
-from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.chat_tools import (
     Deltas,
     as_functions,
@@ -21,14 +19,12 @@ from foreword.server.dialects.chat_tools import (
     written,
 )
 from foreword.server.dialects.common import (
-    TokenTexts,
-    fingerprint,
-    new_id,
+    OpenAIDialect,
+    StreamOptions,
+    measured,
     recording,
     rounds,
-    speculation,
-    timings,
-    usage,
+    trace_of,
 )
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import (
@@ -44,22 +40,9 @@ from foreword.server.errors import ApiError
 from foreword.server.wire import event
 from foreword.types import Delta
 
-DONE = b"data: [DONE]\n\n"
-
-
 Modalities = Annotated[
     list[Literal["text", "audio"]], Field(fail_fast=True, max_length=2)
 ]
-
-
-class StreamOptions(BaseModel):
-    """What a stream holds beside the text."""
-
-    model_config = ConfigDict(extra="allow")
-
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
-    include_speculation: bool = False
 
 
 class ChatBody(Sampled):
@@ -136,23 +119,22 @@ class ChatBody(Sampled):
             )
 
 
-class ChatDialect(Dialect):
+class ChatDialect(OpenAIDialect):
     """How an answer is written as chat completions."""
 
+    WHOLE = "chat.completion"
+    CHUNK = "chat.completion.chunk"
+    PREFIX = "chatcmpl-"
+    HEAD = MappingProxyType({"service_tier": "default"})
+
     def __init__(self, body: ChatBody, translator: Translator) -> None:
-        self._options = body.stream_options or StreamOptions()
+        super().__init__(body, translator)
         self._shows_progress = bool(body.return_progress)
         self._read = -1
         """Prompt tokens read, in the last chunk about it."""
         self._top = (body.top_logprobs or 0) if body.logprobs else None
-        self._predicted = body.prediction is not None
         self._free = free_form(body.tools)
         self._deltas = Deltas(self._free)
-        self._texts = TokenTexts(translator.tokenizer)
-        self._print = fingerprint(translator.name, translator.dtype, __version__)
-        self._id = new_id("chatcmpl-")
-        self._base: dict[str, Any] = {}
-        self._answer: Answer | None = None
 
     @staticmethod
     def call(body: ChatBody, translator: Translator) -> Call:
@@ -171,15 +153,10 @@ class ChatDialect(Dialect):
             raise InvalidRequest(
                 "cannot list top_logprobs: 'logprobs' is not set. Set it to true"
             )
-        trace = (
-            True
-            if body.stream_options and body.stream_options.include_speculation
-            else None
-        )
         sampling = {
             "n": body.n,
             "logprobs": top,
-            "trace": trace,
+            "trace": trace_of(body),
             **constraint(body.response_format, body.model_extra),
         }
         return translator.chat(
@@ -204,13 +181,7 @@ class ChatDialect(Dialect):
             }
             for choice in answer.choices
         ]
-        head = self._head(answer, "chat.completion")
-        return {
-            **head,
-            "choices": choices,
-            "usage": self._usage(answer),
-            **_measured(answer),
-        }
+        return self._whole(answer, choices)
 
     def _message(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {
@@ -233,22 +204,9 @@ class ChatDialect(Dialect):
             "refusal": None,
         }
 
-    def _head(self, answer: Answer, kind: str) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "object": kind,
-            "created": answer.created,
-            "model": answer.call.model,
-            "service_tier": "default",
-            "system_fingerprint": self._print,
-        }
-
-    def _usage(self, answer: Answer) -> dict[str, Any]:
-        return usage(answer, predicted=self._predicted)
-
     def start(self, answer: Answer) -> bytes:
         """Return the chunks that open each choice."""
-        self._answer, self._base = answer, self._head(answer, "chat.completion.chunk")
+        self._begin(answer)
         opening = b"".join(
             self._chunk(choice, {"role": "assistant", "content": ""})
             for choice in answer.choices
@@ -324,23 +282,5 @@ class ChatDialect(Dialect):
             and reason is not None
             and all(one.ended for one in self._answer.choices)
         ):
-            beside |= _measured(self._answer)
+            beside |= measured(self._answer)
         return event({**self._base, "choices": [written], **beside})
-
-    def end(self, answer: Answer) -> bytes:
-        """Return the chunk of usage, if asked for, and the end of the stream."""
-        last = {**self._base, "choices": [], **_measured(answer)}
-        if self._options.include_usage or self._options.continuous_usage_stats:
-            return event({**last, "usage": self._usage(answer)}) + DONE
-        return DONE
-
-    def failed(self, error: ApiError) -> bytes:
-        """Return the event of an error in a stream."""
-        return event(error.body("")) + DONE
-
-
-def _measured(answer: Answer) -> dict[str, Any]:
-    return {
-        "metrics": {"speculative_decoding": speculation(answer)},
-        "timings": timings(answer),
-    }

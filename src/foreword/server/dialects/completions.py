@@ -8,26 +8,19 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field
 
-from foreword import __version__
 from foreword.api.requests import Requests
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
-from foreword.server.dialects.base import Dialect
-from foreword.server.dialects.chat import DONE, StreamOptions
 from foreword.server.dialects.common import (
-    TokenTexts,
-    fingerprint,
-    new_id,
+    OpenAIDialect,
+    StreamOptions,
     recording,
     rounds,
-    speculation,
-    timings,
-    usage,
+    trace_of,
 )
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Logprobs, Sampled
 from foreword.server.dialects.translate import Translator
-from foreword.server.errors import ApiError
 from foreword.server.limits import MOST_ITEMS
 from foreword.server.output import Text
 from foreword.server.wire import event
@@ -70,17 +63,15 @@ class CompletionBody(Sampled):
     LARGE: ClassVar[tuple[str, ...]] = ("prompt",)
 
 
-class CompletionDialect(Dialect):
+class CompletionDialect(OpenAIDialect):
     """How an answer is written as text completions."""
 
+    WHOLE = CHUNK = "text_completion"
+    PREFIX = "cmpl-"
+
     def __init__(self, body: CompletionBody, translator: Translator) -> None:
+        super().__init__(body, translator)
         self._body, self._tokenizer = body, translator.tokenizer
-        self._options = body.stream_options or StreamOptions()
-        self._texts = TokenTexts(translator.tokenizer)
-        self._print = fingerprint(translator.name, translator.dtype, __version__)
-        self._id = new_id("cmpl-")
-        self._base: dict[str, Any] = {}
-        self._answer: Answer | None = None
         self._places: dict[int, int] = {}
         """Choice -> characters written so far."""
 
@@ -103,13 +94,13 @@ class CompletionDialect(Dialect):
             raise InvalidRequest(
                 "cannot stream 'echo' with 'logprobs'. Leave out one of the three"
             )
-        trace = (
-            True
-            if body.stream_options and body.stream_options.include_speculation
-            else None
-        )
         limits = constraint(body.response_format, body.model_extra)
-        sampling = {"n": body.n, "logprobs": body.logprobs, "trace": trace, **limits}
+        sampling = {
+            "n": body.n,
+            "logprobs": body.logprobs,
+            "trace": trace_of(body),
+            **limits,
+        }
         return translator.text(
             body,
             prompts,
@@ -144,13 +135,7 @@ class CompletionDialect(Dialect):
                 self._choice(number, number, "", [], "length", answer)
                 for number in numbers
             ]
-        head = self._head(answer)
-        return {
-            **head,
-            "choices": choices,
-            "usage": self._usage(answer),
-            **_measured(answer),
-        }
+        return self._whole(answer, choices)
 
     def _choice(
         self,
@@ -205,21 +190,9 @@ class CompletionDialect(Dialect):
             "text_offset": offsets[: len(texts)],
         }
 
-    def _head(self, answer: Answer) -> dict[str, Any]:
-        head = {
-            "id": self._id,
-            "object": "text_completion",
-            "created": answer.created,
-            "model": answer.call.model,
-        }
-        return {**head, "system_fingerprint": self._print}
-
-    def _usage(self, answer: Answer) -> dict[str, Any]:
-        return usage(answer, predicted=self._body.prediction is not None)
-
     def start(self, answer: Answer) -> bytes:
         """Return the echoed prompts, if asked for."""
-        self._answer, self._base = answer, self._head(answer)
+        self._begin(answer)
         if not self._body.echo:
             return b""
         prompts = [
@@ -272,33 +245,6 @@ class CompletionDialect(Dialect):
         }
         beside = {"usage": None} if self._options.include_usage else {}
         return event({**self._base, "choices": [written], **beside})
-
-    def end(self, answer: Answer) -> bytes:
-        """Return the chunk of usage, if asked for, and the end of the stream."""
-        if self._options.include_usage or self._options.continuous_usage_stats:
-            return (
-                event(
-                    {
-                        **self._base,
-                        "choices": [],
-                        "usage": self._usage(answer),
-                        **_measured(answer),
-                    }
-                )
-                + DONE
-            )
-        return DONE
-
-    def failed(self, error: ApiError) -> bytes:
-        """Return the event of an error in a stream."""
-        return event(error.body("")) + DONE
-
-
-def _measured(answer: Answer) -> dict[str, Any]:
-    return {
-        "metrics": {"speculative_decoding": speculation(answer)},
-        "timings": timings(answer),
-    }
 
 
 def prompts_of(body: CompletionBody, requests: Requests) -> list[list[int]]:

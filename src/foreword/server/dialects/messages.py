@@ -11,7 +11,7 @@ from pydantic import Field
 
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.base import Dialect
-from foreword.server.dialects.common import new_id, rounds, speculation, timings
+from foreword.server.dialects.common import measured, new_id, rounds, speculation
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Speculative, Stops, texts
 from foreword.server.dialects.message_turns import CountBody, chat_of
@@ -190,15 +190,11 @@ class MessagesDialect(Dialect):
 
     def end(self, answer: Answer) -> bytes:
         """Return the events that close a message."""
-        measured = {
-            "metrics": {"speculative_decoding": speculation(answer)},
-            "timings": timings(answer),
-        }
         last = {
             "type": "message_delta",
             "delta": self._ending(answer),
             "usage": self._usage(answer),
-            **measured,
+            **measured(answer),
         }
         return (
             self._close()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.base import Dialect
-from foreword.server.dialects.common import new_id, rounds, speculation, timings
+from foreword.server.dialects.common import measured, new_id, rounds
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Messages, Sampled, Tools
 from foreword.server.dialects.response_items import choice_of, conversation_of
@@ -122,7 +122,7 @@ class ResponsesDialect(Dialect):
         return self._response(answer, status)
 
     def _response(self, answer: Answer, status: str) -> dict[str, Any]:
-        body = self._body
+        body, choice = self._body, answer.choices[0]
         text = body.text or {}
         form = text.get("format") or {"type": "text"}
         params = answer.call.params
@@ -161,10 +161,10 @@ class ResponsesDialect(Dialect):
             "prompt_cache_key": None,
             "safety_identifier": None,
             "metadata": body.metadata or {},
-            "seed": answer.choices[0].sequence.seed,
+            "seed": choice.sequence.seed,
             "usage": _usage(answer) if done else None,
             **{name: getattr(body, name) for name in body.ECHOED},
-            **(_measured(answer) if done else {}),
+            **(_own(answer) if done else {}),
         }
 
     def start(self, answer: Answer) -> bytes:
@@ -247,10 +247,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _measured(answer: Answer) -> dict[str, Any]:
+def _own(answer: Answer) -> dict[str, Any]:
     """Return the fields of our own: acceptance, times and rounds."""
-    return {
-        "metrics": {"speculative_decoding": speculation(answer)},
-        "timings": timings(answer),
-        **rounds(answer, answer.choices[0]),
-    }
+    traced = rounds(answer, answer.choices[0])
+    return measured(answer) | traced

@@ -4,9 +4,8 @@ of them, with its metrics.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +14,9 @@ from torch import Tensor, nn
 
 from foreword.checks import whole
 from foreword.errors import InvalidRequest
-from foreword.model.executors.torch.hooks import listening
 from foreword.train.data.packing import Block
-from foreword.train.data.pairs import forward_inputs
-from foreword.train.losses import Loss, agreement, compare, overlap, prefix_weights
-from foreword.train.task import TrainContext
+from foreword.train.losses import prefix_weights
+from foreword.train.task import TargetOutputs, TrainContext, TrainTask, accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +69,7 @@ def pick(block: Block, most: int, draft_tokens: int, *, spread: bool) -> Anchors
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TargetOutputs:
-    """Hidden states and logits of the frozen target on blocks of records."""
-
-    states: Float[Tensor, "batch length features"]
-    logits: Float[Tensor, "batch length vocab"]
-
-
-class BlockTask(ABC):
+class BlockTask(TrainTask):
     """Base task: predict the distributions of the next tokens after anchors. Subclasses
     supply inputs and module.
 
@@ -88,11 +77,10 @@ class BlockTask(ABC):
     the trainer divides by those.
     """
 
-    module: nn.Module
-
     def __init__(
         self,
         context: TrainContext,
+        module: nn.Module,
         *,
         states: tuple[int, ...],
         draft_tokens: int,
@@ -108,13 +96,11 @@ class BlockTask(ABC):
                 f"{decay}: "
                 "'temperature' must be above 0 and 'decay' 0 or more"
             )
-        self.target = context.target.eval().requires_grad_(False)
-        self.temperature, self.draft_tokens = context.temperature, draft_tokens
-        self._loss: Loss = context.loss
+        super().__init__(context, module)
+        self.draft_tokens = draft_tokens
         self._states = states
         self._anchors = anchors
         self._decay = decay
-        self._start = context.start
 
     @abstractmethod
     def hidden(
@@ -133,35 +119,13 @@ class BlockTask(ABC):
         (0 for the first).
         """
 
-    @property
-    def parameters(self) -> int:
-        return sum(
-            parameter.numel()
-            for parameter in self.module.parameters()
-            if parameter.requires_grad
-        )
-
-    @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint that its method can load."""
-
-    def to(self, device: torch.device) -> None:
-        nn.Module.to(self.target, device)
-        nn.Module.to(self.module, device)
-
-    def data(self, block: Block, seed: int) -> Block:
-        del seed
-        return block
-
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
         predictions = self._predict(module, block, spread=False)
         return self._weighted(predictions, self.losses(predictions), block)
 
     def losses(self, predictions: Predictions) -> Float[Tensor, "valid"]:
         """Return the loss of every prediction."""
-        return compare(
-            self._loss, predictions.target, predictions.draft, self.temperature
-        )
+        return self.compared(predictions.target, predictions.draft)
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         """Return the loss; acceptance at temperature 1 (1 - TV) and 0 (same argmax),
@@ -179,8 +143,7 @@ class BlockTask(ABC):
 
     def metrics(self, predictions: Predictions) -> dict[str, Float[Tensor, ""]]:
         """Return means over the predictions in a block."""
-        kept = compare(overlap, predictions.target, predictions.draft)
-        same = agreement(predictions.target, predictions.draft).float()
+        kept, same = accepted(predictions.target, predictions.draft)
         table = kept.new_zeros(predictions.valid.shape).masked_scatter(
             predictions.valid, kept
         )
@@ -220,7 +183,7 @@ class BlockTask(ABC):
         )
 
     def _predict(self, module: nn.Module, block: Block, *, spread: bool) -> Predictions:
-        block, outputs = self._read_target(block)
+        block, outputs = self.read_target(block, self._states)
         anchors = pick(block, self._anchors, self.draft_tokens, spread=spread)
         valid = anchors.valid
         depth = torch.arange(self.draft_tokens, device=valid.device).expand_as(valid)[
@@ -237,14 +200,6 @@ class BlockTask(ABC):
         return Predictions(
             target, draft, anchors.tokens(block)[valid], before, depth, hidden, valid
         )
-
-    @torch.no_grad()
-    def _read_target(self, block: Block) -> tuple[Block, TargetOutputs]:
-        """Return the tokens that the target reads, and its outputs there."""
-        read, texts = forward_inputs(block, self._start)
-        with listening(self.target, self._states) as states:
-            logits = self.target(**read).logits
-        return texts, TargetOutputs(states().unflatten(0, texts.tokens.shape), logits)
 
 
 @dataclass(frozen=True, slots=True)

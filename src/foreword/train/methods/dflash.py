@@ -4,17 +4,15 @@ and ahead.py.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.draft.heads.dflash import DFlashHead
 from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.train.methods.masked import MaskedBlockTask, begin_as, mask_of, new_layout
+from foreword.train.methods.masked import MaskedBlockTask, new_head
 from foreword.train.task import TrainContext
 
 if TYPE_CHECKING:
@@ -27,10 +25,8 @@ class DFlashTask(MaskedBlockTask):
     """
 
     def __init__(self, context: TrainContext, options: DFlashOptions) -> None:
-        self._head = _head(context, options)
-        super().__init__(
-            context, self._head, anchors=options.anchors, decay=options.decay
-        )
+        head = _head(context, options)
+        super().__init__(context, head, anchors=options.anchors, decay=options.decay)
 
     def distributions(
         self,
@@ -41,23 +37,8 @@ class DFlashTask(MaskedBlockTask):
         del before, depth
         return apply_lm_head(self.target, hidden)
 
-    def save(self, folder: Path) -> None:
-        self._head.dump(self.target.dtype).write(folder)
-
 
 def _head(context: TrainContext, options: DFlashOptions) -> DFlashHead:
     if options.draft is not None:
         return DFlashHead.read(Checkpoint.read(options.draft)).float()
-    mask = mask_of(context) if options.mask is None else options.mask
-    layout = new_layout(
-        context.target,
-        layers=options.layers,
-        block=options.block,
-        mask=mask,
-        sample_from_anchor=False,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(context.seed)
-        head = DFlashHead(layout)
-    begin_as(head, context.target)
-    return head
+    return new_head(context, options, DFlashHead, sample_from_anchor=False)

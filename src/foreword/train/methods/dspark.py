@@ -6,21 +6,20 @@ The block task itself is in masked.py and ahead.py.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.heads.dspark import DSparkHead
+from foreword.draft.heads.masked import Layout
 from foreword.errors import InvalidRequest
 from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.train.losses import compare, overlap
 from foreword.train.methods.ahead import Predictions
-from foreword.train.methods.masked import MaskedBlockTask, begin_as, mask_of, new_layout
+from foreword.train.methods.masked import MaskedBlockTask, new_head
 from foreword.train.task import TrainContext
 
 if TYPE_CHECKING:
@@ -48,55 +47,59 @@ class DSparkTask(MaskedBlockTask):
         )
 
     def losses(self, predictions: Predictions) -> Float[Tensor, "valid"]:
-        confidence = self._head.confidence(predictions.hidden, predictions.before)
+        losses = super().losses(predictions)
+        confidence = self._confidence(predictions)
         if confidence is None:
-            return super().losses(predictions)
-        kept = compare(overlap, predictions.target, predictions.draft.detach()).clamp(
-            0, 1
-        )
-        return super().losses(predictions) + F.binary_cross_entropy_with_logits(
-            confidence.float(), kept, reduction="none"
+            return losses
+        draft = predictions.draft.detach()
+        kept = compare(overlap, predictions.target, draft).clamp(0, 1)
+        return losses + F.binary_cross_entropy_with_logits(
+            confidence,
+            kept,
+            reduction="none",
         )
 
     def metrics(self, predictions: Predictions) -> dict[str, Float[Tensor, ""]]:
         """Add the mean absolute error and the bias of the predicted acceptance
         probability.
         """
-        confidence = self._head.confidence(predictions.hidden, predictions.before)
+        metrics = super().metrics(predictions)
+        confidence = self._confidence(predictions)
         if confidence is None:
-            return super().metrics(predictions)
-        error = confidence.float().sigmoid() - compare(
-            overlap, predictions.target, predictions.draft
-        )
-        return super().metrics(predictions) | {
+            return metrics
+        kept = compare(overlap, predictions.target, predictions.draft)
+        error = confidence.sigmoid() - kept
+        return metrics | {
             "promise_error": error.abs().mean(),
             "promise_bias": error.mean(),
         }
 
-    def save(self, folder: Path) -> None:
-        self._head.dump(self.target.dtype).write(folder)
+    def _confidence(
+        self,
+        predictions: Predictions,
+    ) -> Float[Tensor, "valid"] | None:
+        """Return the log-odds that the draft tokens are accepted, in float32."""
+        found = self._head.confidence(
+            predictions.hidden,
+            predictions.before,
+        )
+        return None if found is None else found.float()
 
 
 def _head(context: TrainContext, options: DSparkOptions) -> DSparkHead:
     if options.draft is not None:
         return DSparkHead.read(Checkpoint.read(options.draft)).float()
-    mask = mask_of(context) if options.mask is None else options.mask
     if options.rank < 1:
         raise InvalidRequest(
             f"cannot create a head of rank {options.rank}: 'rank' must be 1 or more"
         )
-    layout = new_layout(
-        context.target,
-        layers=options.layers,
-        block=options.block,
-        mask=mask,
-        sample_from_anchor=True,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(context.seed)
+
+    def make(layout: Layout) -> DSparkHead:
         head = DSparkHead(layout, options.rank)
-        nn.init.normal_(head.markov_head.markov_w1.weight, std=options.rank**-0.5)
+        table = head.markov_head
+        nn.init.normal_(table.markov_w1.weight, std=options.rank**-0.5)
         # the bigram correction starts at 0
-        nn.init.zeros_(head.markov_head.markov_w2.weight)
-    begin_as(head, context.target)
-    return head
+        nn.init.zeros_(table.markov_w2.weight)
+        return head
+
+    return new_head(context, options, make, sample_from_anchor=True)

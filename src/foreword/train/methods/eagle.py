@@ -20,12 +20,10 @@ from foreword.draft.heads.eagle_checkpoint import default_states, dump, load
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.executors.torch.hooks import layer_count, listening, lm_head_weight
+from foreword.model.executors.torch.hooks import layer_count, lm_head_weight
 from foreword.train.data.packing import Block
-from foreword.train.data.pairs import forward_inputs
-from foreword.train.losses import agreement, compare, overlap
 from foreword.train.registry import EagleOptions
-from foreword.train.task import TrainContext
+from foreword.train.task import TrainContext, TrainTask, accepted, seeded
 
 FADE = 0.8
 """Loss weight of a step relative to the one before: later steps are reached more
@@ -93,7 +91,7 @@ class _Step:
     hidden: Float[Tensor, "selected hidden"]
 
 
-class HeadTraining:
+class HeadTraining(TrainTask):
     """Task that trains a head to predict its target several tokens ahead; the target
     runs on the fly.
     """
@@ -103,26 +101,12 @@ class HeadTraining:
         do not fit.
         """
         self.head = head = _head(context, options)
-        self.module = Unrolled(head, options.unroll)
-        self.target = context.target.eval().requires_grad_(False)
-        self._loss = context.loss
-        self.temperature = context.temperature
+        super().__init__(context, Unrolled(head, options.unroll))
+        self._unroll = options.unroll
         self._feature = options.feature
-        self._start = context.start
-
-    @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.head.parameters())
 
     def save(self, folder: Path) -> None:
         dump(self.head, self.target.dtype, self.target.config).write(folder)
-
-    def to(self, device: torch.device) -> None:
-        nn.Module.to(self.target, device)
-
-    def data(self, block: Block, seed: int) -> Block:
-        del seed
-        return block
 
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
         """Return the distribution loss plus, if weighted, the feature loss (EAGLE-1: Li
@@ -131,12 +115,7 @@ class HeadTraining:
         total = torch.zeros((), device=block.tokens.device)
         tokens = self.head.tokens
         for step, one in enumerate(self._steps(module, block)):
-            losses = compare(
-                self._loss,
-                one.target[:, tokens],
-                one.draft,
-                self.temperature,
-            )
+            losses = self.compared(one.target[:, tokens], one.draft)
             if self._feature:
                 far = F.smooth_l1_loss(
                     one.hidden,
@@ -145,7 +124,7 @@ class HeadTraining:
                 )
                 losses = losses + self._feature * far.mean(-1)
             total = total + FADE**step * losses.sum()
-        return total / sum(FADE**step for step in range(self.module.steps))
+        return total / sum(FADE**step for step in range(self._unroll))
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         """Return acceptance at temperature 1 (1 - TV) and argmax agreement, at every
@@ -155,8 +134,7 @@ class HeadTraining:
         for step, one in enumerate(self._steps(module, block), 1):
             whole = one.draft.new_full(one.target.shape, -torch.inf)
             whole.index_copy_(1, self.head.tokens, one.draft)
-            kept = compare(overlap, one.target, whole)
-            agreed = agreement(one.target, whole).float()
+            kept, agreed = accepted(one.target, whole)
             metrics[f"acceptance_{step}"] = kept.sum()
             metrics[f"agreement_{step}"] = agreed.sum()
         return metrics
@@ -164,25 +142,22 @@ class HeadTraining:
     def _steps(self, module: nn.Module, block: Block) -> list[_Step]:
         config = self.head.config
         last = layer_count(self.target.config)
-        read, block = forward_inputs(block, self._start)
-        with (
-            torch.no_grad(),
-            listening(self.target, (*config.states, last)) as captured,
-        ):
-            target = self.target(**read).logits
-            features = captured().view(*block.tokens.shape, -1).float()
+        block, outputs = self.read_target(block, (*config.states, last))
+        target = outputs.logits
+        features = outputs.states.float()
+        with torch.no_grad():
             embedded = self._embed(block.tokens).float()
         size = config.target_hidden
         inputs, states = features.split([size * len(config.states), size], -1)
-        selected = [_selected(block, step) for step in range(self.module.steps)]
-        outputs = module(
+        selected = [_selected(block, step) for step in range(self._unroll)]
+        drafted = module(
             embedded,
             inputs,
             block.positions,
             selected,
         )
         steps = []
-        for step, (draft, hidden) in enumerate(outputs):
+        for step, (draft, hidden) in enumerate(drafted):
             # Row t of a step corresponds to the target's row t + 1 + step.
             mask = selected[step][:, : max(0, target.shape[1] - 1 - step)]
             rows = slice(1 + step, None)
@@ -281,9 +256,7 @@ def new(context: TrainContext, options: EagleOptions) -> EagleHead:
         target_hidden=size,
         draft_vocab=vocab,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(context.seed)
-        head = EagleHead(sizes)
+    head = seeded(context.seed, lambda: EagleHead(sizes))
     if vocab < config.vocab_size:
         frequent = context.counts().topk(vocab).indices.sort().values
         head.d2t.copy_(frequent - torch.arange(vocab))

@@ -33,13 +33,12 @@ from foreword.model.loading.load import load_weights
 from foreword.train.data.on_policy import Writer
 from foreword.train.data.packing import Block
 from foreword.train.data.pairs import forward_inputs
-from foreword.train.losses import agreement, compare, overlap
 from foreword.train.methods import lm_seq2seq
 from foreword.train.registry import LmOptions
-from foreword.train.task import TrainContext
+from foreword.train.task import TrainContext, TrainTask, accepted, seeded
 
 
-class Distillation:
+class Distillation(TrainTask):
     """Task that trains a draft model on the target's next-token distribution, computed
     on the fly.
     """
@@ -83,36 +82,26 @@ class Distillation:
                     "records packed side by side "
                     "would mix. Use a model without recurrent layers"
                 )
-        self.target = target.eval().requires_grad_(False)
-        self.module: HFModel = module
+        super().__init__(context, module)
+        self.draft = module
         self._tokenizer = context.tokenizer
-        self._loss = context.loss
-        self.temperature = temperature
         self.on_policy = on_policy
         self._vocab = min(
             target.config.get_text_config().vocab_size,
             module.config.get_text_config().vocab_size,
         )
-        self._start = context.start
         self._writer = Writer(module, context.eos, temperature)
-
-    @property
-    def parameters(self) -> int:
-        return self.module.num_parameters()
 
     def save(self, folder: Path) -> None:
         """Write the draft as transformers does, in the dtype of the target's
         checkpoint, with its tokenizer, if any.
         """
-        stored = copy.deepcopy(self.module)
+        stored = copy.deepcopy(self.draft)
         nn.Module.to(stored, self.target.dtype)
         stored.generation_config = self.target.generation_config
         stored.save_pretrained(folder)
         if self._tokenizer is not None:
             self._tokenizer.save_pretrained(folder)
-
-    def to(self, device: torch.device) -> None:
-        nn.Module.to(self.target, device)
 
     def data(self, block: Block, seed: int) -> Block:
         if self.on_policy and random.Random(seed).random() < self.on_policy:
@@ -121,17 +110,18 @@ class Distillation:
 
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
         target, draft = self._logits(module, block)
-        return compare(self._loss, target, draft, self.temperature).sum()
+        return self.compared(target, draft).sum()
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         """Return the loss, acceptance at temperature 1 (1 - TV), and acceptance at 0
         (same argmax).
         """
         target, draft = self._logits(module, block)
+        kept, same = accepted(target, draft)
         return {
-            "loss": compare(self._loss, target, draft, self.temperature).sum(),
-            "acceptance": compare(overlap, target, draft).sum(),
-            "agreement": agreement(target, draft).float().sum(),
+            "loss": self.compared(target, draft).sum(),
+            "acceptance": kept.sum(),
+            "agreement": same.sum(),
         }
 
     def _logits(
@@ -268,8 +258,10 @@ def new(
         config = smaller(config, layers, hidden)
     else:
         config = lm_seq2seq.smaller(config, layers, encoder_layers, hidden)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+
+    def make() -> HFModel:
         return loader(config).from_config(
             config, dtype=torch.float32, trust_remote_code=trusted
         )
+
+    return seeded(seed, make)

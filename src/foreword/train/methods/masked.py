@@ -4,6 +4,10 @@ frozen target (arXiv 2602.06036).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -16,8 +20,11 @@ from foreword.model.architectures import head_dim, inner_size, kv_heads
 from foreword.model.executors.torch.hooks import layers_of
 from foreword.model.head_layers import Qwen3Config
 from foreword.train.data.packing import Block
-from foreword.train.methods.ahead import Anchors, BlockTask, TargetOutputs
-from foreword.train.task import TrainContext
+from foreword.train.methods.ahead import Anchors, BlockTask
+from foreword.train.task import TargetOutputs, TrainContext, seeded
+
+if TYPE_CHECKING:
+    from foreword.train.registry import MaskedBlock
 
 
 class MaskedHeadModule(nn.Module):
@@ -72,14 +79,17 @@ class MaskedBlockTask(BlockTask):
     ) -> None:
         self.head = head
         self.layout = head.layout
-        self.module = MaskedHeadModule(head)
         super().__init__(
             context,
+            MaskedHeadModule(head),
             states=self.layout.states,
             draft_tokens=self.layout.draft_tokens,
             anchors=anchors,
             decay=decay,
         )
+
+    def save(self, folder: Path) -> None:
+        self.head.dump(self.target.dtype).write(folder)
 
     def hidden(
         self, module: nn.Module, block: Block, outputs: TargetOutputs, anchors: Anchors
@@ -117,6 +127,32 @@ def _seen(
     return torch.cat(
         [text.repeat_interleave(rows, 1), own.expand(len(anchors), -1, -1)], -1
     )
+
+
+Head = TypeVar("Head", bound=MaskedHead)
+
+
+def new_head(
+    context: TrainContext,
+    options: MaskedBlock,
+    make: Callable[[Layout], Head],
+    *,
+    sample_from_anchor: bool,
+) -> Head:
+    """Return a head with layers of the target's sizes, begun as its last ones; its
+    other weights depend on the seed alone.
+    """
+    mask = mask_of(context) if options.mask is None else options.mask
+    layout = new_layout(
+        context.target,
+        layers=options.layers,
+        block=options.block,
+        mask=mask,
+        sample_from_anchor=sample_from_anchor,
+    )
+    head = seeded(context.seed, lambda: make(layout))
+    begin_as(head, context.target)
+    return head
 
 
 def new_layout(

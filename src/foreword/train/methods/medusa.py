@@ -21,8 +21,8 @@ from foreword.model.executors.torch.hooks import (
 )
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.train.data.packing import Block
-from foreword.train.methods.ahead import Anchors, BlockTask, TargetOutputs
-from foreword.train.task import TrainContext
+from foreword.train.methods.ahead import Anchors, BlockTask
+from foreword.train.task import TargetOutputs, TrainContext
 
 if TYPE_CHECKING:
     from foreword.train.registry import MedusaOptions
@@ -35,9 +35,10 @@ class MedusaTask(BlockTask):
 
     def __init__(self, context: TrainContext, options: MedusaOptions) -> None:
         depth = layer_count(context.target.config)
-        self.module = self._heads = _heads(context, options)
+        self._heads = _heads(context, options)
         super().__init__(
             context,
+            self._heads,
             states=(depth,),
             draft_tokens=len(self._heads),
             anchors=options.anchors,

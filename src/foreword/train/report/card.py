@@ -114,8 +114,4 @@ def _row(row: Metrics, depth: int) -> list[str]:
 
 def _interval(value: Interval, prompts: int) -> str:
     # One prompt gives no interval.
-    return (
-        f"{value.mid:.2f} ({value.low:.2f}–{value.high:.2f})"
-        if prompts > 1
-        else f"{value.mid:.2f}"
-    )
+    return value.text if prompts > 1 else f"{value.mid:.2f}"

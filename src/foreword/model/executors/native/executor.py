@@ -76,7 +76,7 @@ class NativeExecutor(Paged[Rows]):
         self.angles = angles
         self.matrices = Matrices() if matrices is None else matrices
         self.checks: list[Callable[[], None]] = []
-        """Called after a forward, before its rows are used: each raises if it failed."""
+        """Called after a forward, before its rows are used; one raises if it failed."""
         # what the C structs point to during one forward
         self._alive: list[object] = []
 

@@ -1,0 +1,113 @@
+"""Loads and saves the folders of trained heads; says where one does not fit a
+target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import nn
+
+from foreword.draft.base import Source
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Model
+from foreword.model.head_layers import HFConfig
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.registry import HEAD
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A head that says for which target it was trained."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Features of the target's hidden states."""
+        ...
+
+    @property
+    def vocab(self) -> int:
+        """Tokens of the target."""
+        ...
+
+
+@runtime_checkable
+class Readable(Sized, Protocol):
+    """A head that is read from a checkpoint."""
+
+    @classmethod
+    def read(cls, checkpoint: Checkpoint) -> Sized:
+        """Load a head. Raises ModelError for another kind, or without a tensor."""
+        ...
+
+
+Head = TypeVar("Head", bound=Sized)
+
+
+def load_head(
+    source: Source, target: Model, read: Callable[[Checkpoint], Head]
+) -> Head:
+    """Read a head with `read`.
+
+    Raises InvalidRequest unless `source` is a path or hub id, ModelError where it
+    cannot be read or was trained for another target.
+    """
+    head = read(checkpoint_of(source))
+    check_fits(str(source), head, target.hf.config)
+    return head
+
+
+def checkpoint_of(source: Source) -> Checkpoint:
+    """Read a head's checkpoint.
+
+    Raises InvalidRequest unless `source` is a path or hub id, ModelError if unreadable.
+    """
+    if not isinstance(source, str | Path):
+        raise InvalidRequest(
+            f"cannot load the draft head: this method needs {HEAD}. "
+            "Pass draft='folder or hub id'"
+        )
+    return Checkpoint.read(source)
+
+
+def check_fits(source: str, head: Sized, target: HFConfig) -> None:
+    """Raise ModelError where a head was trained for a target of other sizes."""
+    config = target.get_text_config()
+    if (head.hidden_size, head.vocab) != (config.hidden_size, config.vocab_size):
+        raise ModelError(
+            f"cannot use {source}: it is for a target with hidden size "
+            f"{head.hidden_size} and {head.vocab} tokens; "
+            f"{target.name_or_path or 'the target'} has "
+            f"{config.hidden_size} and {config.vocab_size}. Choose a head trained for "
+            "this target"
+        )
+
+
+def check_kind(checkpoint: Checkpoint, names: Iterable[str], method: str) -> None:
+    """Raise ModelError unless a config names one of the architectures `names`, or
+    `method` in the layout of speculators.
+    """
+    config, known = checkpoint.config, list(names)
+    kinds = [*(config.get("architectures") or ()), config.get("speculators_model_type")]
+    if not {*known, method} & set(kinds):
+        raise ModelError(
+            f"cannot load {checkpoint.source} as a {known[0]}: its config "
+            f"names {kinds}. Choose another head"
+        )
+
+
+def saved(
+    head: nn.Module, config: Mapping[str, Any], dtype: torch.dtype, key: str = "dtype"
+) -> Checkpoint:
+    """Return a head to write: its config with the dtype as `key`, and its tensors, with
+    floating-point numbers of that dtype.
+    """
+    tensors = {
+        name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None)
+        for name, tensor in head.state_dict().items()
+    }
+    name = str(dtype).removeprefix("torch.")
+    return Checkpoint("", {**config, key: name}, tensors)

@@ -1,0 +1,134 @@
+"""Tokens per round: what the draft tokens' probabilities predict, beside what was
+emitted.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+
+import starter
+from foreword.bench.decoding import Decoding, decoding_of
+from foreword.bench.engine_entry import WatchedBudget, watched
+from foreword.bench.records import Round
+from foreword.bench.report import Report
+from foreword.bench.run import Options, run
+from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget, policy
+from foreword.types import Clock, Draft, DraftTree
+
+KEYS = ("predicted_tokens_per_round", "predicted_rounds_tokens_per_round")
+LIKELY = DraftTree([5, 6, 7], [-1, 0, 0], [0.75, 0.5, 0.125])
+
+
+def a_round(accepted: int, predicted: float | None) -> Round:
+    return Round(
+        accepted + 1, 4, accepted, 1.0, Clock(), 0.5, 0.1, False, predicted=predicted
+    )
+
+
+def figures(*rounds: Round) -> Decoding:
+    found = decoding_of(list(rounds))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """A draft model that is the target."""
+    options = Options(
+        target=str(starter.draft()),
+        draft=str(starter.draft()),
+        methods=("lm",),
+        temperatures=(0.0,),
+        limit_prompts=1,
+        max_tokens=16,
+        dtype="float32",
+        budget="heuristic",  # the adaptive one may draft nothing on a busy machine
+    )
+    return run(options)
+
+
+def test_prediction_and_measure_are_of_the_same_rounds():
+    found = figures(a_round(2, 2.5), a_round(0, 1.5), a_round(4, None))
+    assert found.predicted_tokens_per_round == 2.0
+    assert found.predicted_rounds_tokens_per_round == 2.0
+
+
+def test_rounds_without_probabilities_predict_nothing():
+    found = figures(a_round(2, None))
+    assert found.predicted_tokens_per_round is None
+    assert found.predicted_rounds_tokens_per_round is None
+
+
+def test_what_is_scored_is_predicted():
+    budget = WatchedBudget(FixedBudget(4))
+    budget.trim(Draft([LIKELY]))
+    assert list(budget.predictions) == [2.375]
+
+
+def test_dropped_draft_tokens_are_not_predicted():
+    class Few(FixedBudget):
+        """Keeps one draft token."""
+
+        def trim(self, draft: Draft) -> Draft:
+            return draft.pruned([[0]])
+
+    budget = WatchedBudget(Few(4))
+    assert len(budget.trim(Draft([LIKELY])).trees[0]) == 1
+    assert list(budget.predictions) == [1.75]
+
+
+@pytest.mark.parametrize("tree", [DraftTree(), DraftTree([5], [-1])])
+def test_a_draft_without_probabilities_predicts_nothing(tree):
+    budget = WatchedBudget(FixedBudget(4))
+    assert budget.trim(Draft([tree])).trees[0] is tree
+    assert not budget.predictions
+
+
+def test_members_of_an_ensemble_note_in_one_place():
+    budget = WatchedBudget(AdaptiveBudget({1: 0.1, 8: 0.2}))
+    other = budget.anew()
+    other.trim(Draft([LIKELY]))
+    assert len(budget.predictions) == 1
+    assert other.shared_costs is budget.shared_costs
+
+
+def test_a_watched_budget_passes_everything_on():
+    """A hook of budgets that it did not know would be lost."""
+    own = {name for name in vars(DraftBudget) if not name.startswith("_")}
+    not_of_one = {"from_measure", "from_text", "summary", "chains", "stops"}
+    assert own - not_of_one <= set(vars(WatchedBudget))
+
+
+def test_budgets_that_decide_token_by_token_are_not_watched():
+    chains = policy("svip")(dict)
+    assert watched(chains) is chains
+
+
+def test_report_has_both_figures(report):
+    plain, drafted = (
+        next(row for row in report.as_json()["rows"] if row["name"] == name)
+        for name in ("plain", "lm")
+    )
+    assert [plain[key] for key in KEYS] == [None, None]
+    predicted, measured = (drafted[key] for key in KEYS)
+    assert 1 < predicted <= 5
+    # the draft model is the target, so every draft token is accepted
+    assert measured == pytest.approx(5, abs=1)
+    torch.testing.assert_close(predicted, measured, rtol=0.5, atol=0)
+
+
+def test_table_shows_both_where_there_is_a_prediction(report):
+    assert "predicted⁴" in printed(report)
+    plain = replace(
+        report, rows=tuple(row for row in report.rows if row.name == "plain")
+    )
+    assert "predicted" not in printed(plain)
+
+
+def printed(report: Report) -> str:
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(report.table())
+    return shown.get()

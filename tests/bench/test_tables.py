@@ -1,0 +1,73 @@
+"""The table of every report: its rows in the terminal and as JSON."""
+
+import io
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from foreword.bench.stats import Interval
+from foreword.tables import BARE, Column, Table, figure, share
+
+
+@dataclass(frozen=True)
+class Line:
+    name: str
+    group: int
+    speed: Interval | None
+
+
+LINES = (
+    Line("first", 1, Interval(1.0, 2.0, 3.0)),
+    Line("second", 1, None),
+    Line("third", 2, None),
+)
+COLUMNS = (
+    Column[Line]("name", lambda line: line.name, justify="left"),
+    Column[Line]("speed", lambda line: line.speed.text if line.speed else "–"),
+)
+
+
+def printed(table: Table[Line]) -> str:
+    """Return what a console prints, without the spaces at the ends of lines."""
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+
+
+def test_rows_stand_under_their_heads():
+    assert printed(Table(LINES, COLUMNS, look=BARE)) == (
+        "name               speed\n"
+        "first   2.00 (1.00–3.00)\n"
+        "second                 –\n"
+        "third                  –"
+    )
+
+
+def test_groups_are_parted():
+    lines = printed(Table(LINES, COLUMNS, section=lambda line: line.group)).splitlines()
+    assert [bool(line) for line in lines[-4:]] == [True, True, False, True]
+
+
+def test_emphasis_styles_one_row():
+    table = Table(
+        LINES,
+        COLUMNS,
+        emphasis=lambda line: "bold" if line.name == "second" else None,
+    )
+    console = Console(width=80, force_terminal=True, color_system="standard")
+    with console.capture() as shown:
+        console.print(table)
+    assert "\x1b[1msecond" in shown.get()
+    assert "\x1b[1mfirst" not in shown.get()
+
+
+def test_json_writes_an_interval_as_three_numbers():
+    assert Table(LINES, COLUMNS).as_json()[:2] == [
+        {"name": "first", "group": 1, "speed": [1.0, 2.0, 3.0]},
+        {"name": "second", "group": 1, "speed": None},
+    ]
+
+
+def test_missing_figures_are_empty():
+    assert (share(None), figure(None), figure(None, missing="–")) == ("", "", "–")
+    assert (share(0.5), figure(1.234), figure(1.26, 1)) == ("50%", "1.23", "1.3")
