@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,7 +131,7 @@ def _prompts(
     """Return the token ids of the prompts: the part of each record before the first
     answer, `most` at most.
 
-    By default those of the benchmark, in-domain for the bundled target.
+    By default the benchmark's prompts, in-domain for the bundled target.
     """
     from foreword import bundled
     from foreword.bench.prompts import load
@@ -200,10 +201,13 @@ class SearchProgress:
 
 
 def _write(tuned: Tuned, out: Path, as_json: bool) -> None:
+    from foreword.draft.self_speculative.layers import named
+
+    values = asdict(tuned) | {"out": str(out), "pays": tuned.pays}
+    values |= named(values.pop("mask"))
     if as_json:
-        sys.stdout.write(json.dumps({"out": str(out), **tuned.as_json()}) + "\n")
+        sys.stdout.write(json.dumps(values) + "\n")
         return
-    values = tuned.as_json()
     facts: dict[str, object] = {
         "skipped": (
             f"attention of {values['attention'] or 'none'}, MLP of "

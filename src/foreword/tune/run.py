@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
 from time import perf_counter, sleep
-from typing import Any
 
 import numpy as np
 
@@ -23,8 +22,8 @@ from foreword.files import check_writable
 from foreword.model import check_decoder_only
 from foreword.options import LoadingOptions
 from foreword.registry import PLAIN
-from foreword.tune.replay import MaskReplay, Text
-from foreword.types.params import SamplingParams
+from foreword.tune.replay import MaskReplay
+from foreword.types import Request, SamplingParams
 
 ROUNDS = 2
 """Timed runs of every prompt."""
@@ -34,25 +33,20 @@ BESIDE = 100
 """Neighbours drawn for each trial, at most: a small model has few masks."""
 
 Prompts = Sequence[Sequence[int]]
-"""Token ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions(LoadingOptions):
-    """Options of a tuning, and the file of the mask."""
+    """Options of a tuning; `prompts` of the search and of the timing, each."""
 
     out: Path
     target: str | None = None
-    """Folder or hub id; None = the bundled target."""
     trials: int = 200
     prompts: int = 12
-    """Most for the search, and for the timing."""
     tokens: int = 64
-    """Most of each answer."""
     temperature: float = 0.0
     seed: int = 0
     resume: bool = False
-    """Search on from the mask in `out`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +60,17 @@ class Tuned:
     propose: float
     """Cost of a draft token in forwards of the target."""
     over_plain: Interval | None
-    """Measured on other prompts; None if Ctrl-C came first."""
+    """On other prompts; None after Ctrl-C."""
 
     @property
     def pays(self) -> bool:
         """Whether it is faster than plain decoding (95 % interval above 1)."""
         return self.over_plain is not None and self.over_plain.low > 1
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; the mask as in its file."""
-        values = asdict(self) | masks.named(self.mask) | {"pays": self.pays}
-        return {name: values[name] for name in values if name != "mask"}
-
 
 @dataclass(slots=True)
 class MaskSearch:
-    """Search for the mask of the highest value: early exits, every half alone, the
-    least harmful halves together, then neighbours of the best.
-    """
+    """Search: early exits, halves alone and together, neighbours of the best mask."""
 
     value: Callable[[Mask], float]
     halves: int
@@ -114,9 +101,8 @@ class MaskSearch:
     def _informative(self, trials: int) -> Iterator[Mask]:
         layers = self.halves // 2
         yield masks.first(layers)
-        yield masks.exit_after(layers - 1, layers)
-        yield masks.exit_after(layers - layers // 4, layers)
-        yield masks.exit_after(layers - layers // 2, layers)
+        for gone in (1, layers // 4, layers // 2):
+            yield masks.exit_after(layers - gone, layers)
         if self.halves > trials // 2:
             return  # single halves would take most of the trials
         alone = [frozenset([half]) for half in range(self.halves)]
@@ -140,35 +126,37 @@ def tune(
     ModelError before any work if the options cannot be used.
     """
     check(options)
-    if not (size := min(options.prompts, len(prompts) // 2)):
+    size = min(options.prompts, len(prompts) // 2)
+    if not size:
         raise InvalidRequest("cannot tune: need at least 2 texts. Give more data")
     order = Random(options.seed).sample(list(prompts), 2 * size)
-    first, second = order[:size], order[size:]
     how = {name: getattr(options, name) for name in LoadingOptions.__slots__}
-    llm = LLM(options.target, method=PLAIN, draft={masks.NAME: options.out}, **how)
+    draft = {masks.NAME: options.out}
+    llm = LLM(options.target, method=PLAIN, draft=draft, **how)
     check_decoder_only(llm.target, "tune its layers")
-    replay, over_plain = MaskReplay(llm.target), None
-    mask = masks.load(options.out, llm.target) if options.resume else None
-    note(f"{llm.target.name}: answering {len(first)} prompts for the search")
-    texts = [_answer(llm, one, n, options, PLAIN) for n, one in enumerate(first)]
+    replay = MaskReplay(llm.target)
+    known = masks.load(options.out, llm.target) if options.resume else None
+    note(f"{llm.target.name}: answering {size} prompts for the search")
+    texts = [_answer(llm, order[n], n, options, PLAIN) for n in range(size)]
     texts = [text for text in texts if len(text.tokens) > text.prompt + 1]
     if not texts:
         raise InvalidRequest("cannot tune: answers are too short. Give other prompts")
     value = partial(replay.value, texts)
     search = MaskSearch(value, len(replay.halves), options.seed)
+    tried = search.tried
+    over_plain = None
     try:
         with replay.open(texts):
-            for best in search.run(options.trials, mask):
+            for best in search.run(options.trials, known):
                 masks.save(best, options.out)
-                watch(len(search.tried), search.tried[best])
-        note(f"timing the best against plain decoding, on {len(second)} other prompts")
-        over_plain = _measured(llm, second, options)
+                watch(len(tried), tried[best])
+        note(f"timing it on {size} other prompts")
+        over_plain = _measured(llm, order[size:], options)
     except KeyboardInterrupt:
         note("stopped")
-    if not search.tried:
+    if not tried:
         raise InvalidRequest("cannot write a mask: no trial ended. Let one end")
-    best, tried = search.best, search.tried
-    cost = masks.cost_without(best, replay.halves)
+    cost = masks.cost_without(best := search.best, replay.halves)
     return Tuned(best, len(tried), tried[best], cost, over_plain)
 
 
@@ -182,27 +170,34 @@ def _measured(llm: LLM, prompts: Prompts, options: TuneOptions) -> Interval:
                 sleep(REST)
                 started = perf_counter()
                 text = _answer(llm, prompt, number, options, methods[arm])
+                took = perf_counter() - started
                 if turn:
-                    took = perf_counter() - started
                     costs[arm, number] += len(text.tokens) - text.prompt, took
     return speedup(costs[1], costs[0])
 
 
 def _answer(
     llm: LLM, prompt: Sequence[int], number: int, options: TuneOptions, method: str
-) -> Text:
+) -> Request:
     """Answer a prompt, cut at the start to fit, with a seed of its own."""
-    cut = list(prompt)[-(llm.target.context - options.tokens - DEEPEST) :]
-    heat, seed, most = options.temperature, options.seed + number, options.tokens
-    params = SamplingParams(temperature=heat, seed=seed, max_tokens=most, method=method)
+    room = llm.target.context - options.tokens - DEEPEST
+    cut = list(prompt)[-room:]
+    params = SamplingParams(
+        temperature=options.temperature,
+        seed=options.seed + number,
+        max_tokens=options.tokens,
+        method=method,
+    )
     (answer,) = llm.generate([cut], params)
-    return Text(len(cut), cut + answer.tokens, params)
+    tokens = cut + answer.tokens
+    return Request(number, tokens, len(cut), params, params.seed or 0)
 
 
 def check(options: TuneOptions) -> None:
     """Raise InvalidRequest for invalid options, before anything is loaded."""
-    for name, least in (("trials", 1), ("prompts", 1), ("tokens", 2)):
-        whole(least)(name, getattr(options, name))
+    whole(1)("trials", options.trials)
+    whole(1)("prompts", options.prompts)
+    whole(2)("tokens", options.tokens)
     SamplingParams(temperature=options.temperature, seed=options.seed)
     check_writable(options.out)
     if options.out.exists() and not options.resume:
