@@ -30,6 +30,7 @@ from foreword.budget.learned import AcceptanceBudget, AcceptanceModel, LogisticM
 from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.estimators import LinearCost
+from foreword.train.methods.acceptance import save
 from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
@@ -209,7 +210,7 @@ def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
     # as likely as the likeliest token is drawn
     odds = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
     sure = LogisticModel((0.0,) * 20, (1.0,) * 20, (*(0.0,) * 20, 9.0))
-    AcceptanceModel(sure, odds).write(tmp_path / "odds")
+    save(AcceptanceModel(sure, odds), tmp_path / "odds")
     ends = policy(f"acceptance:{tmp_path / 'odds'}")(lambda: FLAT)
     assert isinstance(ends, AcceptanceBudget)
     one = sequence()

@@ -40,7 +40,8 @@ class MaskReplay:
         try:
             for place, text in enumerate(texts):
                 number = FIRST - place
-                self.target.open(number, len(text.tokens) + DEEPEST)
+                room = len(text.tokens) + DEEPEST
+                self.target.open(number, room)
                 prompt = text.tokens[: text.prompt]
                 self.target.read([Read(number, 0, prompt, keep=0)])
             yield
@@ -50,7 +51,7 @@ class MaskReplay:
 
     def value(self, texts: Sequence[Request], mask: Mask) -> float:
         """Return the expected speed over plain decoding of a mask, from open texts."""
-        chains = []
+        chains: list[tuple[int, int]] = []
         with self.target.single_torch_thread():
             for place, text in enumerate(texts):
                 chains += self.chains(FIRST - place, text, mask)

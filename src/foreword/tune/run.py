@@ -92,7 +92,7 @@ class MaskSearch:
                 yield self.best
 
     def _masks(self, trials: int, known: Mask | None) -> Iterator[Mask]:
-        """Yield masks to try, some of which were tried."""
+        """Yield masks to try; some were tried before."""
         yield from self._informative(trials) if known is None else (known,)
         dice = Random(self.seed if known is None else None)
         for _ in range(trials * BESIDE):
