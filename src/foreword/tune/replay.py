@@ -70,7 +70,8 @@ class MaskReplay:
         backend = cast("Skipping", self._twin.backend)
         backend.skip(layers.skipped(mask))
         found = []
-        for begin in reversed(range(start, len(tokens) - 1, DEEPEST)):
+        begins = range(start, len(tokens) - 1, DEEPEST)
+        for begin in reversed(begins):
             answer = tokens[begin + 1 :][:DEEPEST]
             rows = len(answer)
             asked = tokens[begin : begin + rows]
