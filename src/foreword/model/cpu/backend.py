@@ -77,8 +77,8 @@ class CpuBackend(ImageKernel):
             )
         if self._model.coding != forward.WHOLE:
             raise ModelError(
-                "cannot restore weights: they are quantized. Load a target "
-                "without weights=, or a draft model with learn=True"
+                "cannot restore weights: they are quantized. Load the model without "
+                "weights="
             )
         target = self._hf if model is None else model
         restore(target, self._model, self._held, tied=self._tied)
