@@ -79,7 +79,8 @@ class SpeculatorCache:
         `fallback`: the method is not explicit, so a fallback may replace it.
         """
         drafter = self._drafters.get(
-            self._method, partial(self._load, self._method, fallback=fallback)
+            self._method,
+            partial(self._load, self._method, fallback=fallback),
         )
         return (
             drafter,
