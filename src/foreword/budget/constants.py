@@ -65,7 +65,7 @@ class AdaptiveConstants:
     least: int = 4
     """Draft tokens requested at least, so that the number can grow again."""
     margin: int = 2
-    """Draft tokens requested beyond those that were kept, likewise."""
+    """Draft tokens requested beyond the number that was kept, likewise."""
     shrink: int = 16
     """The number falls by one part in so many a round: slower than it grows, so that a
     round of few does not cut the next."""
