@@ -29,7 +29,6 @@ SAYS = {
     "drop_in": "enable(): same text True",
     "batch": "the same texts one by one: True",
     "asynchronous": "the same text: True",
-    "online": "held out, after",
     "rounds": "a bonus token",
     "serving": "the same text as plain: True",
     "structured": "the same text without drafts: True",
@@ -37,8 +36,6 @@ SAYS = {
 """What an example must print; those that are not named here need only print
 something.
 """
-LONG = ("online",)
-"""They take more than a few seconds."""
 ALONE = ("serving",)
 """They run in a process of their own in `make test` too: its threads must end."""
 LINES = 60
@@ -62,11 +59,7 @@ def check(path: Path, output: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.stem)
-        for path in EXAMPLES
-        if path.stem not in LONG + ALONE
-    ],
+    [pytest.param(path, id=path.stem) for path in EXAMPLES if path.stem not in ALONE],
 )
 def test_example_does_what_it_says(path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(path)])

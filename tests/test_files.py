@@ -13,6 +13,7 @@ from foreword.budget.learned import AcceptanceModel, LogisticModel
 from foreword.errors import DiskError, InvalidRequest
 from foreword.files import atomic_file, atomic_folder, check_creatable, check_writable
 from foreword.train import checkpoint
+from foreword.train.methods.acceptance import save
 
 
 def test_folder_appears_when_complete(tmp_path):
@@ -179,11 +180,11 @@ def test_full_disk_stops_saving_the_acceptance_model(tmp_path, little_room):
         DiskError,
         match=r"cannot write .*acceptance\.json: the disk is full.*Free some space",
     ):
-        AcceptanceModel(odds, odds, {"target": "x" * 2**17}).write(tmp_path / "odds")
+        save(AcceptanceModel(odds, odds, {"target": "x" * 2**17}), tmp_path / "odds")
     assert list((tmp_path / "odds").iterdir()) == [], (
         "half a file would refuse the next try"
     )
-    AcceptanceModel(odds, odds).write(tmp_path / "odds")
+    save(AcceptanceModel(odds, odds), tmp_path / "odds")
     assert AcceptanceModel.read(tmp_path / "odds").greedy == odds
 
 

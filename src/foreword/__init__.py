@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from foreword.api.async_llm import AsyncLLM
     from foreword.api.llm import LLM
-    from foreword.draft.online.learner import Learning
     from foreword.errors import (
         ForewordError,
         InvalidRequest,
@@ -34,7 +33,6 @@ __version__ = "0.1.0"
 _HOME = {
     "LLM": "api.llm",
     "AsyncLLM": "api.async_llm",
-    "Learning": "draft.online.learner",
     "SamplingParams": "types",
     "Completion": "types",
     "Delta": "types",
@@ -63,7 +61,6 @@ __all__ = [
     "Delta",
     "ForewordError",
     "InvalidRequest",
-    "Learning",
     "ModelError",
     "Recording",
     "Round",

@@ -59,6 +59,15 @@ def running_mean(mean: float, value: float) -> float:
     )
 
 
+def shrunk(part: float, whole: float, prior: float, weight: float) -> float:
+    """Return part / whole, shrunk toward `prior` as if `weight` more had had that
+    ratio: the mean of a Beta posterior.
+
+    Every estimate of acceptance is this one; only what it counts differs.
+    """
+    return (part + weight * prior) / (whole + weight)
+
+
 STEADINESS = 4.0
 """Outcomes. Weight of the prior."""
 BELIEF = 0.5
@@ -84,9 +93,8 @@ class AcceptanceEstimate:
         """Return the acceptance probability of this kind, in (0, 1); `prior` is its
         value without outcomes.
         """
-        return (self._accepted.get(kind, 0.0) + STEADINESS * prior) / (
-            self._tried.get(kind, 0.0) + STEADINESS
-        )
+        accepted = self._accepted.get(kind, 0.0)
+        return shrunk(accepted, self._tried.get(kind, 0.0), prior, STEADINESS)
 
     def learn(self, kind: Hashable, accepted: bool) -> None:
         """Record whether a draft token of this kind was accepted."""
@@ -124,7 +132,7 @@ class CalibrationRatio:
 
 
 DECAY = 0.95
-"""Decay per round."""
+"""Weight of the past per round, wherever rounds are counted: about twenty of them."""
 
 
 @dataclass(slots=True)

@@ -25,11 +25,12 @@ from foreword.budget import (
     SvipBudget,
     policy,
 )
-from foreword.budget.adaptive import BACKOFF, LIMIT, LOSS_BUDGET, SHARE
+from foreword.budget.constants import C
 from foreword.budget.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
 from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.estimators import LinearCost
+from foreword.train.methods.acceptance import save
 from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
@@ -118,7 +119,7 @@ def test_losses_of_a_batch_are_counted_in_single_rounds():
         seconds += clock.total
     assert sum(lost) > 0, "it tries"
     # a plain round of one takes 1 second
-    assert sum(lost) <= LOSS_BUDGET + SHARE * 1.01 * seconds + 2 * max(lost)
+    assert sum(lost) <= C.loss_budget + C.share * 1.01 * seconds + 2 * max(lost)
 
 
 def test_fixed_is_fixed():
@@ -209,7 +210,7 @@ def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
     # as likely as the likeliest token is drawn
     odds = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
     sure = LogisticModel((0.0,) * 20, (1.0,) * 20, (*(0.0,) * 20, 9.0))
-    AcceptanceModel(sure, odds).write(tmp_path / "odds")
+    save(AcceptanceModel(sure, odds), tmp_path / "odds")
     ends = policy(f"acceptance:{tmp_path / 'odds'}")(lambda: FLAT)
     assert isinstance(ends, AcceptanceBudget)
     one = sequence()
@@ -261,7 +262,7 @@ def test_the_threshold_follows_what_was_kept():
 
 
 def test_accepted_draft_tokens_raise_the_budget():
-    assert play(AdaptiveBudget(FLAT), sequence(), 60, kept=1.0)[-1] == LIMIT
+    assert play(AdaptiveBudget(FLAT), sequence(), 60, kept=1.0)[-1] == C.chain
 
 
 def test_rejected_drafting_backs_off():
@@ -288,7 +289,7 @@ def test_losses_are_bounded(
             assert sum(lost) > 0, "it tries"
     # The last try may cost more than was left; the first is made twice, for it may have
     # been reading that was dear.
-    assert sum(lost) <= LOSS_BUDGET + SHARE * 1.01 * rounds + 2 * max(lost)
+    assert sum(lost) <= C.loss_budget + C.share * 1.01 * rounds + 2 * max(lost)
 
 
 def test_expensive_draft_tokens_are_tried_more_rarely():
@@ -297,7 +298,7 @@ def test_expensive_draft_tokens_are_tried_more_rarely():
         asked = play(
             AdaptiveBudget(FLAT), sequence(), 1000, kept=0.0, propose=draft_token
         )
-        again.append(sum(count > 0 for count in asked[LOSS_BUDGET:]))
+        again.append(sum(count > 0 for count in asked[C.loss_budget :]))
     assert again == sorted(again, reverse=True)
     assert again[0] > 2 * again[2] > 0, "but never for good"
 
@@ -310,7 +311,7 @@ def test_new_text_waits_after_expensive_losses():
     assert any(asked), "but not for good"
     cheap = AdaptiveBudget(FLAT)
     play(cheap, sequence(1), 100, kept=0.0, propose=0.001)
-    assert play(cheap, sequence(2), 8, kept=1.0, propose=0.001).count(0) <= BACKOFF
+    assert play(cheap, sequence(2), 8, kept=1.0, propose=0.001).count(0) <= C.backoff
 
 
 def test_what_some_texts_win_others_may_lose():
@@ -719,7 +720,7 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
 def test_drafting_takes_no_longer_in_a_batch(cost, together, drafter):
     plain = served(FixedBudget(0), drafter, 12 * together, together, cost)[0]
     first = (
-        LOSS_BUDGET * Costs(cost).seconds(together)
+        C.loss_budget * Costs(cost).seconds(together)
         + 2 * drafter.reading * drafter.prompt
     )  # what it takes to find out
     assert (

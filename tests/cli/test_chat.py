@@ -7,8 +7,6 @@ import json
 import signal
 import sys
 
-import pytest
-
 from foreword import SamplingParams
 
 
@@ -122,13 +120,6 @@ def test_refused_request_does_not_end_the_chat(here):
     assert found.stdout.strip()
 
 
-def test_draft_that_cannot_be_saved_is_not_trained(here):
-    (here.folder / "file").write_text("words")
-    found = here("chat", "--learn", "file/new", typed="Hello\n")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "cannot create file/new" in found.stderr
-
-
 def test_backend_option(here):
     found = here("chat", "--dtype", "float32", "--backend", "native", typed="Hello\n")
     assert (found.returncode, found.stdout) == (1, "")
@@ -164,26 +155,3 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(here, monkeypatch):
     assert found.stdout.strip()
     assert found.stdout.endswith("\n")
     assert "Traceback" not in found.stderr
-
-
-@pytest.mark.slow
-def test_draft_trained_in_a_chat_is_saved(shell):
-    found = shell(
-        "chat", "--learn", "better", "--max-tokens", "24", typed="Who wrote Hamlet?\n"
-    )
-    assert found.returncode == 0, found.stderr
-    assert "--draft better" in found.stderr
-    again = shell(
-        "generate",
-        "Hello",
-        "--draft",
-        "better",
-        "--max-tokens",
-        "4",
-        "--temperature",
-        "0",
-    )
-    assert again.returncode == 0, again.stderr
-    refused = shell("chat", "--learn", "better", typed="")
-    assert refused.returncode == 2
-    assert "exists already" in refused.stderr

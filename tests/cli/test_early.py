@@ -58,7 +58,6 @@ WRONG: dict[tuple[str, ...], str] = {
     (*ASKED, "--draft", "./nowhere"): "./nowhere",
     ("chat", "--temperature", "101"): "temperature must be",
     ("chat", "--method", "sufix"): "Did you mean 'suffix'?",
-    ("chat", "--learn", "data.jsonl/new"): "cannot create",
     ("inspect", "./nowhere"): "./nowhere",
     ("inspect", "--backend", "fast"): "fast",
     ("doctor", "./nowhere"): "./nowhere",

@@ -5,7 +5,6 @@ refuses.
 import json
 import re
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,11 @@ import pytest
 import tiny_seq2seq
 from foreword import bundled
 from foreword.cli.tune_method import _file
-from foreword.draft.self_speculative.layers import load
+from foreword.draft.self_speculative.layers import read
 from foreword.settings_file import DraftingFile
 from foreword.tune.arms import Arm
 
 SMALL = "--prompts 1 --max-tokens 8 --device cpu".split()
-
-
-@pytest.fixture(autouse=True)
-def briefly(monkeypatch):
-    """Forwards are timed for less long than they should be, where the command runs in
-    this process.
-    """
-    monkeypatch.setattr("foreword.tune.cost.SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -53,10 +44,8 @@ def test_report_and_a_mask_that_serves(here):
         found.stdout,
         re.MULTILINE,
     )
-    assert re.search(
-        r"^trials\s+3, \d of them stopped early", found.stdout, re.MULTILINE
-    )
-    mask = load(here.folder / "mask.json")
+    assert re.search(r"^trials\s+3\s*$", found.stdout, re.MULTILINE)
+    mask = read(here.folder / "mask.json")
     said = found.stderr.splitlines()[-1]
     assert (
         said.startswith("no mask gives a speedup")
@@ -90,19 +79,18 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
     out, err = shell.rest(process)
     assert process.returncode == 130, said + err
     assert "Traceback" not in err
-    assert "holds the best mask so far" in err or json.loads(out)["runoff"] is None
+    assert "holds the best mask so far" in err or json.loads(out)["over_plain"] is None
     tried = json.loads(out)
     assert tried["trials"] >= 50
     assert {name: tried[name] for name in ("attention", "mlp")} == json.loads(
         (shell.folder / "mask.json").read_text()
     )
-    found = shell(*words, "--trials", str(tried["trials"] + 1), "--resume")
+    found = shell(*words, "--trials", "2", "--resume")
     assert found.returncode == 0, found.stderr
     facts = json.loads(found.stdout)
-    assert facts["trials"] == tried["trials"] + 1
-    low, mid, high = (
-        facts["runoff"]["over_plain"][name] for name in ("low", "mid", "high")
-    )
+    assert facts["trials"] == 2
+    assert facts["expected"] >= tried["expected"]
+    low, mid, high = (facts["over_plain"][name] for name in ("low", "mid", "high"))
     assert 0 < low <= mid <= high
     assert facts["pays"] == (low > 1)
 
@@ -115,7 +103,7 @@ def test_a_search_is_stopped_and_goes_on(shell, data):
             "cannot read nothing.jsonl: no such file exists",
         ),
         (("--out", "mask.json", "--data", "bad.jsonl"), "bad.jsonl:1: not JSON"),
-        (("--out", "mask.json", "--data", "few.jsonl"), "at least 3 texts, got 1"),
+        (("--out", "mask.json", "--data", "few.jsonl"), "at least 2 texts"),
         (
             (
                 "--out",
@@ -142,13 +130,6 @@ def test_what_cannot_be_done_says_why_and_leaves_nothing(here, words, says):
     assert says in " ".join(found.stderr.split())
     assert "Traceback" not in found.stderr
     assert {path.name for path in here.folder.iterdir()} == {"bad.jsonl", "few.jsonl"}
-
-
-def test_without_optuna_it_says_what_to_install(here, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    found = here("tune", "layers", "--out", "mask.json")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "pip install 'foreword[tune]'" in found.stderr
 
 
 def test_tune_method_writes_a_file_that_is_found(here, monkeypatch):

@@ -173,15 +173,6 @@ def test_what_reads_the_prompt_itself_is_refused():
         llm().score("A text.")
     with pytest.raises(InvalidRequest, match="has no chat template"):
         llm().chat([{"role": "user", "content": "A text."}])
-    with pytest.raises(
-        InvalidRequest, match="cannot learn from answers: marian is an encoder-decoder"
-    ):
-        LLM(
-            llm().target,
-            tokenizer=llm().tokenizer,
-            draft=tiny_seq2seq.build("marian"),
-            learn=True,
-        )
 
 
 def test_source_and_answer_have_a_context_each():

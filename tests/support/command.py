@@ -29,7 +29,6 @@ HEAVY = (
     "safetensors",
     "matplotlib",
     "accelerate",
-    "optuna",
 )
 """Packages that a command may import only once it needs them."""
 PROGRAM = f"""

@@ -86,7 +86,7 @@ POLICIES = {
     "confidence": ConfidenceBudget(0.6),
     "svip": SvipBudget(),
     "adaedl": AdaEdlBudget(0.65),
-    "acceptance": AcceptanceBudget(AcceptanceModel(STRAIGHT, STRAIGHT), 0.7),
+    "acceptance": AcceptanceBudget(AcceptanceModel(STRAIGHT, STRAIGHT)),
 }
 """What ends a chain, with thresholds that these worlds come to."""
 

@@ -22,8 +22,6 @@ from foreword.chats.prompts import (
 from foreword.draft import default_method, resolved
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources
-from foreword.draft.online.learner import Learning, OnlineLearner, teaching
-from foreword.draft.online.trainer import Progress
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.engine.speculator import Speculator
@@ -37,7 +35,6 @@ from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
 from foreword.model.scoring import score
-from foreword.model.weights import save
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.registry import DEFAULT_RULE, MODEL
 from foreword.settings_file import settings_for
@@ -90,8 +87,6 @@ class LLM:
             fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md). nodes: instead, a
         fixed number per round.
-    learn: distil the draft model between rounds (docs/online.md): True, or
-        Learning with its share of the time.
     dtype, device, backend, weights, kv, offload_folder, trust_remote_code: see
         `Model.load`.
     tokenizer: default, that of the target's folder; False for token ids alone
@@ -127,7 +122,6 @@ class LLM:
         slots: int = 8,
         chunk: int = 512,
         cache_tokens: int | None = None,
-        learn: bool | Learning = False,
         trust_remote_code: bool = False,
     ) -> None:
         draft, drafting, is_named = drafted_by(
@@ -153,7 +147,6 @@ class LLM:
         source = source_of(draft, self.method, drafter)
         if not is_bundled:
             check_source(source, self.method, drafter)
-        settings = teaching(learn, drafter, self.method)
         if (
             drafter.about.takes == MODEL
             and isinstance(source, str | Path)
@@ -168,7 +161,7 @@ class LLM:
         )
         engine = Engine(
             model,
-            *speculators.default(settings, fallback=not is_named),
+            *speculators.default(fallback=not is_named),
             Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
         )
         requests = Requests(model, self._tokenizer, image_reader)
@@ -323,22 +316,6 @@ class LLM:
             return "<LLM, closed>"
         return described(self.engine, self.method)
 
-    def save_draft(self, folder: str | Path) -> None:
-        """Save the trained draft model as a checkpoint for `draft=`; the folder appears
-        complete or not at all.
-
-        Raises InvalidRequest if the engine has no trainable draft model, or if `folder`
-        exists.
-        """
-        model = self.engine.drafter.trainable
-        if model is None:
-            raise InvalidRequest(
-                f"cannot save a draft model: the method {self.method} has none that "
-                "learns"
-            )
-        with self.session.locked():
-            save(model, Path(folder), self._tokenizer)
-
     @property
     def target(self) -> Model:
         """The target, until the LLM is closed."""
@@ -353,15 +330,6 @@ class LLM:
     def tokenizer(self) -> Tokenizer:
         """The target's tokenizer. Raises InvalidRequest where there is none."""
         return need_tokenizer(self._tokenizer)
-
-    @property
-    def progress(self) -> Progress | None:
-        """Progress of online learning; None without it."""
-        return (
-            self.engine.drafter.progress
-            if isinstance(self.engine.drafter, OnlineLearner)
-            else None
-        )
 
     def render(
         self,

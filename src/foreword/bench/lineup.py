@@ -34,8 +34,8 @@ from foreword.bench.peers.convert import source as convertible
 from foreword.bench.records import Entry
 from foreword.budget import DraftBudget, FixedBudget, Measure
 from foreword.draft import Drafter, MethodSpec, method
+from foreword.draft.base import quantized
 from foreword.draft.ensemble.recipe import shipped
-from foreword.draft.online.learner import taught
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
@@ -367,7 +367,7 @@ def _drafter(
             f"{name}=PATH"
         )
     if source.shape is None or given is None or spec.about.takes != HEAD:
-        return taught(spec.load(given, target, tokenizer), target, None)
+        return quantized(spec.load(given, target, tokenizer), target)
     with TemporaryDirectory() as folder:
         inflate_head(given, source.original, SHAPES[source.shape]).write(Path(folder))
         return spec.load(folder, target, tokenizer)

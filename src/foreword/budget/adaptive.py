@@ -15,28 +15,12 @@ from itertools import chain, islice, product
 
 from foreword.budget.base import DraftBudget, Measure, RoundResult
 from foreword.budget.batch_gain import BatchGain
-from foreword.budget.costs import Costs
-from foreword.budget.drafting_cost import DraftingCost
+from foreword.budget.constants import C
+from foreword.budget.costs import Costs, DraftingCost
 from foreword.budget.predictions import DraftProbabilities, largest
-from foreword.budget.record import (
-    BACKOFF,
-    LIMIT,
-    LONGEST,
-    LOSS_BUDGET,
-    MEASURE_EVERY,
-    PROBE_EVERY,
-    SHARE,
-    AcceptanceRecord,
-    Balance,
-    Requested,
-)
-from foreword.estimators import finite, running_mean
+from foreword.budget.record import AcceptanceRecord, Balance, Requested
+from foreword.estimators import OUTLIER, finite, running_mean
 from foreword.types import Clock, Draft, Request
-
-UNPRICED = 4
-"""Tokens. Longest chain before the cost of drafting is measured."""
-FLUKE = 4.0
-"""Times its expected cost. Cap on one round: another process may have run."""
 
 
 class AdaptiveBudget(DraftBudget):
@@ -57,7 +41,11 @@ class AdaptiveBudget(DraftBudget):
         "drafting loses"
     )
 
-    def __init__(self, cost: Mapping[int, float], costs: Costs | None = None) -> None:
+    def __init__(
+        self,
+        cost: Mapping[int, float],
+        costs: Costs | None = None,
+    ) -> None:
         """`costs`: the table of a choice among methods, which decides whether this one
         pays (budget/choice.py), so that this policy only sets the number of tokens.
         """
@@ -179,9 +167,10 @@ class AdaptiveBudget(DraftBudget):
         self._round_probs = rows
         probabilities = sorted(chain.from_iterable(rows), reverse=True)
         stated.count = len(probabilities)
-        count = stated.paying(probabilities, len(rows), self.costs, self._overhead)
+        after = self._overhead
+        count = stated.paying(probabilities, len(rows), self.costs, after)
         least = probabilities[count - 1] if count else 1.1
-        kept = [sum(probability >= least for probability in row) for row in rows]
+        kept = [sum(one >= least for one in row) for row in rows]
         stated.settle(kept, sum(probabilities[:count]))
         if kept == [len(row) for row in rows]:
             return draft
@@ -201,18 +190,21 @@ class AdaptiveBudget(DraftBudget):
         # Within a round, one sequence's loss offsets another's gain; tries may lose a
         # share of the other rounds.
         drafted = self._requested.sequences > 0
-        allowed = 0.0 if drafted else SHARE * clock.total / self._batch_size
+        allowed = 0.0
+        if not drafted:
+            allowed = C.share * clock.total / self._batch_size
         for balance in self._round_balances:
             balance.settle(allowed)
         self._round_balances = []
         self._idle = 0 if drafted else self._idle + 1
-        if self._idle % MEASURE_EVERY > 1:
+        if self._idle % C.measure_every > 1:
             return
         batch = self._batch_gain()
         if reading:
             # The forward also read a prompt, so its time says little: use the table.
+            size = self._batch_size
             more = self.costs.seconds(rows + reading)
-            scoring = more - self.costs.seconds(self._batch_size + reading)
+            scoring = more - self.costs.seconds(size + reading)
             self._plain_seconds = batch.plain_seconds
             longer = clock.propose + max(scoring, 0.0)
         else:
@@ -223,13 +215,15 @@ class AdaptiveBudget(DraftBudget):
     def _extra(self, rows: int, clock: Clock) -> float:
         """Learn the costs of a round that read no prompt; return its extra seconds."""
         after = clock.verify + clock.commit
+        each = after / self._batch_size
         if self._requested.sequences:
-            self._overhead = running_mean(self._overhead, after / self._batch_size)
+            self._overhead = running_mean(self._overhead, each)
         else:
-            overhead = running_mean(self._plain_overhead, after / self._batch_size)
+            overhead = running_mean(self._plain_overhead, each)
             self._plain_overhead = overhead
-        ratio = self.costs.seconds(self._batch_size) / self.costs.seconds(rows)
-        overhead = min(self._batch_size * self.overhead, after)
+        size = self._batch_size
+        ratio = self.costs.seconds(size) / self.costs.seconds(rows)
+        overhead = min(size * self.overhead, after)
         self._plain_seconds = clock.score * ratio + overhead
         self.costs.correct(rows, clock.score)
         return clock.total - self._plain_seconds
@@ -257,14 +251,17 @@ class AdaptiveBudget(DraftBudget):
             longer -= propose
         elif not requested.unread or cost.catch_up_measured:
             expected = cost.seconds(requested.tokens) + caught_up
-            propose = min(propose, FLUKE * expected)
-            drafted = rows - self._batch_size
-            scoring = self.costs.slope(self._batch_size, max(drafted, 1)) * drafted
-            after = self._batch_size * self._overhead
-            longer = min(longer, propose + FLUKE * (scoring + after))
+            propose = min(propose, OUTLIER * expected)
+            size = self._batch_size
+            drafted = rows - size
+            slope = self.costs.slope(size, max(drafted, 1))
+            scoring = slope * drafted
+            after = size * self._overhead
+            longer = min(longer, propose + OUTLIER * (scoring + after))
             stated = self._draft_probs
             if stated.count is not None:
-                stated.cost.learn(stated.count, max(propose - caught_up, 0.0))
+                own = max(propose - caught_up, 0.0)
+                stated.cost.learn(stated.count, own)
         self._extra_seconds = longer / requested.sequences
         reading = min(caught_up, max(longer, 0.0))
         self._catch_up_seconds = reading / requested.sequences
@@ -274,7 +271,9 @@ class AdaptiveBudget(DraftBudget):
         self._requested = Requested()
 
     def learn(self, sequence: Request, outcome: RoundResult) -> None:
-        probabilities = self._round_probs.pop(0) if self._round_probs else None
+        probabilities = None
+        if self._round_probs:
+            probabilities = self._round_probs.pop(0)
         if not (outcome.asked and finite(outcome.seconds)):
             return
         record = self._records.get(sequence.id) or self._record(sequence)
@@ -285,7 +284,8 @@ class AdaptiveBudget(DraftBudget):
         gained = outcome.accepted * token_seconds - self._extra_seconds
         if finite(gained):
             # Capped: one stall of the machine must not end drafting for hours.
-            balance.lost = min(balance.lost - gained, LONGEST * self._plain_seconds)
+            most = C.longest * self._plain_seconds
+            balance.lost = min(balance.lost - gained, most)
         drafting = self._extra_seconds - self._catch_up_seconds
         spent = 1.0 + drafting / max(token_seconds, 1e-9)
         for counts in (record, overall):
@@ -293,13 +293,15 @@ class AdaptiveBudget(DraftBudget):
         balance.add(outcome.accepted, spent)
         self._draft_probs.calibration.keep(outcome.accepted)
         if gained > 0:
-            record.pause, record.backoff = 0, BACKOFF
+            record.pause = 0
+            record.backoff = C.backoff
 
     def _record(self, sequence: Request) -> AcceptanceRecord:
         """Add a new record for a sequence that has none."""
         params = sequence.params
         return self._records.setdefault(
-            sequence.id, AcceptanceRecord(greedy=params.greedy, plain=params.plain)
+            sequence.id,
+            AcceptanceRecord(greedy=params.greedy, plain=params.plain),
         )
 
     def _balance_of(self, record: AcceptanceRecord) -> Balance:
@@ -316,7 +318,7 @@ class AdaptiveBudget(DraftBudget):
         measure whether they would.
         """
         record.pause = max(record.pause - 1, 0)
-        if record.pause or self._since >= PROBE_EVERY:
+        if record.pause or self._since >= C.probe_every:
             return 0
         batch = self._batch_gain()
         cost = self.drafting_cost
@@ -326,7 +328,7 @@ class AdaptiveBudget(DraftBudget):
         if self._never_pays[cost] and lost > 0:
             return 0
         unread = record.unread(sequence) if self._alone else 0
-        loss_budget = LOSS_BUDGET * batch.alone_seconds
+        loss_budget = C.loss_budget * batch.alone_seconds
         if lost > loss_budget and (unread or self._balance.is_losing):
             return 0
         count, gain = self._best(sequence, record, batch)
@@ -345,9 +347,7 @@ class AdaptiveBudget(DraftBudget):
         return max(count, 1)
 
     def _left(self, sequence: Request) -> float:
-        """Return the expected remaining rounds: from the mean answer length, or as many
-        as so far, within its room.
-        """
+        """Return the expected rounds to go, by the mean length of an answer."""
         left = sequence.room
         if self._length:
             written = sequence.produced
@@ -369,8 +369,8 @@ class AdaptiveBudget(DraftBudget):
             return stated.most, 0.0 if self._requested.sequences else math.inf
         if kind not in self._plans:
             share = stated.calibration.share
-            plan = batch.best(self.drafting_cost, overall, share, stated.most)
-            self._plans[kind] = plan
+            cost, most = self.drafting_cost, stated.most
+            self._plans[kind] = batch.best(cost, overall, share, most)
         earned, longer = self._plans[kind]
         ratio = record.predicted.relative_to(overall)
         return stated.most, ratio * earned * batch.token_seconds - longer
@@ -380,19 +380,18 @@ class AdaptiveBudget(DraftBudget):
         record: AcceptanceRecord,
         batch: BatchGain,
     ) -> tuple[int, float]:
-        """Return the same as `_best` for a chain whose drafter states no
-        probabilities.
-        """
+        """Return the same as `_best` for a chain without stated probabilities."""
         best = 0
         gain = 0.0
         fastest = 1.0 / batch.plain_seconds
         earned = 0.0
-        most = LIMIT if self.drafting_cost.measured else UNPRICED
+        most = C.chain if self.drafting_cost.measured else C.unpriced
         depths = islice(record.reached(self._current), most)
         for count, accepted in enumerate(depths, 1):
             earned += accepted
             longer = batch.added(self.drafting_cost, count, count)
-            rate = (1.0 + earned) / (batch.plain_seconds + batch.sequences * longer)
+            seconds = batch.plain_seconds + batch.sequences * longer
+            rate = (1.0 + earned) / seconds
             if rate > fastest:
                 best = count
                 gain = earned * batch.token_seconds - longer

@@ -7,13 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foreword.budget.costs import Costs
-from foreword.budget.drafting_cost import DraftingCost
-
-LEVELS = 8
-"""Equal bins of [0, 1] for stated probabilities."""
-TRIES = (1, 4, 16)
-"""Tokens. Chain lengths for which `never_pays` checks whether any could pay."""
+from foreword.budget.constants import C
+from foreword.budget.costs import Costs, DraftingCost
 
 
 @dataclass(slots=True)
@@ -23,7 +18,7 @@ class PredictedGain:
     rounds: float = 0.0
     tokens: float = 0.0
     """Draft tokens expected to be accepted: the sum of the probabilities."""
-    counts: list[float] = field(default_factory=lambda: [0.0] * LEVELS)
+    counts: list[float] = field(default_factory=lambda: [0.0] * C.levels)
     """Draft tokens by bin of probability."""
 
     def add(self, probabilities: Sequence[float], decay: float) -> None:
@@ -34,7 +29,7 @@ class PredictedGain:
         self.tokens = decay * self.tokens + sum(probabilities)
         self.counts = [decay * count for count in self.counts]
         for probability in probabilities:
-            self.counts[min(int(LEVELS * probability), LEVELS - 1)] += 1
+            self.counts[min(int(C.levels * probability), C.levels - 1)] += 1
 
     def relative_to(self, overall: PredictedGain) -> float:
         """Return the ratio of this sequence's expected accepted tokens to the overall
@@ -42,7 +37,7 @@ class PredictedGain:
         """
         expected = overall.tokens / max(overall.rounds, 1e-9)
         return (
-            (self.tokens + 2 * expected) / ((self.rounds + 2) * expected)
+            (self.tokens + C.prior * expected) / ((self.rounds + C.prior) * expected)
             if expected
             else 1.0
         )
@@ -102,7 +97,7 @@ class BatchGain:
         if not drafting.measured:
             return False
         now, token_seconds = self.costs.seconds(self.sequences), self.token_seconds
-        for count in TRIES:
+        for count in C.tries:
             scoring = max(self.costs.seconds(self.sequences + count) - now, 0.0)
             if count * token_seconds > scoring + drafting.seconds(
                 count, 1.0 / self.sequences
@@ -124,12 +119,12 @@ class BatchGain:
         scored = 0.0
         fastest = 0.0
         result = (0.0, self.added(drafting, 0.0, most))
-        for level in range(LEVELS - 1, -1, -1):
+        for level in range(C.levels - 1, -1, -1):
             count = overall.counts[level] / overall.rounds
             if not count:
                 continue
             scored += count
-            earned += share * count * (level + 0.5) / LEVELS
+            earned += share * count * (level + 0.5) / C.levels
             longer = self.added(drafting, scored, most)
             rate = (1.0 + earned) / (plain_seconds + self.sequences * longer)
             if rate > fastest:

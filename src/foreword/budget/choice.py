@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from foreword.estimators import OUTLIER, finite
+from foreword.estimators import DECAY, OUTLIER, finite, shrunk
 
 MEMORY = 0.995
 """Weight of the past in an arm's speed, per round: some 200 rounds, several answers."""
-RECENT = 0.95
-"""Weight of the past in how an arm does on one text, per round: about 20 rounds."""
 STEADY = 32.0
 """Tokens. Weight of an arm's mean on all texts in its speed on one text."""
 SPAN = 8
@@ -68,13 +66,13 @@ class OnText:
 
     def add(self, tokens: float, expected: float) -> None:
         """Record a round on this text."""
-        self.tokens = RECENT * self.tokens + tokens
-        self.expected = RECENT * self.expected + expected
+        self.tokens = DECAY * self.tokens + tokens
+        self.expected = DECAY * self.expected + expected
 
     @property
     def ratio(self) -> float:
         """Speed on this text over the mean speed, shrunk toward 1."""
-        return (self.tokens + STEADY) / (self.expected + STEADY)
+        return shrunk(self.tokens, self.expected, 1.0, STEADY)
 
 
 Ratios = Sequence[Sequence[float]]

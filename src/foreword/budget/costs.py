@@ -1,5 +1,5 @@
 """Seconds of a forward by its number of rows: measured beforehand, and corrected in
-use.
+use; and seconds of drafting, by draft tokens and by tokens yet to read.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from foreword.estimators import OUTLIER, interpolated, steadied
-
-FAR = 0.02
-"""Long-run weight of one forward in the correction of all row counts, however far from
-its own.
-"""
-LEAST = 1e-7
-"""Seconds. Lower bound of any forward; a coarse clock may show 0."""
+from foreword.budget.constants import C
+from foreword.estimators import (
+    DECAY,
+    OUTLIER,
+    LinearCost,
+    interpolated,
+    steadied,
+)
 
 
 class Costs:
@@ -23,7 +23,7 @@ class Costs:
     def __init__(self, measured: Mapping[int, float]) -> None:
         self._rows = sorted(measured)
         self._base = [measured[rows] for rows in self._rows]
-        self._far = 0.3
+        self._far = C.far_at_first
         """Weight of one forward for other row counts: large at first, since the table
         may be outdated.
         """
@@ -38,7 +38,8 @@ class Costs:
 
     def slope(self, rows: int, more: int) -> float:
         """Return the mean seconds per row of `more` rows added to `rows`."""
-        return max(self.seconds(rows + more) - self.seconds(rows), 0.0) / more
+        added = self.seconds(rows + more) - self.seconds(rows)
+        return max(added, 0.0) / more
 
     def correct(self, rows: int, seconds: float) -> None:
         """Learn from a forward; one slow outlier has little effect.
@@ -47,18 +48,68 @@ class Costs:
         the processor, and other programs may slow down only one of the two.
         """
         expected = self.seconds(rows)
-        off = max(steadied(seconds, expected) / expected, 1 / OUTLIER)
+        off = steadied(seconds, expected) / expected
+        off = max(off, 1 / OUTLIER)
         near = self._near.get(rows)
         if near is None:
-            near = self._near[rows] = [
-                0.2 * math.exp(-abs(math.log2(measured / rows)))
-                for measured in self._rows
-            ]
+            near = self._near[rows] = []
+            for measured in self._rows:
+                apart = abs(math.log2(measured / rows))
+                near.append(C.near * math.exp(-apart))
         # On a log scale: otherwise a noisy clock would raise unused row counts without
         # end.
-        moved = (
-            base * off ** (self._far + weight)
-            for base, weight in zip(self._base, near, strict=True)
-        )
-        self._base = [max(base, LEAST) for base in moved]
-        self._far = max(0.5 * self._far, FAR)
+        for place, weight in enumerate(near):
+            moved = self._base[place] * off ** (self._far + weight)
+            self._base[place] = max(moved, C.seconds)
+        self._far = max(C.far_fades * self._far, C.far)
+
+
+class DraftingCost:
+    """Two linear fits: seconds by requested draft tokens, and the remaining seconds by
+    unread tokens.
+    """
+
+    def __init__(self) -> None:
+        self._line = LinearCost()
+        self._square = 0.0
+        self._both = 0.0
+        """Sums of the second fit, which goes through zero: rounds weigh by the tokens
+        they read.
+        """
+
+    @property
+    def measured(self) -> bool:
+        """Whether a round with nothing to catch up on was seen."""
+        return self._line.weight > 0
+
+    @property
+    def catch_up_measured(self) -> bool:
+        """Whether a round with unread tokens was seen after such a one."""
+        return self._square > 0
+
+    def seconds(self, count: float, share: float = 1.0) -> float:
+        """Return the seconds of drafting `count` tokens; `share` is the part of the
+        fixed cost to include.
+        """
+        return share * self._line.start + self._line.each * count
+
+    def catch_up(self, unread: int) -> float:
+        """Return the seconds of reading `unread` tokens first; 0 until measured."""
+        if not self._square:
+            return 0.0
+        return unread * self._both / self._square
+
+    def learn(self, count: int, unread: int, seconds: float) -> None:
+        """Record a round that requested `count` draft tokens, for sequences with
+        `unread` tokens in total.
+        """
+        if unread and not self.measured:
+            return  # reading and drafting cannot be told apart yet
+        if unread:
+            left = max(seconds - self.seconds(count), 0.0)
+            self._square *= DECAY
+            self._square += unread**2
+            self._both *= DECAY
+            self._both += left * unread
+        drafting = seconds - self.catch_up(unread)
+        self._line.learn(count, max(drafting, 0.0))

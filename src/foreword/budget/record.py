@@ -7,33 +7,9 @@ from dataclasses import dataclass, field
 
 from foreword.budget.base import RoundResult
 from foreword.budget.batch_gain import PredictedGain
+from foreword.budget.constants import C
+from foreword.estimators import DECAY, shrunk
 from foreword.types import Request
-
-LIMIT = 16
-"""Tokens. Longest chain tried."""
-OPTIMISM = 0.7
-"""Prior acceptance probability of the first draft token."""
-DECAY = 0.95
-"""Weight of the past, per round: a memory of about twenty rounds."""
-BACKOFF = 4
-"""Rounds without drafting after the first loss; doubles with every further loss."""
-ANEW = 8
-"""Tokens. Up to so many that the drafter has not read do not count as catching up."""
-LONGEST = 256
-"""Rounds. Longest pause in drafting, and the cap on recorded losses."""
-LOSS_BUDGET = 8
-"""Rounds of plain decoding of one sequence.
-
-Time that speculation may lose while it is tried out.
-"""
-PROBE_EVERY = 64
-"""Rounds with draft tokens before one without measures plain decoding again."""
-MEASURE_EVERY = 8
-"""Of the rounds without draft tokens, one in so many is measured: measuring takes a
-hundredth of a round of few sequences.
-"""
-SHARE = 0.01
-"""Share of plain decoding time that later tries may lose."""
 
 
 @dataclass(slots=True)
@@ -44,16 +20,16 @@ class AcceptanceRecord:
     """No draft token is drawn."""
     plain: bool = True
     """Nothing is filtered, forbidden or penalised."""
-    scored: list[float] = field(default_factory=lambda: [0.0] * LIMIT)
+    scored: list[float] = field(default_factory=lambda: [0.0] * C.chain)
     """Rounds in which a draft token of depth i was verified."""
-    kept: list[float] = field(default_factory=lambda: [0.0] * LIMIT)
+    kept: list[float] = field(default_factory=lambda: [0.0] * C.chain)
     """Rounds in which it was accepted."""
     predicted: PredictedGain = field(default_factory=PredictedGain)
     read: int = 0
     """Tokens of the sequence after the last round with draft tokens."""
     pause: int = 0
     """Rounds to go without drafting."""
-    backoff: int = BACKOFF
+    backoff: int = C.backoff
     """Rounds of the next pause at least; doubles each time drafting still loses, until
     a try wins.
     """
@@ -67,7 +43,7 @@ class AcceptanceRecord:
         """
         if probabilities is not None:
             self.predicted.add(probabilities, DECAY)
-        for depth in range(0 if weighed else LIMIT):
+        for depth in range(0 if weighed else C.chain):
             self.scored[depth] *= DECAY
             self.kept[depth] *= DECAY
             if depth < min(outcome.drafted, outcome.accepted + 1):
@@ -80,24 +56,31 @@ class AcceptanceRecord:
         The sequence's own rounds weigh most, then the rounds of `overall`; an untried
         depth inherits the one before.
         """
-        prior = OPTIMISM
+        prior = C.first
         reached = 1.0
-        for depth in range(LIMIT):
-            prior = (overall.kept[depth] + 2 * prior) / (overall.scored[depth] + 2)
-            reached *= (self.kept[depth] + 2 * prior) / (self.scored[depth] + 2)
+        for depth in range(C.chain):
+            prior = overall.acceptance(depth, prior)
+            reached *= self.acceptance(depth, prior)
             yield reached
+
+    def acceptance(self, depth: int, prior: float) -> float:
+        """Return the probability that a draft token of this depth is accepted after
+        those before it.
+        """
+        kept, scored = self.kept[depth], self.scored[depth]
+        return shrunk(kept, scored, prior, C.prior)
 
     def unread(self, sequence: Request) -> int:
         """Return the tokens to catch up on, or 0 for the few that a round or
         two add.
         """
         count = len(sequence.tokens) - self.read
-        return count if count > ANEW else 0
+        return count if count > C.unread else 0
 
     def back_off(self) -> None:
         """Pause drafting, each time for longer."""
         self.pause = self.backoff
-        self.backoff = min(2 * self.backoff, LONGEST)
+        self.backoff = min(2 * self.backoff, C.longest)
 
 
 @dataclass(slots=True)
@@ -137,7 +120,7 @@ class Balance:
     @property
     def is_losing(self) -> bool:
         """Whether rounds without draft tokens would have written more in that time."""
-        return self.written < 0.98 * self.spent
+        return self.written < C.losing * self.spent
 
     @property
     def pace(self) -> float:

@@ -62,7 +62,6 @@ def chat(
     draft: options.DraftName = None,
     loading: ModelOptions,
     drafting: DraftingOptions,
-    learn: options.Learn = None,
     sampling: Sampling,
     system: options.System = None,
     image: options.Images = None,
@@ -81,7 +80,7 @@ def chat(
         system = history[0]["content"]
     history = [message for message in history if message["role"] != "system"]
     early.vision(model, image, trusted=loading.trust_remote_code)
-    llm = open_llm(model, draft, loading, drafting, learn=learn is not None)
+    llm = open_llm(model, draft, loading, drafting)
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(
             f"cannot chat with {llm.target.name}: it has no chat template. Use "
@@ -98,11 +97,6 @@ def chat(
     )
     conversation.images = image or []
     conversation.run()
-    if learn is not None:
-        llm.save_draft(learn)
-        runtime.note(
-            f"saved the trained draft model to {learn}; use it with --draft {learn}"
-        )
 
 
 def loaded(file: Path) -> list[dict[str, str]]:

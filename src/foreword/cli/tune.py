@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,6 @@ from foreword.cli.common.options import examples
 from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
-    from foreword.tune.journal import Tried
     from foreword.tune.run import Tuned
 
 tune = typer.Typer(
@@ -49,15 +49,11 @@ Out = Annotated[
 ]
 Trials = Annotated[
     int,
-    typer.Option(
-        help="Number of masks tried, earlier runs included.", min=1, metavar="N"
-    ),
+    typer.Option(help="Most masks tried.", min=1, metavar="N"),
 ]
 Prompts = Annotated[
     int,
-    typer.Option(
-        help="Prompts for the search, and for each timing.", min=1, metavar="N"
-    ),
+    typer.Option(help="Prompts for the search, and the timing.", min=1, metavar="N"),
 ]
 MaxTokens = Annotated[
     int,
@@ -69,7 +65,7 @@ Seed = Annotated[
 ]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Continuation from the trials beside --out."),
+    typer.Option("--resume", help="Search on from the mask in --out."),
 ]
 
 
@@ -78,8 +74,8 @@ Resume = Annotated[
         "foreword tune layers --out mask.json",
         "foreword tune layers --model path/or/hub-id --data chats.jsonl --trials 300 "
         "--out mask.json",
-        "foreword tune layers --model path/or/hub-id --data chats.jsonl --trials 600 "
-        "--out mask.json --resume",
+        "foreword tune layers --model path/or/hub-id --data chats.jsonl --resume "
+        "--out mask.json",
         "foreword generate - --model path/or/hub-id --method layers --draft mask.json",
     )
 )
@@ -101,12 +97,12 @@ def layers(
     """Find the layers that a model can skip while it drafts for itself (--method
     layers).
 
-    Bayesian optimisation over masks of attentions and MLPs, by accepted draft tokens
-    and measured cost. The best masks are then timed against plain decoding. The best
-    mask is written even if it is not faster; the output says which. Ctrl-C ends the
-    search and keeps the best mask so far.
+    A search over masks of attentions and MLPs, by accepted draft tokens and their
+    share of the weights. The best mask is written, then timed against plain decoding,
+    even if it is not faster; the output says which. Ctrl-C ends the search and keeps
+    the best mask so far.
     """
-    from foreword.tune.run import SPLITS, TuneOptions, check
+    from foreword.tune.run import TuneOptions, check
     from foreword.tune.run import tune as search
 
     request = TuneOptions(
@@ -121,11 +117,11 @@ def layers(
         **keywords(loading),
     )
     check(request)
-    texts = _prompts(model, data, SPLITS * prompts, trusted=loading.trust_remote_code)
+    texts = _prompts(model, data, 2 * prompts, trusted=loading.trust_remote_code)
     with SearchProgress(trials, quiet=as_json) as progress:
         tuned = search(request, texts, watch=progress, note=runtime.note)
     _write(tuned, out, as_json)
-    if tuned.runoff is None:
+    if tuned.over_plain is None:
         raise typer.Exit(130)
 
 
@@ -134,19 +130,23 @@ def _prompts(
 ) -> list[Any]:
     """Return the token ids of the prompts: the part of each record before the first
     answer, `most` at most.
+
+    By default the benchmark's prompts, in-domain for the bundled target.
     """
     from foreword import bundled
+    from foreword.bench.prompts import load
+    from foreword.bench.run import render as rendered
     from foreword.model import load_tokenizer
     from foreword.train.data.packing import Encoder
     from foreword.train.data.records import read
     from foreword.train.report.measure import spread
-    from foreword.tune.run import default_prompts
 
     # first, since it is the cheapest step that can fail
     records = read(data, answered=False) if data else []
     tokenizer = load_tokenizer(model or bundled.target(), trust_remote_code=trusted)
     if not data:
-        return default_prompts(tokenizer, model)
+        name = "in-domain" if model is None else "out-of-domain"
+        return [list(rendered(tokenizer, prompt)) for prompt in load(name)]
     encode = Encoder(tokenizer, frozenset())
     chosen = spread(
         [(record.source, [place]) for place, record in enumerate(records)], most
@@ -192,50 +192,46 @@ class SearchProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, done: int, best: Tried | None) -> None:
+    def __call__(self, done: int, best: float) -> None:
         """Show one trial."""
-        status = f"best expected {best.value:.2f}x" if best else ""
+        status = f"best expected {best:.2f}x"
         self._bar.update(self._task, completed=done, description=status)
-        if best and not self._console.is_terminal and done % self.EVERY == 0:
+        if not self._console.is_terminal and done % self.EVERY == 0:
             runtime.note(f"{done} trials, {status}")
 
 
 def _write(tuned: Tuned, out: Path, as_json: bool) -> None:
+    from foreword.draft.self_speculative.layers import named
+
+    values = asdict(tuned) | {"out": str(out), "pays": tuned.pays}
+    values |= named(values.pop("mask"))
     if as_json:
-        sys.stdout.write(json.dumps({"out": str(out), **tuned.as_json()}) + "\n")
+        sys.stdout.write(json.dumps(values) + "\n")
         return
-    values = tuned.as_json()
     facts: dict[str, object] = {
         "skipped": (
             f"attention of {values['attention'] or 'none'}, MLP of "
             f"{values['mlp'] or 'none'}"
         ),
-        "trials": f"{tuned.trials}, {tuned.given_up} of them stopped early",
-        "cost of a draft token": f"{values['propose']:.2f} of a forward",
+        "trials": tuned.trials,
+        "cost of a draft token": f"{tuned.propose:.2f} of a forward",
         "expected": f"{tuned.expected:.2f}x plain decoding",
     }
-    timed = tuned.runoff
-    if timed is not None:
-        over = timed.over_plain
+    over = tuned.over_plain
+    if over is not None:
         facts["measured"] = (
-            f"{over.mid:.2f}x plain decoding (95%: {over.low:.2f} to {over.high:.2f}), "
-            f"{timed.tokens_per_second:.1f} tokens/s against {timed.plain:.1f}"
+            f"{over.mid:.2f}x plain decoding (95%: {over.low:.2f} to {over.high:.2f})"
         )
-        facts["tokens per pass"] = f"{timed.tokens_per_pass:.2f}"
-        facts["budget"] = timed.budget
     render.facts(facts)
     runtime.note(_summary(tuned, out))
 
 
 def _summary(tuned: Tuned, out: Path) -> str:
-    if tuned.runoff is None:
+    over = tuned.over_plain
+    if over is None:
         return f"{out} holds the best mask so far, not timed; continue with --resume"
-    over = tuned.runoff.over_plain
     if tuned.pays:
-        return (
-            f"{out} holds the mask; use it with --method layers --draft {out} --budget "
-            f"{tuned.runoff.budget}"
-        )
+        return f"{out} holds the mask; use it with --method layers --draft {out}"
     reason = (
         "plain decoding is faster"
         if over.high < 1

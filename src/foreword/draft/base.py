@@ -43,11 +43,6 @@ class Drafter(ABC):
     distributions.
     """
 
-    learns: ClassVar[bool] = False
-    """It drafts with a model of its own, whose weights may change between rounds; see
-    `trainable`.
-    """
-
     looks_up: ClassVar[bool] = False
     """It drafts from text alone, in microseconds, so that what it would have drafted
     can be scored on the text that another method wrote.
@@ -136,8 +131,8 @@ class Drafter(ABC):
         return []
 
     @property
-    def trainable(self) -> Model | None:
-        """The draft model, if it `learns`."""
+    def quantizable(self) -> Model | None:
+        """The draft model, if it may be quantized to int8."""
         return None
 
     @property
@@ -174,3 +169,11 @@ def first_chain(draft: Draft) -> Draft:
     verifies chains only.
     """
     return draft.pruned([tree.first_chain() for tree in draft.trees])
+
+
+def quantized(drafter: Drafter, target: Model) -> Drafter:
+    """Return the drafter, its draft model in int8; the target stays as it is."""
+    model = drafter.quantizable
+    if model is not None and model.hf is not target.hf:
+        model.quantize_int8()
+    return drafter

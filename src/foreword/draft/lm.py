@@ -78,7 +78,6 @@ class LanguageModelDrafter(ModelDrafter):
     """Drafter with any causal model that shares the target's tokenizer."""
 
     about = OWN_METHODS["lm"]
-    learns = True
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """Use `vocab` of the target if larger: models of one family pad their
@@ -114,8 +113,8 @@ class LanguageModelDrafter(ModelDrafter):
         return cls(model, target.vocab)
 
     @property
-    def trainable(self) -> Model | None:
-        return self.model if self.learns else None
+    def quantizable(self) -> Model | None:
+        return self.model
 
     def release(self, sequence: Request) -> None:
         super().release(sequence)

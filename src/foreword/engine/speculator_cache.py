@@ -14,11 +14,10 @@ from foreword import bundled
 from foreword.budget import DraftBudget, FixedBudget, policy
 from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
-from foreword.draft.base import Drafter, Source
+from foreword.draft.base import Drafter, Source, quantized
 from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped
 from foreword.draft.none import NoDrafter
-from foreword.draft.online.learner import Learning, taught
 from foreword.engine import Engine
 from foreword.engine.speculator import Speculator
 from foreword.errors import (
@@ -28,8 +27,7 @@ from foreword.errors import (
     VocabularyMismatch,
     words,
 )
-from foreword.model import Mode, Model, Tokenizer, check_decoder_only, measure
-from foreword.model.loading.given import learner
+from foreword.model import Mode, Model, Tokenizer, measure
 from foreword.options import DraftingOptions
 from foreword.registry import AUTO, HEAD, MODEL, PLAIN
 from foreword.shared import Shared
@@ -75,15 +73,14 @@ class SpeculatorCache:
         self._loading = ThreadPoolExecutor(1, "foreword-loading")
         """One thread, so that no drafter is loaded twice; rounds go on meanwhile."""
 
-    def default(
-        self, learning: Learning | None, *, fallback: bool
-    ) -> tuple[Drafter, Rule, DraftBudget]:
+    def default(self, *, fallback: bool) -> tuple[Drafter, Rule, DraftBudget]:
         """Return the defaults of requests.
 
         `fallback`: the method is not explicit, so a fallback may replace it.
         """
         drafter = self._drafters.get(
-            self._method, partial(self._load, self._method, learning, fallback=fallback)
+            self._method,
+            partial(self._load, self._method, fallback=fallback),
         )
         return (
             drafter,
@@ -126,7 +123,7 @@ class SpeculatorCache:
             return loaded
         # refuse wrong names before a model is loaded
         self._rule_for(chosen)
-        make = partial(self._load, method, None, fallback=False)
+        make = partial(self._load, method, fallback=False)
         return self._loading.submit(self._drafters.get, method, make)
 
     def can_draft(self, name: str) -> bool:
@@ -191,7 +188,7 @@ class SpeculatorCache:
         make = policy(chosen.budget, chosen.nodes)
         return make(partial(measure, self._target))
 
-    def _load(self, name: str, learning: Learning | None, *, fallback: bool) -> Drafter:
+    def _load(self, name: str, *, fallback: bool) -> Drafter:
         """Load a drafter. One that the caller named must load; without any other,
         requests decode plainly.
 
@@ -201,24 +198,13 @@ class SpeculatorCache:
         kind = find_method(name)
         if self._target.seq2seq is not None:
             check_seq2seq(name, self._target.name)
-        if learning is not None:
-            check_decoder_only(self._target, "learn from answers")
-        # what learns is shared with no other method
-        loader = Loader(name, kind, Shared())
-        if learning is None:
-            loader = Loader(
-                name,
-                kind,
-                self._members,
-                partial(taught, target=self._target, settings=None),
-            )
+        ready = partial(quantized, target=self._target)
+        loader = Loader(name, kind, self._members, ready)
         load = partial(load_with_fallback, loader) if fallback else loader.load
         try:
-            source = self._source(name, kind)
-            source = cast("Source", source if learning is None else learner(source))
-            return taught(
-                load(source, self._target, self._tokenizer), self._target, learning
-            )
+            source = cast("Source", self._source(name, kind))
+            drafter = load(source, self._target, self._tokenizer)
+            return ready(drafter)
         except (InvalidRequest, VocabularyMismatch):
             raise  # a wrong request must fail, not only warn
         except Exception as error:

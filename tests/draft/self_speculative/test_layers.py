@@ -71,7 +71,7 @@ def test_kinds_that_name_their_sizes_otherwise_have_such_costs_too(kind):
 def test_a_mask_is_kept_in_a_file(tmp_path):
     mask = frozenset({1, 6, 7, 12})
     save(mask, tmp_path / "mask.json")
-    assert load(tmp_path / "mask.json") == mask
+    assert load(tmp_path / "mask.json", target()) == mask
     assert (
         tmp_path / "mask.json"
     ).read_text() == '{"attention": [3, 6], "mlp": [0, 3]}\n'
@@ -80,7 +80,7 @@ def test_a_mask_is_kept_in_a_file(tmp_path):
     for said in ("{}", "[1]", "no json", '{"attention": ["x"], "mlp": []}'):
         (tmp_path / "wrong.json").write_text(said)
         with pytest.raises(InvalidRequest, match="cannot read a mask"):
-            load(tmp_path / "wrong.json")
+            load(tmp_path / "wrong.json", target())
     (tmp_path / "far.json").write_text('{"attention": [8], "mlp": []}')
     with pytest.raises(InvalidRequest, match="does not have"):
         LayersDrafter.load(tmp_path / "far.json", target(), None)

@@ -7,16 +7,16 @@ import torch
 
 import starter
 import tiny_models
-from foreword import LLM, Learning, SamplingParams, bundled
+from foreword import LLM, SamplingParams, bundled
 from foreword.bench.lineup import Weights
 from foreword.bench.lineup import _drafter as lined_up
+from foreword.draft.base import quantized
 from foreword.draft.cross_vocab.pairing import load_pair
 from foreword.draft.ensemble.fuse import FusedDrafter
 from foreword.draft.heads.dspark import DSparkDrafter
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.suffix import SuffixDrafter
-from foreword.draft.online.learner import taught
 from foreword.draft.self_speculative.base import SPARE, SelfDrafter
 from foreword.errors import InvalidRequest, ModelError
 from foreword.hf.borrowed import ModelRecord
@@ -161,7 +161,7 @@ def coding(model: Model) -> int:
     return model.backend.model.coding
 
 
-def test_draft_model_is_quantized_unless_it_learns(tmp_path):
+def test_draft_model_is_quantized_and_the_target_is_not():
     paths = {
         "target": starter.target(),
         "draft": starter.draft(),
@@ -169,18 +169,14 @@ def test_draft_model_is_quantized_unless_it_learns(tmp_path):
         "device": "cpu",
     }
     asked = SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True)
-    served, learner = LLM(**paths), LLM(**paths, learn=Learning(share=0.01))
+    served = LLM(**paths)
     assert coding(served.engine.drafter.model) == forward.BYTES
-    assert coding(learner.engine.drafter.trainable) == forward.WHOLE
-    assert coding(served.target) == coding(learner.target) == forward.WHOLE
+    assert coding(served.target) == forward.WHOLE
     answers = {
         tuple(one.generate("The river", asked)[0].tokens)
-        for one in (served, learner, LLM(**paths | {"draft": None}))
+        for one in (served, LLM(**paths | {"draft": None}))
     }
     assert len(answers) == 1
-    with pytest.raises(ModelError, match="with learn=True"):
-        served.save_draft(tmp_path / "none")
-    assert not (tmp_path / "none").exists()
     source = Weights(str(starter.target()), str(starter.draft()), torch.bfloat16, None)
     assert (
         coding(lined_up("lm", served.target, served.tokenizer, source).model)
@@ -191,12 +187,12 @@ def test_draft_model_is_quantized_unless_it_learns(tmp_path):
 def test_target_is_never_quantized():
     model = target("bfloat16")
     for drafter in (LanguageModelDrafter(model), SelfDrafter(view(model, spare=SPARE))):
-        taught(drafter, model, None)
+        quantized(drafter, model)
     assert coding(model) == forward.WHOLE
     joined = FusedDrafter(
         [SuffixDrafter.load(None, model, None), LanguageModelDrafter(loaded())]
     )
-    taught(joined, model, None)
+    quantized(joined, model)
     assert coding(joined.members[1].model) == forward.BYTES
 
 

@@ -11,7 +11,6 @@ import tiny_models
 import tiny_vision
 from foreword import LLM, SamplingParams
 from foreword.model.loading.given import borrow
-from foreword.model.weights import copied, replace
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = list(range(5, 17))
@@ -135,18 +134,6 @@ def test_model_drafts_for_itself_in_one_llm_after_another():
         answers[0].stats.accepted
     ] * 2
     assert answers[0].stats.accepted > 0
-
-
-def test_draft_in_memory_keeps_weights_while_a_copy_learns():
-    target, draft = bundled()
-    before = snapshot(draft)
-    llm = LLM(target, tokenizer=False, draft=draft, learn=True, nodes=3)
-    learned = copied(llm.engine.drafter.trainable)
-    for weight in learned.parameters():
-        weight.data += 1
-    replace(llm.engine.drafter.trainable, learned)
-    llm.close()
-    assert_unchanged(draft, before)
 
 
 def test_borrowed_model_keeps_attention_of_each_part():

@@ -103,21 +103,6 @@ def test_folders_without_tokenizers_are_models_and_drafts(tmp_path: Path):
     assert answer.stats.accepted > 0
 
 
-def test_a_draft_that_learns_is_saved_without_a_tokenizer(tmp_path: Path):
-    model = tiny_models.build("llama")
-    with LLM(model, tokenizer=False, draft=tiny_models.build("llama"), nodes=4) as one:
-        one.save_draft(tmp_path / "draft")
-    assert {file.name for file in (tmp_path / "draft").iterdir()} >= {
-        "config.json",
-        "model.safetensors",
-    }
-    with LLM(model, tokenizer=False, draft=tmp_path / "draft", nodes=4) as one:
-        assert (
-            one.generate(PROMPT, asked())[0].tokens
-            == llm().generate(PROMPT, asked())[0].tokens
-        )
-
-
 @pytest.mark.parametrize("method", ["slem", "tli"])
 def test_methods_that_translate_text_are_refused(method, tmp_path: Path):
     tiny_models.build("llama").save_pretrained(tmp_path / "draft")

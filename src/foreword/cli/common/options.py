@@ -138,18 +138,6 @@ DraftName = Annotated[
     ),
 ]
 
-
-Learn = Annotated[
-    Path | None,
-    option(
-        DRAFTING,
-        "--learn",
-        "New folder for the draft model, trained online.",
-        "DIR",
-        check=early.new,
-    ),
-]
-
 Temperature = Annotated[
     float,
     option(

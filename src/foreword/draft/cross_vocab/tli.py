@@ -21,11 +21,14 @@ class IntersectionDrafter(LanguageModelDrafter):
     """
 
     about = OWN_METHODS["tli"]
-    learns = False  # its own logits are of another vocabulary
 
     def __init__(self, pair: VocabularyPair) -> None:
         super().__init__(translated(pair.model, pair.translation))
         self.vocabulary = pair.translation.shared[1]
+
+    @property
+    def quantizable(self) -> None:
+        """None: `load_pair` has quantized it."""
 
     @classmethod
     def load(

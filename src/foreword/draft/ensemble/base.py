@@ -11,10 +11,12 @@ from time import perf_counter
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.joint import JointDrafter
 from foreword.estimators import (
+    DECAY,
     AcceptanceEstimate,
     CalibrationRatio,
     LinearCost,
     finite,
+    shrunk,
     steadied,
 )
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
@@ -25,8 +27,6 @@ none.
 """
 EAGER = 4.0
 """Prior gain of a member, in accepted draft tokens."""
-DECAY = 0.95
-"""Weight of the past in gain estimates, per draft of the member."""
 SHARE = 0.02
 """Share of the time for members that do not seem to pay, in case they have become
 better.
@@ -50,7 +50,7 @@ class DecayedMean:
 
     def tokens(self, prior: float = EAGER) -> float:
         """Return the mean in tokens; the weight of `prior` decays as well."""
-        return (self._seen + self._prior * prior) / (self._weight + self._prior)
+        return shrunk(self._seen, self._weight, prior, self._prior)
 
     def learn(self, tokens: float) -> None:
         """Record one draft with this gain."""

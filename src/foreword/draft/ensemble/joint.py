@@ -66,10 +66,9 @@ class JointDrafter(Drafter):
             drafter.rest(took)
 
     @property
-    def trainable(self) -> Model | None:
-        return next(
-            (drafter.trainable for drafter in self.members if drafter.learns), None
-        )
+    def quantizable(self) -> Model | None:
+        models = (drafter.quantizable for drafter in self.members)
+        return next((model for model in models if model is not None), None)
 
     def release(self, sequence: Request) -> None:
         for drafter in self.members:

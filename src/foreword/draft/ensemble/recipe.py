@@ -94,10 +94,6 @@ class MethodSpec:
     def draws(self) -> bool:
         return any(part.draws for _, part in self.parts)
 
-    @property
-    def learns(self) -> bool:
-        return any(part.learns for _, part in self.parts)
-
     def load(
         self,
         source: Sources,

@@ -12,7 +12,9 @@ from random import Random
 
 from foreword.draft.base import Source
 from foreword.draft.self_speculative.base import SPARE, SelfDrafter
-from foreword.errors import InvalidRequest, named
+from foreword.errors import InvalidRequest
+from foreword.errors import named as name_of
+from foreword.files import atomic_file
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import head_dim, inner_size, kv_heads
 from foreword.model.executors.torch.hooks import layer_count
@@ -21,6 +23,8 @@ from foreword.model.view import Skipping, view
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, Scores, Verdict
 
+NAME = "layers"
+"""Of the method."""
 Mask = frozenset[int]
 """Sublayers to skip, by number: 2 * layer is its attention, 2 * layer + 1 its MLP."""
 EVERY = 64
@@ -30,6 +34,10 @@ are 3% of the time.
 ENOUGH = 64
 """Verified draft tokens that compare two masks, on the same texts, so that their noise
 cancels.
+"""
+LEAST = 0.05
+"""Forwards of the target. Least cost of one without sublayers: the embedding, the head
+and the call itself stay.
 """
 DEEPEST = 8
 """Tokens. Longest chain in `gain`."""
@@ -69,17 +77,34 @@ def exit_after(layers: int, of: int) -> Mask:
     return frozenset(range(2 * layers, 2 * of))
 
 
-def save(mask: Mask, path: str | Path) -> None:
-    """Write a mask to a JSON file, for `draft=`."""
+def named(mask: Mask) -> dict[str, list[int]]:
+    """Return a mask as numbers of layers, as in its file."""
     skip = skipped(mask)
-    Path(path).write_text(
-        json.dumps({"attention": sorted(skip.attention), "mlp": sorted(skip.mlp)})
-        + "\n"
-    )
+    return {"attention": sorted(skip.attention), "mlp": sorted(skip.mlp)}
 
 
-def load(path: str | Path) -> Mask:
-    """Read a mask that `save` wrote. Raises InvalidRequest if there is none."""
+def save(mask: Mask, path: str | Path) -> None:
+    """Write a mask to a JSON file, for `draft=`; whole or not at all."""
+    with atomic_file(Path(path)) as partial:
+        partial.write_text(json.dumps(named(mask)) + "\n")
+
+
+def load(path: str | Path, target: Model) -> Mask:
+    """Read a mask that `save` wrote.
+
+    Raises InvalidRequest if there is none or it does not fit the target.
+    """
+    mask = read(path)
+    if any(half not in range(len(costs(target))) for half in mask):
+        raise InvalidRequest(
+            f"cannot use the mask {path}: it skips layers that {target.name} does not "
+            "have. Give another"
+        )
+    return mask
+
+
+def read(path: str | Path) -> Mask:
+    """Read a mask for any target. Raises InvalidRequest if there is none."""
     try:
         skip = json.loads(Path(path).read_text())
         attention = [2 * int(layer) for layer in skip["attention"]]
@@ -87,7 +112,7 @@ def load(path: str | Path) -> Mask:
         return frozenset(attention + mlp)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(
-            f"cannot read a mask from {path}: {named(error)}. Give a JSON file with "
+            f"cannot read a mask from {path}: {name_of(error)}. Give a JSON file with "
             "the numbers of layers, "
             'such as {"attention": [3, 5], "mlp": [4]}, or leave draft=None to search '
             "on the fly"
@@ -104,6 +129,14 @@ def costs(target: Model) -> list[float]:
     layers = layer_count(config)
     total = layers * (attention + mlp) + config.vocab_size
     return [attention / total, mlp / total] * layers
+
+
+def cost_without(mask: Mask, halves: Sequence[float]) -> float:
+    """Return the cost of a forward without these sublayers, in forwards of the target.
+
+    `halves` are the costs of all sublayers.
+    """
+    return max(LEAST, 1.0 - sum(halves[half] for half in mask))
 
 
 @dataclass(slots=True)
@@ -130,7 +163,7 @@ class LayersDrafter(SelfDrafter):
     target does, and the target's tokens then decide between them.
     """
 
-    about = OWN_METHODS["layers"]
+    about = OWN_METHODS[NAME]
 
     def __init__(
         self,
@@ -166,12 +199,7 @@ class LayersDrafter(SelfDrafter):
                 "draft='mask.json', or none to search"
             )
         halves = costs(target)
-        mask = first(len(halves) // 2) if source is None else load(source)
-        if any(half not in range(len(halves)) for half in mask):
-            raise InvalidRequest(
-                f"cannot use the mask {source}: it skips layers that {target.name} "
-                "does not have. Give another"
-            )
+        mask = first(len(halves) // 2) if source is None else load(source, target)
         return cls(
             view(target, spare=SPARE),
             halves,
@@ -201,7 +229,7 @@ class LayersDrafter(SelfDrafter):
         trial.outputs.clear()
         if trial.verified >= ENOUGH:
             ours, theirs = (
-                gain(right / trial.verified, self._cost(mask))
+                gain(right / trial.verified, cost_without(mask, self._costs))
                 for right, mask in zip(
                     trial.right, (self.mask, trial.rival), strict=True
                 )
@@ -240,9 +268,6 @@ class LayersDrafter(SelfDrafter):
             for read, tokens in zip(reads, outputs, strict=True):
                 self._trial.outputs.setdefault(read.id, []).append(tokens.tolist())
         self._use(self.mask)
-
-    def _cost(self, mask: Mask) -> float:
-        return max(0.05, 1.0 - sum(self._costs[half] for half in mask))
 
     def _use(self, mask: Mask) -> None:
         assert isinstance(self.model.backend, Skipping)

@@ -147,18 +147,6 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
     return deepcopy(model, shared)
 
 
-def learner(sources: Any) -> Any:
-    """Return the source of a draft model that learns: models in memory are copied,
-    weights and all.
-
-    Learning writes into the weights, which a twin shares with the caller's model.
-    `sources` may map names to sources.
-    """
-    if isinstance(sources, Mapping):
-        return {name: learner(source) for name, source in sources.items()}
-    return deepcopy(sources) if isinstance(sources, PreTrainedModel) else sources
-
-
 def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
     """Return the config of every part of a model, each with its attention
     implementation.

@@ -6,8 +6,9 @@ budget/learned.py uses the result.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from foreword import bundled
 from foreword.budget.learned import FILE, AcceptanceModel, LogisticModel, features
 from foreword.checks import whole
 from foreword.errors import InvalidRequest
-from foreword.files import check_creatable
+from foreword.files import atomic_file, check_creatable, room
 from foreword.model import HFModel, check_same, load_tokenizer
 from foreword.native.cpu import fast_bfloat16
 from foreword.train.data.packing import Block, Encoder, Packer, stack
@@ -74,7 +75,8 @@ class Samples:
         """Fit a logistic regression by maximum likelihood, with shares in place of
         outcomes (Cox 1958).
         """
-        mean, spread = self.features.mean(0), self.features.std(0).clamp_min(1e-3)
+        mean = self.features.mean(0)
+        spread = self.features.std(0).clamp_min(1e-3)
         scaled = (self.features - mean) / spread
         weights = torch.zeros(scaled.shape[1] + 1, requires_grad=True)
         search = torch.optim.LBFGS(
@@ -92,11 +94,8 @@ class Samples:
             return total
 
         search.step(loss)
-        return LogisticModel(
-            tuple(mean.tolist()),
-            tuple(spread.tolist()),
-            tuple(weights.detach().tolist()),
-        )
+        values = (mean, spread, weights.detach())
+        return LogisticModel(*(tuple(one.tolist()) for one in values))
 
     def evaluate(self, model: LogisticModel) -> dict[str, float]:
         """Return the model's expected calibration error here, in bins of equal size,
@@ -104,20 +103,14 @@ class Samples:
         """
         predicted = model.probability(self.features)
         order = predicted.argsort()
-        errors = [
-            float((predicted[part].mean() - self.kept[part].mean()).abs())
-            * len(part)
-            / len(order)
-            for part in order.chunk(BINS)
-        ]
+        wrong = predicted - self.kept
+        errors = [float(wrong[part].sum().abs()) for part in order.chunk(BINS)]
         return {
             "tokens": float(len(order)),
             "kept": float(self.kept.mean()),
-            "calibration_error": sum(errors),
-            "brier": float((predicted - self.kept).square().mean()),
-            "brier_of_a_constant": float(
-                (self.kept.mean() - self.kept).square().mean()
-            ),
+            "calibration_error": sum(errors) / len(order),
+            "brier": float(wrong.square().mean()),
+            "brier_of_a_constant": float(self.kept.var(correction=0)),
         }
 
 
@@ -150,19 +143,27 @@ def run(
         )
     note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
 
-    def samples(some: Sequence[Record], tokens: int, what: str) -> dict[float, Samples]:
-        return collect(
-            pair,
-            Packer(encode, some, request.length, request.seed),
-            tokens,
-            lambda n: note(f"{what}: {n:,} tokens"),
-        )
+    def samples(some: Sequence[Record], tokens: int) -> dict[float, Samples]:
+        packer = Packer(encode, some, request.length, request.seed)
+        return collect(pair, packer, tokens, lambda n: note(f"{n:,} tokens"))
 
-    training = samples(learnt, request.tokens, "training")
-    test = samples(held_out, max(1000, request.tokens // 5), "held out")
+    training = samples(learnt, request.tokens)
+    test = samples(held_out, max(1000, request.tokens // 5))
     model = _fitted(training, test, {"target": request.target, "draft": request.draft})
-    model.write(request.out)
+    save(model, request.out)
     return model
+
+
+def save(model: AcceptanceModel, folder: Path) -> None:
+    """Write the model atomically to a folder, which is made if missing.
+
+    Raises DiskError if the disk is full.
+    """
+    text = json.dumps(asdict(model), indent=1) + "\n"
+    with room(folder / FILE):
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder / FILE) as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 def _check(request: Asked) -> None:
@@ -201,29 +202,20 @@ def collect(
     note: Callable[[int], None],
 ) -> dict[float, Samples]:
     """Collect samples by temperature where about `tokens` learnt tokens come next."""
-    parts: dict[float, list[tuple[Tensor, Tensor]]] = {
-        heat: [] for heat in (0.0, *HEATS)
-    }
+    parts: dict[float, list[Samples]] = {heat: [] for heat in (0.0, *HEATS)}
     count = 0
     for place, block in enumerate(packer.all(1 + 8 * tokens // packer.length)):
         target, draft = _logits(pair, stack([block]))
         for heat, rows in parts.items():
             p, q = (logits / (heat or 1.0) for logits in (target, draft))
-            rows.append(
-                (
-                    features(q, heat),
-                    (overlap(p, q) if heat else agreement(p, q)).float(),
-                )
-            )
+            kept = overlap(p, q) if heat else agreement(p, q)
+            rows.append(Samples(features(q, heat), kept.float()))
         count += len(target)
         if place % PIECES == PIECES - 1:
             note(count)
         if count >= tokens:
             break
-    return {
-        heat: concatenate([Samples(*part) for part in rows])
-        for heat, rows in parts.items()
-    }
+    return {heat: concatenate(rows) for heat, rows in parts.items()}
 
 
 def concatenate(parts: Sequence[Samples]) -> Samples:

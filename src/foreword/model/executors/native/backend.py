@@ -94,8 +94,8 @@ class NativeBackend(NativeExecutor):
             )
         if self.model.coding != forward.WHOLE:
             raise ModelError(
-                "cannot restore weights: they are quantized. Load a target "
-                "without weights=, or a draft model with learn=True"
+                "cannot restore weights: they are quantized. Load the model without "
+                "weights="
             )
         target = self._hf if model is None else model
         restore(target, self.model, self.matrices.held, tied=self._tied)

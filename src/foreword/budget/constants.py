@@ -1,0 +1,96 @@
+"""The constants of the adaptive budget, in one place.
+
+None changes a text under `match`; they change its speed. A reason that names no
+measurement is an argument: docs/budgets.md measures the policy as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConstants:
+    """Constants of AdaptiveBudget and its estimates, each with unit and reason.
+
+    The weight of the past per round is `estimators.DECAY`, and a round is clipped at
+    `estimators.OUTLIER` times its expectation, here as everywhere.
+    """
+
+    chain: int = 16
+    """Tokens. Longest chain: at 0.9 acceptance the sixteenth token adds 0.19."""
+    unpriced: int = 4
+    """Tokens. Longest chain before drafting was timed, so that a dear drafter costs
+    little."""
+    first: float = 0.7
+    """Acceptance of a first draft token before any: high enough that drafting is tried,
+    and forgotten after a few rounds."""
+    prior: float = 2.0
+    """Rounds. Weight of all sequences in the acceptance of one: a new text follows its
+    own rounds within about two."""
+
+    backoff: int = 4
+    """Rounds of the first pause after a loss; it doubles, so tries cost ever less."""
+    longest: int = 256
+    """Rounds. Longest pause, and cap on recorded losses: a drafter that recovers is
+    found within one long answer."""
+    unread: int = 8
+    """Tokens that a drafter may lag without catching up: a round or two add so many."""
+    loss_budget: int = 8
+    """Rounds of plain decoding that trying out may lose: bounds the slowdown of a short
+    answer."""
+    share: float = 0.01
+    """Share of plain decoding that later tries may lose: bounds that of long ones."""
+    losing: float = 0.98
+    """Speed over plain decoding below which drafting loses; two percent are noise."""
+    probe_every: int = 64
+    """Rounds with draft tokens before one without: 1.6% of rounds keep the cost of
+    plain decoding known."""
+    measure_every: int = 8
+    """Rounds without draft tokens for each that is measured: measuring takes a
+    hundredth of a round of few sequences."""
+
+    levels: int = 8
+    """Bins of stated probabilities: as many forwards are priced in each round."""
+    tries: tuple[int, ...] = (1, 4, 16)
+    """Tokens. Chain lengths that are checked for whether any could pay; powers of 4 up
+    to `chain`."""
+    tree: int = 48
+    """Draft tokens of the largest tree, unless more rows are cheap."""
+    cheap: float = 2.0
+    """Times the seconds of one row. A tree may exceed `tree` if its forward takes no
+    longer: it waits for a disk."""
+    begin: int = 8
+    """Draft tokens requested at first where probabilities are stated."""
+    least: int = 4
+    """Draft tokens requested at least, so that the number can grow again."""
+    margin: int = 2
+    """Draft tokens requested beyond the number that was kept, likewise."""
+    shrink: int = 16
+    """The number falls by one part in so many a round: slower than it grows, so that a
+    round of few does not cut the next."""
+    steps: int = 12
+    """Rounds in which the number can grow from nothing to the largest tree."""
+    floor: float = 0.5
+    """Highest floor on probabilities. A higher one could stop all drafting, and then
+    never sink again."""
+    scored: float = 0.5
+    """Share of its scoring that a token must earn to be drafted; trimming decides the
+    rest."""
+
+    near: float = 0.2
+    """Weight of a forward in the cost of its own rows, falling by e for each factor of
+    2 in rows: few rows wait for memory, many for the processor."""
+    far: float = 0.02
+    """Its weight in the cost of all rows in the long run: fifty forwards follow other
+    programs on the machine."""
+    far_at_first: float = 0.3
+    """The same of the first forward: the kept table may be of another hour."""
+    far_fades: float = 0.5
+    """Factor on that weight per forward, down to `far`: four forwards."""
+    seconds: float = 1e-7
+    """Least seconds of a forward; a coarse clock may show 0."""
+
+
+C = AdaptiveConstants()
+"""All of them; a short name, for it stands in many formulas."""

@@ -1,1 +1,0 @@
-"""Training of the draft model while it drafts."""
