@@ -77,7 +77,7 @@ class Layer(Structure):
 
 
 class Grouped(Structure):
-    """The header of a matrix whose weights have scales by group (csrc/products/groups.c)."""
+    """The header of a matrix whose weights have scales by group (groups.c)."""
 
     __slots__ = ()
     _fields_ = [
@@ -88,7 +88,7 @@ class Grouped(Structure):
 
 
 class Experts(Structure):
-    """Sizes of the experts, the same in every layer that has them (csrc/layers/experts.c)."""
+    """Sizes of the experts, the same in every layer that has them (experts.c)."""
 
     __slots__ = ()
     _fields_ = [
@@ -119,7 +119,7 @@ class Routing(Structure):
 
 
 class Recurrence(Structure):
-    """Sizes of recurrent layers (csrc/layers/recurrent.c)."""
+    """Sizes of recurrent layers (recurrent.c)."""
 
     __slots__ = ()
     _fields_ = [

@@ -111,8 +111,7 @@ static int find(const History *h, int64_t end, const uint64_t *prefix, int64_t k
     return count;
 }
 
-/* Copy `length` tokens from a position on, fewer before a gap; a run that reaches the end repeats.
- */
+/* Copy `length` tokens from a position on, fewer before a gap; a run at the end repeats. */
 static int64_t after(const History *h, int64_t end, int64_t place, int64_t length, int32_t *run) {
     const int64_t held = end - place < length ? end - place : length;
     for (int64_t i = 0; i < held; i++) {

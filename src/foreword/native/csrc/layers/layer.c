@@ -128,8 +128,7 @@ static void run_recurrent(const Run *run, const Layer *layer) {
     product(&out, w);
 }
 
-/* The experts of a layer, in place of an MLP. The router is bfloat16, whatever other weights are.
- */
+/* The experts of a layer, in place of an MLP. The router is always bfloat16. */
 static void run_experts(const Run *run, const Layer *layer) {
     OPENED(run);
     const Experts *e = m->experts;

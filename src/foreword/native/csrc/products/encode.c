@@ -30,8 +30,9 @@ static void encode_bytes(const bf16 *from, char *to, int64_t outputs, int64_t de
 }
 
 #define MOST 64 /* depths of the larger of two sizes of groups */
-#define CLIPS 6 /* scales tried for a group; the largest weight may be cut by a few steps of 1/24  \
-                 */
+#define CLIPS                                                                                      \
+    6 /* scales tried for a group; the largest weight may be cut by a few steps of 1/24            \
+       */
 
 /* Quantiles of a normal distribution (NF4: Dettmers et al. 2023, appendix E) in whole 127ths,
  * closer to that of weights than a uniform grid. */

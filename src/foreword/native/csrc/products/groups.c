@@ -97,22 +97,25 @@ INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const ch
     for (int r = 0; r < R; r++) out[r] = total[r];
 }
 
-typedef void Strip(const Product *p, int64_t row, const char *at, floats *out);
+typedef void Strip(const Product *p, const Grouped *h, int64_t row, const char *at, floats *out);
 
-/* R rows times the strips of a panel. */
-INLINE void group_tile(const Product *p, int64_t row, int64_t panel, const int R, Strip *strip) {
-    const char *at = (const char *)p->weight + panel * 2 * p->grouped->strip;
+/* Some rows times the strips of a panel. Not inlined: one copy serves every number of rows. */
+__attribute__((noinline)) static void group_tile(const Product *p, int64_t row, int64_t panel,
+                                                 int rows, Strip *strip) {
+    const Grouped *h = p->grouped;
+    const char *at = (const char *)p->weight + panel * 2 * h->strip;
     const int strips = (panel + 1) * PANEL <= p->outputs ? 2 : 1;
     floats out[2][MOST_GROUPED];
-    for (int i = 0; i < strips; i++) strip(p, row, at + i * p->grouped->strip, out[i]);
-    for (int r = 0; r < R; r++)
+    for (int i = 0; i < strips; i++) strip(p, h, row, at + i * h->strip, out[i]);
+    for (int r = 0; r < rows; r++)
         finish(p, row + r, panel * PANEL, out[0][r], out[strips - 1][r], strips);
 }
 
 #define TILE(R)                                                                                    \
-    SUMS_STAY static void strip_##R(const Product *p, int64_t row, const char *at, floats *out) {  \
-        if (p->grouped->bits == 4) strip_tile(p, p->grouped, row, at, out, R, 1);                  \
-        else strip_tile(p, p->grouped, row, at, out, R, 0);                                        \
+    SUMS_STAY static void strip_##R(const Product *p, const Grouped *h, int64_t row,               \
+                                    const char *at, floats *out) {                                 \
+        if (h->bits == 4) strip_tile(p, h, row, at, out, R, 1);                                    \
+        else strip_tile(p, h, row, at, out, R, 0);                                                 \
     }                                                                                              \
     static void group_tile_##R(const Product *p, int64_t row, int64_t panel, const char *later) {  \
         (void)later;                                                                               \

@@ -38,12 +38,12 @@ INLINE floats quotient(floats a, floats b) { return _mm512_div_ps(a, b); }
 INLINE floats fused(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); } /* a b + c */
 /* Rounded once on any processor. */
 INLINE floats fused_exactly(floats a, floats b, floats c) { return fused(a, b, c); }
-/* C - a b. */
+/* c - a b */
 INLINE floats fused_from(floats a, floats b, floats c) { return _mm512_fnmadd_ps(a, b, c); }
 INLINE floats maximum(floats a, floats b) { return _mm512_max_ps(a, b); }
 INLINE floats minimum(floats a, floats b) { return _mm512_min_ps(a, b); }
 INLINE floats rounded(floats x) { return _mm512_roundscale_ps(x, 0); }
-/* X 2^by, of whole numbers. */
+/* x 2^by, of whole numbers */
 INLINE floats scaled(floats x, floats by) { return _mm512_scalef_ps(x, by); }
 INLINE float sum_of(floats x) { return _mm512_reduce_add_ps(x); }
 INLINE float maximum_of(floats x) { return _mm512_reduce_max_ps(x); }
