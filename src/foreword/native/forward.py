@@ -1,6 +1,6 @@
 """ctypes structures and functions of the C forward (foreword.c).
 
-Fields are those of csrc/model.h and csrc/foreword.h, which `layout.check` compares.
+`layout.check` compares their fields with csrc/model.h and csrc/foreword.h.
 """
 
 from __future__ import annotations
