@@ -1,18 +1,9 @@
 /* What test_simd.py compiles for each kind of processor: everything that promises equal bits on all of them, from the same
  * numbers, many of which lie at exact halves of a step. Says a line for each: its name, and a hash of its results.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <stdio.h>
-#include <unistd.h>
-
+#include <foreword.c>
 #include <sampling.c>
-#include <threads.c>
-#include <model.c>
-#include <math.c>
-#include <panel.c>
-#include <products.c>
-#include <kv.c>
+#include <stdio.h>
 
 enum { OUTPUTS = 48, DEPTH = 512, ROWS = 5, GROUP = 32, DIM = 64 };
 
@@ -97,8 +88,7 @@ static void multiply(const void *weight, int64_t coding, const char *name) {
     const Product given = {x, weight, ROWS, DEPTH, OUTPUTS, STORE, to, .coding = coding, .steps = steps}, p = stored(&given);
     Matrices m;
     for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++)
-        if (coding == BYTES) in_bytes(&p, panel);
-        else in_groups(&p, &m, panel);
+        p.by->turn(&p, &m, 0, ROWS, panel, weight);
     add_to_hash(to, sizeof to), say(name);
 }
 

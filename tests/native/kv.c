@@ -2,19 +2,8 @@
  * plain definition. Arguments: heads, kv heads, numbers of a head, window, whether to use matrix registers. Says the first
  * output that differs, else "equal".
  */
-#define _GNU_SOURCE
-#include <pthread.h>
+#include <foreword.c>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <sampling.c>
-#include <threads.c>
-#include <model.c>
-#include <math.c>
-#include <panel.c>
-#include <products.c>
-#include <attention.c>
 
 enum { LENGTH = 340, PAST = 270, PAGES = 7 };
 

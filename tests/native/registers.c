@@ -1,13 +1,12 @@
 /* What test_registers.py compiles: functions that multiply, and nothing else of the forward. */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <unistd.h>
+#define FOREWORD_IN_ONE
 
-#include <sampling.c>
-#include <threads.c>
-#include <model.c>
-#include <math.c>
-#include <panel.c>
-#include <products.c>
+#include <products/amx.c>
+#include <products/encode.c>
+#include <products/groups.c>
+#include <products/groups_amx.c>
+#include <products/int8.c>
+#include <products/product.c>
+#include <products/whole.c>
 
-void *const kept[] = {tiled, byte_coded, strip_sums};
+const Coding *const kept[] = {&whole_coding, &byte_coding, &group_coding};

@@ -1,10 +1,10 @@
-/* What test_simd.py runs on each processor: every operation of simd.c on numbers from standard input, and one forward of a
+/* What test_simd.py runs on each processor: every operation of simd.h on numbers from standard input, and one forward of a
  * small model with weights of its own making. Results go to standard output, float32 after float32.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "forward.c"
+#include <foreword.c>
 
 static void say(floats x) {
     float each[LANES];
@@ -113,8 +113,9 @@ static void product_in_bytes(void) {
     factor *rows = malloc(ROWS * DEPTH * sizeof *rows);
     for (int64_t i = 0; i < ROWS * DEPTH; i += LANES) store_factors(rows + i, load(from + i));
     for (int r = 0; r < ROWS; r++) steps[r] = to_integers(rows + r * DEPTH, DEPTH);
-    const Product p = {rows, packed(OUTPUTS, DEPTH, BYTES), ROWS, DEPTH, OUTPUTS, STORE, to, .coding = BYTES, .steps = steps};
-    for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++) in_bytes(&p, panel);
+    const Product given = {rows, packed(OUTPUTS, DEPTH, BYTES), ROWS, DEPTH, OUTPUTS, STORE, to, .coding = BYTES, .steps = steps}, p = stored(&given);
+    Matrices m;
+    for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++) p.by->turn(&p, &m, 0, ROWS, panel, p.weight);
     fwrite(to, sizeof to, 1, stdout);
 }
 
@@ -128,7 +129,7 @@ static void product_in_groups(void) {
     const Product given = {rows, packed(OUTPUTS, DEPTH, GROUPS), ROWS, DEPTH, OUTPUTS, STORE, to, .coding = GROUPS}, p = stored(&given);
     for (int r = 0; r < ROWS; r++) to_groups(rows + r * DEPTH, DEPTH, p.grouped->group);
     Matrices m;
-    for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++) in_groups(&p, &m, panel);
+    for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++) p.by->turn(&p, &m, 0, ROWS, panel, p.weight);
     fwrite(to, sizeof to, 1, stdout);
 }
 

@@ -62,9 +62,9 @@ def test_sums_stay_in_registers(processor: str, tmp_path: Path):
     subprocess.run(words, check=True, timeout=120)
     text = made.read_text()
     for name, most, added in (
-        ("tiled", 24, ADDED),
-        ("byte_coded", 24, WHOLE),
-        ("strip_sums", 16, WHOLE),
+        ("whole_tile_12", 24, ADDED),
+        ("byte_tile_6", 24, WHOLE),
+        ("strip_8", 16, WHOLE),
     ):
         found = re.search(
             rf"^{name}:\n(.*?)^\s+\.size\s+{name},", text, re.MULTILINE | re.DOTALL

@@ -1,8 +1,7 @@
 /* Prints which chunks three threads get of two phases where one of them is late; test_sharing.py says what they should.
  * One thread plays them all. */
 #include <stdio.h>
-#include <simd.c>
-#include <threads.c>
+#include <threads.h>
 
 static void rest(Worker *w, int64_t chunks) {
     for (int64_t chunk; (chunk = claim(w, chunks)) >= 0; finished(w)) printf("%d ", (int)chunk);

@@ -40,7 +40,7 @@ BREAKS = re.compile(r"""(?:"?\s*\n\s*(?:[a-z]?["']|#)?|\s)+""")
 FILES = sorted(
     [
         *SOURCE.rglob("*.py"),
-        *SOURCE.rglob("*.c"),
+        *SOURCE.rglob("*.[ch]"),
         *(
             path
             for top in ("tests", "recipes", "examples")

@@ -23,7 +23,7 @@ from foreword.files import cache as cache_folder
 from foreword.native.cpu import cpuinfo
 
 SOURCES = Path(__file__).parent / "csrc"
-"""The folder of the C files."""
+"""The folder of the C files and their headers."""
 NATIVE = (
     "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 )
@@ -62,7 +62,7 @@ def compiled(source: Path) -> ctypes.CDLL | str:
         )
     flags = [*FLAGS, *more]  # the last of two conflicting flags applies
     # they include one another
-    texts = [file.read_text() for file in sorted(source.parent.glob("*.c"))]
+    texts = [file.read_text() for file in sorted(source.parent.rglob("*.[ch]"))]
     key = hashlib.sha256(
         "\n".join([*texts, *command, *flags, _processor()]).encode()
     ).hexdigest()[:16]

@@ -1,5 +1,6 @@
-"""ctypes structures and functions of the C forward (forward.c); fields must match
-csrc/model.c in order.
+"""ctypes structures and functions of the C forward (foreword.c).
+
+`layout.check` compares their fields with csrc/model.h and csrc/foreword.h.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from functools import cache
 import torch
 
 from foreword.errors import ModelError
+from foreword.native import layout
 from foreword.native.compiler import SOURCES, compiled
 
 LANES = 16
-"""Numbers per SIMD vector (simd.c)."""
+"""Numbers per SIMD vector (csrc/simd)."""
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE = 0
@@ -229,11 +231,32 @@ class Forward(Structure):
     ]
 
 
+_MIRRORS = {
+    mirror.__name__: mirror
+    for mirror in (
+        Grouped,
+        Layer,
+        Recurrence,
+        Experts,
+        Model,
+        State,
+        Routing,
+        Span,
+        Forward,
+    )
+}
+"""Classes by the name of their structure in C."""
+
+
 @cache
 def library() -> ctypes.CDLL | str:
-    """Return the compiled library, or the reason why there is none."""
-    lib = compiled(SOURCES / "forward.c")
+    """Return the compiled library, or the reason why there is none.
+
+    Raises ModelError if a structure differs from the one in C.
+    """
+    lib = compiled(SOURCES / "foreword.c")
     if isinstance(lib, ctypes.CDLL):
+        layout.check(lib, _MIRRORS, "native/forward.py")
         lib.foreword_forward.argtypes = [POINTER(Model), POINTER(Forward), ctypes.c_int]
         lib.foreword_pack.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
         lib.foreword_coded_bytes.argtypes = [c_int64, c_int64, ctypes.c_int]

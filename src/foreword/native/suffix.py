@@ -1,7 +1,5 @@
 """Suffix lookup and continuation counts in C (suffix.c). Without a compiler callers use
 their own code.
-
-Fields of the structures must match suffix.c in order.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_void_p
 from functools import cache
 
+from foreword.native import layout
 from foreword.native.compiler import SOURCES, compiled
 
 ROWS = 5
@@ -62,12 +61,20 @@ class Bounds(Structure):
     _fields_ += [("floor", c_double), ("novelty", c_double)]
 
 
+_MIRRORS = {"History": Index, "Votes": Votes, "Acceptance": Trust, "Bounds": Bounds}
+"""Classes by the name of their structure in C."""
+
+
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled functions; None without a compiler."""
+    """Return the compiled functions; None without a compiler.
+
+    Raises ModelError if a structure differs from the one in C.
+    """
     lib = compiled(SOURCES / "suffix.c")
     if isinstance(lib, str):
         return None
+    layout.check(lib, _MIRRORS, "native/suffix.py")
     index, numbers = POINTER(Index), POINTER(c_int64)
     lib.foreword_note.argtypes = [index, c_int64, numbers, c_int64]
     lib.foreword_note.restype = None

@@ -1,7 +1,4 @@
-"""Whole draft trees in one C call (tree.c).
-
-Fields of the structure must match tree.c in order.
-"""
+"""Whole draft trees in one C call (csrc/tree.c)."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.native import forward
+from foreword.native import forward, layout
 from foreword.types.growth import Children, GrownTree, TreeRequest
 
 
@@ -92,6 +89,7 @@ class NativeTreeGrower:
     """A grower of draft trees with one model, whose memory is reused for each tree."""
 
     def __init__(self, library: ctypes.CDLL, model: forward.Model) -> None:
+        layout.check(library, {"CoupledTree": CoupledTree}, "native/tree.py")
         self._library, self._model = library, model
         library.foreword_grow.argtypes = _ARGUMENTS
         self._nodes: tuple[ctypes.Array[Any], ...] = ()

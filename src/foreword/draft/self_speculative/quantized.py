@@ -1,7 +1,7 @@
 """The target with weights of 4 or 8 bits as its own drafter (QuantSpec: Tiwari et al.
 2025; ML-SpecQD: 2503.13565).
 
-The 4-bit codes and their products are in native/csrc/groups.c.
+The 4-bit codes and their products are in native/csrc/products/groups.c.
 """
 
 from __future__ import annotations

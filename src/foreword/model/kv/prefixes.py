@@ -15,7 +15,7 @@ from torch import Tensor
 PAGE = 64
 """Rows of a page.
 
-A multiple of the blocks of keys (16) and of values (32) in native/csrc/kv.c.
+A multiple of the blocks of keys (16) and of values (32) in native/csrc/attention/kv.c.
 """
 
 

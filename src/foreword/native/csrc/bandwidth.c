@@ -1,11 +1,13 @@
-/* A read of memory at full bandwidth: several streams in parallel, each prefetched, as the forward reads weights. */
+/* A read of memory at full bandwidth: several streams in parallel, each prefetched, as the forward
+ * reads weights. */
 #include <stdint.h>
 
 #define STREAMS 4
-#define WORDS 128    /* of 8 bytes, read from a stream before the next one */
-#define AHEAD 2048   /* bytes of prefetch distance */
+#define WORDS 128  /* of 8 bytes, read from a stream before the next one */
+#define AHEAD 2048 /* bytes of prefetch distance */
 
-/* Return the sum of `bytes` bytes as 64-bit words; aligned to a word, a multiple of STREAMS * WORDS words. */
+/* Return the sum of `bytes` bytes as 64-bit words; aligned to a word, a multiple of STREAMS * WORDS
+ * words. */
 uint64_t foreword_read(const uint64_t *from, int64_t bytes) {
     const int64_t each = bytes / 8 / STREAMS;
     uint64_t sum[8] = {0};

@@ -1,26 +1,28 @@
-/* One forward of a Llama-like model in one call: bfloat16 weights, float32 sums, keys and values read in place.
+/* One forward of a Llama-like model in one call: bfloat16 weights, float32 sums, keys and values
+ * read in place.
  *
- * Every number is computed for its own row in one fixed order, so a row's bits do not depend on how many rows a forward
- * has, on the rows beside it, or on the number of threads. Reference: the Hugging Face model it was packed from.
+ * Every number is computed for its own row in one fixed order, so a row's bits do not depend on how
+ * many rows a forward has, on the rows beside it, or on the number of threads. Reference: the
+ * Hugging Face model it was packed from.
+ *
+ * Threads join a forward if they are running; no forward waits for one to start.
  */
-#define _GNU_SOURCE /* O_DIRECT */
 #include <pthread.h>
+#include <stdlib.h>
 #include <unistd.h>
 
-#include "sampling.c"
-#include "threads.c"
-#include "model.c"
-#include "math.c"
-#include "panel.c"
-#include "products.c"
-#include "attention.c"
-#include "layer.c"
-
-/* ---- helpers: threads that join a forward if they are running; no forward waits for one to start. */
+#include "attention/kv.h"
+#include "foreword.h"
+#include "layers/layer.h"
+#include "layers/recurrent.h"
+#include "stream.h"
+#include "threads.h"
 
 #define PHASES_A_LAYER 28
 #define MOST_THREADS 256
-#define SPINS 50000 /* iterations; a fraction of a millisecond, about the time between two forwards of a small model */
+#define SPINS                                                                                      \
+    50000 /* iterations; a fraction of a millisecond, about the time between two forwards of a     \
+             small model */
 
 typedef struct {
     const Model *model;
@@ -31,16 +33,23 @@ typedef struct {
 } Job;
 
 static struct {
-    pthread_mutex_t owner, lock; /* owner: held by the one forward that has helpers; lock: guards wake, for sleeping helpers */
+    /* Owner: held by the one forward that has helpers; lock: guards wake, for sleeping helpers. */
+    pthread_mutex_t owner, lock;
     pthread_cond_t wake;
     atomic_long epoch;
     atomic_int active, asleep;
     _Atomic(Job *) job;
     int started;
     pid_t process; /* a forked child has no helpers yet */
-} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER}; /* and zeros */
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .wake = PTHREAD_COND_INITIALIZER};
 
-static void work(const Job *job, int me) { run(job->model, job->forward, &(Worker){job->share, job->phase, me, job->threads}); }
+static void work(const Job *job, int me) {
+    run_layers(
+        job->model, job->forward,
+        &(Worker){.share = job->share, .phase = job->phase, .me = me, .threads = job->threads});
+}
 
 static void *help(void *argument) {
     const int me = (int)(intptr_t)argument;
@@ -100,7 +109,8 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
     work(&job, 0);
     if (!alone) {
         atomic_store(&pool.job, 0);
-        for (long spins = 0; atomic_load(&pool.active); spins++) /* a helper may still read the job */
+        /* A helper may still read the job. */
+        for (long spins = 0; atomic_load(&pool.active); spins++)
             if (spins < SPINS) pause_briefly();
             else sched_yield();
         pthread_mutex_unlock(&pool.owner);
@@ -111,22 +121,26 @@ void foreword_forward(const Model *m, const Forward *f, int threads) {
 
 int foreword_factor_bytes(void) { return sizeof(factor); }
 
-/* [outputs, depth] to panels [depth / 2][32][2], the last of which may have 16; unused outputs are 0. */
+/* [outputs, depth] to panels [depth / 2][32][2], the last of which may have 16; unused outputs are
+ * 0. */
 void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth) {
     for (int64_t first = 0; first < outputs; first += PANEL) {
         const int64_t wide = outputs - first > LANES ? PANEL : LANES;
         for (int64_t o = 0; o < wide; o++)
             for (int64_t k = 0; k < depth; k++)
-                to[first * depth + (k / 2 * wide + o) * 2 + k % 2] = first + o < outputs ? from[(first + o) * depth + k] : 0;
+                to[first * depth + (k / 2 * wide + o) * 2 + k % 2] =
+                    first + o < outputs ? from[(first + o) * depth + k] : 0;
     }
 }
 
-/* Write the keys and values of a layer, [row][key, value][kv_head][dim], to the first rows of a sequence with these pages. */
-void foreword_write(const Model *m, int64_t layer, bf16 *const *page, const int64_t *pages, int64_t rows, const float *kv) {
+/* Write the keys and values of a layer, [row][key, value][kv_head][dim], to the first rows of a
+ * sequence with these pages. */
+void foreword_write(const Model *m, int64_t layer, bf16 *const *page, const int64_t *pages,
+                    int64_t rows, const float *kv) {
     const Forward f = {.page = page};
     const Span span = {.pages = pages};
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t head = 0; head < m->kv_heads; head++) write_kv(m, m->layer + layer, &f, &span, kv + (2 * row * m->kv_heads + head) * m->dim, row, head);
+        for (int64_t head = 0; head < m->kv_heads; head++)
+            write_kv(m, m->layer + layer, &f, &span, kv + (2 * row * m->kv_heads + head) * m->dim,
+                     row, head);
 }
-
-#include "tree.c"

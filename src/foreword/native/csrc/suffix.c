@@ -1,6 +1,9 @@
-/* Suffix lookup: earlier occurrences of the last tokens, votes for what followed them, and draft trees from the votes.
- * References: draft/lookup/suffix_index.py and draft/lookup/suffix_votes.py, which has the same constants.
+/* Suffix lookup: earlier occurrences of the last tokens, votes for what followed them, and draft
+ * trees from the votes. References: draft/lookup/suffix_index.py and draft/lookup/suffix_votes.py,
+ * which has the same constants.
  */
+
+#include "layout.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -35,7 +38,28 @@ typedef struct {
     double floor, novelty;
 } Bounds;
 
-static uint64_t rolled(uint64_t hash, int64_t token) { return (hash + (uint64_t)(token - GAP + 1)) * BASE; }
+static const Field fields[] = {
+    /* clang-format off */
+    WHOLE_OF(History),
+    FIELD(History, tokens), FIELD(History, hashes), FIELD(History, latest), FIELD(History, before),
+    FIELD(History, capacity), FIELD(History, shift),
+    WHOLE_OF(Votes),
+    FIELD(Votes, count), FIELD(Votes, length), FIELD(Votes, followed), FIELD(Votes, reach),
+    FIELD(Votes, weight),
+    WHOLE_OF(Acceptance),
+    FIELD(Acceptance, right), FIELD(Acceptance, tried),
+    WHOLE_OF(Bounds),
+    FIELD(Bounds, most), FIELD(Bounds, branches), FIELD(Bounds, ends), FIELD(Bounds, end),
+    FIELD(Bounds, floor), FIELD(Bounds, novelty),
+    /* clang-format on */
+    {0, 0, 0, 0},
+};
+
+const Field *foreword_layout(void) { return fields; }
+
+static uint64_t rolled(uint64_t hash, int64_t token) {
+    return (hash + (uint64_t)(token - GAP + 1)) * BASE;
+}
 
 static uint64_t power(int64_t size) {
     uint64_t product = 1;
@@ -44,12 +68,14 @@ static uint64_t power(int64_t size) {
 }
 
 static uint64_t run(const History *h, int64_t place, int row) {
-    return h->hashes[place % h->capacity] - h->hashes[(place - SIZES[row]) % h->capacity] * power(SIZES[row]);
+    return h->hashes[place % h->capacity]
+           - h->hashes[(place - SIZES[row]) % h->capacity] * power(SIZES[row]);
 }
 
 void foreword_note(History *h, int64_t end, const int64_t *tokens, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        const int64_t place = end + i + 1, at = place % h->capacity, last = (place - 1) % h->capacity;
+        const int64_t place = end + i + 1, at = place % h->capacity,
+                      last = (place - 1) % h->capacity;
         h->tokens[last] = (int32_t)tokens[i];
         h->hashes[at] = rolled(h->hashes[last], tokens[i]);
         for (int row = 0; row < ROWS; row++) {
@@ -60,8 +86,10 @@ void foreword_note(History *h, int64_t end, const int64_t *tokens, int64_t count
     }
 }
 
-/* Find positions after earlier occurrences of a suffix of the context, longest first, and the row of each; return how many. */
-static int find(const History *h, int64_t end, const uint64_t *prefix, int64_t known, int64_t *found, int *rows) {
+/* Find positions after earlier occurrences of a suffix of the context, longest first, and the row
+ * of each; return how many. */
+static int find(const History *h, int64_t end, const uint64_t *prefix, int64_t known,
+                int64_t *found, int *rows) {
     int count = 0;
     for (int row = 0; row < ROWS; row++) {
         if (SIZES[row] > known) continue;
@@ -83,7 +111,7 @@ static int find(const History *h, int64_t end, const uint64_t *prefix, int64_t k
     return count;
 }
 
-/* Copy `length` tokens from a position on, fewer before a gap; a run that reaches the end repeats. */
+/* Copy `length` tokens from a position on, fewer before a gap; a run at the end repeats. */
 static int64_t after(const History *h, int64_t end, int64_t place, int64_t length, int32_t *run) {
     const int64_t held = end - place < length ? end - place : length;
     for (int64_t i = 0; i < held; i++) {
@@ -98,7 +126,9 @@ static void vote(Votes *v, const History *h, int64_t end, int64_t place, int row
     int32_t *mine = v->followed + v->count * v->length;
     const int64_t reach = after(h, end, place, v->length, mine);
     for (int64_t i = 0; i < v->count; i++) {
-        if (v->reach[i] != reach || memcmp(v->followed + i * v->length, mine, (size_t)reach * sizeof *mine)) continue;
+        if (v->reach[i] != reach
+            || memcmp(v->followed + i * v->length, mine, (size_t)reach * sizeof *mine))
+            continue;
         v->weight[i] += WEIGHTS[row];
         return;
     }
@@ -106,7 +136,8 @@ static void vote(Votes *v, const History *h, int64_t end, int64_t place, int row
 }
 
 /* `past` may be NULL. */
-void foreword_votes(const History *own, int64_t end, const History *past, int64_t past_end, const int64_t *context, int64_t known, Votes *v) {
+void foreword_votes(const History *own, int64_t end, const History *past, int64_t past_end,
+                    const int64_t *context, int64_t known, Votes *v) {
     uint64_t prefix[17] = {0};
     int64_t mine[VOTERS], theirs[VOTERS];
     int mine_row[VOTERS], their_row[VOTERS];
@@ -115,7 +146,8 @@ void foreword_votes(const History *own, int64_t end, const History *past, int64_
     const int there = past ? find(past, past_end, prefix, known, theirs, their_row) : 0;
     v->count = 0;
     for (int i = 0, j = 0; i + j < VOTERS && i + j < here + there;) {
-        if (j == there || (i < here && mine_row[i] <= their_row[j])) vote(v, own, end, mine[i], mine_row[i]), i++;
+        if (j == there || (i < here && mine_row[i] <= their_row[j]))
+            vote(v, own, end, mine[i], mine_row[i]), i++;
         else vote(v, past, past_end, theirs[j], their_row[j]), j++;
     }
 }
@@ -137,7 +169,8 @@ static void divide(const Votes *v, uint32_t voters, int64_t depth, Split *s) {
         int64_t at = 0;
         while (at < s->count && s->token[at] != token) at++;
         if (at == s->count) s->token[at] = token, s->weight[at] = 0, s->voters[at] = 0, s->count++;
-        s->weight[at] += v->weight[voter], s->voters[at] |= 1u << voter, s->total += v->weight[voter];
+        s->weight[at] += v->weight[voter], s->voters[at] |= 1u << voter,
+            s->total += v->weight[voter];
     }
 }
 
@@ -145,7 +178,8 @@ static int kind(int64_t weight) { return 64 - __builtin_clzll((unsigned long lon
 
 static double acceptance(const Acceptance *t, int64_t weight, int64_t depth, double novelty) {
     const double prior = (double)weight / ((double)weight + novelty);
-    return (t->right[depth == 0][kind(weight)] + PRIOR_WEIGHT * prior) / (t->tried[depth == 0][kind(weight)] + PRIOR_WEIGHT);
+    return (t->right[depth == 0][kind(weight)] + PRIOR_WEIGHT * prior)
+           / (t->tried[depth == 0][kind(weight)] + PRIOR_WEIGHT);
 }
 
 typedef struct {
@@ -156,7 +190,8 @@ typedef struct {
 } Branch;
 
 static int sooner(const Branch *one, const Branch *other) {
-    return one->probability > other->probability || (one->probability == other->probability && one->serial < other->serial);
+    return one->probability > other->probability
+           || (one->probability == other->probability && one->serial < other->serial);
 }
 
 static void push(Branch *heap, int64_t at, Branch one) {
@@ -178,7 +213,8 @@ static Branch pop(Branch *heap, int64_t count) {
 }
 
 /* Grow a draft tree; return its number of tokens, -1 if out of memory. */
-int64_t foreword_poll(const Votes *v, const Acceptance *t, const Bounds *b, int64_t *tokens, int64_t *parents, double *probabilities) {
+int64_t foreword_poll(const Votes *v, const Acceptance *t, const Bounds *b, int64_t *tokens,
+                      int64_t *parents, double *probabilities) {
     /* Every voter supports at most one branch per depth. */
     Branch *heap = malloc((size_t)(v->count * v->length + 1) * sizeof *heap);
     if (!heap) return -1;
@@ -190,10 +226,17 @@ int64_t foreword_poll(const Votes *v, const Acceptance *t, const Bounds *b, int6
         Split s = {0};
         if (!ended) divide(v, from.voters, from.depth, &s);
         if (s.total) {
-            const double probability = from.probability * (acceptance(t, s.total, from.depth, b->novelty) / (double)s.total);
+            const double probability =
+                from.probability
+                * (acceptance(t, s.total, from.depth, b->novelty) / (double)s.total);
             Branch best = {.probability = -1.0};
             for (int64_t i = 0; i < s.count; i++) {
-                const Branch one = {probability * (double)s.weight[i], serial++, node, from.depth + 1, s.voters[i], s.token[i]};
+                const Branch one = {probability * (double)s.weight[i],
+                                    serial++,
+                                    node,
+                                    from.depth + 1,
+                                    s.voters[i],
+                                    s.token[i]};
                 if (!b->branches) best = sooner(&one, &best) ? one : best;
                 else if (one.probability > b->floor) push(heap, waiting++, one);
             }
@@ -202,7 +245,8 @@ int64_t foreword_poll(const Votes *v, const Acceptance *t, const Bounds *b, int6
         if (!waiting || count == b->most) break;
         from = pop(heap, waiting--);
         node = count++;
-        tokens[node] = from.token, parents[node] = from.parent, probabilities[node] = from.probability;
+        tokens[node] = from.token, parents[node] = from.parent,
+        probabilities[node] = from.probability;
     }
     free(heap);
     return count;
@@ -216,7 +260,8 @@ void foreword_close(const Votes *v, Acceptance *t, const int64_t *emitted, int64
         if (!s.total) return;
         int64_t at = 0;
         while (at < s.count && s.token[at] != emitted[depth]) at++;
-        double *right = &t->right[depth == 0][kind(s.total)], *tried = &t->tried[depth == 0][kind(s.total)];
+        double *right = &t->right[depth == 0][kind(s.total)],
+               *tried = &t->tried[depth == 0][kind(s.total)];
         *right = DECAY * *right + (at < s.count), *tried = DECAY * *tried + 1;
         if (at == s.count) return;
         voters = s.voters[at];

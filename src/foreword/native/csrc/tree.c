@@ -1,27 +1,9 @@
-/* A draft tree grown in one call: with one forward of a draft model per level, or from given distributions of every depth.
- * Reference: CoupledTree in draft/tree/coupled.py, level by level.
+/* A draft tree grown in one call: with one forward of a draft model per level, or from given
+ * distributions of every depth. Reference: CoupledTree in draft/tree/coupled.py, level by level.
  */
-
-typedef struct {
-    int64_t most, breadth, deep, width, reads; /* draft tokens returned; children per node; levels; rows per forward; draft tokens read */
-    double floor;
-    float temperature, scale;
-    const float *noise; /* [deep, stride], or NULL */
-    int64_t stride, ends;
-    const int64_t *end; /* tokens that end a sequence */
-    const float *distributions; /* logits [deep, vocab]; NULL: the model reads each draft token for the logits after it */
-    /* Draft tokens in the order they were generated, [(reads + 1) * breadth], and how many of them were read. */
-    int64_t count, held;
-    int64_t *tokens, *parents;
-    double *probabilities;
-    /* Results: the best `most` of them, likeliest first; those that were read; and the children of these. */
-    int64_t chosen;
-    int64_t *best_tokens, *best_parents; /* [most] */
-    double *best_probabilities;
-    int64_t *read_tokens, *read_parents; /* [reads], parents as index among those read */
-    int64_t *child; /* [reads + 1, breadth]: of the end of the sequence, then of each draft token read; -1 = none */
-    float *value;
-} CoupledTree;
+#include "activations.h"
+#include "foreword.h"
+#include "layers/rows.h"
 
 /* 16 numbers of the noise, for the head's outputs from `at` on. */
 static floats noise_at(const Model *m, const float *noise, int64_t at) {
@@ -32,9 +14,10 @@ static floats noise_at(const Model *m, const float *noise, int64_t at) {
     return load(each);
 }
 
-/* The `breadth` largest of logits / temperature + noise, best first and the first of equals; `share` gets their
- * probabilities under softmax(. / scale) over the whole vocabulary. */
-static void children(const CoupledTree *g, const Model *m, const float *logits, const float *noise, float *scratch, int64_t *child, float *value, float *share) {
+/* The `breadth` largest of logits / temperature + noise, best first and the first of equals;
+ * `share` gets their probabilities under softmax(. / scale) over the whole vocabulary. */
+static void children(const CoupledTree *g, const Model *m, const float *logits, const float *noise,
+                     float *scratch, int64_t *child, float *value, float *share) {
     const int64_t most = g->breadth, vocab = m->vocab;
     const floats by = all(g->temperature > 0 ? g->temperature : 1.0f);
     for (int64_t i = 0; i < most; i++) child[i] = -1, value[i] = -INFINITY, share[i] = 0;
@@ -48,7 +31,8 @@ static void children(const CoupledTree *g, const Model *m, const float *logits, 
             float found = scratch[token];
             if (!(found > value[most - 1])) continue;
             while (place && found > value[place - 1]) place--;
-            for (int64_t i = most - 1; i > place; i--) child[i] = child[i - 1], value[i] = value[i - 1];
+            for (int64_t i = most - 1; i > place; i--)
+                child[i] = child[i - 1], value[i] = value[i - 1];
             child[place] = token, value[place] = found;
             least = all(value[most - 1]);
         }
@@ -77,7 +61,8 @@ static double ranked(const double *probabilities, int64_t count, int64_t rank) {
     return best[rank];
 }
 
-/* Select the draft tokens from `first` on whose children may be among the best, best first; return how many. */
+/* Select the draft tokens from `first` on whose children may be among the best, best first; return
+ * how many. */
 static int64_t expandable(const CoupledTree *g, int64_t first, int64_t *open) {
     double last = g->count >= g->most ? ranked(g->probabilities, g->count, g->most - 1) : 0;
     int64_t most = g->width < g->reads - g->held ? g->width : g->reads - g->held, count = 0;
@@ -95,7 +80,8 @@ static int64_t expandable(const CoupledTree *g, int64_t first, int64_t *open) {
     return count;
 }
 
-/* Choose the best `most` draft tokens, likeliest first and the first of equals; a parent is never less likely than its child. */
+/* Choose the best `most` draft tokens, likeliest first and the first of equals; a parent is never
+ * less likely than its child. */
 static void choose_best(CoupledTree *g) {
     int64_t order[g->most], place[g->count + 1];
     g->chosen = 0;
@@ -115,51 +101,66 @@ static void choose_best(CoupledTree *g) {
     }
 }
 
-/* Logits after each of `rows` tokens at a depth with a given distribution: that distribution plus the model's head applied
- * to the token's embedding. Without a head, one row for all: the distribution alone. */
-static const float *next_logits(const Model *m, const Forward *f, const float *distribution, int64_t rows, const int64_t *tokens, const int64_t *keep, int threads) {
+/* Logits after each of `rows` tokens at a depth with a given distribution: that distribution plus
+ * the model's head applied to the token's embedding. Without a head, one row for all: the
+ * distribution alone. */
+static const float *next_logits(const Model *m, const Forward *f, const float *distribution,
+                                int64_t rows, const int64_t *tokens, const int64_t *keep,
+                                int threads) {
     if (!m->head) return distribution;
     Forward next = *f;
-    next.rows = next.kept = rows, next.spans = next.image_layers = 0, next.tokens = tokens, next.keep = keep;
+    next.rows = next.kept = rows, next.spans = next.image_layers = 0, next.tokens = tokens,
+    next.keep = keep;
     for (int64_t r = 0; r < rows; r++) embed(m, &next, r);
     foreword_forward(m, &next, threads);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < m->vocab; i += LANES) {
             float *to = f->logits + r * m->vocab + i;
             const int64_t count = m->vocab - i;
-            store_first(to, add(load_first(to, count, 0), load_first(distribution + i, count, 0)), count);
+            store_first(to, add(load_first(to, count, 0), load_first(distribution + i, count, 0)),
+                        count);
         }
     return f->logits;
 }
 
-/* `f` is the forward that reads the end of the sequence, its last row kept; its logits and scratch have room for `width`
- * rows, `scratch` for one row of logits. If `f` returns hidden states, a draft token is given that of its parent: one state
- * per row, with room for `reads` rows after those of `f`. With distributions, `f` has one row, the last token. */
+/* `f` is the forward that reads the end of the sequence, its last row kept; its logits and scratch
+ * have room for `width` rows, `scratch` for one row of logits. If `f` returns hidden states, a
+ * draft token is given that of its parent: one state per row, with room for `reads` rows after
+ * those of `f`. With distributions, `f` has one row, the last token. */
 void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scratch, int threads) {
     const Span text = *f->span;
-    const int64_t past = text.past + text.held + text.stop - text.start, base = f->positions[f->rows - 1] + 1;
+    const int64_t past = text.past + text.held + text.stop - text.start,
+                  base = f->positions[f->rows - 1] + 1;
     int64_t open[g->width], tokens[g->width], positions[g->width], keep[g->width], opened = 1;
     int64_t place[(g->reads + 1) * g->breadth]; /* index of a draft token among those read */
     int32_t parents[g->reads + 1];
     const float *given[g->width];
-    const int per_node = !g->distributions || m->head; /* logits differ between draft tokens of a level */
+    /* Logits differ between draft tokens of a level. */
+    const int per_node = !g->distributions || m->head;
     float share[g->breadth];
     open[0] = -1;
     g->count = g->held = 0;
     const float *logits = f->logits;
-    if (g->distributions) logits = next_logits(m, f, g->distributions, 1, f->tokens, f->keep, threads);
+    if (g->distributions)
+        logits = next_logits(m, f, g->distributions, 1, f->tokens, f->keep, threads);
     else foreword_forward(m, f, threads);
     for (int64_t depth = 0;; depth++) {
-        int64_t fresh = g->count, row = open[0] < 0 ? 0 : g->held - opened + 1; /* in child and value */
+        /* In child and value. */
+        int64_t fresh = g->count, row = open[0] < 0 ? 0 : g->held - opened + 1;
         for (int64_t i = 0; i < opened; i++) {
             int64_t *child = g->child + (row + i) * g->breadth;
             float *value = g->value + (row + i) * g->breadth;
-            if (per_node || !i) children(g, m, logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0, scratch, child, value, share);
-            else memcpy(child, child - i * g->breadth, g->breadth * sizeof *child), memcpy(value, value - i * g->breadth, g->breadth * sizeof *value);
+            if (per_node || !i)
+                children(g, m, logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0,
+                         scratch, child, value, share);
+            else
+                memcpy(child, child - i * g->breadth, g->breadth * sizeof *child),
+                    memcpy(value, value - i * g->breadth, g->breadth * sizeof *value);
             double reached = open[i] < 0 ? 1 : g->probabilities[open[i]];
             for (int64_t c = 0; c < g->breadth && child[c] >= 0; c++) {
                 if (!(reached * share[c] > g->floor)) continue;
-                g->tokens[g->count] = child[c], g->parents[g->count] = open[i], g->probabilities[g->count++] = reached * share[c];
+                g->tokens[g->count] = child[c], g->parents[g->count] = open[i],
+                g->probabilities[g->count++] = reached * share[c];
             }
         }
         if (depth + 1 >= g->deep || !(opened = expandable(g, fresh, open))) break;
@@ -167,20 +168,35 @@ void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scra
             int64_t node = open[i], parent = g->parents[node];
             place[node] = g->held + i;
             parents[g->held + i] = parent < 0 ? -1 : (int32_t)place[parent];
-            g->read_tokens[g->held + i] = g->tokens[node], g->read_parents[g->held + i] = parents[g->held + i];
+            g->read_tokens[g->held + i] = g->tokens[node],
+                                     g->read_parents[g->held + i] = parents[g->held + i];
             tokens[i] = g->tokens[node], positions[i] = base + depth, keep[i] = i;
-            if (f->hidden_layer_count) given[i] = f->hidden_states + (f->rows + (parent < 0 ? -1 : place[parent])) * m->hidden;
+            if (f->hidden_layer_count)
+                given[i] =
+                    f->hidden_states + (f->rows + (parent < 0 ? -1 : place[parent])) * m->hidden;
         }
         if (g->distributions) {
-            logits = next_logits(m, f, g->distributions + (depth + 1) * m->vocab, opened, tokens, keep, threads);
+            logits = next_logits(m, f, g->distributions + (depth + 1) * m->vocab, opened, tokens,
+                                 keep, threads);
             g->held += opened;
             continue;
         }
-        Span span = {.start = 0, .stop = opened, .pages = text.pages, .past = past, .held = g->held, .first_chain = 0, .parents = parents, .state = text.state, .source = text.source, .source_pages = text.source_pages};
+        Span span = {.start = 0,
+                     .stop = opened,
+                     .pages = text.pages,
+                     .past = past,
+                     .held = g->held,
+                     .first_chain = 0,
+                     .parents = parents,
+                     .state = text.state,
+                     .source = text.source,
+                     .source_pages = text.source_pages};
         Forward next = *f;
         next.rows = next.kept = opened, next.spans = 1, next.image_layers = 0;
         next.tokens = tokens, next.positions = positions, next.keep = keep, next.span = &span;
-        if (f->hidden_layer_count) next.given = given, next.hidden_states = f->hidden_states + (f->rows + g->held) * m->hidden;
+        if (f->hidden_layer_count)
+            next.given = given,
+            next.hidden_states = f->hidden_states + (f->rows + g->held) * m->hidden;
         foreword_forward(m, &next, threads);
         g->held += opened;
     }

@@ -1,4 +1,4 @@
-"""The experts of a layer: their weights in the layout of csrc/experts.c, and back in
+"""The experts of a layer: their weights in the layout of csrc/layers/experts.c, and back in
 the Hugging Face module.
 """
 

@@ -1,5 +1,5 @@
 """Packed weights in a file: the first layers are kept in memory, the others read in
-every forward (csrc/threads.c).
+every forward (csrc/stream.c).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK = 4096
 """Bytes. Parts begin and end at multiples of it, as reads past the page cache need."""
 SLOTS = 2
 """Buffers in memory for the layers that every forward reads from disk; as in
-csrc/threads.c.
+csrc/stream.c.
 """
 SHARE = 0.75
 """Of the free memory, for weights.

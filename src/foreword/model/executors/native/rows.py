@@ -1,5 +1,5 @@
 """Provides the pool of keys and values of the C forward: pages in the layout of
-csrc/kv.c.
+csrc/attention/kv.c.
 """
 
 from __future__ import annotations

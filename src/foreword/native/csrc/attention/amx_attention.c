@@ -1,16 +1,19 @@
-/* Attention of up to 16 queries of one kv head in matrix registers (AMX): keys 16 and values 32 at a time.
+/* Attention of up to 16 queries of one kv head in matrix registers (AMX): keys 16 and values 32 at
+ * a time.
  *
- * Attention weights are rounded to bfloat16 first, and their sum is that of the rounded ones. A query's values are added 32
- * positions at a time, counted from the start of the sequence, with zeros for masked positions: adding 0 changes no sum, so
- * the result does not depend on other queries. Draft tokens of a tree, whose rows are not in order, are copied in order first.
+ * Attention weights are rounded to bfloat16 first, and their sum is that of the rounded ones. A
+ * query's values are added 32 positions at a time, counted from the start of the sequence, with
+ * zeros for masked positions: adding 0 changes no sum, so the result does not depend on other
+ * queries. Draft tokens of a tree, whose rows are not in order, are copied in order first.
  */
+#include "attention.h"
 
 #ifdef MATRICES
 
-static inline int attends_in_registers(const Model *m) { return matrix_registers && m->dim % STEP == 0; }
-
-/* Raw scores of B blocks of 16 keys of one page from position `at` on; prefetches the B blocks at `next`. */
-static inline __attribute__((always_inline)) void raw_scores(const Model *m, const Query *query, int64_t longest, const bf16 *block, const bf16 *next, int64_t at, const int B) {
+/* Raw scores of B blocks of 16 keys of one page from position `at` on; prefetches the B blocks at
+ * `next`. */
+INLINE void raw_scores(const Model *m, const Query *query, int64_t longest, const bf16 *block,
+                       const bf16 *next, int64_t at, const int B) {
     const int64_t stride = key_stride(m);
     float *to = query->scores + at;
     _tile_zero(0);
@@ -48,12 +51,13 @@ static void cap_scores(const Model *m, const Query *query, int64_t first, int64_
     for (int64_t at = first; at < last; at += LANES) {
         const floats raw = load(query->scores + at);
         const __mmask16 seen = _mm512_cmp_ps_mask(raw, all(-INFINITY), _CMP_NEQ_UQ);
-        _mm512_mask_storeu_ps(query->scores + at, seen, capped(mul(raw, all(m->scale)), m->score_cap));
+        _mm512_mask_storeu_ps(query->scores + at, seen,
+                              capped(mul(raw, all(m->scale)), m->score_cap));
     }
 }
 
-/* 2^x for x <= 0, with a relative error of 3e-6, small compared with that of bfloat16. Denormal results become 0: computing
- * one takes a processor a hundred times as long. */
+/* 2^x for x <= 0, with a relative error of 3e-6, small compared with that of bfloat16. Denormal
+ * results become 0: computing one takes a processor a hundred times as long. */
 static inline floats power(floats x) {
     const __mmask16 normal = _mm512_cmp_ps_mask(x, all(-126.0f), _CMP_NLT_UQ); /* or NaN */
     const floats n = rounded(x), r = sub(x, n);
@@ -73,36 +77,49 @@ static float weigh(const Model *m, const Query *query, int64_t first, int64_t la
     const floats steep = all(1.442695041f * (m->score_cap ? 1 : m->scale));
     floats top = all(-INFINITY), sum = all(0);
     for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
-    const float scale = m->score_cap ? 1 : m->scale, most = query->sink && *query->sink > maximum_of(top) * scale ? *query->sink / scale : maximum_of(top);
+    const float scale = m->score_cap ? 1 : m->scale,
+                most = query->sink && *query->sink > maximum_of(top) * scale ? *query->sink / scale
+                                                                             : maximum_of(top);
     top = mul(all(-most), steep);
-    for (int64_t at = first; at < last; at += LANES) { /* weights are half as long: no score is overwritten before it is read */
-        const __m256i half = (__m256i)_mm512_cvtneps_pbh(power(fused(load(scores + at), steep, top)));
+    /* Weights are half as long: no score is overwritten before it is read. */
+    for (int64_t at = first; at < last; at += LANES) {
+        const __m256i half =
+            (__m256i)_mm512_cvtneps_pbh(power(fused(load(scores + at), steep, top)));
         sum = add(sum, widen(half));
         _mm256_storeu_si256((__m256i *)(weights_of(query) + at), half);
     }
     return sum_of(sum) + (query->sink ? expf(*query->sink - most * scale) : 0);
 }
 
-/* Copy the values of positions [at, at + 32) of a query in sequence order, columns from `column` on, in the layout of a block. */
-static void lay_out(const Model *m, const Layer *layer, const Forward *f, const Span *span, const Query *query, int64_t kv, int64_t at, int64_t column, int chunks, bf16 *to) {
+/* Copy the values of positions [at, at + 32) of a query in sequence order, columns from `column`
+ * on, in the layout of a block. */
+static void lay_out(const Model *m, const Layer *layer, const Forward *f, const Span *span,
+                    const Query *query, int64_t kv, int64_t at, int64_t column, int chunks,
+                    bf16 *to) {
     for (int64_t pair = 0; pair < PANEL / 2; pair++, at += 2, to += PANEL) {
         const bf16 *lines[2] = {0, 0}; /* row pairs, each containing the row needed */
         int64_t held[2] = {0, 0};
         bf16 room[2][4 * CHUNK];
         for (int64_t i = 0; i < 2 && at + i < query->length; i++) {
             held[i] = at + i < query->prefix ? at + i : query->tail[query->length - 1 - at - i];
-            lines[i] = values_at(m, layer, f, span, held[i] / 2 * 2, 0, kv, column, 1, chunks, room[i]);
+            lines[i] =
+                values_at(m, layer, f, span, held[i] / 2 * 2, 0, kv, column, 1, chunks, room[i]);
         }
         for (int64_t c = 0; c < chunks; c++) {
-            __m512i first = lines[0] ? (__m512i)one_of(_mm512_loadu_si512(lines[0] + c * CHUNK), held[0]) : _mm512_setzero_si512();
-            __m512i second = lines[1] ? (__m512i)one_of(_mm512_loadu_si512(lines[1] + c * CHUNK), held[1]) : _mm512_setzero_si512();
-            _mm512_storeu_si512(to + c * CHUNK, _mm512_or_si512(_mm512_srli_epi32(first, 16), second));
+            __m512i first = lines[0]
+                                ? (__m512i)one_of(_mm512_loadu_si512(lines[0] + c * CHUNK), held[0])
+                                : _mm512_setzero_si512();
+            __m512i second =
+                lines[1] ? (__m512i)one_of(_mm512_loadu_si512(lines[1] + c * CHUNK), held[1])
+                         : _mm512_setzero_si512();
+            _mm512_storeu_si512(to + c * CHUNK,
+                                _mm512_or_si512(_mm512_srli_epi32(first, 16), second));
         }
     }
 }
 
 /* 32 positions of the values, D * 16 columns, weighted and added to registers 0 to 3. */
-static inline __attribute__((always_inline)) void add_values(const bf16 *weights, int64_t longest, const bf16 *v, const int D) {
+INLINE void add_values(const bf16 *weights, int64_t longest, const bf16 *v, const int D) {
     _tile_loadd(4, weights, longest * sizeof(float));
     _tile_loadd(5, v, 64);
     _tile_dpbf16ps(0, 4, 5);
@@ -117,7 +134,7 @@ static inline __attribute__((always_inline)) void add_values(const bf16 *weights
 
 typedef float Sums[MOST_QUERIES][4 * LANES];
 
-static inline __attribute__((always_inline)) void load_sums(const Sums sums, const int D) {
+INLINE void load_sums(const Sums sums, const int D) {
     _tile_loadd(0, sums[0], sizeof sums[0]);
     _tile_loadd(1, sums[0] + LANES, sizeof sums[0]);
     if (D == 2) return;
@@ -125,7 +142,7 @@ static inline __attribute__((always_inline)) void load_sums(const Sums sums, con
     _tile_loadd(3, sums[0] + 3 * LANES, sizeof sums[0]);
 }
 
-static inline __attribute__((always_inline)) void store_sums(Sums sums, const int D) {
+INLINE void store_sums(Sums sums, const int D) {
     _tile_stored(0, sums[0], sizeof sums[0]);
     _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
     if (D == 2) return;
@@ -133,8 +150,11 @@ static inline __attribute__((always_inline)) void store_sums(Sums sums, const in
     _tile_stored(3, sums[0] + 3 * LANES, sizeof sums[0]);
 }
 
-/* D * 16 columns: up to `shared` from the pool for all queries at once, then the rest for the queries of each row. */
-static inline __attribute__((always_inline)) void sum_values(const Model *m, const Layer *layer, const Forward *f, const Span *span, const Query *query, int count, const float *total, int64_t kv, int64_t first, int64_t shared, int64_t column, const int D) {
+/* D * 16 columns: up to `shared` from the pool for all queries at once, then the rest for the
+ * queries of each row. */
+INLINE void sum_values(const Model *m, const Layer *layer, const Forward *f, const Span *span,
+                       const Query *query, int count, const float *total, int64_t kv, int64_t first,
+                       int64_t shared, int64_t column, const int D) {
     _Alignas(64) Sums sums, own;
     _Alignas(64) bf16 block[4 * CHUNK];
     const bf16 *weights = weights_of(query);
@@ -144,18 +164,23 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t at = first; at < shared; at += PANEL) {
-        const bf16 *v = values_at(m, layer, f, span, at, shared, kv, column, PANEL / 2, D, block), *next = v;
+        const bf16 *v = values_at(m, layer, f, span, at, shared, kv, column, PANEL / 2, D, block),
+                   *next = v;
         if (m->kv_coding == BYTES) written(block);
-        else if (at + PANEL < shared) next = value_of(m, layer, f, span, at + PANEL, kv) + column / LANES * CHUNK;
+        else if (at + PANEL < shared)
+            next = value_of(m, layer, f, span, at + PANEL, kv) + column / LANES * CHUNK;
 #pragma GCC unroll 4
-        for (int d = 0; next != block && d < D; d++) fetch((const char *)(next + d * CHUNK), 16); /* the next block */
+        /* The next block. */
+        for (int d = 0; next != block && d < D; d++) fetch((const char *)(next + d * CHUNK), 16);
         add_values(weights + at, longest, v, D);
         if (at >= shared - EARLY * PANEL) wake_unit();
     }
     store_sums(sums, D);
     for (int q = 0, end; q < count; q = end) {
         const Query *deepest = query + q;
-        for (end = q + 1; end < count && query[end].depth == query[q].depth && (!query[q].depth || query[end].tail[0] == query[q].tail[0]); end++)
+        for (end = q + 1; end < count && query[end].depth == query[q].depth
+                          && (!query[q].depth || query[end].tail[0] == query[q].tail[0]);
+             end++)
             if (query[end].length > deepest->length) deepest = query + end;
         if (deepest->length <= shared) continue;
         written(sums);
@@ -170,10 +195,12 @@ static inline __attribute__((always_inline)) void sum_values(const Model *m, con
     }
     for (int q = 0; q < count; q++)
         for (int64_t d = 0; d < D * LANES; d += LANES)
-            narrow_store(query[q].to + column + d, _mm512_mul_ps(_mm512_load_ps(sums[q] + d), _mm512_set1_ps(1.0f / total[q])));
+            narrow_store(query[q].to + column + d, _mm512_mul_ps(_mm512_load_ps(sums[q] + d),
+                                                                 _mm512_set1_ps(1.0f / total[q])));
 }
 
-static void attend_in_registers(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count) {
+INTERNAL void attend_in_registers(const Model *m, const Layer *layer, const Forward *f,
+                                  const Span *span, int64_t kv, Query *query, int count) {
     int64_t low = INT64_MAX, shared = INT64_MAX, reach = 0, length = 0;
     for (int q = 0; q < count; q++) {
         const int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].prefix;
@@ -184,12 +211,14 @@ static void attend_in_registers(const Model *m, const Layer *layer, const Forwar
     }
     if (length < shared) shared = length;
     const int64_t first = low / PANEL * PANEL, last = parts_of(length, PANEL) * PANEL;
-    shared = shared / PANEL * PANEL; /* memory beyond the sequence may hold NaN, and NaN times 0 is NaN */
+    /* Memory beyond the sequence may hold NaN, and NaN times 0 is NaN. */
+    shared = shared / PANEL * PANEL;
     shape_registers(count);
     _Alignas(64) bf16 room[4 * LANES * MOST_DIM];
     for (int64_t at = first; at < reach;) {
         const int many = blocks_at(at, reach, 4);
-        const bf16 *block = keys_at(m, layer, f, span, at, reach, kv, many, room), *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
+        const bf16 *block = keys_at(m, layer, f, span, at, reach, kv, many, room),
+                   *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
         written(room);
         if (many == 4) raw_scores(m, query, f->longest, block, next, at, 4);
         else raw_scores(m, query, f->longest, block, next, at, 1);
@@ -199,14 +228,11 @@ static void attend_in_registers(const Model *m, const Layer *layer, const Forwar
     for (int q = 0; q < count; q++) total[q] = weigh(m, query + q, first, last);
     written(query->scores);
     int64_t column = 0;
-    for (; column + 4 * LANES <= m->dim; column += 4 * LANES) sum_values(m, layer, f, span, query, count, total, kv, first, shared, column, 4);
-    for (; column < m->dim; column += 2 * LANES) sum_values(m, layer, f, span, query, count, total, kv, first, shared, column, 2);
+    for (; column + 4 * LANES <= m->dim; column += 4 * LANES)
+        sum_values(m, layer, f, span, query, count, total, kv, first, shared, column, 4);
+    for (; column < m->dim; column += 2 * LANES)
+        sum_values(m, layer, f, span, query, count, total, kv, first, shared, column, 2);
     release_registers();
 }
-
-#else
-
-static inline int attends_in_registers(const Model *m) { return (void)m, 0; }
-static void attend_in_registers(const Model *m, const Layer *layer, const Forward *f, const Span *span, int64_t kv, Query *query, int count) { (void)m, (void)layer, (void)f, (void)span, (void)kv, (void)query, (void)count; }
 
 #endif

@@ -1,0 +1,30 @@
+/* The library of the forward: all files, seen by the compiler as one, so that it inlines across
+ * them. */
+#define _GNU_SOURCE /* O_DIRECT */
+#define FOREWORD_IN_ONE
+
+#include "layout.c"
+
+#include "products/amx.c"
+#include "products/encode.c"
+#include "products/groups.c"
+#include "products/groups_amx.c"
+#include "products/int8.c"
+#include "products/product.c"
+#include "products/whole.c"
+
+#include "attention/amx_attention.c"
+#include "attention/attention.c"
+#include "attention/kv.c"
+#include "attention/vectors.c"
+
+#include "layers/experts.c"
+#include "layers/layer.c"
+#include "layers/norms.c"
+#include "layers/recurrent.c"
+#include "layers/rows.c"
+
+#include "stream.c"
+
+#include "forward.c"
+#include "tree.c"

@@ -1,0 +1,182 @@
+"""Compare the C library of this tree with that of another commit, bit by bit.
+
+    python tests/native/compared/compare.py bits COMMIT [FLAG ...]
+    python tests/native/compared/compare.py speed COMMIT [FLAG ...]
+
+`bits` runs tests of kernels and of whole models with both libraries, and compares hashes
+of all logits, hidden states and trees that the forward returns. `speed` runs products of
+both by turns, and prints the ratio of medians, new to old. Flags are those of the
+compiler, such as -march=x86-64-v3 for AVX2. Exits with 1 at a difference of bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[3]
+CSRC = "src/foreword/native/csrc"
+LIBRARIES = {
+    "foreword": ("foreword.c", "forward.c"),
+    "sampling": ("sampling.c",),
+    "suffix": ("suffix.c",),
+}
+"""C files of a library: the first one that a commit has."""
+FLAGS = ["-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno"]
+FLAGS += ["-shared", "-fPIC", "-pthread"]
+TESTS = [
+    "tests/native/test_products.py",
+    "tests/native/test_groups.py",
+    "tests/model/cpu",
+    "tests/model/quantized/test_native_experts.py",
+    "tests/draft/heads/test_block.py",
+    "tests/draft/heads/test_eagle_native.py",
+    "tests/draft/heads/test_masked_native.py",
+]
+"""Tests that call the forward, the same calls in every run."""
+TIMED = [
+    "tests/model/cpu/test_offload.py::test_drafts_leave_the_text_unchanged",
+    "tests/model/cpu/test_offload.py::test_unreadable_file_is_named",
+    "tests/model/cpu/test_int8.py::test_draft_model_is_quantized_unless_it_learns",
+    (
+        "tests/model/cpu/test_recurrent.py::"
+        "test_what_it_costs_is_measured_without_reading_a_text_anew"
+    ),
+    "tests/model/cpu/test_experts.py::test_late_thread_does_not_wait_for_a_later_layer",
+]
+"""Tests left out: how often they call the forward depends on time, or they call it in
+another process.
+"""
+TURNS, SECONDS = 200, 0.005
+"""Measurements of each product and library, and seconds of processor time of each."""
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def build(csrc: Path, folder: Path, flags: list[str]) -> Path:
+    """Compile the libraries of a folder of C files; return `folder`."""
+    folder.mkdir()
+    for name, sources in LIBRARIES.items():
+        source = next(csrc / one for one in sources if (csrc / one).exists())
+        made = ["-o", str(folder / f"{name}.so"), "-lm"]
+        subprocess.run(["cc", *FLAGS, *flags, str(source), *made], check=True)
+    return folder
+
+
+def extracted(commit: str, folder: Path) -> Path:
+    """Return the C files of a commit."""
+    words = ["git", "-C", str(ROOT), "archive", commit, CSRC]
+    done = subprocess.run(words, check=True, capture_output=True)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / CSRC
+
+
+def hashes(libraries: Path, tests: list[str]) -> dict[str, list[str]]:
+    """Return what tests compute with the libraries, by test."""
+    record = libraries / "record.json"
+    own = {
+        "FOREWORD_COMPARED": str(libraries),
+        "FOREWORD_RECORD": str(record),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests/native'}",
+    }
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "compared.recorder"]
+    words += [*tests, *(f"--deselect={test}" for test in TIMED)]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | own, check=False)
+    say(f"pytest with {libraries.name}: exit code {done.returncode}")
+    return json.loads(record.read_text())
+
+
+def compare_bits(old: Path, new: Path) -> int:
+    """Print tests whose hashes differ; return the exit code.
+
+    Tests that differ are run again with the old library. Where it differs from itself,
+    the calls depend on time, and the test says nothing.
+    """
+    before, after = hashes(old, TESTS), hashes(new, TESTS)
+    calls = sum(map(len, before.values()))
+    names = sorted({*before, *after})
+    differing = [test for test in names if before.get(test) != after.get(test)]
+    say(f"{calls} calls in {len(before)} tests; {len(differing)} tests differ")
+    if not differing:
+        return 0 if calls else 1
+    again = [hashes(library, differing) for library in (old, new)]
+    certain = [
+        test
+        for test in differing
+        if again[0].get(test) == before.get(test) != again[1].get(test)
+    ]
+    for test in differing:
+        say(f"  {test}: {'differs' if test in certain else 'differs from itself'}")
+    return 1 if certain else 0
+
+
+def compare_speed(old: Path, new: Path) -> int:
+    """Print the ratio of times of products: by coding, and by rows."""
+    import torch
+
+    from foreword.native import forward, workspace
+
+    outputs, depth = 4096, 2048
+    libraries = [ctypes.CDLL(str(folder / "foreword.so")) for folder in (old, new)]
+    generator = torch.Generator().manual_seed(1)
+    given = torch.randn(32, depth, generator=generator)
+    for library in libraries:
+        library.foreword_coded_bytes.restype = ctypes.c_int64
+        library.foreword_use_amx(1)
+    plain = torch.randn(outputs, depth, generator=generator).bfloat16()
+    whole = torch.empty(outputs, depth, dtype=torch.bfloat16)
+    sizes = [ctypes.c_int64(outputs), ctypes.c_int64(depth)]
+    first = libraries[0]
+    address = ctypes.c_void_p
+    first.foreword_pack(address(plain.data_ptr()), address(whole.data_ptr()), *sizes)
+    for coding in (forward.WHOLE, forward.BYTES, forward.GROUPS):
+        held = whole
+        if coding != forward.WHOLE:
+            size = first.foreword_coded_bytes(*sizes, coding)
+            held = torch.zeros(size + 65536, dtype=torch.uint8)
+            places = address(whole.data_ptr()), address(held.data_ptr())
+            first.foreword_quantize(*places, *sizes, coding)
+        head = forward.Model(
+            hidden=depth, vocab=outputs, head=held.data_ptr(), coding=coding
+        )
+        scratch = workspace.Workspace(head)
+        for rows in (1, 2, 4, 6, 8, 12, 16, 32):
+            times: list[list[float]] = [[], []]
+            for _ in range(TURNS):
+                for library, found in zip(libraries, times, strict=True):
+                    began, runs = time.thread_time(), 0
+                    while time.thread_time() - began < SECONDS:
+                        workspace.multiplied(library, head, scratch, given[:rows], 1)
+                        runs += 1
+                    found.append((time.thread_time() - began) / runs)
+            was, now = map(median, times)
+            name = ("bfloat16", "8 bits", "groups")[coding]
+            say(f"{name} {rows} rows: {now * 1e3:.3f} ms, {now / was:.3f} of before")
+    return 0
+
+
+def main(action: str, commit: str, *flags: str) -> int:
+    """Build both libraries, and compare them."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        old = build(extracted(commit, folder / "c"), folder / "old", [*flags])
+        new = build(ROOT / CSRC, folder / "new", [*flags])
+        return {"bits": compare_bits, "speed": compare_speed}[action](old, new)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
