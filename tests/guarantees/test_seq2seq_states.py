@@ -16,8 +16,8 @@ from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.draft.heads.medusa import MedusaHeads
 from foreword.draft.self_speculative.layers import save
 from foreword.model import Model, Read
-from foreword.model.executors.torch.hooks import layer_count, layers_of
 from foreword.model.head_layers import LlamaConfig
+from foreword.model.layers import layer_count, layers_of
 from foreword.model.skip import LayerSkip
 from foreword.model.view import view
 

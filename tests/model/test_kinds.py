@@ -45,8 +45,8 @@ from foreword.model.architectures import linears, lm_head
 from foreword.model.backend import Mode
 from foreword.model.executors.native.build import build, refused
 from foreword.model.executors.registry import Order
-from foreword.model.executors.torch.hooks import layers_of
 from foreword.model.kv.reads import Read
+from foreword.model.layers import layers_of
 from foreword.native.forward import reason
 from tiny_models import differing, near_truth, random, with_truth
 

@@ -17,7 +17,7 @@ from transformers import (
 import tiny_models
 from foreword.model import architectures
 from foreword.model.executors.native.supported import refused
-from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.layers import layers_of
 from foreword.native.forward import reason
 
 SIZES = dict(

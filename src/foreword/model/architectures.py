@@ -185,7 +185,7 @@ def places(model: PreTrainedModel) -> Float[Tensor, "places hidden"] | None:
 
 
 def is_recurrent(layer: Any) -> bool:
-    """Return whether a layer has a recurrent state (csrc/layers/recurrent.c), no attention."""
+    """Return whether a layer has a recurrent state instead of attention."""
     return not any(has(layer, name) for name in ATTENTION)
 
 

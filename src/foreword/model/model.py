@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -24,10 +24,9 @@ from foreword.model.cost import Cost, known
 from foreword.model.encoder import EncoderMemory
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.registry import NATIVE
-from foreword.model.executors.torch.hooks import layer_count
-from foreword.model.executors.torch.packed_linear import Swap
 from foreword.model.kv.limit import most_tokens
 from foreword.model.kv.reads import Read
+from foreword.model.layers import layer_count
 from foreword.model.loading import from_checkpoint
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.load import eos_ids
@@ -43,6 +42,9 @@ from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import one_thread
 from foreword.options import ModelOptions
 from foreword.types.growth import GrownTree, TreeRequest
+
+if TYPE_CHECKING:
+    from foreword.model.executors.torch.packed_linear import Swap
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.executors.torch.attention import bias_table
-from foreword.model.executors.torch.hooks import layers_of, replaced_forwards
+from foreword.model.executors.torch.hooks import replaced_forwards
+from foreword.model.layers import layers_of
 
 Forwards = dict[nn.Module, Callable[..., Any]]
 """Replacements of the forwards of modules."""

@@ -20,10 +20,10 @@ from foreword.errors import InvalidRequest
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.executors.torch.backend import PoolBackend
-from foreword.model.executors.torch.hooks import layer_count
 from foreword.model.kv.memories import Kind
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Read
+from foreword.model.layers import layer_count
 from foreword.model.model import Model
 from foreword.model.skip import LayerSkip, skipping, sublayers_of
 from foreword.native import forward

@@ -26,7 +26,6 @@ from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.executors.native.rows import Rows
 from foreword.model.view import view
-from foreword.model.weights import copied
 from foreword.native import forward
 from foreword.native.workspace import multiplied
 from other_tokenizers import NEAR
@@ -144,7 +143,7 @@ def test_weights_cannot_be_had_back():
     model = loaded()
     model.quantize_int8()
     with pytest.raises(ModelError, match="are quantized"):
-        copied(model)
+        model.backend.restore()
     with pytest.raises(InvalidRequest, match="are quantized"):
         view(model, bits=4)
 
@@ -154,7 +153,6 @@ def test_models_that_c_does_not_read_stay_as_they_are():
     before = said(model, text(8192))
     model.quantize_int8()
     assert torch.equal(said(model, text(8192)), before)
-    assert copied(model) is not None
 
 
 def coding(model: Model) -> int:

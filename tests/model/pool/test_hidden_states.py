@@ -11,7 +11,7 @@ import tiny_models
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.executors.cache.backend import CacheBackend
-from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.layers import layers_of
 from foreword.train.methods.lm import load
 from running import target
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 import tiny_models
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.architectures import linears, shape
-from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.layers import layers_of
 from foreword.train.data.packing import Block, Packer, Piece, stack
 from foreword.train.devices import OneDevice
 from foreword.train.losses import LOSSES

@@ -17,11 +17,8 @@ from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.medusa import MedusaBlocks
 from foreword.errors import ForewordError
 from foreword.model import Model, Read
-from foreword.model.executors.torch.hooks import (
-    apply_lm_head,
-    layer_count,
-    lm_head_weight,
-)
+from foreword.model.executors.torch.hooks import apply_lm_head, lm_head_weight
+from foreword.model.layers import layer_count
 from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.data.records import read
 from foreword.train.data.regenerate import Wishes, regenerate

@@ -27,8 +27,8 @@ from foreword.draft.heads.export_layout import (
 )
 from foreword.draft.heads.loading import checkpoint_of, saved
 from foreword.errors import ModelError, words
-from foreword.model.executors.torch.hooks import layer_count
 from foreword.model.head_layers import SIDES, HFConfig, LlamaConfig
+from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"

@@ -22,8 +22,8 @@ from foreword.draft.heads.block import (
 from foreword.draft.heads.loading import saved
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.executors.torch.hooks import layer_count
 from foreword.model.executors.torch.packed_linear import MIN_ROWS
+from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
 

@@ -17,7 +17,7 @@ from foreword.errors import named as name_of
 from foreword.files import atomic_file
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.executors.torch.hooks import layer_count
+from foreword.model.layers import layer_count
 from foreword.model.skip import LayerSkip
 from foreword.model.view import Skipping, view
 from foreword.registry import OWN_METHODS

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foreword.model.architectures import head_dim, kv_heads
-from foreword.model.executors.torch.hooks import layer_count
+from foreword.model.layers import layer_count
 
 SHARE = 4
 """One part in so many of the free memory is for the keys and values of one model."""

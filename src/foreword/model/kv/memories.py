@@ -101,6 +101,10 @@ class Remembers:
     """An executor with memories."""
 
     memories: Sequence[Any] = ()
+    probed = False
+    """Whether the probe checks that a row's bits do not depend on the batch; tests of
+    the other executors compare every bit.
+    """
 
     def memory(
         self,

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from foreword.model.encoder import is_seq2seq
-from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.layers import layers_of
 
 SMALL = 250_000_000
 """Parameters. Up to this size, all layers are taken."""

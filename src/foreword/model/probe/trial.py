@@ -4,7 +4,7 @@ the model's own scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
@@ -14,9 +14,7 @@ from transformers import PreTrainedModel
 from foreword.errors import named
 from foreword.model.backend import Backend, Mode
 from foreword.model.encoder import EncoderMemory, own_logits
-from foreword.model.executors.cache.backend import CacheBackend
 from foreword.model.executors.native import experts
-from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.kv.reads import Read
 from foreword.model.probe.excerpt import excerpt
 
@@ -102,12 +100,11 @@ class Trial:
         """Return why scores may depend on the batch; None if every bit is independent
         of it.
         """
-        if isinstance(backend, PoolBackend) and (
-            reason := _missing_window(self._model, backend)
-        ):
+        windows = getattr(backend, "windows", None)
+        if windows is not None and (reason := _missing_window(self._model, windows)):
             return reason
-        if not isinstance(backend, CacheBackend) and type(backend) is not PoolBackend:
-            return None  # the tests of these backends compare every bit
+        if not getattr(backend, "probed", False):
+            return None
         return (
             None
             if _batch_invariant(backend, _tokens(self._model), mode)
@@ -265,7 +262,7 @@ def _index_invariant(
 
 def _missing_window(
     model: PreTrainedModel,
-    backend: PoolBackend,
+    windows: Mapping[int, int | None],
 ) -> str | None:
     """Return which layers lack the window of the config; the tested sequence is too
     short to show it in scores.
@@ -279,8 +276,8 @@ def _missing_window(
         and getattr(config, "sliding_window", None)
         and getattr(config, "use_sliding_window", True)
     ):
-        sliding = list(backend.windows)
-    missing = [layer for layer in sliding if backend.windows.get(layer) is None]
+        sliding = list(windows)
+    missing = [layer for layer in sliding if windows.get(layer) is None]
     return (
         f"layers {missing} have a sliding window in the config but do not pass it"
         if missing

@@ -20,7 +20,8 @@ from foreword.draft.heads.eagle_checkpoint import default_states, dump, load
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.executors.torch.hooks import layer_count, lm_head_weight
+from foreword.model.executors.torch.hooks import lm_head_weight
+from foreword.model.layers import layer_count
 from foreword.train.data.packing import Block
 from foreword.train.registry import EagleOptions
 from foreword.train.task import TrainContext, TrainTask, accepted, seeded

@@ -17,8 +17,8 @@ from foreword.draft.heads.masked import MOST_ROWS, Layout, MaskedHead
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.executors.torch.hooks import layers_of
 from foreword.model.head_layers import Qwen3Config
+from foreword.model.layers import layers_of
 from foreword.train.data.packing import Block
 from foreword.train.methods.ahead import Anchors, BlockTask
 from foreword.train.task import TargetOutputs, TrainContext, seeded

@@ -14,11 +14,8 @@ from torch import Tensor, nn
 
 from foreword.draft.heads.medusa import MedusaHeads
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.executors.torch.hooks import (
-    apply_lm_head,
-    layer_count,
-    lm_head_weight,
-)
+from foreword.model.executors.torch.hooks import apply_lm_head, lm_head_weight
+from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.train.data.packing import Block
 from foreword.train.methods.ahead import Anchors, BlockTask

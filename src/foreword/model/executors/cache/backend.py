@@ -71,6 +71,8 @@ class CacheBackend(CapturesHiddenStates, Remembers):
     tokens, unpadded (mode PLAIN).
     """
 
+    probed = True
+
     copies = False
     pool = None
 

@@ -147,6 +147,8 @@ class CudaGraphBackend(PoolBackend):
     Padding rows write to a pool row that is never read.
     """
 
+    probed = False
+
     def __init__(
         self,
         model: PreTrainedModel,

@@ -28,8 +28,6 @@ from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.executors.native.layout import (
     around,
     matrices_of,
-    products,
-    vectors,
 )
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.executors.native.rows import (
@@ -78,12 +76,8 @@ class NativeBackend(NativeExecutor):
             described.logit_scale = head_scale
         self.describe(described, described.vocab)
 
-    def restore(
-        self,
-        model: PreTrainedModel | None = None,
-    ) -> None:
-        """Give the weights back to the model, or to another one of its kind, so that
-        another backend can run it.
+    def restore(self) -> None:
+        """Give the weights back to the model, so that another backend can run it.
 
         Raises ModelError if they were quantized.
         """
@@ -97,8 +91,7 @@ class NativeBackend(NativeExecutor):
                 "cannot restore weights: they are quantized. Load the model without "
                 "weights="
             )
-        target = self._hf if model is None else model
-        restore(target, self.model, self.matrices.held, tied=self._tied)
+        restore(self._hf, self.model, self.matrices.held, tied=self._tied)
 
     def write(self, folder: Path) -> None:
         """Write the packed matrices to a folder, from which `offload` reads them."""
@@ -216,29 +209,6 @@ class NativeBackend(NativeExecutor):
     def empty_pool(self) -> Rows:
         """Return an empty pool of this model's keys and values, in their coding."""
         return rows_of(self._hf, self.pool.coding)
-
-    def repack(self, by: PreTrainedModel) -> None:
-        """Write the weights of another model of this architecture into the memory that
-        the C side points to.
-
-        Embeddings are the model's, or tied to its head.
-        """
-        held = {tensor.data_ptr(): tensor for tensor in self.matrices.held}
-        pack = self.library.foreword_pack
-        for layer, pointers in zip(
-            parts_of(by),
-            self.model.layer[: self.model.layers],
-            strict=True,
-        ):
-            for name, weight in products(layer).items():
-                rows = weight.bfloat16().contiguous()
-                pack(rows.data_ptr(), getattr(pointers, name), *rows.shape)
-            for name, vector in vectors(layer).items():
-                held[getattr(pointers, name)].copy_(vector)
-        head = architectures.lm_head(by).weight.bfloat16().contiguous()
-        pack(head.data_ptr(), self.model.head, *head.shape)
-        for name, vector in around(by).items():
-            held[getattr(self.model, name)].copy_(vector)
 
     def lm_head(
         self, hidden: Float[Tensor, "rows hidden"]

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from foreword.model.architectures import ATTENTION, has
 from foreword.model.encoder import is_seq2seq
-from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.layers import layers_of
 
 OUTPUT = {"o": "o_proj", "out_proj": "out_proj"}
 """The output projection of an attention module -> its name here."""

@@ -1,5 +1,5 @@
-"""The experts of a layer: their weights in the layout of csrc/layers/experts.c, and back in
-the Hugging Face module.
+"""The experts of a layer: their weights in the layout of csrc/layers/experts.c, and
+back in the Hugging Face module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Packs quantized matrices for csrc/products/groups.c: a header, then strips of 16 outputs."""
+"""Packs quantized matrices for csrc/products/groups.c: a header, then strips of 16
+outputs.
+"""
 
 from __future__ import annotations
 

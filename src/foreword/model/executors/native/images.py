@@ -67,7 +67,7 @@ class NativeImages(ImageMemory, NativeMemory):
         layers: int,
         multiplier: float = 1,
     ) -> None:
-        """`rotaries`: those of the `layers` layers. `multiplier`: factor of the
+        """`rotaries`: one for each of the `layers` layers. `multiplier`: factor of the
         embeddings that the model's own code gives to its layers.
         """
         super().__init__()

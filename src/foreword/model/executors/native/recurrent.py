@@ -1,4 +1,4 @@
-"""The recurrent layers of the C forward (native/csrc/layers/recurrent.c): states of open
+"""The recurrent layers of the C forward (csrc/layers/recurrent.c): states of open
 sequences, and rereading.
 """
 

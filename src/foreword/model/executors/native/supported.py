@@ -16,7 +16,7 @@ from foreword.model.architectures import body, is_recurrent, linears, plain, sha
 from foreword.model.executors.native import experts
 from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.rows import first_attention, head_size
-from foreword.model.executors.torch.hooks import layers_of
+from foreword.model.layers import layers_of
 from foreword.native import forward
 from foreword.native.cpu import fast_bfloat16
 

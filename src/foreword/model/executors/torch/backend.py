@@ -35,6 +35,8 @@ class PoolBackend(Packing, CapturesHiddenStates):
     plan keep them apart.
     """
 
+    probed = True
+
     def __init__(
         self,
         model: PreTrainedModel,

@@ -11,11 +11,11 @@ from foreword.model.encoder import is_seq2seq
 from foreword.model.executors.registry import Order
 from foreword.model.executors.torch.attention import NAME
 from foreword.model.executors.torch.backend import PoolBackend
-from foreword.model.executors.torch.hooks import layers_of
 from foreword.model.executors.torch.images import TorchImages
 from foreword.model.executors.torch.memories import TorchMemory
 from foreword.model.executors.torch.packed_linear import swap_in
 from foreword.model.executors.torch.sources import TorchSources
+from foreword.model.layers import layers_of
 from foreword.model.vision.rows import has_vision
 
 

@@ -12,41 +12,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from foreword.errors import ModelError
 from foreword.model.kv.reads import Read
+from foreword.model.layers import layers_of
 from foreword.native.openmp import all_threads
-
-LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
-"""Names of the number of decoder layers in a config; the first that there is."""
-
-
-def layer_count(config: PreTrainedConfig) -> int:
-    """Return the number of layers of the model's decoder."""
-    text = config.get_text_config()
-    counts = (getattr(text, name, None) for name in LAYERS)
-    return next(count for count in counts if count is not None)
-
-
-def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """Return the decoder layers in order, without vision layers.
-
-    Raises ModelError where they cannot be found.
-    """
-    count = layer_count(model.config)
-    lists = [
-        m
-        for m in model.get_decoder().modules()
-        if isinstance(m, nn.ModuleList) and len(m) == count
-    ]
-    if not lists:
-        raise ModelError(
-            f"cannot find the {count} decoder layers of {type(model).__name__}, so "
-            "hidden states are unavailable"
-        )
-    return list(lists[0])
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""Finds the decoder layers of a Hugging Face model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from foreword.errors import ModelError
+
+LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
+"""Names of the number of decoder layers in a config; the first that there is."""
+
+
+def layer_count(config: PreTrainedConfig) -> int:
+    """Return the number of layers of the model's decoder."""
+    text = config.get_text_config()
+    counts = (getattr(text, name, None) for name in LAYERS)
+    return next(count for count in counts if count is not None)
+
+
+def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
+    """Return the decoder layers in order, without vision layers.
+
+    Raises ModelError where they cannot be found.
+    """
+    count = layer_count(model.config)
+    lists = [
+        m
+        for m in model.get_decoder().modules()
+        if isinstance(m, nn.ModuleList) and len(m) == count
+    ]
+    if not lists:
+        raise ModelError(
+            f"cannot find the {count} decoder layers of {type(model).__name__}, so "
+            "hidden states are unavailable"
+        )
+    return list(lists[0])
