@@ -5,6 +5,7 @@ So does the Python in the README and in the guide to new methods, block after bl
 one program.
 """
 
+import copy
 import json
 import os
 import re
@@ -12,13 +13,22 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foreword
+import starter
 from foreword import bundled
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.errors import ModelError
+from foreword.model import Mode, Model
+from foreword.model.executors.registry import BACKENDS
+from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.kv.reads import Read
+from foreword.registry import EXECUTORS
 from foreword.types import SamplingParams
 from running import Case, engine, finish, plain, prompts, target
 
@@ -160,4 +170,51 @@ def test_the_method_in_the_guide_is_a_method():
         answer.said for answer in plain(model, requests)
     ]
     assert loop.failed is None
+    assert sum(answer.sequence.stats.accepted for answer in answers) > 0
+
+
+def extended(monkeypatch) -> dict[str, object]:
+    """Run the guide to backends; its module is taken back with the test."""
+    for table in (BACKENDS, EXECUTORS):
+        monkeypatch.setitem(table, "whole", "")
+    names = program("docs/extend/backend.md", {})
+    module = ModuleType("my_package.whole")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "my_package.whole", module)
+    return names
+
+
+def test_the_memory_in_the_guide_changes_its_sequence_alone(monkeypatch):
+    names = extended(monkeypatch)
+    model = copy.copy(target("float32"))
+    backend = PoolBackend(model.hf, Mode.TREE, [names["SpeakerMemory"]()])
+    texts = [list(prompt[:20]) for prompt in prompts()[:2]]
+    for row in range(len(texts)):
+        backend.open(row, 64)
+    reads = [Read(row, 0, text, keep=1) for row, text in enumerate(texts)]
+    before = backend.read(reads)
+    hidden = model.hf.config.hidden_size
+    backend.give(1, names["Speaker"](torch.full((hidden,), 0.1)))
+    after = backend.read(reads)
+    assert torch.equal(after[0], before[0])
+    assert not torch.equal(after[1], before[1])
+    backend.close(1)
+    with pytest.raises(ModelError, match="reads text only"):
+        backend.give(0, object())
+
+
+def test_the_executor_in_the_guide_writes_the_same_text(monkeypatch):
+    extended(monkeypatch)
+    own = Model.load(starter.target(), dtype="float32", device="cpu", backend="whole")
+    assert own.capability.backend == "whole"
+    sampling = [
+        SamplingParams(temperature=t, seed=5, max_tokens=24, ignore_eos=True)
+        for t in (0.0, 0.9)
+    ]
+    requests = [Case(prompt, params) for prompt in prompts() for params in sampling]
+    draft = NgramDrafter()
+    answers = finish(engine(own, draft, 3), requests)
+    assert [answer.said for answer in answers] == [
+        answer.said for answer in plain(target("float32"), requests)
+    ]
     assert sum(answer.sequence.stats.accepted for answer in answers) > 0

@@ -6,6 +6,7 @@ what they are given into these. Names are checked at once and nothing heavy is i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from foreword.checks import whole
 from foreword.errors import InvalidRequest, ModelError
 from foreword.method_name import parsed, spelled
-from foreword.registry import BUDGETS, GUARANTEES, RULES
+from foreword.registry import BUDGETS, EXECUTORS, GUARANTEES, RULES
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ class Described:
     metavar: str | None = None
     kind: type = str
     """Type of its value on the command line."""
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
 
 
 def setting(
@@ -46,7 +47,7 @@ def setting(
     help: str,
     metavar: str | None = None,
     kind: type = str,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] = (),
 ) -> Any:
     """Declare a setting, and what the command line says about it."""
     described = Described(help, metavar, kind, choices)
@@ -92,7 +93,7 @@ class ModelOptions(LoadingOptions):
         None,
         "Backend: native, graph, pool, cache or plain. Default: the best supported.",
         "BACKEND",
-        choices=(NATIVE, "graph", "pool", "cache", "plain"),
+        choices=EXECUTORS,
     )
     weights: str | None = setting(
         None,
@@ -218,7 +219,7 @@ def keywords(options: Any) -> dict[str, Any]:
     return {one.name: getattr(options, one.name) for one in fields(options)}
 
 
-def _choices(options: Any, name: str) -> tuple[str, ...]:
+def _choices(options: Any, name: str) -> Collection[str]:
     (found,) = [one for one in fields(options) if one.name == name]
     return found.metadata["described"].choices
 

@@ -1,8 +1,8 @@
 """Names the executors, best first, and builds the backend of one; a module is imported
 when its executor is tried.
 
-An executor is a folder with a module `build` that has two functions: `refused(model)`
-says why it cannot run a model, and `build(model, order)` returns its backend.
+The module of an executor has two functions: `refused(model)` says why it cannot run a
+model, and `build(model, order)` returns its backend. See docs/extend/backend.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel
 
 from foreword.model.backend import Backend, Mode
+from foreword.registry import EXECUTORS
 
 if TYPE_CHECKING:
     from foreword.model.executors.torch.packed_linear import Swap
@@ -33,16 +34,6 @@ BACKENDS = {
 """The backends and the mode of each, best first; PLAIN is the fallback when all of them
 fail.
 """
-FOLDERS = {
-    NATIVE: "native",
-    GRAPH: "cuda",
-    "pool": "torch",
-    "pool (chains)": "torch",
-    CACHE: "cache",
-    PLAIN: "cache",
-    WHOLE: "cache",
-}
-"""By backend, the folder of its executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +64,4 @@ def made(model: PreTrainedModel, backend: str, order: Order) -> Backend:
 
 
 def _module(backend: str) -> Any:
-    return import_module(f"{__package__}.{FOLDERS[backend]}.build")
+    return import_module(EXECUTORS[backend.partition(" ")[0]])

@@ -32,7 +32,7 @@ class CacheMemory(SequenceMemory):
         id: int,
         inputs: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return the inputs of a forward beside the cache, given the inputs of a decoder."""
+        """Return the inputs of a forward, given the inputs of a decoder alone."""
         return inputs
 
     def during(

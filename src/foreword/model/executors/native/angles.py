@@ -34,7 +34,7 @@ class Angles:
         """`rotaries`: the rotary embedding of each layer; None = it has none.
 
         `query_scale`: positions -> factors of the queries there. `biases`: what
-        computes the position biases of each layer; None = the table of the layer before.
+        computes the position biases of each layer; None = as in the layer before.
         """
         self.rotaries = rotaries
         self.reached = 0
