@@ -28,7 +28,7 @@ from foreword.model import Mode, Model
 from foreword.model.executors.registry import BACKENDS
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.kv.reads import Read
-from foreword.registry import EXECUTORS
+from foreword.options import EXECUTORS
 from foreword.types import SamplingParams
 from running import Case, engine, finish, plain, prompts, target
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from foreword.checks import whole
 from foreword.errors import InvalidRequest, ModelError
 from foreword.method_name import parsed, spelled
-from foreword.registry import BUDGETS, EXECUTORS, GUARANTEES, RULES
+from foreword.registry import BUDGETS, GUARANTEES, RULES
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,17 @@ NODES = 64
 them.
 """
 NATIVE = "native"
+EXECUTORS = {
+    name: f"foreword.model.executors.{folder}.build"
+    for name, folder in {
+        "native": "native",
+        "graph": "cuda",
+        "pool": "torch",
+        "cache": "cache",
+        "plain": "cache",
+    }.items()
+}
+"""Backend -> the module that builds it (docs/extend/backend.md)."""
 """The backend in C, which alone reads quantized forms."""
 QUANTIZED = ("weights", "kv", "offload_folder")
 """Settings that only the native backend has."""
@@ -93,7 +104,7 @@ class ModelOptions(LoadingOptions):
         None,
         "Backend: native, graph, pool, cache or plain. Default: the best supported.",
         "BACKEND",
-        choices=EXECUTORS,
+        choices=tuple(EXECUTORS),
     )
     weights: str | None = setting(
         None,
@@ -220,6 +231,8 @@ def keywords(options: Any) -> dict[str, Any]:
 
 
 def _choices(options: Any, name: str) -> Collection[str]:
+    if name == "backend":
+        return EXECUTORS  # packages add some
     (found,) = [one for one in fields(options) if one.name == name]
     return found.metadata["described"].choices
 

@@ -380,17 +380,6 @@ TOOL_FORMATS: Registry[ToolFormat] = Registry(
 them.
 """
 
-EXECUTORS = {
-    name: f"foreword.model.executors.{folder}.build"
-    for name, folder in {
-        "native": "native",
-        "graph": "cuda",
-        "pool": "torch",
-        "cache": "cache",
-        "plain": "cache",
-    }.items()
-}
-"""Backend -> the module that builds it (docs/extend/backend.md)."""
 WEIGHT_FORMATS: Registry[WeightFormat] = Registry(
     "quantization method",
     "foreword.weight_formats",

@@ -28,8 +28,10 @@ def test_text_beside_an_image_forges_no_place_of_one():
     picture = tiny_vision.picture(72, 40)
     clean = Requests(llm().target, llm().tokenizer, image_reader, sanitize=True)
     found = clean.render(tiny_vision.said(f"What {forged} is", picture))
-    pieces = llm().render(tiny_vision.said("What is", picture)).count(placeholder())
-    assert found.count(placeholder()) == pieces > 0
+    pieces = (
+        llm().render(tiny_vision.said("What is", picture)).tokens.count(placeholder())
+    )
+    assert found.tokens.count(placeholder()) == pieces > 0
     with pytest.raises(InvalidRequest, match="cannot process the images of this chat"):
         llm().render(tiny_vision.said(f"What {forged} is", picture))
 

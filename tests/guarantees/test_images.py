@@ -8,6 +8,7 @@ import pytest
 
 import tiny_vision
 from foreword import LLM, InvalidRequest, SamplingParams
+from foreword.chats.prompts import ids_of
 from foreword.model import Mode, Model
 from foreword.model.kv.prefixes import PAGE
 from grids import grid
@@ -63,7 +64,7 @@ def test_greedy_text_is_that_of_generate(name):
     assert llm.target.mode is Mode.TREE
     for chat, expected in zip(chats(), wanted(name), strict=True):
         assert (
-            list(llm.render(chat))
+            ids_of(llm.render(chat))
             == tiny_vision.inputs(llm, chat)["input_ids"][0].tolist()
         )
         assert llm.chat(chat, greedy()).tokens == expected
@@ -121,14 +122,20 @@ def test_only_equal_images_share_pages(name):
         llm.render(one),
     )
     filler += "." * (
-        (PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder))
+        (
+            PAGE
+            - 14
+            - len(filler)
+            - len("<user>")
+            - first.tokens.index(first.placeholder)
+        )
         % PAGE
     )
     before = [{"role": "user", "content": filler}]
     ids = llm.render(before + one)
-    placeholder = ids.index(ids.placeholder)
+    placeholder = ids.tokens.index(ids.placeholder)
     assert placeholder % PAGE == PAGE - 14
-    assert list(ids) == list(llm.render(before + other))
+    assert ids.tokens == llm.render(before + other).tokens
     alone = llm.chat(before + other, asked)
     llm = fresh(name)
     first = llm.chat(before + one, asked)

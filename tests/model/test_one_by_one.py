@@ -60,7 +60,7 @@ def test_tensors_are_those_of_the_processor(name):
         add_generation_prompt=True,
         **options,
     )
-    assert list(prompt) == own["input_ids"][0].tolist()
+    assert prompt.tokens == own["input_ids"][0].tolist()
     assert prompt.tensors
     for key, tensor in prompt.tensors.items():
         assert torch.equal(tensor, own[key]), key

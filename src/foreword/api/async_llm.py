@@ -18,6 +18,7 @@ from foreword.api.requests import has_texts
 from foreword.chats import Message, Tool
 from foreword.chats.prompts import (
     Prompt,
+    Rendered,
     check_one_answer,
     is_several,
     listed,
@@ -177,8 +178,8 @@ class AsyncLLM:
 
     async def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
-    ) -> list[int]:
-        """Return the prompt token ids of a chat, as `LLM.render` does."""
+    ) -> Rendered:
+        """Return the prompt of a chat, as `LLM.render` does."""
         return await asyncio.to_thread(self.llm.render, messages, tools)
 
     async def transcribe(

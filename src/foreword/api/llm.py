@@ -14,6 +14,7 @@ from foreword.budget import DraftBudget
 from foreword.chats import Message, Options, Tool, image_reader
 from foreword.chats.prompts import (
     Prompt,
+    Rendered,
     check_one_answer,
     is_several,
     listed,
@@ -336,8 +337,9 @@ class LLM:
         messages: Sequence[Message],
         tools: Sequence[Tool] | None = None,
         template_options: Options | None = None,
-    ) -> list[int]:
-        """Return the prompt token ids of a chat, tools included.
+    ) -> Rendered:
+        """Return the prompt of a chat, tools included: its token ids; with images, an
+        ImagePrompt, which `generate` takes too.
 
         Raises InvalidRequest if it cannot be rendered.
         """

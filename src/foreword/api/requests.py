@@ -34,7 +34,14 @@ from foreword.chats import (
     template_of,
 )
 from foreword.chats.length import TextLimit, characters
-from foreword.chats.prompts import ImagePrompt, Prompt, has_images, is_list, token_ids
+from foreword.chats.prompts import (
+    ImagePrompt,
+    Prompt,
+    Rendered,
+    has_images,
+    is_list,
+    token_ids,
+)
 from foreword.errors import InvalidRequest, check_unicode
 from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
@@ -46,7 +53,7 @@ from foreword.types import (
     SpeechPrompt,
 )
 
-PromptAndParams = tuple["list[int] | SpeechPrompt", SamplingParams]
+PromptAndParams = tuple["Rendered | SpeechPrompt", SamplingParams]
 """A prompt and its parameters, without texts that a tokenizer has to read."""
 SEEDS = 2**63
 """Number of seeds; a seed is in [0, SEEDS)."""
@@ -135,7 +142,8 @@ class Requests:
         Raises InvalidRequest if the prompt or a parameter cannot be served.
         """
         prompt, params = self.read(prompt, params)
-        tokens = list(prompt.tokens) if isinstance(prompt, SpeechPrompt) else prompt
+        given = isinstance(prompt, SpeechPrompt | ImagePrompt)
+        tokens = list(prompt.tokens if given else prompt)
         rules = self._rules(params.language)
         RequestLimits(self._target).check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
@@ -184,9 +192,9 @@ class Requests:
         messages: Sequence[Message],
         tools: Sequence[Tool] | None = None,
         template_options: Options | None = None,
-    ) -> list[int]:
-        """Return the prompt token ids of a conversation, with tools that the model may
-        call.
+    ) -> Rendered:
+        """Return the prompt of a conversation, with tools that the model may call: its
+        token ids; with images, an ImagePrompt.
 
         A template that knows no tools gets them, and calls and results, as text.
         `template_options` are the template's own. Raises InvalidRequest if a message, a
@@ -233,7 +241,7 @@ class Requests:
             f"refuses these messages: {errors[0]}"
         ) from errors[0]
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
+    def _tokens(self, prompt: Prompt) -> Rendered:
         if isinstance(prompt, ImagePrompt):
             return prompt
         if self._target.seq2seq is not None and self._target.seq2seq.sound:
@@ -268,8 +276,8 @@ class Requests:
             params.include_stop_str_in_output,
         )
 
-    def with_images(self, prompt: Mapping[str, object]) -> list[int]:
-        """Return the ids of {"prompt": text, "images": list}.
+    def with_images(self, prompt: Mapping[str, object]) -> Rendered:
+        """Return the prompt of {"prompt": text, "images": list}.
 
         Raises InvalidRequest if it cannot be served.
         """
@@ -313,7 +321,7 @@ class Requests:
 
     def _rendering(
         self, images: int
-    ) -> tuple[Callable[..., Any], Callable[..., list[int]], object]:
+    ) -> tuple[Callable[..., Any], Callable[..., Rendered], object]:
         """Return how a chat becomes text and how it becomes tokens, and the chat
         template.
         """

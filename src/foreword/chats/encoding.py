@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from foreword.chats.prompts import Rendered
+
 PLAIN = {"sanitize_control_tokens": True}
 """Option of transformers' tokenizers and processors: control tokens are marked
 (foreword.chats.sanitize).
@@ -42,12 +44,12 @@ def encoded(
 
 
 def encoded_images(
-    encode: Callable[..., list[int]],
+    encode: Callable[..., Rendered],
     turns: Sequence[Any],
     *,
     plain: bool = False,
     **options: Any,
-) -> list[int]:
+) -> Rendered:
     """Return the token ids of a chat with images, by the `encode` of their processor;
     `plain` as for `encoded`.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -19,35 +20,40 @@ DEPTH = 200
 """Levels of nesting in a message or a tool: far more than any has, and less than
 Python's stack.
 """
-Prompt = str | Sequence[int] | Mapping[str, object]
-"""Text, or its token ids, or {"prompt": text, "images": list}."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePrompt:
+    """A prompt with images, as `LLM.render` returns it; its length counts tokens."""
+
+    tokens: list[int]
+    tensors: Mapping[str, Tensor]
+    """What the processor made of the images, by argument of the model."""
+    placeholder: int
+    """Id of the tokens that images replace."""
+    digest: bytes
+    """Identifies the images."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+Rendered = list[int] | ImagePrompt
+"""Token ids of a chat, with its images where it has some."""
+Prompt = str | Sequence[int] | Mapping[str, object] | ImagePrompt
+"""Text, or its token ids, or {"prompt": text, "images": list}, or a rendered chat."""
 P = TypeVar("P")
 """Parameters of a prompt, or None."""
 
 
-class ImagePrompt(list[int]):
-    """Token ids of a prompt with images, and the tensors of the images.
-
-    tensors: by argument of the model. placeholder: id of the tokens that images
-    replace. digest: identifies the images.
-    """
-
-    def __init__(
-        self,
-        tokens: Sequence[int],
-        tensors: Mapping[str, Tensor],
-        placeholder: int,
-        digest: bytes,
-    ) -> None:
-        super().__init__(tokens)
-        self.tensors = tensors
-        self.placeholder = placeholder
-        self.digest = digest
+def ids_of(prompt: Rendered) -> list[int]:
+    """Return the token ids of a prompt."""
+    return prompt.tokens if isinstance(prompt, ImagePrompt) else prompt
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """Return a list of prompts, also for a single prompt without a list."""
-    if has_images(prompts):
+    if isinstance(prompts, ImagePrompt) or has_images(prompts):
         return [prompts]
     prompts = cast("Prompt | Sequence[Prompt]", _lists(prompts))
     if isinstance(prompts, str):

@@ -19,6 +19,7 @@ from foreword.types.params import PARAMETER_NAMES, SamplingParams
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
+    from foreword.chats.prompts import Rendered
     from foreword.types import Delta
 
 RECORD_FIELDS, TEXTS = ("prompt", "messages", "id"), ".txt"
@@ -206,8 +207,8 @@ class Runner:
     """
 
     llm: LLM
-    read: Callable[[Prompt], list[int]]
-    fitted: Callable[[SamplingParams, list[int]], SamplingParams]
+    read: Callable[[Prompt], Rendered]
+    fitted: Callable[[SamplingParams, Rendered], SamplingParams]
 
     def run(
         self,

@@ -128,6 +128,7 @@ def _play(
     Ctrl-C ends the demo.
     """
     from foreword import Recording, SamplingParams
+    from foreword.chats.prompts import ids_of
     from foreword.cli.common.session import Answer
 
     params = SamplingParams(
@@ -137,7 +138,7 @@ def _play(
         trace=True,
     )
     line = scene.line(_row_name(llm.method))
-    answer = Answer(distribution[1], llm.render(prompt.messages))
+    answer = Answer(distribution[1], ids_of(llm.render(prompt.messages)))
     for delta in llm.stream(answer.prompt_tokens, params):
         answer.add(delta)
         line.add(delta)
@@ -163,6 +164,7 @@ def _measure(
     from foreword.bench.records import BenchRequest
     from foreword.bench.report import rows
     from foreword.budget import policy
+    from foreword.chats.prompts import ids_of
 
     names = (PLAIN_ROW, DEFAULT_METHOD, DEFAULT_WITH_DRAFT, hf.GENERATE)
     out = Exclusions(runtime.note, needed=PLAIN_ROW)
@@ -170,7 +172,9 @@ def _measure(
         weights(None, None, "auto", None), names, out, runtime.note, policy()
     )
     requests = [
-        BenchRequest(p.id, tuple(llm.render(p.messages)), *distribution, MAX_TOKENS)
+        BenchRequest(
+            p.id, tuple(ids_of(llm.render(p.messages))), *distribution, MAX_TOKENS
+        )
         for p in prompts
     ]
     trials = {

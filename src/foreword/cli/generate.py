@@ -29,6 +29,7 @@ from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
+    from foreword.chats.prompts import Rendered
     from foreword.cli.batch import Prompt
     from foreword.types.params import SamplingParams
 
@@ -291,7 +292,7 @@ def _batch(
 
 def _ids(
     llm: LLM, template: tuple[bool | None, str | None], prompt: Prompt
-) -> list[int]:
+) -> Rendered:
     """Return the token ids of a prompt of a file: of a text or of messages."""
     if isinstance(prompt, str):
         return read(llm, PromptText(prompt, prompt), *template)
@@ -316,7 +317,7 @@ def read(
     chat: bool | None,
     system: str | None,
     images: list[Path] | None = None,
-) -> list[int]:
+) -> Rendered:
     """Return the token ids of the prompt, in the chat template or unchanged."""
     if chat is None:
         chat = system is not None or bool(images or llm.tokenizer.chat_template)
@@ -326,7 +327,7 @@ def read(
     return llm.render([*opening, early.message(text.closed, images)])
 
 
-def _write(llm: LLM, ids: list[int], params: SamplingParams, output: Output) -> None:
+def _write(llm: LLM, ids: Rendered, params: SamplingParams, output: Output) -> None:
     from foreword.cli.common.session import follow
 
     if output.as_json:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from foreword.cli.common import options, render
 from foreword.cli.common.bundles import bundled
@@ -26,7 +26,6 @@ from foreword.tables import BARE, Column, Table
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
     from foreword.model.cost import Cost
-    from foreword.model.executors.native.backend import NativeBackend
 
 
 @bundled
@@ -110,9 +109,8 @@ def _quantized(
     target = llm.target
     if target.capability.backend != NATIVE:
         target.quantize(weights, kv)  # raises the error
-    other = view(target, bits={None: 16, "int8": 8, "int4": 4}[weights])
-    if kv is not None:
-        cast("NativeBackend", other.backend).quantize_kv()
+    bits = {None: 16, "int8": 8, "int4": 4}[weights]
+    other = view(target, bits=bits, kv=kv)
     found = divergence(target, other, partial(_tokens, llm), long=kv is not None)
     target.quantize(weights, kv)
     return {"kl_divergence": found}
@@ -120,8 +118,10 @@ def _quantized(
 
 def _tokens(llm: LLM, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Return a prompt's tokens, in the chat template of the model if it has one."""
+    from foreword.chats.prompts import ids_of
+
     if llm.tokenizer.chat_template:
-        return llm.render(messages)
+        return ids_of(llm.render(messages))
     return list(llm.tokenizer(messages[-1]["content"])["input_ids"])
 
 

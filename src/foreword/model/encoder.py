@@ -75,6 +75,15 @@ class EncoderMemory(SequenceMemory):
         self._write(executor, table, length, layers)
         self._rows[id] = SourceKeys(table, length)
 
+    def opening(
+        self,
+        pool: PagePool,
+        id: int,
+        text: Sequence[int],
+        tenant: str,
+    ) -> None:
+        self.close(pool, id)
+
     def close(
         self,
         pool: PagePool | None,

@@ -130,7 +130,12 @@ class GrowingView(View):
 
 
 def view(
-    target: Model, *, skip: LayerSkip | None = None, bits: int = 16, spare: int = 0
+    target: Model,
+    *,
+    skip: LayerSkip | None = None,
+    bits: int = 16,
+    spare: int = 0,
+    kv: str | None = None,
 ) -> Model:
     """Return the same model with skipped sublayers and its weights in 8 or 4 bits, or
     with 16 as the target has them.
@@ -138,7 +143,7 @@ def view(
     With `spare` > 0 the view shares the target's keys and values: it need not read
     again what the target has read, and the target's next forward overwrites what the
     view wrote. Every sequence opened from then on gets `spare` more rows for it. With 0
-    the view has a pool of its own.
+    the view has a pool of its own, with keys and values in the form `kv`.
 
     Raises InvalidRequest where the target's backend has no such view.
     """
@@ -154,7 +159,7 @@ def view(
             f"cannot draft with layers of {target.name}: they keep a recurrent state, "
             "which draft tokens cannot share. Use another method"
         )
-    reader = _reader(target, bits, shares=spare > 0)
+    reader = _reader(target, bits, kv, shares=spare > 0)
     reader.skip(skip)
     pool = backend.pool
     assert pool is not None, "backends without pages have no views"
@@ -172,12 +177,12 @@ def view(
     return twin
 
 
-def _reader(target: Model, bits: int, *, shares: bool) -> View:
+def _reader(target: Model, bits: int, kv: str | None, *, shares: bool) -> View:
     """Return the backend of a view. Raises InvalidRequest where there can be none."""
     backend = target.backend
     if isinstance(backend, NativeBackend):
         _check_sizes(target.name, backend, bits)
-        pool = None if shares else backend.empty_pool()
+        pool = None if shares else backend.empty_pool(kv)
         twin = backend.twin(pool, CODINGS[bits])
         return GrowingView(twin, target.embed)
     if bits != 16:

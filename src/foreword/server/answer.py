@@ -4,13 +4,14 @@ their parts, counts and times.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter, time
 from typing import Any
 
 from foreword.api.job import Job
 from foreword.api.llm import LLM
+from foreword.chats.prompts import Rendered, ids_of
 from foreword.recording.making import recorded
 from foreword.server.output import (
     OutputParser,
@@ -38,7 +39,7 @@ class Call:
     its output is read.
     """
 
-    prompts: list[list[int]]
+    prompts: Sequence[Rendered]
     params: SamplingParams
     model: str
     """Name to report."""
@@ -208,7 +209,7 @@ class Answer:
         text = "".join(piece for one in choice.rounds for piece in one.pieces)
         prompt = self.call.prompts[self.prompt_of(choice)]
         reason = sequence.finish_reason or "abort"
-        answered = _Answered(prompt, text, reason, sequence.seed, choice.rounds)
+        answered = _Answered(ids_of(prompt), text, reason, sequence.seed, choice.rounds)
         whole = asdict(
             replace(recorded(self._llm, self.call.params, answered), rounds=())
         )

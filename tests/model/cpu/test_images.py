@@ -93,7 +93,7 @@ def opened(llm: LLM, prompt: ImagePrompt):
 
 def scored(llm: LLM, prompt: ImagePrompt, chunk: int) -> torch.Tensor:
     """The scores of every token of a prompt, and of some after it, read in chunks."""
-    text = [*prompt, *AFTER]
+    text = [*prompt.tokens, *AFTER]
     with opened(llm, prompt) as backend:
         parts = (
             (start, text[start : start + chunk]) for start in range(0, len(text), chunk)
@@ -147,7 +147,7 @@ def test_scores_of_prompts_with_images_are_those_of_the_model(name):
 def test_a_view_that_shares_keys_sees_the_images(name):
     llm = fresh(name)
     prompt = llm.render(chats()[3])
-    text, cut = [*prompt, *AFTER], prompt.index(prompt.placeholder) + 3
+    text, cut = [*prompt.tokens, *AFTER], prompt.tokens.index(prompt.placeholder) + 3
     whole = scored(llm, prompt, len(text))
     for start in (cut, len(prompt)):
         with opened(llm, prompt) as backend:
@@ -200,12 +200,18 @@ def test_only_equal_images_share_pages(name):
     first = llm.render(one)
     filler = "A long text before the image, so that a page is full of it."
     filler += "." * (
-        (PAGE - 14 - len(filler) - len("<user>") - first.index(first.placeholder))
+        (
+            PAGE
+            - 14
+            - len(filler)
+            - len("<user>")
+            - first.tokens.index(first.placeholder)
+        )
         % PAGE
     )
     before = [{"role": "user", "content": filler}]
     ids = llm.render(before + one)
-    placeholder = ids.index(ids.placeholder)
+    placeholder = ids.tokens.index(ids.placeholder)
     alone = llm.chat(before + other, params)
     llm = fresh(name)
     first = llm.chat(before + one, params)
@@ -239,7 +245,7 @@ def test_preempted_text_is_read_again_with_images(name):
 def test_kept_state_is_read_again_with_images(name):
     llm = fresh(name)
     prompt = llm.render(said("A text that fills a page." * 3, picture(33, 31, 3)))
-    text = [*prompt, *AFTER]
+    text = [*prompt.tokens, *AFTER]
     whole = scored(llm, prompt, len(text))
     llm.generate(prompt, asked()[0])
     images = llm.session._requests._sight.rows(prompt)
@@ -252,7 +258,7 @@ def test_kept_state_is_read_again_with_images(name):
         second = backend.read([Read(99, past, text[past:], keep=len(text) - past)])
     finally:
         backend.close(99)
-    assert held > prompt.index(prompt.placeholder)
+    assert held > prompt.tokens.index(prompt.placeholder)
     assert torch.equal(first, whole[-1:])
     assert torch.equal(second, whole[past:])
 

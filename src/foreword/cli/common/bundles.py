@@ -14,6 +14,7 @@ from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
+    from foreword.chats.prompts import Rendered
     from foreword.types.params import SamplingParams
 
 
@@ -123,7 +124,7 @@ class Sampling:
         return SamplingParams(**values)
 
     def fitting(
-        self, llm: LLM, params: SamplingParams, prompt: list[int]
+        self, llm: LLM, params: SamplingParams, prompt: Rendered
     ) -> SamplingParams:
         """Return the parameters with the default length limited to the context left
         after a prompt.

@@ -22,6 +22,7 @@ from foreword.types import (
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
+    from foreword.chats.prompts import Rendered
 
 
 @dataclass(slots=True)
@@ -91,18 +92,20 @@ class Answer:
 
 
 def follow(
-    llm: LLM, prompt: list[int], params: SamplingParams, show: Callable[[Delta], None]
+    llm: LLM, prompt: Rendered, params: SamplingParams, show: Callable[[Delta], None]
 ) -> Answer:
     """Stream one completion and pass each delta to `show`. On a terminal, a bar shows
     how much of a long prompt is read.
 
     Ctrl-C ends it and keeps the output so far.
     """
+    from foreword.chats.prompts import ids_of
+
     if params.seed is None:
         # short enough to type again
         params = replace(params, seed=secrets.randbits(32))
     (sequence,) = llm.session.prepare(prompt, params)
-    answer = Answer(params.seed or 0, prompt, stats=sequence.stats)
+    answer = Answer(params.seed or 0, ids_of(prompt), stats=sequence.stats)
     started = perf_counter()
     with ReadingBar(len(prompt)) as bar, suppress(KeyboardInterrupt):
         stream = llm.session.stream(sequence, bar)

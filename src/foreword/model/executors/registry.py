@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel
 
 from foreword.model.backend import Backend, Mode
-from foreword.registry import EXECUTORS
+from foreword.options import EXECUTORS
 
 if TYPE_CHECKING:
     from foreword.model.executors.torch.packed_linear import Swap

@@ -38,7 +38,7 @@ class SequenceMemory:
         text: Sequence[int],
         tenant: str,
     ) -> None:
-        """Begin a sequence with this text, before it gets pages."""
+        """Begin a sequence with this text, before it gets pages. It may be open."""
 
     def opened(
         self,

@@ -41,7 +41,6 @@ class Paged(Remembers, Generic[Pool]):
         """
         if not self.memories:
             return self.pool.open(id, capacity, tokens, tenant, layers)
-        self.close(id)
         if not all(memory.shares_prefixes for memory in self.memories):
             tokens = ()
         for memory in self.memories:

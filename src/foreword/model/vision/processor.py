@@ -21,7 +21,7 @@ from transformers import (
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
 
-from foreword.chats.prompts import ImagePrompt
+from foreword.chats.prompts import ImagePrompt, Rendered
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model.architectures import body
 from foreword.model.backend import Backend
@@ -201,7 +201,7 @@ class Vision:
         a chat template, or where nothing follows the images.
         """
         prompt = self._probe() if prompt is None else prompt
-        if prompt is None or prompt[-1] == self.placeholder:
+        if prompt is None or prompt.tokens[-1] == self.placeholder:
             return 0.0
         hf = self._target.hf
         backend = cast("Backend", self._target.backend)
@@ -209,8 +209,8 @@ class Vision:
         backend.open(PROBE, len(prompt))
         try:
             backend.give(PROBE, images)
-            backend.read([Read(PROBE, 0, prompt[: images.stop], keep=0)])
-            rest = prompt[images.stop :]
+            backend.read([Read(PROBE, 0, prompt.tokens[: images.stop], keep=0)])
+            rest = prompt.tokens[images.stop :]
             scores = backend.read(
                 [Read(PROBE, images.stop, rest, keep=len(rest))]
             ).float()
@@ -220,7 +220,7 @@ class Vision:
         implementation = decoder.config._attn_implementation
         try:
             decoder.set_attn_implementation("eager")
-            ids = torch.tensor([prompt], device=hf.device)
+            ids = torch.tensor([prompt.tokens], device=hf.device)
             given = {
                 name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()
             }
@@ -261,10 +261,10 @@ class Vision:
     def _rows(self, prompt: ImagePrompt) -> ImageRows:
         pool = self._target.backend.pool
         key = 0 if pool is None else pool.prefixes.number(prompt.digest)
-        keys = [key if token == self.placeholder else token for token in prompt]
+        keys = [key if token == self.placeholder else token for token in prompt.tokens]
         with all_threads(), self._lent():
             return image_rows(
-                self._target.hf, prompt, keys, prompt.tensors, self.placeholder
+                self._target.hf, prompt.tokens, keys, prompt.tensors, self.placeholder
             )
 
     def _lent(self) -> AbstractContextManager[None]:
@@ -286,7 +286,7 @@ class Vision:
 
     def encode(
         self, images: int, turns: Sequence[Mapping[str, Any]], **options: Any
-    ) -> list[int]:
+    ) -> Rendered:
         """Return the prompt token ids of a rendered chat; with images, an ImagePrompt.
 
         Raises InvalidRequest where the processor refuses an image, or the chat template
@@ -312,7 +312,7 @@ class Vision:
             ) from error
         return self._prompt(out, images)
 
-    def prompt(self, text: str, images: Sequence[Any]) -> list[int]:
+    def prompt(self, text: str, images: Sequence[Any]) -> Rendered:
         """Return the prompt of a text that names its images as the processor's own
         texts do.
         """
@@ -330,7 +330,7 @@ class Vision:
             ) from error
         return self._prompt(out, len(images))
 
-    def _prompt(self, out: dict[str, Any], images: int) -> list[int]:
+    def _prompt(self, out: dict[str, Any], images: int) -> Rendered:
         ids: list[int] = out["input_ids"][0].tolist()
         if not images:
             return ids

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AliasChoices, Field
 
 from foreword.api.requests import Requests
+from foreword.chats.prompts import ids_of
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.common import (
@@ -150,7 +151,7 @@ class CompletionDialect(OpenAIDialect):
             *(answer.scores[prompt] if answer.scores else []),
             *generated,
         ]
-        tokens = answer.call.prompts[prompt]
+        tokens = ids_of(answer.call.prompts[prompt])
         echoed = self._tokenizer.decode(tokens) if self._body.echo else ""
         logprobs = None
         if self._body.logprobs is not None:

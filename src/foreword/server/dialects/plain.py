@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from foreword import __version__
 from foreword.api.requests import Requests
+from foreword.chats.prompts import ids_of
 from foreword.errors import InvalidRequest
 from foreword.registry import METHODS
 from foreword.server.body import content, parsed, takes
@@ -201,7 +202,7 @@ def _tokens(context: int, body: TokenizeBody, requests: Requests) -> dict[str, A
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("cannot tokenize: give either 'prompt' or 'messages'")
     if body.messages is not None:
-        tokens = requests.render(body.messages)
+        tokens = ids_of(requests.render(body.messages))
     else:
         tokens = requests.ids(body.prompt or "", special=body.add_special_tokens)
     result: dict[str, Any] = {

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from foreword.api.requests import Requests
 from foreword.chats import functions_of
 from foreword.chats.messages import SYSTEM
+from foreword.chats.prompts import Rendered, ids_of
 from foreword.chats.templates import check_known_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
@@ -126,7 +127,7 @@ class Translator:
             parser=parser,
         )
 
-    def render(self, chat: Chat) -> list[int]:
+    def render(self, chat: Chat) -> Rendered:
         """Return the prompt of a conversation."""
         template = template_of(self.tokenizer.chat_template, tools=bool(chat.tools))
         check_known_roles(chat.messages, template)
@@ -134,7 +135,7 @@ class Translator:
             chat.messages, self._tools(chat), chat.options or None
         )
 
-    def _shortened(self, chat: Chat) -> list[int]:
+    def _shortened(self, chat: Chat) -> Rendered:
         """Return the prompt of a conversation with as many of its oldest messages left
         out as must be; system messages stay, and what a call returned goes with it.
         """
@@ -143,7 +144,7 @@ class Translator:
         begins = [at for at, one in enumerate(said) if one.get("role") != "tool"]
         wanted = self._service.context // ROOM
 
-        def prompt(begin: int) -> list[int] | None:
+        def prompt(begin: int) -> Rendered | None:
             shorter = replace(chat, messages=[*kept, *said[begin:]])
             try:
                 found = self.render(shorter)
@@ -164,7 +165,7 @@ class Translator:
         return None if chat.tool_choice == "none" else chat.tools or None
 
     def _output(
-        self, chat: Chat, prompt: list[int], sampling: Mapping[str, Any]
+        self, chat: Chat, prompt: Rendered, sampling: Mapping[str, Any]
     ) -> tuple[Callable[[], OutputParser], dict[str, Any]]:
         """Return how the output is parsed, and the sampling parameters that
         make it so.
@@ -176,7 +177,7 @@ class Translator:
         functions = functions_of(tools)
         special = frozenset(self.tokenizer.all_special_tokens)
         opened = tags is not None and tags.opened_by(
-            self.tokenizer.decode(prompt[-TAIL:])
+            self.tokenizer.decode(ids_of(prompt)[-TAIL:])
         )
         given: dict[str, Any] = (
             {"skip_special_tokens": False}
@@ -233,7 +234,7 @@ class Translator:
     def text(
         self,
         body: Generating,
-        prompts: list[list[int]],
+        prompts: Sequence[Rendered],
         *,
         max_tokens: int | None,
         stream: bool = False,

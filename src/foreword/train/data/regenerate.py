@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from foreword.api.llm import LLM
+from foreword.chats.prompts import ids_of
 from foreword.checks import whole
 from foreword.errors import InvalidRequest
 from foreword.train.data.pairs import source_of
@@ -155,7 +156,7 @@ def _prompt(llm: LLM, record: Record, spot: int) -> list[int]:
     if llm.target.seq2seq is not None:
         return source_of(llm.tokenizer, record)
     if record.turns:
-        return llm.render(record.messages[:spot])
+        return ids_of(llm.render(record.messages[:spot]))
     ids: list[int] = llm.tokenizer(record.text)["input_ids"]
     return ids[: max(1, len(ids) // 4)]
 

@@ -206,9 +206,12 @@ class NativeBackend(NativeExecutor):
         self.pool.attach(self.model.layer[: self.model.layers])
         self.describe(self.model, self.words, self.weight_bytes)
 
-    def empty_pool(self) -> Rows:
-        """Return an empty pool of this model's keys and values, in their coding."""
-        return rows_of(self._hf, self.pool.coding)
+    def empty_pool(self, kv: str | None = None) -> Rows:
+        """Return an empty pool of this model's keys and values, in the form `kv`; None
+        = as they are held here.
+        """
+        coding = self.pool.coding if kv is None else forward.BYTES
+        return rows_of(self._hf, coding)
 
     def lm_head(
         self, hidden: Float[Tensor, "rows hidden"]
