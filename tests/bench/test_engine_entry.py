@@ -12,6 +12,7 @@ from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Mode, Model, Read
 from foreword.model.backend import Backend, GrowsTrees
+from foreword.model.kv.memories import Remembers
 from foreword.model.view import Skipping
 from foreword.native.forward import library
 from foreword.types.growth import GrownTree, TreeRequest
@@ -21,7 +22,7 @@ FORWARD = 2.0
 """Seconds of a forward, by the clock of the test."""
 
 
-class Plain:
+class Plain(Remembers):
     """The smallest backend."""
 
     mode, copies, pool = Mode.TREE, True, None

@@ -38,7 +38,12 @@ def pair(llm):
     def of(cold: Figures, hot: Figures | None = None) -> MeasuredPair:
         figures = {"0": cold, "1": hot or cold}
         return MeasuredPair(
-            llm=llm, draft=None, method="", prompts=(), tokens=1, figures=figures
+            session=llm.session,
+            draft=None,
+            method="",
+            prompts=(),
+            tokens=1,
+            figures=figures,
         )
 
     return of

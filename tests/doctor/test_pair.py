@@ -129,7 +129,7 @@ def test_draft_that_needs_its_own_chat_template_is_found():
         lambda s: answers.get(tuple(s.tokens[: s.prompt]), [])
     )
     pair = MeasuredPair(
-        llm=llm, draft=None, method="", chats=chats, prompts=ours, tokens=10
+        session=llm.session, draft=None, method="", chats=chats, prompts=ours, tokens=10
     )
     pair.figures["0"] = pair.again()
     (found,) = fit.templates(pair, llm.tokenizer, theirs)
@@ -227,7 +227,9 @@ def test_wrong_hidden_states_are_found():
         llm.engine.default.drafter = Picky(
             lambda s: answers[tuple(s.tokens[: s.prompt])], shown
         )
-        pair = MeasuredPair(llm=llm, draft=None, method="", prompts=prompts, tokens=10)
+        pair = MeasuredPair(
+            session=llm.session, draft=None, method="", prompts=prompts, tokens=10
+        )
         pair.figures["0"] = pair.again()
         (found,) = fit.hidden_layers(pair)
         return found

@@ -144,7 +144,7 @@ def test_spoilt_truth_is_accepted_as_often_as_it_is_right():
     llm.session.engine = Engine(
         llm.target, drafter, chain_rule(), FixedBudget(1), Scheduler()
     )
-    answers = measure(llm, prompts, params)
+    answers = measure(llm.session, prompts, params)
     assert answers.tokens == [truth[tuple(prompt)] for prompt in prompts]
     for passes, tokens in zip(answers.passes, answers.tokens, strict=True):
         sums = [sum(one.accepted + 1 for one in budget) for budget in passes]

@@ -50,6 +50,14 @@ class Session:
         self._running: dict[int, Request] = {}
         self._process = os.getpid()
 
+    def beside(self, engine: Engine) -> Session:
+        """Return a session on another engine of the same target, with requests read in
+        the same way.
+        """
+        return Session(
+            engine, self._speculators, self._requests, self.tokenizer, self.method
+        )
+
     # ---- requests
 
     def read(

@@ -7,6 +7,7 @@ from functools import partial
 
 from foreword import bundled
 from foreword.api.llm import LLM
+from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.draft import default_method as usual_method
 from foreword.draft import method as find_method
@@ -42,9 +43,9 @@ class PairOptions(LoadingOptions):
         return self.method or usual_method(self.draft_source)
 
 
-def load_pair(options: PairOptions, rule: Rule) -> LLM:
-    """Return the target with this drafter, which must load: LLM itself falls back to
-    plain decoding.
+def load_pair(options: PairOptions, rule: Rule) -> Session:
+    """Return a session of the target with this drafter, which must load: LLM itself
+    falls back to plain decoding.
 
     Raises ModelError or InvalidRequest if it cannot be loaded, or chooses among others.
     """
@@ -67,5 +68,5 @@ def load_pair(options: PairOptions, rule: Rule) -> LLM:
             f"cannot measure the method {method!r}: it chooses among several, with "
             "budgets of their own. Name one of them"
         )
-    llm.session.engine = Engine(llm.target, drafter, rule, FixedBudget(1), Scheduler())
-    return llm
+    engine = Engine(llm.target, drafter, rule, FixedBudget(1), Scheduler())
+    return llm.session.beside(engine)

@@ -78,7 +78,7 @@ def temperature(pair: MeasuredPair) -> list[Finding]:
 def nothing_to_draft(pair: MeasuredPair) -> list[Finding]:
     """Report a drafter that has draft tokens in few passes."""
     now = pair.greedy
-    if now.drafting >= SELDOM or not pair.llm.engine.drafter.proposes:
+    if now.drafting >= SELDOM or not pair.session.engine.drafter.proposes:
         return []
     could = replace(now, drafting=1.0).best
     evidence = f"it has draft tokens in only {now.drafting:.0%} of the passes"
@@ -102,7 +102,7 @@ def nothing_to_draft(pair: MeasuredPair) -> list[Finding]:
 
 def warming(pair: MeasuredPair) -> list[Finding]:
     """Compare the first answers with the last, of a drafter that learns from text."""
-    drafter, now = pair.llm.engine.drafter, pair.greedy
+    drafter, now = pair.session.engine.drafter, pair.greedy
     size = len(now.by_answer) // PART
     learns = drafter.looks_up or drafter.anew() is not drafter
     if size < 2 or not learns:

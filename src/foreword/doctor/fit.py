@@ -17,7 +17,7 @@ from foreword.doctor.finding import MATTERS, Finding
 from foreword.doctor.measured import MeasuredPair
 from foreword.draft import method as find_method
 from foreword.errors import VocabularyMismatch
-from foreword.model import Tokenizer, check_same, load_tokenizer
+from foreword.model import Tokenizer, check_same, load_tokenizer, need_tokenizer
 from foreword.registry import MODEL
 
 CHAT = (
@@ -45,8 +45,8 @@ def tokenizer(pair: MeasuredPair) -> list[Finding]:
     takes_model = find_method(pair.method).about.takes == MODEL
     if not (pair.draft and takes_model):
         return []
-    ours = pair.llm.tokenizer
-    trusted = pair.llm.target.trust_remote_code
+    ours = need_tokenizer(pair.session.tokenizer)
+    trusted = pair.session.target.trust_remote_code
     theirs = load_tokenizer(pair.draft, trust_remote_code=trusted)
     try:
         check_same(ours, theirs)
@@ -107,11 +107,11 @@ def hidden_layers(pair: MeasuredPair) -> list[Finding]:
     """Check the hidden states that a head reads against both neighbours: some configs
     count from 1.
     """
-    drafter = pair.llm.engine.drafter
+    drafter = pair.session.engine.drafter
     layers = drafter.hidden_layers
     if not layers:
         return []
-    last = pair.llm.target.hf.config.get_text_config().num_hidden_layers
+    last = pair.session.target.hf.config.get_text_config().num_hidden_layers
     now = pair.greedy
     for shift in (-1, 1):
         states = tuple(state + shift for state in layers)
@@ -132,7 +132,7 @@ def hidden_layers(pair: MeasuredPair) -> list[Finding]:
 @contextmanager
 def _shown(pair: MeasuredPair, states: tuple[int, ...]) -> Iterator[None]:
     """Let the drafter read other hidden states for a while."""
-    drafter = pair.llm.engine.drafter
+    drafter = pair.session.engine.drafter
     layers = drafter.hidden_layers
     drafter.hidden_layers = states
     try:
@@ -165,7 +165,7 @@ def _shifted(
 
 def vocabulary(pair: MeasuredPair) -> list[Finding]:
     """Count the tokens of the answers that the drafter cannot propose."""
-    drafter = pair.llm.engine.drafter
+    drafter = pair.session.engine.drafter
     ids = drafter.vocabulary if isinstance(drafter, Limited) else None
     written = Counter(token for answer in pair.answers for token in answer)
     if ids is None or not written:

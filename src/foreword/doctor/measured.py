@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from foreword.api.llm import LLM
+from foreword.api.session import Session
 from foreword.bench.prompts import Prompt
 from foreword.doctor.figures import BUDGETS, Figures, figures
 from foreword.theory.rounds import Answers, measure
@@ -21,7 +21,7 @@ Prompts = Sequence[Sequence[int]]
 class MeasuredPair:
     """A drafter on its target, and its figures."""
 
-    llm: LLM
+    session: Session
     draft: str | None
     method: str
     chats: Sequence[Prompt] = ()
@@ -70,7 +70,7 @@ class MeasuredPair:
             max_tokens=self.tokens,
             ignore_eos=True,
         )
-        return measure(self.llm, prompts, params, budgets=budgets)
+        return measure(self.session, prompts, params, budgets=budgets)
 
     def _figures(self, answers: Answers) -> Figures:
-        return figures(answers, self.llm.target.cost)
+        return figures(answers, self.session.target.cost)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from time import perf_counter
 
-from foreword.api.llm import LLM
+from foreword.api.session import Session
 from foreword.bench.pair import PairOptions, load_pair
 from foreword.bench.prompts import Prompt, load
 from foreword.bench.run import render, spread
@@ -17,7 +17,7 @@ from foreword.doctor.figures import Figures
 from foreword.doctor.finding import Diagnosis, Finding, ranked
 from foreword.doctor.measured import MeasuredPair
 from foreword.files import cache
-from foreword.model import measure
+from foreword.model import measure, need_tokenizer
 from foreword.theory.rounds import LONGEST, chain_rule
 
 CHECKS = (
@@ -56,17 +56,17 @@ def examine(
     Raises ModelError or InvalidRequest, with the reason, if it cannot be loaded.
     """
     tables = _tables()
-    llm = load_pair(options, chain_rule())
+    session = load_pair(options, chain_rule())
     findings = [
         Finding(
             level="good",
             name="loading",
-            evidence=f"it loads with {llm.target.name}, for the method "
+            evidence=f"it loads with {session.target.name}, for the method "
             f"{options.method_name}",
         ),
-        *_cost_table(llm, tables),
+        *_cost_table(session, tables),
     ]
-    pair = _measured(llm, options, note)
+    pair = _measured(session, options, note)
     for check in CHECKS:
         findings += check(pair)
     return Diagnosis(
@@ -78,20 +78,21 @@ def examine(
 
 
 def _measured(
-    llm: LLM, options: DoctorOptions, note: Callable[[str], None]
+    session: Session, options: DoctorOptions, note: Callable[[str], None]
 ) -> MeasuredPair:
     """Measure the drafter at temperatures 0 and 1."""
     chats: list[Prompt] = []
+    tokenizer = need_tokenizer(session.tokenizer)
     if options.texts:
-        prompts = [tuple(llm.tokenizer(text)["input_ids"]) for text in options.texts]
+        prompts = [tuple(tokenizer(text)["input_ids"]) for text in options.texts]
     else:
         kind = "in-domain" if options.target is None else "out-of-domain"
         chats = spread(load(kind), options.prompts)
         # sources in turn, so that late answers are not of another kind than early ones
         Random(0).shuffle(chats)
-        prompts = [render(llm.tokenizer, chat) for chat in chats]
+        prompts = [render(tokenizer, chat) for chat in chats]
     pair = MeasuredPair(
-        llm=llm,
+        session=session,
         draft=options.draft_source,
         method=options.method_name,
         chats=chats,
@@ -120,10 +121,10 @@ def _tables() -> dict[str, int]:
     return found
 
 
-def _cost_table(llm: LLM, before: dict[str, int]) -> list[Finding]:
+def _cost_table(session: Session, before: dict[str, int]) -> list[Finding]:
     """Return the finding that the target's forwards had to be timed."""
     started = perf_counter()
-    measure(llm.target)  # where it is not on disk
+    measure(session.target)  # where it is not on disk
     took = perf_counter() - started
     if _tables() == before:
         return []

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 from jaxtyping import Float
 
-from foreword.api.llm import LLM
+from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.budget.base import RoundResult
 from foreword.estimators import OUTLIER
@@ -130,7 +130,7 @@ class Answers:
 
 
 def measure(
-    llm: LLM,
+    session: Session,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     note: Callable[[str], None] = lambda _: None,
@@ -149,10 +149,10 @@ def measure(
         if not place:
             short = min(WARM_TOKENS, params.max_tokens)
             warm = replace(params, max_tokens=short, tenant="theory-warm")
-            _runs(llm, prompt, warm, budgets)
+            _runs(session, prompt, warm, budgets)
         seed = (params.seed or 0) + place
         asked = replace(params, seed=seed, tenant=own)
-        passes, tokens = _runs(llm, prompt, asked, budgets)
+        passes, tokens = _runs(session, prompt, asked, budgets)
         answers.passes.append(passes)
         answers.tokens.append(tokens)
         note(
@@ -163,7 +163,10 @@ def measure(
 
 
 def _runs(
-    llm: LLM, prompt: Sequence[int], params: SamplingParams, budgets: Sequence[int]
+    session: Session,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    budgets: Sequence[int],
 ) -> tuple[list[list[Pass]], list[int]]:
     """Return the passes of one answer at every budget up to LONGEST, none at those left
     out, and its tokens by plain decoding.
@@ -171,10 +174,15 @@ def _runs(
     logs = {count: RoundLog(count) for count in budgets}
     plain: list[int] = []
     for log in logs.values():
-        llm.engine.default.budget = log
+        session.engine.default.budget = log
         own = replace(params, tenant=f"{params.tenant}-{log.count}")
-        (answer,) = llm.generate([list(prompt)], [own])
-        plain = plain or answer.tokens
+        (sequence,) = session.prepare(list(prompt), own)
+        session.begin(sequence)
+        try:
+            deltas = list(session.deltas(sequence))
+        finally:
+            session.forget(sequence)
+        plain = plain or session.completion(sequence, deltas).tokens
     passes = [
         logs[count].passes if count in logs else [] for count in range(LONGEST + 1)
     ]

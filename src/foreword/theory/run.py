@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foreword.api.llm import LLM
+from foreword.api.session import Session
 from foreword.bench.machine import machine
 from foreword.bench.pair import PairOptions, load_pair
 from foreword.bench.prompts import load
 from foreword.bench.run import render, spread
 from foreword.errors import InvalidRequest
+from foreword.model import need_tokenizer
 from foreword.registry import PLAIN
 from foreword.theory.report import HeatReport, TheoryReport, summarize
 from foreword.theory.rounds import chain_rule, measure
@@ -53,10 +54,11 @@ def examine(
         limit = min(limit or QUICK_PROMPTS, QUICK_PROMPTS)
         tokens = min(tokens, QUICK_TOKENS)
     chosen = spread(load(options.prompts), limit)
-    llm = load_pair(options, chain_rule())
-    prompts = [render(llm.tokenizer, prompt) for prompt in chosen]
+    session = load_pair(options, chain_rule())
+    tokenizer = need_tokenizer(session.tokenizer)
+    prompts = [render(tokenizer, prompt) for prompt in chosen]
     heats = [
-        _heat(llm, prompts, temperature, tokens, options.seed, note)
+        _heat(session, prompts, temperature, tokens, options.seed, note)
         for temperature in dict.fromkeys(options.temperatures)
     ]
     settings = {
@@ -70,13 +72,13 @@ def examine(
         options.method_name,
         len(prompts),
         settings,
-        machine(str(llm.target.device)),
+        machine(str(session.target.device)),
         tuple(heats),
     )
 
 
 def _heat(
-    llm: LLM,
+    session: Session,
     prompts: list[tuple[int, ...]],
     temperature: float,
     tokens: int,
@@ -84,5 +86,5 @@ def _heat(
     note: Callable[[str], None],
 ) -> HeatReport:
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens)
-    answers = measure(llm, prompts, params, note)
-    return summarize(answers, temperature, llm.target.cost)
+    answers = measure(session, prompts, params, note)
+    return summarize(answers, temperature, session.target.cost)

@@ -203,7 +203,7 @@ def test_loaded_heads_are_quantized():
     dspark = DSparkDrafter.load(heads / "dspark", beside, None)
     assert [eagle._reader.model.coding, eagle._reader._fc.coding] == [forward.BYTES] * 2
     stack = dspark.blocks._stack
-    assert [stack._model.coding, stack._fc.coding] == [forward.BYTES] * 2
+    assert [stack.model.coding, stack._fc.coding] == [forward.BYTES] * 2
 
 
 def plain_products(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
