@@ -18,7 +18,6 @@ from torch import Tensor
 
 from foreword.draft.base import Source
 from foreword.draft.tree.drafter import (
-    ROOM,  # noqa: F401 - self-speculation takes it from here
     ModelDrafter,
     capacity,
     catch_up,

@@ -4,7 +4,8 @@ own KV cache.
 
 from __future__ import annotations
 
-from foreword.draft.lm import ROOM, LanguageModelDrafter, _Memory
+from foreword.draft.lm import LanguageModelDrafter, _Memory
+from foreword.draft.tree.drafter import ROOM
 from foreword.model import Model, Read
 from foreword.types import Batch, Request
 
