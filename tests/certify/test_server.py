@@ -50,7 +50,7 @@ CHECKS = {
 FOUND = [
     (IgnoresSeed, "seed"),
     (OtherTextTogether, "greedy beside"),
-    (OtherTextTogether, "sampled beside"),
+    pytest.param(OtherTextTogether, "sampled beside", marks=pytest.mark.slow),
     (StalePrefix, "prefix"),
     (HalfTemperature, "temperature"),
     pytest.param(DraftsAtHalfTemperature, "temperature", marks=pytest.mark.slow),

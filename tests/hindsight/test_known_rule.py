@@ -113,7 +113,10 @@ def mean_and_error(answers: list[list[int]]) -> tuple[float, float]:
     return float(mean), float(rest.pow(2).sum().sqrt() / sums[:, 1].sum())
 
 
-@pytest.mark.parametrize(("name", "method"), [("rejection", "lm"), ("block", "eagle")])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("rejection", "lm"), pytest.param("block", "eagle", marks=pytest.mark.slow)],
+)
 def test_as_many_are_accepted_as_in_real_runs(llm, name, method):
     played, real = [], []
     with LLM(nodes=4, rule=name, method=method) as other:

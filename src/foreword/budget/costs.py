@@ -104,7 +104,7 @@ class DraftingCost:
         `unread` tokens in total.
         """
         if unread and not self.measured:
-            return  # reading and drafting cannot be told apart yet
+            return  # nothing yet separates reading from drafting
         if unread:
             left = max(seconds - self.seconds(count), 0.0)
             self._square *= DECAY

@@ -81,7 +81,7 @@ static void release_parts(Stream *s, int64_t used) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Wait until the weights of a layer are in memory; those of the layer before are done with. */
+/* Wait until the weights of a layer are in memory; the layer before is done with. */
 INTERNAL void enter_layer(Stream *s, int64_t layer, int me) {
     const int64_t number = s->base + layer - s->first;
     if (layer < s->first) return;

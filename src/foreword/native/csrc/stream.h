@@ -6,7 +6,7 @@
 
 typedef struct Stream Stream;
 
-/* Wait until the weights of a layer are in memory; those of the layer before are done with. */
+/* Wait until the weights of a layer are in memory; the layer before is done with. */
 INTERNAL void enter_layer(Stream *s, int64_t layer, int me);
 
 /* End a forward, which no thread is in any more. */

@@ -52,7 +52,7 @@ static inline float *scales_of(const Model *m, int8_t *codes, int64_t head) {
     return (float *)(codes + PAGE * m->kv_heads * m->dim) + head * PAGE;
 }
 
-/* Write the key and the value of a row of one head, which follow those of other heads. */
+/* Write the key and the value of a row of one head, which follow the other heads. */
 INTERNAL void write_kv(const Model *m, const Layer *layer, const Forward *f, const Span *span,
                        const float *key, int64_t row, int64_t head);
 

@@ -37,7 +37,7 @@ INLINE floats field(int64_t kind, const char **at, floats by) {
     return *at += 16, mul(load_signed((const int8_t *)from), by);
 }
 
-/* Read those of group g; `span` keeps where its span began. */
+/* Read the numbers of group g; `span` keeps where its span began. */
 INLINE void next_fields(const Grouped *h, int64_t g, const char **at, const char **span,
                         Fields *f) {
     const int scales = h->scale == FACTOR_FIELD, offsets = h->offset == FACTOR_FIELD;

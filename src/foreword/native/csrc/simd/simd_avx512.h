@@ -133,7 +133,7 @@ INLINE counts word_dot(counts sum, words a, words b) { /* of each adjacent pair 
     return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 #endif
 }
-/* Sums of each adjacent pair, first those of a. In several parts they are added up in `total`, and
+/* Sums of each adjacent pair, first the pairs of a. In several parts they are added up in `total`, and
  * rounded once, in the last. */
 INLINE floats pair_sums(counts a, counts b, double *total, int first, int last) {
     const __m512i even =

@@ -42,7 +42,7 @@ OF_TWO(mul, a *b)
 OF_TWO(quotient, a / b)
 OF_TWO(maximum, chosen(a > b, a, b))
 OF_TWO(minimum, chosen(a < b, a, b))
-/* Exponents are clamped to those of normal numbers. */
+/* Exponents are clamped to the range of normal numbers. */
 OF_TWO(scaled,
        a *(part)((__builtin_convertvector(maximum_part(minimum_part(b, same(127)), same(-126)),
                                           numbers)
