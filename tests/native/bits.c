@@ -83,7 +83,6 @@ static void multiply(const void *weight, int64_t coding, const char *name) {
     float to[ROWS * OUTPUTS], steps[ROWS];
     factor *x = rows();
     for (int r = 0; r < ROWS; r++) quantize_for(weight, coding, x + r * DEPTH, DEPTH, steps + r);
-    for (int r = 0; r < ROWS; r++) add_to_hash(x + r * DEPTH, DEPTH * (coding == BYTES ? sizeof(int16_t) : sizeof(int8_t)));
     if (coding == BYTES) add_to_hash(steps, sizeof steps);
     const Product given = {x, weight, ROWS, DEPTH, OUTPUTS, STORE, to, .coding = coding, .steps = steps}, p = stored(&given);
     Matrices m;
@@ -103,18 +102,22 @@ static char *put_numbers(char *to, int64_t kind) {
     return to + (kind == F32_FIELD ? 64 : kind == BF16_FIELD || kind == F16_FIELD ? 32 : kind == NO_FIELD ? 0 : 16);
 }
 
+/* Levels of 4 bits that need all of a byte. */
+static const int8_t FULL_RANGE[16] = {-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127};
+
 /* Products with a matrix as files have them: random codes in groups, with scales and offsets of these kinds. */
 static void multiply_file(int64_t bits, int64_t scale, int64_t offset, const char *name) {
     const int64_t groups = DEPTH / GROUP, span = 4, factors = (scale == FACTOR_FIELD) + (offset == FACTOR_FIELD);
     char *made = calloc(OUTPUTS * DEPTH * 4, 1), *to = made + sizeof(Grouped);
-    Grouped h = {.bits = bits, .group = GROUP, .span = factors ? span : 0, .scale = scale, .offset = offset};
-    memcpy(h.level, NORMAL, sizeof NORMAL);
+    Grouped h = {.bits = bits == 4 ? 4 : 8, .group = GROUP, .span = factors ? span : 0, .scale = scale, .offset = offset};
+    h.most = (1 << (bits - 1)) - 1, h.least = -h.most - 1;
+    if (bits == 4) memcpy(h.level, FULL_RANGE, sizeof FULL_RANGE), h.least = FULL_RANGE[0], h.most = FULL_RANGE[15];
     drawn = 4;
     for (int strip = 0; strip < OUTPUTS / LANES; strip++)
         for (int64_t g = 0; g < groups; g++) {
             for (int i = 0; g % span == 0 && i < factors; i++) to = put_numbers(to, F32_FIELD);
             to = put_numbers(put_numbers(to, scale), offset);
-            for (int64_t i = 0; i < GROUP * LANES * bits / 8; i++) *to++ = (char)(draw_bits() >> 24);
+            for (int64_t i = 0; i < GROUP * LANES * h.bits / 8; i++) *to++ = bits == 4 ? (char)(draw_bits() >> 24) : (char)((int32_t)draw_bits() >> (32 - bits));
         }
     h.strip = (to - made - (int64_t)sizeof h) / (OUTPUTS / LANES), h.matrix = to - made;
     memcpy(made, &h, sizeof h);
@@ -177,6 +180,7 @@ int main(void) {
     multiply(nibbles, GROUPS, "products in 4 bits");
     multiply_file(4, BF16_FIELD, NO_FIELD, "products in 4 bits, scales in bfloat16");
     multiply_file(8, F16_FIELD, NO_FIELD, "products in 8 bits, scales in float16");
+    multiply_file(6, F16_FIELD, NO_FIELD, "products in 6 bits, scales in float16");
     multiply_file(4, F32_FIELD, F32_FIELD, "products in 4 bits, scales and offsets in float32");
     multiply_file(4, FACTOR_FIELD, FACTOR_FIELD, "products in 4 bits, scales of two levels");
     multiply_file(4, F16_FIELD, ZERO_FIELD, "products in 4 bits, zero points");

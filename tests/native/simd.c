@@ -13,6 +13,28 @@ static void say(floats x) {
 }
 static void say_number(float x) { fwrite(&x, sizeof x, 1, stdout); }
 
+/* Sums of levels times four bytes, as this processor computes them. */
+static floats summed(codes levels, const int8_t *four) {
+#ifdef BYTE_DOTS
+    return whole_floats(byte_dot(begun(-LIFT * (four[0] + four[1] + four[2] + four[3])), lifted(levels, LIFT), four));
+#else
+    const int16_t words[] = {four[0], four[2], four[1], four[3]};
+    return whole_floats(word_dot(word_dot(begun(0), even_bytes(levels), two_words(words)), odd_bytes(levels), two_words(words + 2)));
+#endif
+}
+
+/* Sums of two times levels of 0 to 60, times four bytes each. */
+static floats both(codes held, const int8_t *x, const int8_t *y) {
+    int8_t each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = (int8_t)(4 * i);
+    const codes a = low_levels(table_of(each), held), b = high_levels(table_of(each), held);
+#ifdef SHORT_DOTS
+    return whole_floats(short_dots(begun(0), a, x, b, y));
+#else
+    return add(summed(a, x), summed(b, y));
+#endif
+}
+
 static void operations(const float *a, const float *b, const float *c) {
     const floats x = load(a), y = load(b), z = load(c);
     bf16 narrowed[2 * LANES];
@@ -33,20 +55,17 @@ static void operations(const float *a, const float *b, const float *c) {
     for (int i = 0; i < 4 * LANES; i++) stored[i] = (int8_t)(i * 77 + 13);
     memcpy(four, level + 4, sizeof four);
     const codes levels = table_of(level), held = load_codes((const char *)stored);
-    const counts start = begun(four[0] + four[1] + four[2] + four[3]);
-    say(whole_floats(byte_dot(start, low_levels(levels, held), four))), say(whole_floats(byte_dot(start, high_levels(levels, held), four)));
-    say(whole_floats(byte_dot(start, as_levels(held), four)));
+    say(summed(low_levels(levels, held), four)), say(summed(high_levels(levels, held), four)), say(summed(held, four));
     say(load_signed(stored)), say(load_f16(a));
-    int8_t bytes[8 * LANES];
     int16_t small[LANES];
-    for (int i = 0; i < 8 * LANES; i++) bytes[i] = (int8_t)(i * 77 + 13);
     store_words((void *)small, rounded(minimum(maximum(x, all(-3e4f)), all(3e4f))));
-    counts sums[2] = {none(), none()};
-    for (int i = 0; i < 4; i++) sums[i % 2] = word_dot(sums[i % 2], load_bytes(bytes + 2 * LANES * i), four_words(small + 4 * i));
-    double total[LANES];
-    say(pair_sums(sums[0], sums[1], 0, 1, 1));
-    pair_sums(sums[0], sums[1], total, 1, 0), say(pair_sums(sums[1], sums[0], total, 0, 1));
-    say(load_signed(bytes)), say(two_by_turns(a + 3)), say(fused_from(x, y, z)), say(fused_exactly(x, y, z));
+    counts sums = begun(5), more = begun(0);
+    sums = word_dot(sums, even_bytes(held), two_words(small));
+    sums = plus(sums, word_dot(more, odd_bytes(held), two_words(small + 2)));
+    double total[LANES] = {0};
+    add_whole(total, sums), add_whole(total, sums);
+    say(whole_floats(sums)), say(rounded_once(total)), say(both(held, four, level));
+    say(two_by_turns(a + 3)), say(fused_from(x, y, z)), say(fused_exactly(x, y, z));
     say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
 }
 
@@ -127,7 +146,7 @@ static void product_in_groups(void) {
     factor *rows = malloc(ROWS * DEPTH * sizeof *rows);
     for (int64_t i = 0; i < ROWS * DEPTH; i += LANES) store_factors(rows + i, load(from + i));
     const Product given = {rows, packed(OUTPUTS, DEPTH, GROUPS), ROWS, DEPTH, OUTPUTS, STORE, to, .coding = GROUPS}, p = stored(&given);
-    for (int r = 0; r < ROWS; r++) to_groups(rows + r * DEPTH, DEPTH, p.grouped->group);
+    for (int r = 0; r < ROWS; r++) to_groups(rows + r * DEPTH, DEPTH, p.grouped);
     Matrices m;
     for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++) p.by->turn(&p, &m, 0, ROWS, panel, p.weight);
     fwrite(to, sizeof to, 1, stdout);

@@ -35,7 +35,7 @@ FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 """Logits, as an ARM computed them in an emulator and a Xeon with AVX2 to the same bits."""
 
 
-PRODUCT, GROUPED = "85b9b33adaa482b2", "f039258ef5f02bea"
+PRODUCT, GROUPED = "85b9b33adaa482b2", "2ee4fbbfa3b69623"
 """Beginnings of the hashes of products with weights of 8 bits, and in groups, which are
 the same on all of them.
 """
@@ -138,14 +138,15 @@ EQUAL = {
     "noise of the word nearest to a tie": "1d98802af3873813",
     "draws": "653a0d2c3e74b45b",
     "weights in 8 bits": "f8f9659d22f87503",
-    "products in 8 bits": "85c05cd7c55d7236",
-    "weights in 4 bits": "b60a2bc1460390ad",
-    "products in 4 bits": "30eeab49da9ac409",
-    "products in 4 bits, scales in bfloat16": "274ee605b39c9ee6",
-    "products in 8 bits, scales in float16": "b3bf85ddda7708fc",
-    "products in 4 bits, scales and offsets in float32": "d59455effa0729e8",
-    "products in 4 bits, scales of two levels": "6909e8c0a03b2929",
-    "products in 4 bits, zero points": "21fd577917d4d91b",
+    "products in 8 bits": "107c6933e764c041",
+    "weights in 4 bits": "cfe131bc6e1a9113",
+    "products in 4 bits": "96f63bf075c8ce43",
+    "products in 4 bits, scales in bfloat16": "6d01de3bc92d91ee",
+    "products in 8 bits, scales in float16": "714d3aef7ca1e6d4",
+    "products in 6 bits, scales in float16": "1d8bd4a1840607d8",
+    "products in 4 bits, scales and offsets in float32": "49e22640ace3e560",
+    "products in 4 bits, scales of two levels": "4b86a8f2c821a511",
+    "products in 4 bits, zero points": "a2b10089f13b1653",
     "keys and values in 8 bits": "be61da5b9ef465b0",
     "keys and values read from 8 bits": "7a692c3d7c008d5f",
     "exponentials": "dcc3eefadba4b381",
@@ -323,19 +324,25 @@ def test_bytes_are_looked_up_multiplied_and_summed_exactly(results):
 
 
 def test_bytes_times_words_are_summed_exactly(results):
-    """A load of 32 bytes is 8 outputs by 4 depths; the first and the third are the same
-    outputs.
-    """
-    loads = torch.tensor(
-        [(i * 77 + 13 + 128) % 256 - 128 for i in range(8 * LANES)]
-    ).view(4, 8, 4)
+    """Words are in the order 0 2 1 3 of the bytes that they multiply."""
+    held = torch.tensor([(i * 77 + 13) % 256 for i in range(4 * LANES)])
+    signed = (held - 256 * (held > 127)).view(LANES, 4)
     for (x, _, _), (found, _) in zip(given()[:6], results[0], strict=False):
-        words = x.round().long().view(4, 1, 4)
-        each = (loads * words).sum(-1)
-        sums = torch.cat([each[0] + each[2], each[1] + each[3]])
+        words = x.round().long()
+        sums = (signed * words[[0, 2, 1, 3]]).sum(-1) + 5
         assert torch.equal(found[26], sums.float())
-        assert torch.equal(found[27], (sums + sums.roll(8)).float())
-        assert torch.equal(found[28], loads.flatten()[:LANES].float())
+        assert torch.equal(found[27], (2 * sums).float())
+        assert torch.equal(found[29], x[3:5].repeat(LANES // 2))
+
+
+def test_products_of_small_levels_are_summed_exactly(results):
+    held = torch.tensor([(i * 77 + 13) % 256 for i in range(4 * LANES)])
+    low, high = 4 * (held & 15).view(LANES, 4), 4 * (held >> 4).view(LANES, 4)
+    for (x, _, _), (found, _) in zip(given()[:6], results[0], strict=False):
+        four = x.round().clamp(-127, 127).long()
+        expected = (low * four[4:8]).sum(-1) + (high * four[:4]).sum(-1)
+        assert torch.equal(found[28], expected.float())
+        assert found[28].any()
         assert torch.equal(found[29], x[3:5].repeat(LANES // 2))
 
 

@@ -84,7 +84,8 @@ class Grouped(Structure):
         (n, c_int64)
         for n in ("bits", "group", "span", "scale", "offset", "strip", "matrix")
     ]
-    _fields_ += [("level", ctypes.c_int8 * 16), ("unused", ctypes.c_char * 56)]
+    _fields_ += [("least", c_int64), ("most", c_int64)]
+    _fields_ += [("level", ctypes.c_int8 * 16), ("unused", ctypes.c_char * 40)]
 
 
 class Experts(Structure):

@@ -56,7 +56,7 @@ TIMED = [
 """Tests left out: how often they call the forward depends on time, or they call it in
 another process.
 """
-TURNS, SECONDS = 200, 0.005
+TURNS, SECONDS = 40, 0.005
 """Measurements of each product and library, and seconds of processor time of each."""
 
 
@@ -124,6 +124,36 @@ def compare_bits(old: Path, new: Path) -> int:
     return 1 if certain else 0
 
 
+def matrices(library: ctypes.CDLL, outputs: int, depth: int) -> dict[str, tuple]:
+    """Return the coding and the bytes of matrices of each form, by name."""
+    import torch
+
+    from foreword.model.executors.native.grouped import packed
+    from foreword.model.quantized.coded import Coded, Scales
+    from foreword.native import forward
+
+    generator = torch.Generator().manual_seed(1)
+    plain = torch.randn(outputs, depth, generator=generator).bfloat16()
+    whole = torch.empty(outputs, depth, dtype=torch.bfloat16)
+    sizes = [ctypes.c_int64(outputs), ctypes.c_int64(depth)]
+    address = ctypes.c_void_p
+    library.foreword_pack(address(plain.data_ptr()), address(whole.data_ptr()), *sizes)
+    found = {"bfloat16": (forward.WHOLE, whole)}
+    for name, coding in (("int8", forward.BYTES), ("int4", forward.GROUPS)):
+        size = library.foreword_coded_bytes(*sizes, coding)
+        held = torch.zeros(size + 65536, dtype=torch.uint8)
+        places = address(whole.data_ptr()), address(held.data_ptr())
+        library.foreword_quantize(*places, *sizes, coding)
+        found[name] = coding, held
+    scale = torch.rand(outputs, depth // 32, generator=generator).half().float()
+    for name, low, count in (("Q4_0", -8, 16), ("Q5_0", -16, 32), ("Q8_0", -128, 256)):
+        codes = torch.randint(count, (outputs, depth), generator=generator)
+        levels = torch.arange(low, low + count).to(torch.int8)
+        matrix = Coded(codes.to(torch.uint8), levels, Scales(scale), None, 32)
+        found[name] = forward.GROUPS, packed(matrix)
+    return found
+
+
 def compare_speed(old: Path, new: Path) -> int:
     """Print the ratio of times of products: by coding, and by rows."""
     import torch
@@ -132,24 +162,14 @@ def compare_speed(old: Path, new: Path) -> int:
 
     outputs, depth = 4096, 2048
     libraries = [ctypes.CDLL(str(folder / "foreword.so")) for folder in (old, new)]
-    generator = torch.Generator().manual_seed(1)
-    given = torch.randn(32, depth, generator=generator)
+    given = torch.randn(32, depth, generator=torch.Generator().manual_seed(1))
     for library in libraries:
         library.foreword_coded_bytes.restype = ctypes.c_int64
         library.foreword_use_amx(1)
-    plain = torch.randn(outputs, depth, generator=generator).bfloat16()
-    whole = torch.empty(outputs, depth, dtype=torch.bfloat16)
-    sizes = [ctypes.c_int64(outputs), ctypes.c_int64(depth)]
-    first = libraries[0]
-    address = ctypes.c_void_p
-    first.foreword_pack(address(plain.data_ptr()), address(whole.data_ptr()), *sizes)
-    for coding in (forward.WHOLE, forward.BYTES, forward.GROUPS):
-        held = whole
-        if coding != forward.WHOLE:
-            size = first.foreword_coded_bytes(*sizes, coding)
-            held = torch.zeros(size + 65536, dtype=torch.uint8)
-            places = address(whole.data_ptr()), address(held.data_ptr())
-            first.foreword_quantize(*places, *sizes, coding)
+    wanted = os.environ.get("ONLY", "").split()
+    for name, (coding, held) in matrices(libraries[1], outputs, depth).items():
+        if wanted and name not in wanted:
+            continue
         head = forward.Model(
             hidden=depth, vocab=outputs, head=held.data_ptr(), coding=coding
         )
@@ -164,7 +184,6 @@ def compare_speed(old: Path, new: Path) -> int:
                         runs += 1
                     found.append((time.thread_time() - began) / runs)
             was, now = map(median, times)
-            name = ("bfloat16", "8 bits", "groups")[coding]
             say(f"{name} {rows} rows: {now * 1e3:.3f} ms, {now / was:.3f} of before")
     return 0
 

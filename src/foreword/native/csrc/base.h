@@ -26,10 +26,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Attribute of functions with product loops: gcc would hoist code that follows the loop, and then
- * keep sums in memory. */
+/* Attribute of functions with product loops: gcc would hoist code that follows the loop, or add
+ * products to one another before it adds them to sums, and then keep sums in memory. */
 #if defined __GNUC__ && !defined __clang__
-#define SUMS_STAY __attribute__((optimize("no-tree-pre")))
+#define SUMS_STAY __attribute__((optimize("no-tree-pre", "no-tree-reassoc")))
 #else
 #define SUMS_STAY
 #endif

@@ -35,8 +35,9 @@ typedef struct {
     int64_t group, span;   /* depths of a group; groups of a span */
     int64_t scale, offset; /* kinds of fields */
     int64_t strip, matrix; /* bytes of a strip; of the whole matrix with its header */
+    int64_t least, most;   /* levels: the lowest and the highest */
     int8_t level[16];      /* of each code of 4 bits */
-    char unused[56];       /* 128 bytes in all */
+    char unused[40];       /* 128 bytes in all */
 } Grouped;
 
 typedef struct {

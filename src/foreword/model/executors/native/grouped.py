@@ -118,6 +118,8 @@ def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
     header = forward.Grouped(
         bits, matrix.group, span if heads else 0, kind, offset_kind, body[0].numel()
     )
+    header.least = int(matrix.levels.min())
+    header.most = int(matrix.levels.max())
     if bits == 4:
         header.level[:] = (matrix.levels.tolist() + [0] * HALF)[:HALF]
     return _headed(header, body)

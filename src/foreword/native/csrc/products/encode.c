@@ -34,19 +34,21 @@ static void encode_bytes(const bf16 *from, char *to, int64_t outputs, int64_t de
     6 /* scales tried for a group; the largest weight may be cut by a few steps of 1/24            \
        */
 
-/* Quantiles of a normal distribution (NF4: Dettmers et al. 2023, appendix E) in whole 127ths,
- * closer to that of weights than a uniform grid. */
-static const int8_t NORMAL[16] = {-127, -88, -67, -50, -36, -23, -12, 0,
-                                  10,   20,  31,  43,  56,  71,  92,  127};
+/* Levels of 4 bits with the least squared error for weights from a normal distribution and from a
+ * Student distribution, among whole numbers from -31 to 31. NF4 has more, and needs 8 bits; sums of
+ * 16 bits hold the products of these (simd.h, MOST_SHORT). */
+static const int8_t LEVELS[16] = {-31, -23, -17, -13, -9, -6, -3, 0, 2, 5, 8, 11, 14, 18, 23, 31};
 
 static Grouped quantized(int64_t outputs, int64_t depth) {
     const int64_t size = depth % MOST ? MOST / 2 : MOST;
     Grouped h = {.bits = 4,
                  .group = size,
                  .scale = BF16_FIELD,
-                 .strip = depth / size * (LANES * 2 + LANES * size / 2)};
+                 .strip = depth / size * (LANES * 2 + LANES * size / 2),
+                 .least = LEVELS[0],
+                 .most = LEVELS[15]};
     h.matrix = (int64_t)sizeof h + outputs / LANES * h.strip;
-    memcpy(h.level, NORMAL, sizeof NORMAL);
+    memcpy(h.level, LEVELS, sizeof LEVELS);
     return h;
 }
 
@@ -56,11 +58,11 @@ static void encode(int64_t size, float weight[MOST][LANES], const float *scale,
     memset(error, 0, LANES * sizeof *error);
     for (int k = 0; k < size; k++) {
         const floats given = load(weight[k]), by = load(scale), x = quotient(given, by);
-        floats level = all(NORMAL[0]), place = all(0);
+        floats level = all(LEVELS[0]), place = all(0);
 #pragma GCC unroll 15
-        for (int i = 0; i < 15; i++) { /* the nearest of NORMAL */
-            const floats middle = all((float)(NORMAL[i] + NORMAL[i + 1]) / 2);
-            level = add(level, where_above(x, middle, all((float)(NORMAL[i + 1] - NORMAL[i])))),
+        for (int i = 0; i < 15; i++) { /* the nearest of LEVELS */
+            const floats middle = all((float)(LEVELS[i] + LEVELS[i + 1]) / 2);
+            level = add(level, where_above(x, middle, all((float)(LEVELS[i + 1] - LEVELS[i])))),
             place = add(place, where_above(x, middle, all(1)));
         }
         const floats off = fused_exactly(sub(all(0), level), by, given);
@@ -82,7 +84,7 @@ static void encode_group(const bf16 *from, int64_t size, int64_t wide, bf16 *sca
             top[o] = fabsf(weight[k][o]) > top[o] ? fabsf(weight[k][o]) : top[o];
         }
     for (int clip = 0; clip < CLIPS; clip++) {
-        const float share = (1.0f - (float)clip / 24) / 127;
+        const float share = (1.0f - (float)clip / 24) / (float)LEVELS[15];
         store(scale, widen(narrow(mul(load(top), all(share)))));
         encode(size, weight, scale, code, error);
         for (int o = 0; o < LANES; o++)

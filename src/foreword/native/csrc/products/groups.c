@@ -14,11 +14,12 @@
  */
 #include "groups.h"
 
-INTERNAL void to_groups(factor *x, int64_t depth, int64_t size) {
-    const int64_t groups = depth / size;
+INTERNAL void to_groups(factor *x, int64_t depth, const Grouped *h) {
+    const int64_t size = h->group, groups = depth / size, width = width_of(h);
     float step[groups], moment[groups];
-    int32_t sums[groups];
-    int8_t *code = (int8_t *)x;
+    int32_t begin[groups];
+    const int lift = lift_of(h);
+    char *code = (char *)x;
     for (int64_t g = 0; g < groups; g++) {
         floats most = all(0);
         for (int64_t i = 0; i < size; i += LANES) {
@@ -27,75 +28,116 @@ INTERNAL void to_groups(factor *x, int64_t depth, int64_t size) {
         }
         const float top = maximum_of(most);
         const floats by = all(top > 0 ? 127 / top : 0);
-        int32_t sum = 0;
+        floats sum = all(0);
         /* Codes take less room than what they replace, and trail it. */
         for (int64_t i = 0; i < size; i += LANES) {
-            int8_t *to = code + g * size + i;
-            store_bytes(to, rounded(mul(load_factors(x + g * size + i), by)));
-            for (int k = 0; k < LANES; k++) sum += to[k];
+            const floats whole = rounded(mul(load_factors(x + g * size + i), by));
+            char *to = code + width * (g * size + i);
+            sum = add(sum, whole);
+            if (width == 1) store_bytes(to, whole);
+            else store_in_turns(to, whole);
         }
-        step[g] = top / 127, sums[g] = sum, moment[g] = step[g] * (float)sum;
+        const float whole_sum = sum_of(sum);
+        begin[g] = -lift * (int32_t)whole_sum;
+        step[g] = top / 127, moment[g] = step[g] * whole_sum;
     }
-    memcpy(code + depth, step, sizeof step);
-    memcpy(code + depth + sizeof step, sums, sizeof sums);
-    memcpy(code + depth + sizeof step + sizeof sums, moment, sizeof moment);
+    char *fields = code + width * depth;
+    memcpy(fields, step, sizeof step);
+    memcpy(fields + sizeof step, begin, sizeof begin);
+    memcpy(fields + sizeof step + sizeof begin, moment, sizeof moment);
 }
 
-/* Add the products of 16 outputs by 4 depths and R rows, whose codes are `stride` bytes apart. */
-INLINE void add_products(counts *sum, codes levels, const char *near, int64_t stride, const int R) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-        if (r && r % 3 == 0) near += 3 * stride;
-        if (r % 3 == 0) AS_IT_IS(near);
-        sum[r] = byte_dot(sum[r], levels, near + r % 3 * stride);
+/* Add the products of 16 outputs by 4 depths and R rows. */
+INLINE void add_four(counts *sum, counts *odd_sum, codes levels, const char *near, int64_t stride,
+                     const int R, const int MANNER) {
+    if (MANNER == BY_WORDS) {
+        add_words(sum, odd_sum, levels, near, stride, R);
+        return;
     }
+    (void)odd_sum;
+#ifdef BYTE_DOTS
+#pragma GCC unroll 12
+    EACH_ROW(sum[r] = byte_dot(sum[r], levels, at))
+#endif
 }
+
+/* The same by 8 depths. */
+INLINE void add_shorts(counts *sum, codes first, codes second, const char *near, int64_t stride,
+                       const int R) {
+#ifdef SHORT_DOTS
+#pragma GCC unroll 12
+    EACH_ROW(sum[r] = short_dots(sum[r], first, at, second, at + QUAD))
+#else
+    (void)sum, (void)first, (void)second, (void)near, (void)stride, (void)R;
+#endif
+}
+
+/* Levels of 16 outputs by 4 depths: the first or the second four of the eight at `at`. */
+INLINE codes levels_at(const char *at, codes table, int lift, const int SECOND, const int NIBBLES) {
+    if (!NIBBLES) return lifted(load_codes(at + 64 * SECOND), lift);
+    return SECOND ? high_levels(table, load_codes(at)) : low_levels(table, load_codes(at));
+}
+
+/* The number of row r behind that of the first row. */
+#define OF_ROW(from, type) (*(const type *)((const char *)(from) + r * stride))
 
 /* Sums of R rows and one strip, in vector registers. */
 INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const char *at, floats *out,
-                       const int R, const int NIBBLES) {
-    const int64_t groups = p->depth / h->group, loads = h->group * LANES / 64 / (NIBBLES ? 2 : 1),
-                  stride = p->depth * (int64_t)sizeof(factor);
-    const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, groups);
-    const codes levels = table_of(h->level);
-    floats total[MOST_GROUPED];
-    const char *span = at;
+                       const int R, const int NIBBLES, const int MANNER) {
+    const int64_t groups = p->depth / h->group, stride = p->depth * (int64_t)sizeof(factor);
+    const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, h);
+    const int lift = lift_of(h), words = MANNER == BY_WORDS, four = QUAD * (words ? 2 : 1),
+              fours = NIBBLES || MANNER == BY_SHORTS ? 2 : 1, /* of an iteration */
+        chains = words && R < BUSY ? 2 : 1;                   /* sums of one result */
+    const codes table = lifted(table_of(h->level), lift);
+    const char *near = x.code;
+    Spanned span = {at, 0};
     Fields f = {all(0), all(0)};
+    floats total[MOST_GROUPED];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) total[r] = all(0);
     for (int64_t g = 0; g < groups; g++) {
-        counts sum[MOST_GROUPED];
+        counts sum[2][MOST_GROUPED];
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++)
-            sum[r] = begun(*(const int32_t *)((const char *)(x.sum + g) + r * stride));
-        next_fields(h, g, &at, &span, &f);
-        const char *quad = (const char *)x.code + g * h->group;
-        for (int64_t i = 0; i < loads; i++, at += 64) {
-            const codes stored = load_codes(at),
-                        low = NIBBLES ? low_levels(levels, stored) : as_levels(stored);
+            sum[1][r] = begun(0), sum[0][r] = begun(words ? 0 : OF_ROW(x.begin + g, int32_t));
+        next_fields(h, &at, &span, &f);
+        for (int64_t k = 0; k < h->group; k += QUAD * fours) {
             prefetch(at + 2048);
-            add_products(sum, low, quad, stride, R);
-            quad += QUAD;
-            if (!NIBBLES) continue;
-            const codes high = high_levels(levels, stored);
-            add_products(sum, high, quad, stride, R);
-            quad += QUAD;
+            const codes first = levels_at(at, table, lift, 0, NIBBLES);
+            if (MANNER != BY_SHORTS)
+                add_four(sum[0], sum[chains - 1], first, near, stride, R, MANNER);
+            if (fours == 2) {
+                const codes second = levels_at(at, table, lift, 1, NIBBLES);
+                if (MANNER == BY_SHORTS) add_shorts(sum[0], first, second, near, stride, R);
+                else add_four(sum[0], sum[chains - 1], second, near + four, stride, R, MANNER);
+            }
+            at += NIBBLES ? 64 : 64 * fours;
+            near += fours * four;
         }
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            const float step = *(const float *)((const char *)(x.step + g) + r * stride);
-            total[r] = fused_exactly(whole_floats(sum[r]), mul(f.scale, all(step)), total[r]);
-        }
+        for (int r = 0; r < R; r++)
+            total[r] =
+                fused_exactly(whole_floats(chains == 2 ? plus(sum[0][r], sum[1][r]) : sum[0][r]),
+                              mul(f.scale, all(OF_ROW(x.step + g, float))), total[r]);
         if (!h->offset) continue;
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++)
-            total[r] = fused_exactly(
-                f.offset, all(*(const float *)((const char *)(x.moment + g) + r * stride)),
-                total[r]);
+            total[r] = fused_exactly(f.offset, all(OF_ROW(x.moment + g, float)), total[r]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) out[r] = total[r];
 }
+
+#ifdef BYTE_DOTS
+#define IN_MANNER(R, NIBBLES) strip_tile(p, h, row, at, out, R, NIBBLES, BY_BYTES)
+#elif defined SHORT_DOTS
+#define IN_MANNER(R, NIBBLES)                                                                      \
+    if (manner_of(h) == BY_SHORTS) strip_tile(p, h, row, at, out, R, NIBBLES, BY_SHORTS);          \
+    else strip_tile(p, h, row, at, out, R, NIBBLES, BY_WORDS)
+#else
+#define IN_MANNER(R, NIBBLES) strip_tile(p, h, row, at, out, R, NIBBLES, BY_WORDS)
+#endif
 
 typedef void Strip(const Product *p, const Grouped *h, int64_t row, const char *at, floats *out);
 
@@ -114,8 +156,11 @@ __attribute__((noinline)) static void group_tile(const Product *p, int64_t row, 
 #define TILE(R)                                                                                    \
     SUMS_STAY static void strip_##R(const Product *p, const Grouped *h, int64_t row,               \
                                     const char *at, floats *out) {                                 \
-        if (h->bits == 4) strip_tile(p, h, row, at, out, R, 1);                                    \
-        else strip_tile(p, h, row, at, out, R, 0);                                                 \
+        if (h->bits == 4) {                                                                        \
+            IN_MANNER(R, 1);                                                                       \
+        } else {                                                                                   \
+            IN_MANNER(R, 0);                                                                       \
+        }                                                                                          \
     }                                                                                              \
     static void group_tile_##R(const Product *p, int64_t row, int64_t panel, const char *later) {  \
         (void)later;                                                                               \

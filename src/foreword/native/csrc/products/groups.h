@@ -3,25 +3,53 @@
 #ifndef FOREWORD_GROUPS_H
 #define FOREWORD_GROUPS_H
 
-#include "product.h"
+#include "int8.h"
 
-/* A quantized row: codes [depth], then by group the scale of the codes, their sum, and the product
- * of both. */
+/* How the codes of a group are multiplied by those of a row: as bytes, if the processor adds up
+ * four products of bytes; else in sums of 16 bits, if these cannot overflow; else as words. */
+enum { BY_BYTES, BY_SHORTS, BY_WORDS };
+
+static inline int manner_of(const Grouped *h) {
+#if defined BYTE_DOTS
+    return (void)h, BY_BYTES;
+#elif defined SHORT_DOTS
+    return h->most - h->least <= MOST_SHORT ? BY_SHORTS : BY_WORDS;
+#else
+    return (void)h, BY_WORDS;
+#endif
+}
+
+/* What is added to the levels, so that none is negative where that is needed. */
+static inline int lift_of(const Grouped *h) {
+#ifdef BYTE_DOTS
+    return (void)h, LIFT;
+#else
+    return manner_of(h) == BY_SHORTS ? (int)-h->least : 0;
+#endif
+}
+
+/* Bytes of a code of a row. */
+static inline int64_t width_of(const Grouped *h) { return manner_of(h) == BY_WORDS ? 2 : 1; }
+
+/* A quantized row: codes [depth], then by group the scale of the codes, what their sum of products
+ * begins with (the lift of levels taken off), and the product of scale and sum. Codes of two bytes
+ * are in the order 0 2 1 3 of each four. */
 typedef struct {
-    const int8_t *code;
+    const char *code;
     const float *step;
-    const int32_t *sum;
+    const int32_t *begin;
     const float *moment;
 } GroupedRow;
 
-static inline GroupedRow grouped_row(const factor *x, int64_t depth, int64_t groups) {
-    const int8_t *code = (const int8_t *)x;
-    const float *step = (const float *)(code + depth);
+static inline GroupedRow grouped_row(const factor *x, int64_t depth, const Grouped *h) {
+    const int64_t groups = depth / h->group;
+    const char *code = (const char *)x;
+    const float *step = (const float *)(code + width_of(h) * depth);
     return (GroupedRow){code, step, (const int32_t *)(step + groups), step + 2 * groups};
 }
 
-/* Quantize a row in place. */
-INTERNAL void to_groups(factor *x, int64_t depth, int64_t size);
+/* Quantize a row in place for a matrix. */
+INTERNAL void to_groups(factor *x, int64_t depth, const Grouped *h);
 
 /* Scales and offsets of a group of 16 outputs. */
 typedef struct {
@@ -37,16 +65,25 @@ INLINE floats field(int64_t kind, const char **at, floats by) {
     return *at += 16, mul(load_signed((const int8_t *)from), by);
 }
 
-/* Read the numbers of group g; `span` keeps where its span began. */
-INLINE void next_fields(const Grouped *h, int64_t g, const char **at, const char **span,
-                        Fields *f) {
+/* Where a span of groups began, and how many groups of it are left. */
+typedef struct {
+    const char *start;
+    int64_t left;
+} Spanned;
+
+/* Read the numbers of the next group. */
+INLINE void next_fields(const Grouped *h, const char **at, Spanned *span, Fields *f) {
     const int scales = h->scale == FACTOR_FIELD, offsets = h->offset == FACTOR_FIELD;
-    if (h->span && g % h->span == 0) *span = *at, *at += 64 * (scales + offsets);
-    f->scale = field(h->scale, at, scales ? load((const float *)*span) : all(0));
+    if (h->span && span->left-- == 0) {
+        span->start = *at, span->left = h->span - 1;
+        *at += 64 * (scales + offsets);
+    }
+    const float *factors = (const float *)span->start;
+    f->scale = field(h->scale, at, scales ? load(factors) : all(0));
     if (h->offset)
         f->offset = field(h->offset, at,
                           h->offset == ZERO_FIELD ? f->scale
-                          : offsets               ? load((const float *)*span + LANES * scales)
+                          : offsets               ? load(factors + LANES * scales)
                                                   : all(0));
 }
 

@@ -66,11 +66,12 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
                            const int P) {
     const int64_t groups = p->depth / h->group, stride = p->depth * (int64_t)sizeof(factor);
     const int64_t code_bytes = h->group * LANES * h->bits / 8;
-    const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, groups);
-    const codes levels = signed_table(h->level);
+    const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, h);
+    const codes levels = table_of(h->level);
     const char *at[2] = {(const char *)p->weight + panel * 2 * h->strip,
                          (const char *)p->weight + (panel * 2 + P - 1) * h->strip};
-    const char *span[2] = {0, 0}, *ready[2][2];
+    const char *ready[2][2];
+    Spanned span[2] = {{0, 0}, {0, 0}};
     Widened scratch[2];
     _Alignas(64) int32_t sums[2][2][BLOCK][LANES];
     floats total[2][BLOCK];
@@ -82,7 +83,7 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
             const int turn = (g + 1) & 1;
 #pragma GCC unroll 2
             for (int i = 0; i < P; i++) {
-                next_fields(h, g + 1, at + i, span + i, &fields[(g + 1) & 3][i]);
+                next_fields(h, at + i, span + i, &fields[(g + 1) & 3][i]);
                 ready[turn][i] = at[i];
                 if (h->bits == 4)
                     widen_codes(h, levels, at[i], scratch[turn].code[i]),

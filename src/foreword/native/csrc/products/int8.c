@@ -3,7 +3,8 @@
  *
  * Each output and each row has its own scale. A panel is 32 outputs (the last may have 16): their
  * scales in float32, then their codes [depth / 4][32][4]. A row of `depth` factors is quantized in
- * place: to 16-bit integers, or for matrix registers to all high bytes, then all low bytes.
+ * place: to 16-bit integers, each four in the order 0 2 1 3, or for matrix registers to all high
+ * bytes, then all low bytes.
  */
 #include "int8.h"
 
@@ -32,63 +33,60 @@ INTERNAL float to_integers(factor *x, int64_t depth) {
         if (halves) {
             const floats high = rounded(mul(whole, all(1.0f / LOW)));
             store_bytes(to + i, high), store_bytes(low + i, sub(whole, mul(high, all(LOW))));
-        } else store_words(to + 2 * i, whole);
+        } else store_in_turns(to + 2 * i, whole);
     }
     if (halves) memcpy(to + depth, low, sizeof low);
     return top / limit;
 }
 
-/* R rows by P times 16 outputs. A load of codes is 8 outputs by 4 depths, so each sum is two
- * adjacent partial sums. */
+/* R rows by P times 16 outputs. */
 INLINE void byte_tile(const Product *p, int64_t row, int64_t panel, const int R, const int P) {
     const float *scales = (const float *)((const char *)p->weight + panel * byte_panel(p->depth));
-    const int8_t *codes = (const int8_t *)(scales + P * LANES);
-    const int64_t stride = p->depth * (int64_t)sizeof(factor);
+    const char *codes_at = (const char *)(scales + P * LANES);
+    const int64_t stride = p->depth * (int64_t)sizeof(factor), four = QUAD * sizeof(int16_t);
     const char *x = (const char *)p->x + row * stride;
-    const int side = 2 * R * P > SUMS ? 1 : P;
+    const int parts = p->depth > STRETCH, side = 2 * R * P > SUMS ? 1 : P,
+              chains = R * side < BUSY ? 2 : 1; /* sums of one result */
     floats out[MOST_CODED][2];
-    double total[MOST_CODED][PANEL]; /* whole numbers, exact */
 #pragma GCC unroll 2
-    for (int from = 0; from < P; from += side)
+    for (int from = 0; from < P; from += side) {
+        counts sum[2][2][MOST_CODED];
+        double total[2][MOST_CODED][LANES]; /* whole numbers, exact */
+        if (parts) memset(total, 0, sizeof total);
         for (int64_t start = 0, stop; start < p->depth; start = stop) {
             stop = at_most(start + STRETCH, p->depth);
-            counts sum[MOST_CODED][4];
-#pragma GCC unroll 6
+#pragma GCC unroll 12
             for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-                for (int i = 0; i < 2 * side; i++) sum[r][i] = none();
-            for (int64_t k = start / QUAD; k < stop / QUAD; k++) {
-                words weight[4];
-#pragma GCC unroll 4
-                for (int i = 0; i < 2 * side; i++) {
-                    const int8_t *at = codes + (k * P + from) * QUAD * LANES + i * 2 * LANES;
-                    weight[i] = load_bytes(at);
-                }
 #pragma GCC unroll 2
-                /* For the other half too. */
-                for (int i = 0; i < P && from == 0; i++)
-                    prefetch(codes + (k * P + i) * QUAD * LANES + 2048);
-#pragma GCC unroll 6
-                for (int r = 0; r < R; r++) {
-                    const words four =
-                        four_words(x + r * stride + k * QUAD * (int64_t)sizeof(int16_t));
-#pragma GCC unroll 4
-                    for (int i = 0; i < 2 * side; i++)
-                        sum[r][i] = word_dot(sum[r][i], weight[i], four);
-                }
+                for (int i = 0; i < side; i++) sum[i][0][r] = sum[i][chains - 1][r] = begun(0);
+            for (int64_t k = start / QUAD; k < stop / QUAD; k++) {
+                const char *at = codes_at + (k * P + from) * QUAD * LANES;
+#pragma GCC unroll 2
+                for (int i = 0; i < side; i++)
+                    add_words(sum[i][0], sum[i][chains - 1], load_codes(at + i * QUAD * LANES),
+                              x + k * four, stride, R);
+#pragma GCC unroll 2
+                for (int i = 0; i < P && from == 0; i++) /* for the other half too */
+                    prefetch(at + i * QUAD * LANES + 2048);
             }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
             for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
                 for (int i = 0; i < side; i++) {
-                    const floats scale =
-                        mul(all(p->steps[row + r]), load(scales + (from + i) * LANES));
-                    out[r][from + i] = mul(scale, pair_sums(sum[r][2 * i], sum[r][2 * i + 1],
-                                                            total[r] + (from + i) * LANES,
-                                                            start == 0, stop == p->depth));
+                    if (chains == 2) sum[i][0][r] = plus(sum[i][0][r], sum[i][1][r]);
+                    if (parts) add_whole(total[i][r], sum[i][0][r]);
                 }
         }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (int i = 0; i < side; i++) {
+                const floats scale = mul(all(p->steps[row + r]), load(scales + (from + i) * LANES));
+                const floats whole = parts ? rounded_once(total[i][r]) : whole_floats(sum[i][0][r]);
+                out[r][from + i] = mul(scale, whole);
+            }
+    }
+#pragma GCC unroll 12
     for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, out[r][0], out[r][P - 1], P);
 }
 

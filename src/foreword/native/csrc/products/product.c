@@ -29,7 +29,7 @@ INTERNAL void quantize_for(const void *matrix, int64_t coding, factor *x, int64_
                            float *step) {
     const Grouped *h = matrix;
     if (coding == BYTES) *step = to_integers(x, depth);
-    else if (coding == GROUPS && h->bits < 16) to_groups(x, depth, h->group);
+    else if (coding == GROUPS && h->bits < 16) to_groups(x, depth, h);
 }
 
 /* The panel is read once from memory; further passes read it from the nearest cache, and prefetch

@@ -3,9 +3,10 @@
 #define FOREWORD_SIMD_AVX2_H
 
 #define SUMS 4
+#define BUSY 3
 #define MOST_TILED 4
-#define MOST_CODED 2
-#define MOST_GROUPED 4
+#define MOST_CODED 6
+#define MOST_GROUPED 6
 
 #define PART 8
 #define SAME(x) {x, x, x, x, x, x, x, x}
@@ -32,15 +33,22 @@ INLINE part fused_from_part(part a, part b, part c) {
     return (part)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 INLINE uint32_t above_part(part a, part b) { return (uint32_t)_mm256_movemask_ps((__m256)(a > b)); }
-INLINE word_part load_bytes_part(const int8_t *at) { /* compilers need four instructions for it */
-    return (word_part)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)at));
+INLINE part load_signed_part(const int8_t *at) {
+    return (part)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at)));
 }
+#ifdef __F16C__
+#define F16_PARTS
+INLINE part load_f16_part(const uint16_t *at) {
+    return (part)_mm256_cvtph_ps(_mm_loadu_si128((const void *)at));
+}
+#endif
 INLINE code_part level_part(code_part levels, code_part place) {
     return (code_part)_mm256_shuffle_epi8((__m256i)levels, (__m256i)place);
 }
 
 #ifdef __AVXVNNI__
-#define BIAS 128
+#define BYTE_DOTS
+#define LIFT 128
 INLINE numbers word_dot_part(numbers a, word_part b, word_part c) {
     return (numbers)_mm256_dpwssd_avx_epi32((__m256i)a, (__m256i)b, (__m256i)c);
 }
@@ -48,11 +56,17 @@ INLINE numbers byte_dot_part(numbers a, code_part b, code_part c) {
     return (numbers)_mm256_dpbusd_avx_epi32((__m256i)a, (__m256i)b, (__m256i)c);
 }
 #else
-#define BIAS 0
+#define SHORT_DOTS
 INLINE numbers word_dot_part(numbers a, word_part b, word_part c) {
-    return (numbers)_mm256_add_epi32((__m256i)a, _mm256_madd_epi16((__m256i)b, (__m256i)c));
+    __m256i sum = _mm256_add_epi32((__m256i)a, _mm256_madd_epi16((__m256i)b, (__m256i)c));
+    return (numbers)sum;
 }
-#define BYTES_AS_WORDS
+#define MOST_SHORT (INT16_MAX / 127 / 4)
+INLINE numbers short_dots_part(numbers sum, code_part a, code_part x, code_part b, code_part y) {
+    const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)a, (__m256i)x),
+                                          _mm256_maddubs_epi16((__m256i)b, (__m256i)y));
+    return word_dot_part(sum, (word_part)both, (word_part)_mm256_set1_epi16(1));
+}
 #endif
 
 #include "simd_parts.h"

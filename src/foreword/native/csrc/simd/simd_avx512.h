@@ -3,6 +3,7 @@
 #define FOREWORD_SIMD_AVX512_H
 
 #define SUMS 24        /* sums that fit in registers, beside their operands */
+#define BUSY 12        /* sums of products of words at which none waits for the product before */
 #define MOST_TILED 12  /* rows per pass of a product */
 #define MOST_CODED 6   /* the same with weights of 8 bits */
 #define MOST_GROUPED 8 /* and with weights in groups */
@@ -106,7 +107,7 @@ INLINE void store_first(float *at, floats x, int64_t count) {
 /* Integers: 16 of 32 bits, 32 of 16 bits. */
 typedef __m512i counts;
 typedef __m512i words;
-INLINE counts none(void) { return _mm512_setzero_si512(); }
+INLINE counts plus(counts a, counts b) { return _mm512_add_epi32(a, b); }
 INLINE void store_words(void *at, floats whole) {
     _mm256_storeu_si256((__m256i *)at, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(whole)));
 }
@@ -117,14 +118,10 @@ INLINE void store_bytes(void *at, floats whole) {
 INLINE floats load_signed(const int8_t *at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at)));
 }
-/* 32 of them, widened. */
-INLINE words load_bytes(const int8_t *at) {
-    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)at));
-}
-INLINE words four_words(const void *at) { /* repeated */
-    int64_t four;
-    memcpy(&four, at, sizeof four);
-    return _mm512_set1_epi64(four);
+INLINE words two_words(const void *at) { /* repeated */
+    int32_t two;
+    memcpy(&two, at, sizeof two);
+    return _mm512_set1_epi32(two);
 }
 INLINE counts word_dot(counts sum, words a, words b) { /* of each adjacent pair */
 #ifdef __AVX512VNNI__
@@ -133,46 +130,28 @@ INLINE counts word_dot(counts sum, words a, words b) { /* of each adjacent pair 
     return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 #endif
 }
-/* Sums of each adjacent pair, first the pairs of a. In several parts they are added up in `total`, and
- * rounded once, in the last. */
-INLINE floats pair_sums(counts a, counts b, double *total, int first, int last) {
-    const __m512i even =
-                      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
-                  odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
-    const __m512i sums = _mm512_add_epi32(_mm512_permutex2var_epi32(a, even, b),
-                                          _mm512_permutex2var_epi32(a, odd, b));
-    if (first && last) return _mm512_cvtepi32_ps(sums);
-    __m512d low = _mm512_cvtepi32_pd(_mm512_castsi512_si256(sums)),
-            high = _mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(sums, 1));
-    if (!first)
-        low = _mm512_add_pd(low, _mm512_loadu_pd(total)),
-        high = _mm512_add_pd(high, _mm512_loadu_pd(total + LANES / 2));
-    _mm512_storeu_pd(total, low), _mm512_storeu_pd(total + LANES / 2, high);
-    const __m512i halves[] = {_mm512_castsi256_si512(_mm256_castps_si256(_mm512_cvtpd_ps(low))),
-                              _mm512_castsi256_si512(_mm256_castps_si256(_mm512_cvtpd_ps(high)))};
-    return _mm512_castsi512_ps(_mm512_inserti64x4(halves[0], _mm512_castsi512_si256(halves[1]), 1));
+INLINE floats whole_floats(counts x) { return _mm512_cvtepi32_ps(x); }
+/* To sums of 16 outputs. */
+INLINE void add_whole(double *total, counts x) {
+    const __m512d low = _mm512_cvtepi32_pd(_mm512_castsi512_si256(x)),
+                  high = _mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(x, 1));
+    _mm512_storeu_pd(total, _mm512_add_pd(_mm512_loadu_pd(total), low));
+    _mm512_storeu_pd(total + 8, _mm512_add_pd(_mm512_loadu_pd(total + 8), high));
+}
+INLINE floats rounded_once(const double *total) {
+    float each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = (float)total[i];
+    return load(each);
 }
 
-/* Bytes: 16 outputs by 4 depths. BIAS is added to each level where the processor multiplies
- * unsigned bytes by signed ones. */
+/* Bytes: 16 outputs by 4 depths. */
 typedef __m512i codes;
 INLINE codes load_codes(const void *at) { return _mm512_loadu_si512(at); }
-INLINE codes signed_table(const int8_t *levels) {
+INLINE codes table_of(const int8_t *levels) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)levels));
 }
-#ifdef __AVX512VNNI__
-#define BIAS 128
-INLINE codes table_of(const int8_t *levels) {
-    return _mm512_xor_si512(signed_table(levels), _mm512_set1_epi8((char)BIAS));
-}
-INLINE codes as_levels(codes stored) {
-    return _mm512_xor_si512(stored, _mm512_set1_epi8((char)BIAS));
-}
-#else
-#define BIAS 0
-INLINE codes table_of(const int8_t *levels) { return signed_table(levels); }
-INLINE codes as_levels(codes stored) { return stored; }
-#endif
+/* `by` is added to each. */
+INLINE codes lifted(codes a, int by) { return _mm512_add_epi8(a, _mm512_set1_epi8((char)by)); }
 INLINE codes low_levels(codes levels, codes stored) {
     return _mm512_shuffle_epi8(levels, _mm512_and_si512(stored, _mm512_set1_epi8(15)));
 }
@@ -180,24 +159,28 @@ INLINE codes high_levels(codes levels, codes stored) {
     return _mm512_shuffle_epi8(
         levels, _mm512_and_si512(_mm512_srli_epi16(stored, 4), _mm512_set1_epi8(15)));
 }
-/* A sum of products of levels, before the first; `sum`: of the other factors. */
-INLINE counts begun(int32_t sum) { return _mm512_set1_epi32(-BIAS * sum); }
-/* Of each four bytes with the same four. */
-INLINE counts byte_dot(counts sum, codes levels, const void *four) {
-    int32_t x;
-    memcpy(&x, four, sizeof x);
+/* Bytes 0 and 2 of each four, and bytes 1 and 3, widened. */
+INLINE words even_bytes(codes a) { return _mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8); }
+INLINE words odd_bytes(codes a) { return _mm512_srai_epi16(a, 8); }
+INLINE counts begun(int32_t from) { return _mm512_set1_epi32(from); }
 #ifdef __AVX512VNNI__
-    return _mm512_dpbusd_epi32(sum, levels, _mm512_set1_epi32(x));
-#else
-    const __m512i others = _mm512_set1_epi32(x);
-    const __m512i even = _mm512_madd_epi16(_mm512_srai_epi16(_mm512_slli_epi16(levels, 8), 8),
-                                           _mm512_srai_epi16(_mm512_slli_epi16(others, 8), 8));
-    return _mm512_add_epi32(
-        _mm512_add_epi32(sum, even),
-        _mm512_madd_epi16(_mm512_srai_epi16(levels, 8), _mm512_srai_epi16(others, 8)));
-#endif
+#define BYTE_DOTS
+#define LIFT 128 /* makes levels unsigned, which this instruction multiplies by signed bytes */
+/* Add the products of each four bytes and the same four. */
+INLINE counts byte_dot(counts sum, codes levels, const void *four) {
+    return _mm512_dpbusd_epi32(sum, levels, two_words(four));
 }
-INLINE floats whole_floats(counts x) { return _mm512_cvtepi32_ps(x); }
+#else
+#define SHORT_DOTS
+/* Add the products of each four bytes of a and the same four x, and those of b and y. Levels are
+ * unsigned and at most MOST_SHORT, so that sums of four products fit in 16 bits. */
+#define MOST_SHORT (INT16_MAX / 127 / 4)
+INLINE counts short_dots(counts sum, codes a, const void *x, codes b, const void *y) {
+    const words both = _mm512_add_epi16(_mm512_maddubs_epi16(a, two_words(x)),
+                                        _mm512_maddubs_epi16(b, two_words(y)));
+    return word_dot(sum, both, _mm512_set1_epi16(1));
+}
+#endif
 INLINE floats load_f16(const void *at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)at));
 }

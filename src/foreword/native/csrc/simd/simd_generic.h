@@ -3,8 +3,9 @@
 #define FOREWORD_SIMD_GENERIC_H
 
 #define SUMS 4
+#define BUSY 3
 #define MOST_TILED 4
-#define MOST_CODED 2
+#define MOST_CODED 4
 #define MOST_GROUPED 4
 
 #define PART 4
@@ -24,18 +25,15 @@
 #include "simd_types.h"
 
 INLINE part turns_part(const float *at) { return (part){at[0], at[1], at[0], at[1]}; }
+INLINE part load_signed_part(const int8_t *at) {
+    int8_t __attribute__((vector_size(PART))) x;
+    memcpy(&x, at, sizeof x);
+    return __builtin_convertvector(__builtin_convertvector(x, numbers), part);
+}
 INLINE uint32_t above_part(part a, part b) {
     const bits set = (bits)(a > b) & (bits){1, 2, 4, 8};
     return set[0] | set[1] | set[2] | set[3];
 }
-INLINE word_part load_bytes_part(const int8_t *at) {
-    byte_part x;
-    memcpy(&x, at, sizeof x);
-    return __builtin_convertvector(x, word_part);
-}
-
-#define BIAS 0
-
 #ifdef __aarch64__
 
 INLINE part fused_part(part a, part b, part c) {
@@ -75,11 +73,11 @@ INLINE code_part level_part(code_part levels, code_part place) {
 #endif
 
 #ifdef __ARM_FEATURE_DOTPROD
+#define BYTE_DOTS
+#define LIFT 0
 INLINE numbers byte_dot_part(numbers a, code_part b, code_part c) {
     return (numbers)vdotq_s32((int32x4_t)a, (int8x16_t)b, (int8x16_t)c);
 }
-#else
-#define BYTES_AS_WORDS
 #endif
 
 #include "simd_parts.h"

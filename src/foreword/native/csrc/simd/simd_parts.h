@@ -114,7 +114,8 @@ INLINE void store_first(float *at, floats x, int64_t count) {
     else store(each, x), memcpy(at, each, (size_t)count * sizeof *at);
 }
 
-INLINE counts none(void) { return (counts)EQUAL((numbers)SAME(0)); }
+INLINE numbers plus_part(numbers a, numbers b) { return a + b; }
+INLINE counts plus(counts a, counts b) { return (counts)EACH_OF_TWO(plus_part); }
 INLINE void store_words_part(int16_t *at, part whole) {
     const short_part each =
         __builtin_convertvector(__builtin_convertvector(whole, numbers), short_part);
@@ -130,40 +131,38 @@ INLINE void store_bytes(void *at, floats whole) {
     store(each, whole);
     for (int i = 0; i < LANES; i++) to[i] = (int8_t)each[i];
 }
-INLINE part load_signed_part(const int8_t *at) {
-    int8_t __attribute__((vector_size(PART))) x;
-    memcpy(&x, at, sizeof x);
-    return __builtin_convertvector(__builtin_convertvector(x, numbers), part);
-}
 INLINE floats load_signed(const int8_t *at) { return (floats)EACH_AT(load_signed_part, PART); }
-INLINE words load_bytes(const int8_t *at) { return (words)EACH_AT(load_bytes_part, 2 * PART); }
-INLINE words four_words(const void *at) {
-    int64_t four;
-    memcpy(&four, at, sizeof four);
-    const quad_part each = four + (quad_part){0};
+INLINE words two_words(const void *at) { /* repeated */
+    int32_t two;
+    memcpy(&two, at, sizeof two);
+    const numbers each = (numbers)SAME(0) + two;
     return (words)EQUAL((word_part)each);
 }
 INLINE counts word_dot(counts a, words b, words c) { return (counts)EACH_OF_THREE(word_dot_part); }
-INLINE floats pair_sums(counts a, counts b, double *total, int first, int last) {
-    int32_t each[2 * LANES];
-    float sums[LANES];
-    memcpy(each, &a, sizeof a), memcpy(each + LANES, &b, sizeof b);
-    for (int i = 0; i < LANES; i++) {
-        const int32_t sum = each[2 * i] + each[2 * i + 1];
-        sums[i] = first && last ? (float)sum : (float)(total[i] = first ? sum : total[i] + sum);
-    }
-    return load(sums);
+INLINE part whole_part(numbers a) { return __builtin_convertvector(a, part); }
+INLINE floats whole_floats(counts a) { return (floats)EACH(whole_part); }
+INLINE void add_whole(double *total, counts a) {
+    int32_t each[LANES];
+    memcpy(each, &a, sizeof each);
+    for (int i = 0; i < LANES; i++) total[i] += each[i];
+}
+INLINE floats rounded_once(const double *total) {
+    float each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = (float)total[i];
+    return load(each);
 }
 
-/* Bytes: 16 outputs by 4 depths. BIAS is added to each level where the processor multiplies
- * unsigned bytes by signed ones. */
+/* Bytes: 16 outputs by 4 depths. */
 LOADED(load_codes, codes, code_part, char, 4 * PART)
-INLINE code_part biased_part(code_part a) { return a ^ (int8_t)BIAS; }
-INLINE codes as_levels(codes a) { return (codes)EACH(biased_part); }
 INLINE codes table_of(const int8_t *levels) { /* the first 16 bytes of each part */
     code_part each;
-    for (int i = 0; i < 4 * PART; i++) each[i] = (int8_t)(levels[i % 16] ^ BIAS);
+    for (int i = 0; i < 4 * PART; i++) each[i] = levels[i % 16];
     return (codes)EQUAL(each);
+}
+INLINE code_part lifted_part(code_part a, code_part b) { return a + b; }
+INLINE codes lifted(codes a, int by) {
+    const codes b = EQUAL((code_part){0} + (int8_t)by);
+    return (codes)EACH_OF_TWO(lifted_part);
 }
 INLINE code_part low_part(code_part a, code_part b) { return level_part(a, b & 15); }
 INLINE code_part high_part(code_part a, code_part b) {
@@ -171,23 +170,37 @@ INLINE code_part high_part(code_part a, code_part b) {
 }
 INLINE codes low_levels(codes a, codes b) { return (codes)EACH_OF_TWO(low_part); }
 INLINE codes high_levels(codes a, codes b) { return (codes)EACH_OF_TWO(high_part); }
-/* A sum of products of levels, before the first; `sum`: of the other factors. */
-INLINE counts begun(int32_t sum) { return (counts)EQUAL(((numbers)SAME(0)) - BIAS * sum); }
-#ifdef BYTES_AS_WORDS
-INLINE numbers byte_dot_part(numbers a, code_part b, code_part c) {
-    const numbers even = word_dot_part(a, (word_part)b << 8 >> 8, (word_part)c << 8 >> 8);
-    return word_dot_part(even, (word_part)b >> 8, (word_part)c >> 8);
-}
-#endif
-/* Of each four bytes with the same four. */
+INLINE word_part even_part_of(code_part a) { return (word_part)a << 8 >> 8; }
+INLINE word_part odd_part_of(code_part a) { return (word_part)a >> 8; }
+INLINE words even_bytes(codes a) { return (words)EACH(even_part_of); }
+INLINE words odd_bytes(codes a) { return (words)EACH(odd_part_of); }
+INLINE counts begun(int32_t from) { return (counts)EQUAL(((numbers)SAME(0)) + from); }
+#ifdef BYTE_DOTS
 INLINE counts byte_dot(counts a, codes b, const void *four) {
-    int32_t x;
-    memcpy(&x, four, sizeof x);
-    const codes c = EQUAL((code_part)((numbers)SAME(0) + x));
+    const words repeated = two_words(four);
+    codes c;
+    memcpy(&c, &repeated, sizeof c);
     return (counts)EACH_OF_THREE(byte_dot_part);
 }
-INLINE part whole_part(numbers a) { return __builtin_convertvector(a, part); }
-INLINE floats whole_floats(counts a) { return (floats)EACH(whole_part); }
+#endif
+#ifdef SHORT_DOTS
+INLINE code_part four_part(const void *at) {
+    int32_t four;
+    memcpy(&four, at, sizeof four);
+    return (code_part)((numbers)SAME(0) + four);
+}
+INLINE counts short_dots(counts sum, codes a, const void *x, codes b, const void *y) {
+    const code_part c = four_part(x), d = four_part(y);
+    return (counts){short_dots_part(sum.p0, a.p0, c, b.p0, d),
+                    short_dots_part(sum.p1, a.p1, c, b.p1, d)};
+}
+#endif
+#ifdef F16_PARTS
+INLINE floats load_f16(const void *from) {
+    const uint16_t *at = from;
+    return (floats)EACH_AT(load_f16_part, PART);
+}
+#else
 INLINE floats load_f16(const void *at) { /* finite numbers */
     uint16_t half[LANES];
     uint32_t each[LANES];
@@ -198,5 +211,6 @@ INLINE floats load_f16(const void *at) { /* finite numbers */
     memcpy(whole, each, sizeof whole);
     return mul(load(whole), all(0x1p112f));
 }
+#endif
 
 #endif
