@@ -269,6 +269,8 @@ def library() -> ctypes.CDLL | str:
             c_int64,
             ctypes.c_int,
         ]
+        lib.foreword_peak.argtypes = [ctypes.c_int, c_int64]
+        lib.foreword_peak.restype = c_int64
         lib.foreword_move.argtypes = [POINTER(Model), c_void_p, c_int64, c_int64]
         lib.foreword_write.argtypes = [
             POINTER(Model),

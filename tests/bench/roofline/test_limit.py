@@ -23,9 +23,10 @@ from foreword.bench.roofline.limit import (
     Pass,
     limit,
     limits,
-    middle,
-    table,
 )
+from foreword.bench.roofline.roof import Roof
+from foreword.bench.roofline.table import table
+from foreword.bench.roofline.timing import middle
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
@@ -36,7 +37,12 @@ from tiny_models import build
 def measured(target: Path, **changes) -> Limit:
     """Return the limit of a model at its own size, after the fewest turns."""
     options = LimitOptions(
-        shapes=("family",), context=30, quick=True, target=str(target), dtype="float32"
+        shapes=("family",),
+        contexts=(30,),
+        prompts=(20, 40),
+        quick=True,
+        target=str(target),
+        dtype="float32",
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
@@ -74,9 +80,7 @@ def invented() -> Limit:
         "invented",
         "native",
         10,
-        weights=900,
-        keys=100,
-        bandwidth=1e6,
+        Roof(900, 10, bandwidth=1e6),
         rows=rows,
         batches=beside,
     )
@@ -86,7 +90,7 @@ def test_bytes_are_those_of_weights_and_keys(found):
     weights = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
     config = weights.config
     # its embedding is its LM head too
-    assert found.weights == 4 * weights.num_parameters()
+    assert found.roof.weights == 4 * weights.num_parameters()
     assert (
         found.keys
         == 30
@@ -96,12 +100,12 @@ def test_bytes_are_those_of_weights_and_keys(found):
         * config.num_key_value_heads
         * config.head_dim
     )
-    assert found.bytes == found.weights + found.keys
+    assert found.bytes == found.roof.weights + found.keys
 
 
 def test_untied_embedding_is_not_read_by_a_pass(untied):
     llama = build("llama")
-    assert untied.weights == 4 * (
+    assert untied.roof.weights == 4 * (
         llama.num_parameters() - llama.get_input_embeddings().weight.numel()
     )
 
@@ -113,20 +117,20 @@ def test_enlarged_model_has_a_longer_context(monkeypatch, tiny):
         SHAPES, "tiny", replace(same, name="tiny", layers=same.layers + 1)
     )
     context = 2 * llama.config.max_position_embeddings
-    one = measured(tiny, shapes=("tiny",), context=context)
+    one = measured(tiny, shapes=("tiny",), contexts=(context,))
     assert (one.context, [row.nodes for row in one.rows]) == (context, list(NODES))
     assert (
         one.keys == context * 2 * 4 * (same.layers + 1) * same.kv_heads * same.head_dim
     )
     with pytest.raises(ModelError, match="Lower 'context'"):
-        measured(tiny, context=context)
+        measured(tiny, contexts=(context,))
 
 
 def test_shares_follow_from_bytes_bandwidth_and_times(found):
     assert [row.nodes for row in found.rows] == list(NODES)
     for row in found.rows:
         assert row.share_of_floor == pytest.approx(
-            1e3 * found.bytes / found.bandwidth / row.ms.mid
+            1e3 * found.bytes / found.roof.bandwidth / row.ms.mid
         )
         assert row.ms.low <= row.ms.mid <= row.ms.high
         assert row.predicted_ms > 0
@@ -140,7 +144,7 @@ def test_a_batch_reads_the_weights_once_and_all_keys(found):
     one, four = found.batches
     assert one.cost_over_one == 1.0
     bytes_a_second = [
-        (found.weights + beside.batch * found.keys)
+        (found.roof.weights + beside.batch * found.keys)
         / (beside.share_of_floor * beside.ms.mid)
         for beside in (one, four)
     ]
@@ -161,7 +165,7 @@ def test_json_has_every_figure(found):
         for row in written["rows"]
     )
     assert written["bytes"] == found.bytes
-    assert written["bandwidth_gb_s"] == pytest.approx(found.bandwidth / 1e9)
+    assert written["bandwidth_gb_s"] == pytest.approx(found.roof.bandwidth / 1e9)
 
 
 def test_floor_and_deviation_follow_from_the_figures(invented):
@@ -189,7 +193,7 @@ def test_middle_is_the_median_within_its_interval():
 def test_prediction_ignores_an_old_cost_table():
     model = Model(build("llama"))
     model._cost = Cost({1: 1000.0}, context=16)
-    assert all(row.predicted_ms < 1e5 for row in limit(model, (1, 1), 20, 0.0).rows)
+    assert all(row.predicted_ms < 1e5 for row in limit(model, Roof(1, 1), 20, 0.0).rows)
 
 
 def test_bad_options_are_refused():
@@ -200,12 +204,12 @@ def test_bad_options_are_refused():
     with pytest.raises(ModelError, match="cannot use device 'cuda:77'"):
         limits(LimitOptions(device="cuda:77"))
     with pytest.raises(InvalidRequest, match="at least 1"):
-        limits(LimitOptions(shapes=("family",), context=0))
+        limits(LimitOptions(shapes=("family",), contexts=(0,)))
     with pytest.raises(ModelError, match="Lower 'context'"):
-        limit(Model(build("llama")), (1, 1), 250, 0.0)
+        limit(Model(build("llama")), Roof(1, 1), 250, 0.0)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_model_without_rollback_is_refused():
     with pytest.raises(ModelError, match="cannot go back"):
-        limit(Model(build("mamba")), (1, 1), 20, 0.0)
+        limit(Model(build("mamba")), Roof(1, 1), 20, 0.0)

@@ -1,21 +1,23 @@
-"""Forwards against the memory-bandwidth limit: bytes that a pass must read / bandwidth
-/ measured time.
+"""Forwards against what the machine allows: the least time of a pass (roof.py) /
+measured time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.bench.inflate.model import SHAPES
-from foreword.bench.lineup import weights
+from foreword.bench.lineup import Weights, weights
 from foreword.bench.roofline.batches import BATCHES, BatchPass, curve
+from foreword.bench.roofline.prompts import CHUNK, PROMPTS, PromptPass, read
+from foreword.bench.roofline.roof import Roof, attention, peaks, shapes, works
 from foreword.bench.roofline.timing import Memory, middle, seconds, turns
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
@@ -24,7 +26,6 @@ from foreword.model.cost import measured
 from foreword.model.kv.limit import key_bytes
 from foreword.model.loading.options import device_named
 from foreword.options import LoadingOptions
-from foreword.tables import Column, Table, figure, name_column, share
 
 FAMILY = "family"
 """Shape name of the target at its own size; the other shapes are in
@@ -40,8 +41,6 @@ WARMING = 0.01
 weights from the cache.
 """
 SEQUENCE = 0
-CHUNK = 512
-"""Tokens of the context read per forward, as in serving."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +48,14 @@ class LimitOptions(LoadingOptions):
     """Options of a measurement."""
 
     shapes: tuple[str, ...] = DEFAULT
-    context: int = 200
-    """Tokens before the scored ones."""
+    contexts: tuple[int, ...] = (200,)
+    """Tokens before the scored ones, one measurement for each."""
+    prompts: tuple[int, ...] | None = None
+    """Tokens of the prompts that are read, if the model's context is as long; None =
+    128, 512 and, unless `quick`, 2,048.
+    """
+    weights: str | None = None
+    """Form of the linear weights, as of `foreword.LLM(weights=)`."""
     quick: bool = False
     target: str | None = None
     """Folder or hub id; None = the bundled target."""
@@ -59,6 +64,17 @@ class LimitOptions(LoadingOptions):
     """Batch sizes, one token per sequence; None = 1 to 64 on an accelerator, none on a
     CPU.
     """
+
+    @property
+    def spend(self) -> float:
+        """Seconds of forwards after each context."""
+        return QUICK_SECONDS if self.quick else SECONDS
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of the prompts."""
+        usual = PROMPTS[:-1] if self.quick else PROMPTS
+        return usual if self.prompts is None else self.prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +85,7 @@ class Pass:
     ms: Interval
     """Median, and its 95 % interval by the bootstrap."""
     share_of_floor: float
-    """Time of reading the bytes at the measured bandwidth, divided by the median time
-    of the forward.
-    """
+    """Least time of the forward, divided by its median time."""
     cost_over_one: float
     """Median of the ratios to the forward over one token in the same turn, since a
     machine drifts.
@@ -93,25 +107,29 @@ class Limit:
     backend: str
     """Backend of the model."""
     context: int
-    weights: int
-    """Bytes of the weights that a pass reads."""
-    keys: int
-    """Bytes of the keys and values that a pass reads after `context` tokens."""
-    bandwidth: float
-    """Bytes per second; the best of the readings, which alternate with the forwards."""
+    roof: Roof
+    """Bandwidth and peaks are the best of the readings between the forwards."""
     rows: tuple[Pass, ...]
     batches: tuple[BatchPass, ...] = ()
+    prompts: tuple[PromptPass, ...] = ()
     device: str = "cpu"
+
+    @property
+    def keys(self) -> int:
+        """Bytes of the keys and values that a pass reads after `context` tokens."""
+        return self.roof.keys * self.context
 
     @property
     def bytes(self) -> int:
         """Bytes that a pass reads."""
-        return self.weights + self.keys
+        return self.roof.weights + self.keys
 
     @property
     def floor(self) -> float:
-        """Minimum seconds of a pass, unless its weights fit into a cache."""
-        return self.bytes / self.bandwidth
+        """Minimum seconds of a pass over one token, unless its weights fit into a
+        cache.
+        """
+        return self.roof.seconds(1, self.context)
 
     @property
     def off(self) -> float:
@@ -124,9 +142,9 @@ class Limit:
             "shape": self.shape,
             "backend": self.backend,
             "context": self.context,
-            "bandwidth_gb_s": self.bandwidth / 1e9,
+            **self.roof.as_json(),
             "bytes": self.bytes,
-            "bytes_weights": self.weights,
+            "bytes_weights": self.roof.weights,
             "bytes_keys": self.keys,
             "floor_ms": 1e3 * self.floor,
             "largest_prediction_error": self.off,
@@ -143,10 +161,8 @@ class Limit:
             ],
             "device": self.device,
             "batches": [one.as_json() for one in self.batches],
+            "prompts": [one.as_json() for one in self.prompts],
         }
-
-
-_Line: TypeAlias = tuple[Limit, Pass | BatchPass]
 
 
 def limits(
@@ -163,46 +179,74 @@ def limits(
             f"cannot measure shape {unknown[0]!r}: no such shape. Choose from "
             f"{', '.join((FAMILY, *SHAPES))}"
         )
-    if options.context < 1:
+    if min(options.contexts) < 1:
         raise InvalidRequest(
             "cannot measure the limit: 'context' must be at least 1, got "
-            f"{options.context}"
+            f"{min(options.contexts)}"
         )
     accelerated = device_named(options.device).type != "cpu"
-    spend = QUICK_SECONDS if options.quick else SECONDS
-    results = []
     batches = (
         (BATCHES if accelerated else ()) if options.batches is None else options.batches
     )
-    dtype = str(options.dtype).removeprefix("torch.")
+    results = []
     for shape in options.shapes:
         progress(f"building {shape}")
-        larger = None if shape == FAMILY else shape
-        source = weights(
-            options.target,
-            None,
-            dtype,
-            larger,
-            trusted=options.trust_remote_code,
-            device=options.device,
+        source = _source(options, shape)
+        model, roof = _built(source, shape, max(options.contexts), options.weights)
+        for context in options.contexts:
+            progress(
+                f"measuring {model.name} after {context} tokens on backend "
+                f"{model.capability.backend}"
+            )
+            one = limit(model, roof, context, options.spend)
+            sizes = roof.weights, roof.keys * context
+            beside = (
+                curve(model, sizes, context, batches, options.spend) if batches else ()
+            )
+            results.append(replace(one, batches=beside, device=source.device))
+        progress(f"reading prompts with {model.name}")
+        first = len(results) - len(options.contexts)
+        asked = options.lengths
+        lengths = [size for size in asked if size <= model.context]
+        results[first] = replace(
+            results[first], prompts=read(model, results[first].roof, lengths)
         )
-        hf = source.load(options.context + max(NODES))
-        sizes = _weight_bytes(hf), key_bytes(hf) * options.context
-        model = Model(hf, shape)
-        progress(f"measuring {shape} on backend {model.capability.backend}")
-        one = limit(model, sizes, options.context, spend)
-        beside = curve(model, sizes, options.context, batches, spend) if batches else ()
-        results.append(replace(one, batches=beside, device=source.device))
-        del hf, model  # before the next one is built
+        del model  # before the next one is built
     return results
 
 
-def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> Limit:
-    """Measure forwards over 1 to 64 tokens after `context`, interleaved with readings
-    of memory, for `spend` seconds.
+def _source(options: LimitOptions, shape: str) -> Weights:
+    source = weights(
+        options.target,
+        None,
+        str(options.dtype).removeprefix("torch."),
+        None if shape == FAMILY else shape,
+        trusted=options.trust_remote_code,
+        device=options.device,
+    )
+    return replace(source, form=options.weights)
 
-    `sizes` are the bytes of weights and of keys that a pass reads. Raises ModelError
-    for a model that cannot score draft tokens, or one whose context is too short.
+
+def _built(
+    source: Weights, shape: str, context: int, form: str | None
+) -> tuple[Model, Roof]:
+    """Return the model to measure, and what its forwards must do."""
+    hf = source.load(context + max(NODES))
+    sizes, keys = shapes(hf), key_bytes(hf)
+    whole, each = _weight_bytes(hf), attention(hf)
+    model = Model(hf, shape if form is None else f"{shape} in {form}")
+    model.quantize(form)
+    work = works(model, sizes)
+    read = sum(one.bytes for one in work) or whole
+    return model, Roof(read, keys, work, each)
+
+
+def limit(model: Model, roof: Roof, context: int, spend: float) -> Limit:
+    """Measure forwards over 1 to 64 tokens after `context`, interleaved with readings
+    of memory and loops of products, for `spend` seconds.
+
+    Raises ModelError for a model that cannot score draft tokens, or one whose context
+    is too short.
     """
     _check(model, context)
     ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
@@ -212,21 +256,20 @@ def limit(model: Model, sizes: tuple[int, int], context: int, spend: float) -> L
     model.open(SEQUENCE, len(ids))
     try:
         _read_context(model, ids[:context])
-        times, bandwidth = _interleaved(model, ids, context, spend)
+        times, roof = _interleaved(model, roof, ids, context, spend)
     finally:
         model.close(SEQUENCE)
-    floor = sum(sizes) / bandwidth
     rows = tuple(
         Pass(
             nodes,
             middle([1e3 * spent for spent in own]),
-            floor / median(own),
+            roof.seconds(nodes, context) / median(own),
             median(spent / one for spent, one in zip(own, times[1], strict=True)),
             1e3 * predicted[nodes],
         )
         for nodes, own in times.items()
     )
-    return Limit(model.name, model.capability.backend, context, *sizes, bandwidth, rows)
+    return Limit(model.name, model.capability.backend, context, roof, rows)
 
 
 def _check(model: Model, context: int) -> None:
@@ -248,49 +291,22 @@ def _read_context(model: Model, ids: list[int]) -> None:
 
 
 def _interleaved(
-    model: Model, ids: list[int], context: int, spend: float
-) -> tuple[dict[int, list[float]], float]:
-    """Return the seconds of forwards by their tokens, one for each turn, and the best
-    bandwidth of the readings between them.
+    model: Model, roof: Roof, ids: list[int], context: int, spend: float
+) -> tuple[dict[int, list[float]], Roof]:
+    """Return the seconds of forwards by their tokens, one for each turn, and the roof
+    with the best of the readings between them.
     """
     memory = Memory(model.device)
     times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
-    readings = []
+    bandwidth, best = 0.0, peaks(roof.works)
     _turn(model, ids, context)  # warm-up, not counted
     for _ in turns(spend):
-        readings += [memory() for _ in range(2)]
+        bandwidth = max(bandwidth, memory(), memory())
+        now = peaks(roof.works)
+        best = {form: max(best[form], now[form]) for form in now}
         for nodes, spent in _turn(model, ids, context).items():
             times[nodes].append(spent)
-    return times, max(readings)
-
-
-def table(results: Sequence[Limit]) -> Table[_Line]:
-    """Return a table for the terminal."""
-    return Table(
-        [(one, row) for one in results for row in (*one.rows, *one.batches)],
-        (
-            name_column(
-                "model", lambda line: line[0].shape if _is_first(*line) else ""
-            ),
-            Column("nodes", lambda line: line[1].shown),
-            Column("ms", lambda line: f"{line[1].ms.mid:.2f}"),
-            Column("95 %", lambda line: line[1].ms.ends),
-            Column("of the floor", lambda line: share(line[1].share_of_floor)),
-            Column("of one", lambda line: f"{line[1].cost_over_one:.2f}×"),
-            Column("predicted", lambda line: figure(_predicted(line[1]))),
-        ),
-        title="forwards against the memory-bandwidth limit",
-        caption="\n".join(_caption(one) for one in results),
-        section=lambda line: id(line[0]),
-    )
-
-
-def _is_first(one: Limit, row: Pass | BatchPass) -> bool:
-    return row is one.rows[0]
-
-
-def _predicted(row: Pass | BatchPass) -> float | None:
-    return row.predicted_ms if isinstance(row, Pass) else None
+    return times, replace(roof, bandwidth=bandwidth, peaks=best)
 
 
 def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
@@ -322,12 +338,3 @@ def _weight_bytes(hf: PreTrainedModel) -> int:
         else cast(Tensor, embedding.weight).nbytes
     )
     return sum(parameter.nbytes for parameter in hf.parameters()) - looked_up
-
-
-def _caption(one: Limit) -> str:
-    return (
-        f"{one.shape} ({one.backend}): {one.weights / 1e6:,.1f} MB of weights, "
-        f"{one.keys / 1e6:,.1f} MB of keys and values ({one.context} tokens); "
-        f"at {one.bandwidth / 1e9:.1f} GB/s the floor is {1e3 * one.floor:.2f} ms; "
-        f"predictions are off by at most {one.off:.0%}"
-    )

@@ -10,6 +10,7 @@ from foreword.cli.common.bundles import bundled
 from foreword.cli.common.options import examples
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
+from foreword.files import check_writable
 
 RULE_TEMPERATURES, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
 """Default temperatures and draft tokens per round of rules."""
@@ -143,6 +144,7 @@ def rules(
 @bench.command(
     epilog=examples(
         "foreword bench limit",
+        "foreword bench limit --inflate llama-350m --weights int4 --context 200,8192",
         "foreword bench limit --inflate llama-1b --device cuda",
     )
 )
@@ -151,36 +153,48 @@ def limit(
     *,
     model: options.ModelName = None,
     inflate: ours.Inflate = None,
-    context: ours.Context = 200,
+    context: ours.Context = "200",
+    weights: options.WeightsName = None,
+    plot: ours.Plot = None,
     quick: ours.Quick = False,
     dtype: options.DtypeName = "auto",
     device: ours.Device = "cpu",
     trust_remote_code: options.TrustRemoteCode = False,
     results: Results,
 ) -> None:
-    """Measure forwards against what memory allows.
+    """Measure forwards and prompts against what memory and instructions allow.
 
-    The JSON is one object for one model, and a list for several.
+    The least time of a forward is that of its bytes at the measured bandwidth, or of
+    its multiply-adds at the measured peak of the instructions for this form of weights.
+    The JSON is one object for one model and context, and a list for several.
     """
     from foreword.bench.roofline.limit import (
         DEFAULT,
         FAMILY,
         LimitOptions,
         limits,
-        table,
     )
+    from foreword.bench.roofline.table import table
 
+    if plot is not None:
+        early.extra("bench", "matplotlib")
+        check_writable(plot)
     shapes = (inflate,) if inflate else (FAMILY,) if model else DEFAULT
     asked = LimitOptions(
         shapes=shapes,
         target=model,
-        context=context,
+        contexts=tuple(early.numbers("--context", context)),
+        weights=weights,
         quick=quick,
         dtype=dtype,
         device=device,
         trust_remote_code=trust_remote_code,
     )
     measured = limits(asked, runtime.note)
+    if plot is not None:
+        from foreword.bench.roofline.plot import draw
+
+        draw(measured, plot)
     figures = [one.as_json() for one in measured]
     results.write(figures if len(measured) > 1 else figures[0], table(measured))
 

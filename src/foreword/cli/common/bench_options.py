@@ -161,7 +161,13 @@ NodeCounts = Annotated[
     list[int] | None,
     _option("Draft tokens per round. Repeatable. Default: 4 to 64.", "--nodes"),
 ]
-Context = Annotated[int, _option("Context tokens before the forward.", least=1)]
+Context = Annotated[
+    str,
+    _option(
+        "Context tokens before the forward; a list, as 200,8192, measures each.",
+        metavar="N,N,…",
+    ),
+]
 Device = Annotated[
     str,
     _option(

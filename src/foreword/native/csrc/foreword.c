@@ -10,6 +10,7 @@
 #include "products/groups.c"
 #include "products/groups_amx.c"
 #include "products/int8.c"
+#include "products/peaks.c"
 #include "products/product.c"
 #include "products/whole.c"
 

@@ -34,9 +34,9 @@ static void encode_bytes(const bf16 *from, char *to, int64_t outputs, int64_t de
     6 /* scales tried for a group; the largest weight may be cut by a few steps of 1/24            \
        */
 
-/* Levels of 4 bits with the least squared error for weights from a normal distribution, and from one
- * with heavier tails, among whole numbers from -31 to 31. NF4 has more, in 8 bits; sums of
- * 16 bits hold the products of these (simd.h, MOST_SHORT). */
+/* Levels of 4 bits with the least squared error for weights from a normal distribution, and from
+ * one with heavier tails, among whole numbers from -31 to 31. NF4 has more, in 8 bits; sums of 16
+ * bits hold the products of these (simd.h, MOST_SHORT). */
 static const int8_t LEVELS[16] = {-31, -23, -17, -13, -9, -6, -3, 0, 2, 5, 8, 11, 14, 18, 23, 31};
 
 static Grouped quantized(int64_t outputs, int64_t depth) {
