@@ -117,11 +117,11 @@ def test_reading_again_names_the_tokens_that_would_be_drafted(temperature):
     (answer,) = plain(target(DTYPE), [asked])
     whole = answer.sequence.tokens[:-8]  # room to draft after it
     noise = NoiseStreams(target(DTYPE).vocab, shared=True)
-    first = asked.sequence(())
+    first = asked.sequence(frozenset())
     agrees = []
     for end in range(first.prompt, len(whole)):
         model = drafter("lm", DTYPE)
-        sequence = asked.sequence(())
+        sequence = asked.sequence(frozenset())
         sequence.tokens[:] = whole[:end]
         batch = Batch((sequence,), noise, context=target(DTYPE).context)
         agrees.append(model.propose(batch, [1]).trees[0].tokens == whole[end : end + 1])

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import starter
 from foreword import SamplingParams
+from foreword.hindsight.playback import emitted
 from foreword.recording import Recording
 from foreword.types.round import REASONS
 
@@ -46,10 +47,9 @@ def test_a_recording_is_that_of_the_library(here, llm, file):
         "finish_reason",
     ):
         assert getattr(recording, name) == getattr(expected, name)
-    assert [one.tokens for one in recording.rounds] == [
-        one.tokens for one in expected.rounds
-    ]
-    assert recording.totals.accepted == expected.totals.accepted > 0
+    # which tokens are drafted depends on measured times
+    assert emitted(recording.rounds) == emitted(expected.rounds)
+    assert min(recording.totals.accepted, expected.totals.accepted) > 0
 
 
 def test_json_and_a_recording_go_together(here, unbarred):
