@@ -38,7 +38,7 @@ EXECUTORS = {
 }
 """Backend -> the module that builds it (docs/extend/backend.md)."""
 """The backend in C, which alone reads quantized forms."""
-QUANTIZED = ("weights", "kv", "offload_folder")
+ONLY_NATIVE = ("weights", "kv", "offload_folder", "portable")
 """Settings that only the native backend has."""
 
 
@@ -125,12 +125,18 @@ class ModelOptions(LoadingOptions):
         "DIR",
         kind=Path,
     )
+    portable: bool = setting(
+        False,
+        "The same text on every processor, at the cost of instructions for bfloat16 "
+        "(backend native).",
+        kind=bool,
+    )
 
     def __post_init__(self) -> None:
         LoadingOptions.__post_init__(self)
         for name in ("weights", "kv", "backend"):
             _check_choice(self, name)
-        for name in QUANTIZED:
+        for name in ONLY_NATIVE:
             self._check_native(name)
 
     def _check_native(self, name: str) -> None:
@@ -139,7 +145,7 @@ class ModelOptions(LoadingOptions):
         """
         given = getattr(self, name)
         fits_dtype = str(self.dtype).removeprefix("torch.") in ("auto", "bfloat16")
-        if given is None or (self.backend in (None, NATIVE) and fits_dtype):
+        if given in (None, False) or (self.backend in (None, NATIVE) and fits_dtype):
             return
         raise InvalidRequest(
             f"cannot use {name}={str(given)!r} with dtype={self.dtype!r} and "
@@ -148,9 +154,11 @@ class ModelOptions(LoadingOptions):
         )
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether weights, or keys and values, are to be quantized."""
-        return (self.weights, self.kv) != (None, None)
+    def changes_scores(self) -> bool:
+        """Whether the model's scores differ from those of its checkpoint in bfloat16:
+        weights or keys are quantized, or the order of operations is another one.
+        """
+        return self.portable or (self.weights, self.kv) != (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

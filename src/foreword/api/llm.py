@@ -88,8 +88,8 @@ class LLM:
             fastest rule that gives it.
     budget: policy for the number of draft tokens (docs/budgets.md). nodes: instead, a
         fixed number per round.
-    dtype, device, backend, weights, kv, offload_folder, trust_remote_code: see
-        `Model.load`.
+    dtype, device, backend, weights, kv, offload_folder, portable, trust_remote_code:
+        see `Model.load`.
     tokenizer: default, that of the target's folder; False for token ids alone
         (docs/targets/image-tokens.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
@@ -120,6 +120,7 @@ class LLM:
         weights: str | None = None,
         kv: str | None = None,
         offload_folder: str | Path | None = None,
+        portable: bool = False,
         slots: int = 8,
         chunk: int = 512,
         cache_tokens: int | None = None,
@@ -138,6 +139,7 @@ class LLM:
             weights=weights,
             kv=kv,
             offload_folder=offload_folder,
+            portable=portable,
             trust_remote_code=trust_remote_code,
         )
         is_bundled = target is None

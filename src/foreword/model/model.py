@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -30,7 +30,7 @@ from foreword.model.layers import layer_count
 from foreword.model.loading import from_checkpoint
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.load import eos_ids
-from foreword.model.loading.options import FORMS, check_forms
+from foreword.model.loading.options import FORMS, check_forms, check_portable
 from foreword.model.probe.probe import (
     Capability,
     backend_named,
@@ -100,6 +100,8 @@ class Model:
         )
         self.weights: str | None = None
         self.kv: str | None = None
+        self.portable = False
+        """Whether its scores are the same on every processor."""
         """Of weights, and of keys and values: "int8", "int4" or a checkpoint's bits;
         None = the dtype.
         """
@@ -171,10 +173,12 @@ class Model:
 
     @property
     def forms(self) -> dict[str, str | int]:
-        """Return `weights`, `kv` and `offloaded`, except entries that are None."""
-        names = ("weights", "kv", "offloaded")
+        """Return `weights`, `kv`, `offloaded` and `portable`, except entries that are
+        None or false.
+        """
+        names = ("weights", "kv", "offloaded", "portable")
         forms = {name: getattr(self, name) for name in names}
-        return {name: form for name, form in forms.items() if form is not None}
+        return {name: form for name, form in forms.items() if form not in (None, False)}
 
     @property
     def eos(self) -> frozenset[int]:
@@ -253,6 +257,20 @@ class Model:
         self.weights, self.kv = weights or self.weights, kv or self.kv
         self.cache_tokens = None
         self.forget_cost()
+
+    def make_portable(self, portable: bool = True) -> Self:
+        """Compute from now on with operations that give the same bits on every
+        processor, if `portable`; return the model.
+
+        Sequences must not be open. Raises ModelError on another backend than the
+        native one, where torch decides the order of operations.
+        """
+        if portable:
+            check_portable(self.name, self.capability)
+            cast("NativeBackend", self.backend).make_portable()
+            self.portable = portable
+            self.forget_cost()
+        return self
 
     def open(
         self,

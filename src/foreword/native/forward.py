@@ -187,6 +187,7 @@ class Model(Structure):
         ("kv_coding", c_int64),
         ("distances", c_int64),
         ("stream", c_void_p),
+        ("portable", c_int64),
     ]
 
 
@@ -269,6 +270,8 @@ def library() -> ctypes.CDLL | str:
             c_int64,
             ctypes.c_int,
         ]
+        lib.foreword_turns.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
+        lib.foreword_turns.restype = None
         lib.foreword_peak.argtypes = [ctypes.c_int, c_int64]
         lib.foreword_peak.restype = c_int64
         lib.foreword_move.argtypes = [POINTER(Model), c_void_p, c_int64, c_int64]

@@ -45,7 +45,9 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     if options.offload_folder is not None:
         place = offloaded.place(options.offload_folder, source, config, weights)
     if place is not None and place.is_dir():
-        return offloaded.opened(make, place, source, config, kv=kv, trusted=trusted)
+        return offloaded.opened(
+            make, place, source, config, kv=kv, trusted=trusted
+        ).make_portable(options.portable)
     native = only in (None, NATIVE)
     first, *others = dtypes(dtype, where, config.architectures if native else None)
     probed = native and where.type == "cpu"
@@ -65,6 +67,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             model = _packed(make, hf, str(source), where, only, known)
         del hf  # `model.hf` is the same one
         _quantize(model, weights, kv, place)
+        model.make_portable(options.portable)
     model.trust_remote_code = trusted
     if others and model.capability.backend != NATIVE:
         del model  # or both would be in memory

@@ -59,9 +59,9 @@ def check_given(
             "cannot change 'dtype' or 'device' of a model in memory. Move it with "
             "model.to(...) and leave them out"
         )
-    if isinstance(target, Model) and options.is_quantized:
+    if isinstance(target, Model) and options.changes_scores:
         raise InvalidRequest(
-            "cannot change 'weights' or 'kv' of a model that is loaded. Give them to "
+            "cannot change 'weights', 'kv' or 'portable' of a model that is loaded. Give them to "
             "Model.load and leave them out"
         )
     if options.offload_folder is not None:
@@ -121,10 +121,11 @@ def opened(
     check_finite(name, weights(target))
     try:
         own = twin(target)
-        if options.is_quantized:
+        if options.changes_scores:
             own = in_bfloat16(own)
         model = Model(own, name, backend=options.backend)
         model.quantize(options.weights, options.kv)
+        model.make_portable(options.portable)
         return model, tokenizer
     except ForewordError:
         raise

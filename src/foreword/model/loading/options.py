@@ -39,6 +39,16 @@ def placed(options: ModelOptions) -> tuple[torch.device, str | None]:
     return device_named(options.device), NATIVE if offloads else options.backend
 
 
+def check_portable(model: str, capability: Capability) -> None:
+    """Raise ModelError for a model whose backend uses operations of torch."""
+    if capability.backend != NATIVE:
+        raise ModelError(
+            f"cannot run {model} with 'portable': only backend 'native' computes the "
+            f"same on every processor, and it runs on '{capability.backend}' "
+            f"({capability.reason}). Leave 'portable' out"
+        )
+
+
 def check_forms(
     model: str, capability: Capability, *, weights: str | None, kv: str | None
 ) -> None:

@@ -22,6 +22,12 @@ static inline floats vexp(floats x) {
     return scaled(p, n);
 }
 
+static inline float exp_of(float x) {
+    float each[LANES];
+    store(each, vexp(all(x)));
+    return each[0];
+}
+
 static inline floats sigmoid(floats x) {
     const floats one = all(1.0f);
     return quotient(one, add(one, vexp(sub(all(0), x))));

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* O_DIRECT */
 #define FOREWORD_IN_ONE
 
+#include "angles.c"
 #include "layout.c"
 
 #include "products/amx.c"

@@ -40,6 +40,7 @@ static const Field fields[] = {
     FIELD(Model, position_count), FIELD(Model, centred), FIELD(Model, plain),
     FIELD(Model, parallel), FIELD(Model, norm_after_rotary), FIELD(Model, query_scale),
     FIELD(Model, kv_coding), FIELD(Model, distances), FIELD(Model, stream),
+    FIELD(Model, portable),
     WHOLE_OF(State),
     FIELD(State, folded), FIELD(State, back), FIELD(State, slots), FIELD(State, held),
     FIELD(State, tail), FIELD(State, taken), FIELD(State, inputs),

@@ -128,6 +128,8 @@ typedef struct {
     /* In each layer's `bias`; at least as many as the longest sequence has keys. */
     int64_t distances;
     struct Stream *stream; /* what reads layers from a file; NULL = all are in memory */
+    /* Bfloat16 is multiplied by fused operations alone, the same on every processor. */
+    int64_t portable;
 } Model;
 
 /* Outputs of the qkv product: queries (each with its gate, if any), keys and values. */

@@ -3,6 +3,7 @@
  *
  * Loops are written so that the compiler vectorises them; where it cannot, they use simd.h.
  */
+#include "exact.h"
 #include "simd/simd.h"
 
 /* Counters computed together. More than GCC unrolls: loops that it unrolls before vectorising take
@@ -18,29 +19,6 @@ static void philox(uint32_t c[4][WIDE], uint32_t k0, uint32_t k1) {
                      b = (uint32_t)(p0 >> 32) ^ c[3][i] ^ k1;
             c[0][i] = a, c[1][i] = (uint32_t)p1, c[2][i] = b, c[3][i] = (uint32_t)p0;
         }
-}
-
-/* Natural logarithm of a positive normal double; the scheme and constants of FreeBSD's e_log.c,
- * without its branches. */
-static inline double ln(double x) {
-    int64_t bits;
-    memcpy(&bits, &x, 8);
-    /* So that the mantissa is in [sqrt(1/2), sqrt(2)). */
-    int64_t shifted = bits - 0x3fe6a09e667f3bcd;
-    /* 32 bits: AVX2 cannot convert 64 to a double. */
-    const int32_t exponent = (int32_t)(shifted >> 32) >> 20;
-    const int64_t mantissa = bits - (shifted & (int64_t)0xfff0000000000000);
-    double m, k = (double)exponent;
-    memcpy(&m, &mantissa, 8);
-    double f = m - 1, s = f / (2 + f), z = s * s, w = z * z, half = 0.5 * f * f;
-    double even =
-        w * (0.3999999999940941908 + w * (0.2222219843214978396 + w * 0.1531383769920937332));
-    double odd =
-        z
-        * (0.6666666666666735130
-           + w * (0.2857142874366239149 + w * (0.1818357216161805012 + w * 0.1479819860511658591)));
-    return k * 6.93147180369123816490e-01
-           - ((half - (s * (half + even + odd) + k * 1.90821492927058770002e-10)) - f);
 }
 
 /* Standard Gumbel noise, [rows, vocab]; row r belongs to (seeds[r], positions[r], streams[r],

@@ -5,11 +5,14 @@ and position biases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from foreword.model.executors.native.layout import LANES
 from foreword.native import forward
@@ -22,6 +25,31 @@ FIRST = 1024
 """Positions of the first tables; longer ones follow by doubling."""
 
 
+class OwnTurns(TorchFunctionMode):
+    """Cosines and sines by csrc/exact.h, in the code of the model that asks torch for
+    them.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func not in (Tensor.cos, Tensor.sin, torch.cos, torch.sin):
+            return func(*args, **(kwargs or {}))
+        cos, sin = turns(args[0])
+        return cos if func in (Tensor.cos, torch.cos) else sin
+
+
+def turns(
+    angles: Float[Tensor, "*size"],
+) -> tuple[Float[Tensor, "*size"], Float[Tensor, "*size"]]:
+    """Return cosines and sines of angles, the same bits on every processor."""
+    given = angles.float().contiguous()
+    cos, sin = torch.empty_like(given), torch.empty_like(given)
+    places = given.data_ptr(), cos.data_ptr(), sin.data_ptr()
+    forward.needed().foreword_turns(*places, given.numel())
+    return cos.to(angles.dtype), sin.to(angles.dtype)
+
+
 class Angles:
     """Tables of one C model for every position up to the longest that was read."""
 
@@ -30,6 +58,8 @@ class Angles:
         rotaries: Sequence[Rotary | None],
         query_scale: Callable[[Tensor], Tensor] | None = None,
         biases: Sequence[Callable[..., Any] | None] = (),
+        *,
+        portable: bool = False,
     ) -> None:
         """`rotaries`: the rotary embedding of each layer; None = it has none.
 
@@ -42,6 +72,7 @@ class Angles:
         self.tables: dict[Rotary, tuple[Tensor, ...]] = {}
         """By rotary embedding, cos and sin [position, dim], float32."""
         self._spare = 0
+        self._portable = portable
         self._query_scale = query_scale
         self._biases = biases
         self._factors = torch.empty(0, dtype=torch.float32)
@@ -49,7 +80,16 @@ class Angles:
 
     def again(self) -> Angles:
         """Return the same tables for another C model, still empty."""
-        return Angles(self.rotaries, self._query_scale, self._biases)
+        return Angles(
+            self.rotaries, self._query_scale, self._biases, portable=self._portable
+        )
+
+    def make_portable(self) -> None:
+        """Compute cosines and sines without torch from now on, the same bits on every
+        processor.
+        """
+        self._portable = True
+        self.reached = self._spare = 0
 
     def reach(self, model: forward.Model, length: int, spare: int = 0) -> None:
         """Compute the tables of every position up to `length`, if not done yet; have as
@@ -70,8 +110,11 @@ class Angles:
         like = torch.zeros(1, dtype=torch.float32)
         positions = torch.arange(self.reached + self._spare)[None]
         self.tables = {}
+        own = OwnTurns() if self._portable else nullcontext()
         for rotary in filter(None, dict.fromkeys(self.rotaries)):
-            tables = [table.float().flatten(0, -2) for table in rotary(like, positions)]
+            with own:
+                turned = rotary(like, positions)
+            tables = [table.float().flatten(0, -2) for table in turned]
             self.tables[rotary] = tuple(table.contiguous() for table in tables)
         if self._query_scale is not None:
             self._factors = self._query_scale(positions[0]).float().contiguous()

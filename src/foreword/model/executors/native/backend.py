@@ -206,6 +206,14 @@ class NativeBackend(NativeExecutor):
         self.pool.attach(self.model.layer[: self.model.layers])
         self.describe(self.model, self.words, self.weight_bytes)
 
+    def make_portable(self) -> None:
+        """Multiply bfloat16 by fused operations alone, and turn by tables of our own:
+        the same bits on every processor that has fused operations.
+        """
+        self.model.portable = 1
+        self.angles.make_portable()
+        self.pool.prefixes.clear()
+
     def empty_pool(self, kv: str | None = None) -> Rows:
         """Return an empty pool of this model's keys and values, in the form `kv`; None
         = as they are held here.

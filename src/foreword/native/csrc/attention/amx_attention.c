@@ -88,7 +88,7 @@ static float weigh(const Model *m, const Query *query, int64_t first, int64_t la
         sum = add(sum, widen(half));
         _mm256_storeu_si256((__m256i *)(weights_of(query) + at), half);
     }
-    return sum_of(sum) + (query->sink ? expf(*query->sink - most * scale) : 0);
+    return sum_of(sum) + (query->sink ? exp_of(*query->sink - most * scale) : 0);
 }
 
 /* Copy the values of positions [at, at + 32) of a query in sequence order, columns from `column`

@@ -69,7 +69,7 @@ static inline const bf16 *next_keys(const Model *m, const Layer *layer, const Fo
 /* Attention of at most MOST_QUERIES queries in matrix registers (amx_attention.c). */
 #ifdef MATRICES
 static inline int attends_in_registers(const Model *m) {
-    return matrix_registers && m->dim % STEP == 0;
+    return matrix_registers && !m->portable && m->dim % STEP == 0;
 }
 INTERNAL void attend_in_registers(const Model *m, const Layer *layer, const Forward *f,
                                   const Span *span, int64_t kv, Query *query, int count);

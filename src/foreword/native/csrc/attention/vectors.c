@@ -1,9 +1,11 @@
 /* Attention of up to four queries of one kv head in vector registers. */
 #include "attention.h"
 
+#include "../activations.h"
+
 /* Scores of Q queries and B blocks of 16 keys of one page; prefetches the B blocks at `next`. */
 INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, const bf16 *next,
-                      int64_t at, const int Q, const int B) {
+                      int64_t at, const int Q, const int B, const int PLAIN) {
     const int64_t stride = key_stride(m);
     floats sum[QUERIES][4];
 #pragma GCC unroll 4
@@ -20,7 +22,9 @@ INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, con
 #pragma GCC unroll 4
         for (int q = 0; q < Q; q++) {
 #pragma GCC unroll 4
-            for (int b = 0; b < B; b++) sum[q][b] = dot(sum[q][b], key[b], query[q].vector + i);
+            for (int b = 0; b < B; b++)
+                sum[q][b] = PLAIN ? plain_dot(sum[q][b], key[b], query[q].vector + i)
+                                  : dot(sum[q][b], key[b], query[q].vector + i);
         }
     }
 #pragma GCC unroll 4
@@ -48,7 +52,7 @@ static float soften(const Query *query, int64_t first) {
         sum = add(sum, e);
         store(scores + at, e);
     }
-    return sum_of(sum) + (query->sink ? expf(*query->sink - most) : 0);
+    return sum_of(sum) + (query->sink ? exp_of(*query->sink - most) : 0);
 }
 
 /* Weighted sum of D * 16 columns of the values in sequence order: [first, common) for Q queries at
@@ -110,7 +114,7 @@ INLINE void values_of(const Model *m, const Layer *layer, const Forward *f, cons
 }
 
 INLINE void attend_as(const Model *m, const Layer *layer, const Forward *f, const Span *span,
-                      int64_t kv, Query *query, const int Q) {
+                      int64_t kv, Query *query, const int Q, const int PLAIN) {
     int64_t low = query[0].low, common = query[0].prefix, reach = 0;
     for (int q = 0; q < Q; q++) {
         int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].prefix;
@@ -126,8 +130,8 @@ INLINE void attend_as(const Model *m, const Layer *layer, const Forward *f, cons
         const int many = blocks_at(at, reach, B);
         const bf16 *block = keys_at(m, layer, f, span, at, reach, kv, many, room),
                    *next = next_keys(m, layer, f, span, at + many * LANES, reach, kv, block);
-        if (many == B) scores_of(m, query, block, next, at, Q, B);
-        else scores_of(m, query, block, next, at, Q, 1);
+        if (many == B) scores_of(m, query, block, next, at, Q, B, PLAIN);
+        else scores_of(m, query, block, next, at, Q, 1, PLAIN);
         at += many * LANES;
     }
     float total[QUERIES];
@@ -139,12 +143,23 @@ INLINE void attend_as(const Model *m, const Layer *layer, const Forward *f, cons
         values_of(m, layer, f, span, query, total, kv, first, common, column, Q, 1);
 }
 
+INLINE void attend_count(const Model *m, const Layer *layer, const Forward *f, const Span *span,
+                       int64_t kv, Query *query, int count, const int PLAIN) {
+    switch (count) {
+        case 1: attend_as(m, layer, f, span, kv, query, 1, PLAIN); break;
+        case 2: attend_as(m, layer, f, span, kv, query, 2, PLAIN); break;
+        case 3: attend_as(m, layer, f, span, kv, query, 3, PLAIN); break;
+        default: attend_as(m, layer, f, span, kv, query, 4, PLAIN);
+    }
+}
+
 INTERNAL void attend_in_vectors(const Model *m, const Layer *layer, const Forward *f,
                                 const Span *span, int64_t kv, Query *query, int count) {
-    switch (count) {
-        case 1: attend_as(m, layer, f, span, kv, query, 1); break;
-        case 2: attend_as(m, layer, f, span, kv, query, 2); break;
-        case 3: attend_as(m, layer, f, span, kv, query, 3); break;
-        default: attend_as(m, layer, f, span, kv, query, 4);
+#ifdef BF16_PRODUCTS
+    if (m->portable) {
+        attend_count(m, layer, f, span, kv, query, count, 1);
+        return;
     }
+#endif
+    attend_count(m, layer, f, span, kv, query, count, 0);
 }

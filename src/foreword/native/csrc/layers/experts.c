@@ -16,7 +16,7 @@ INTERNAL void route(const Model *m, const Layer *layer, const Forward *f, int64_
     const int64_t size = routed_of(e), each = each_of(e);
     float *weight = f->wide + r * size, shared_weight = 1, top = weight[0], sum = 0, chosen = 0,
           rank[size];
-    if (e->gated) shared_weight = 1 / (1 + expf(-weight[e->count]));
+    if (e->gated) shared_weight = 1 / (1 + exp_of(-weight[e->count]));
     for (int64_t i = 1; i < e->count; i++) top = weight[i] > top ? weight[i] : top;
     for (int64_t i = 0; i < size; i += LANES)
         store(weight + i,

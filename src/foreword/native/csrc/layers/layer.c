@@ -47,6 +47,7 @@ static Product times(const Run *run, const factor *x, int64_t depth, const void 
                      .to = to,
                      .bias = bias,
                      .coding = run->m->coding,
+                     .portable = run->m->portable,
                      .steps = run->f->steps};
 }
 

@@ -10,6 +10,7 @@
 #include "recurrent.h"
 
 #include "../activations.h"
+#include "../exact.h"
 #include "norms.h"
 
 /* Tokens of a sequence in its state after this forward. */
@@ -182,8 +183,9 @@ static void update_state(const Head *o, const float *from, float *to, int64_t po
             store(key + i, mul(mul(load(own + i), of_key), root));
             store(query + i, mul(mul(mul(load(x + shared + i), of_query), root), root));
         }
-        *decay = expf(-o->layer->decay[o->head] * (step > 20.0f ? step : log1pf(expf(step))));
-        rate = 1.0f / (1.0f + expf(-gate));
+        const float above = (float)ln(1 + (double)exp_of(step)); /* of a step that is not large */
+        *decay = exp_of(-o->layer->decay[o->head] * (step > 20.0f ? step : above));
+        rate = 1.0f / (1.0f + exp_of(-gate));
     }
     const float *new_query = row < 0 ? 0 : query;
     int64_t c = 0;

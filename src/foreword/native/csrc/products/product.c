@@ -8,6 +8,9 @@
 static const Coding *coding_of(const Product *p) {
     static const Coding *const in_vectors[] = {
         [WHOLE] = &whole_coding, [BYTES] = &byte_coding, [GROUPS] = &group_coding};
+#ifdef BF16_PRODUCTS
+    if (p->portable && p->coding == WHOLE) return &plain_coding;
+#endif
     const Coding *in_matrices = matrix_coding(p);
     return in_matrices ? in_matrices : in_vectors[p->coding];
 }

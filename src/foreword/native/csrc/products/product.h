@@ -29,6 +29,7 @@ typedef struct {
     float scale;            /* ADD: factor of the product */
     int64_t stored;         /* outputs to store, all but some of the last 16; 0 = all */
     const float *steps;     /* BYTES: [rows], scales of the quantized rows */
+    int64_t portable;       /* WHOLE: by fused operations alone */
     const Grouped *grouped; /* GROUPS: its header; `stored` sets it, and the next one */
     const struct Coding *by;
 } Product;
@@ -82,6 +83,9 @@ static inline int64_t group_bytes(const Product *p, int64_t outputs) {
 }
 
 DECLARED const Coding whole_coding; /* whole.c */
+#ifdef BF16_PRODUCTS
+DECLARED const Coding plain_coding; /* the same by fused operations */
+#endif
 DECLARED const Coding byte_coding;  /* int8.c */
 DECLARED const Coding group_coding; /* groups.c */
 

@@ -14,7 +14,7 @@
 /* R rows by P times 16 outputs. `later` is where this pass prefetches the next panel, a share of it
  * per pass; NULL = a single pass, which prefetches its own panel. */
 INLINE void whole_tile(const Product *p, int64_t row, int64_t panel, const char *later, const int R,
-                       const int P) {
+                       const int P, const int PLAIN) {
     const bf16 *w = (const bf16 *)p->weight + panel * PANEL * p->depth;
     const factor *x = p->x + row * p->depth;
     floats sum[MOST_TILED][2]; /* R by P are used; a constant size keeps them in registers */
@@ -43,7 +43,8 @@ INLINE void whole_tile(const Product *p, int64_t row, int64_t panel, const char 
                 if (r % 3 == 0) AS_IT_IS(near);
 #pragma GCC unroll 2
                 for (int i = from; i < from + side; i++)
-                    sum[r][i] = dot(sum[r][i], weight[i], near + r % 3 * p->depth);
+                    sum[r][i] = PLAIN ? plain_dot(sum[r][i], weight[i], near + r % 3 * p->depth)
+                                      : dot(sum[r][i], weight[i], near + r % 3 * p->depth);
             }
         }
 #pragma GCC unroll 12
@@ -52,9 +53,9 @@ INLINE void whole_tile(const Product *p, int64_t row, int64_t panel, const char 
 
 #define TILE(R)                                                                                    \
     static void whole_tile_##R(const Product *p, int64_t row, int64_t panel, const char *later) {  \
-        if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1);                  \
-        else if (later) whole_tile(p, row, panel, later, R, 2);                                    \
-        else whole_tile(p, row, panel, 0, R, 2);                                                   \
+        if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1, 0);               \
+        else if (later) whole_tile(p, row, panel, later, R, 2, 0);                                 \
+        else whole_tile(p, row, panel, 0, R, 2, 0);                                                \
     }
 FOR_ROWS(MOST_TILED, TILE)
 #undef TILE
@@ -68,3 +69,24 @@ INTERNAL const Coding whole_coding = {.turn = in_passes,
                                       .tile = whole_tiles,
                                       .most = MOST_TILED,
                                       .alone = ALONE};
+
+#ifdef BF16_PRODUCTS
+#define TILE(R)                                                                                    \
+    static void plain_tile_##R(const Product *p, int64_t row, int64_t panel, const char *later) {  \
+        if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1, 1);               \
+        else if (later) whole_tile(p, row, panel, later, R, 2, 1);                                 \
+        else whole_tile(p, row, panel, 0, R, 2, 1);                                                \
+    }
+FOR_ROWS(MOST_TILED, TILE)
+#undef TILE
+
+#define NAMED(R) plain_tile_##R,
+static Tile *const plain_tiles[] = {FOR_ROWS(MOST_TILED, NAMED)};
+#undef NAMED
+
+INTERNAL const Coding plain_coding = {.turn = in_passes,
+                                      .bytes = whole_bytes,
+                                      .tile = plain_tiles,
+                                      .most = MOST_TILED,
+                                      .alone = ALONE};
+#endif

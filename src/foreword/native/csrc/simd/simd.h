@@ -29,6 +29,17 @@ typedef uint16_t bf16;
 typedef bf16 factor;
 INLINE void store_factors(factor *at, floats x) { store_halves(at, narrow(x)); }
 INLINE floats load_factors(const factor *at) { return widen(load_halves(at)); }
+INLINE float float_of(bf16 x) {
+    const uint32_t raw = (uint32_t)x << 16;
+    float whole;
+    memcpy(&whole, &raw, sizeof whole);
+    return whole;
+}
+/* `dot` without instructions for bfloat16, which round otherwise. */
+INLINE floats plain_dot(floats sum, pairs weight, const bf16 *x) {
+    return fused(odd_of(weight), all(float_of(x[1])),
+                 fused(even_of(weight), all(float_of(x[0])), sum));
+}
 #else
 typedef float factor;
 INLINE void store_factors(factor *at, floats x) { store(at, widen(narrow(x))); }
@@ -40,6 +51,7 @@ INLINE void store_two(bf16 *to, floats a, floats b) {
 INLINE floats dot(floats sum, pairs weight, const factor *x) { /* x: two of them */
     return fused(odd_of(weight), all(x[1]), fused(even_of(weight), all(x[0]), sum));
 }
+#define plain_dot dot
 #endif
 
 INLINE void narrow_store(bf16 *to, floats value) { store_halves(to, narrow(value)); }

@@ -46,7 +46,13 @@ INLINE floats minimum(floats a, floats b) { return _mm512_min_ps(a, b); }
 INLINE floats rounded(floats x) { return _mm512_roundscale_ps(x, 0); }
 /* x 2^by, of whole numbers */
 INLINE floats scaled(floats x, floats by) { return _mm512_scalef_ps(x, by); }
-INLINE float sum_of(floats x) { return _mm512_reduce_add_ps(x); }
+/* Each number and the one half of the rest away, as on processors with narrower vectors. */
+INLINE float sum_of(floats x) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
 INLINE float maximum_of(floats x) { return _mm512_reduce_max_ps(x); }
 /* One bit each. */
 INLINE uint32_t above(floats a, floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
@@ -85,10 +91,14 @@ INLINE floats dot(floats sum, pairs weight, const bf16 *x) { /* x: two of them *
 INLINE halves narrow(floats x) { /* to nearest, ties to even */
     const __m512i bits = _mm512_castps_si512(x),
                   odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i near = _mm512_srli_epi32(
+    __m512i near = _mm512_srli_epi32(
         _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(near, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
-                                                       _mm512_set1_epi32(0x7fc0)));
+    near = _mm512_mask_mov_epi32(near, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                                 _mm512_set1_epi32(0x7fc0));
+    /* Denormal numbers become zero, as by the instruction. */
+    const __mmask16 tiny = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x8000));
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(near, tiny, sign));
 }
 #endif
 

@@ -66,9 +66,11 @@ OF_ONE(rounded, floats, part, floats, part, (a + 12582912.0f) - 12582912.0f)
 OF_ONE(even_of, floats, part, pairs, bits, (part)(a << 16))
 OF_ONE(odd_of, floats, part, pairs, bits, (part)(a & 0xffff0000u))
 OF_ONE(widen, floats, part, halves, shorts, (part)(__builtin_convertvector(a, bits) << 16))
-INLINE bits nearest_part(part a) { /* ties to even; NaN stays NaN */
+INLINE bits nearest_part(part a) { /* ties to even; NaN stays NaN; denormals become zero */
     const bits raw = (bits)a, near = (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
-    return (bits)chosen(a == a, (part)near, (part)(bits)SAME(0x7fc0));
+    const bits number = (bits)chosen(a == a, (part)near, (part)(bits)SAME(0x7fc0));
+    const bits tiny = (bits)((raw & 0x7f800000) == 0), sign = raw >> 16 & 0x8000;
+    return (number & ~tiny) | (sign & tiny);
 }
 OF_ONE(narrow, halves, shorts, floats, part, __builtin_convertvector(nearest_part(a), shorts))
 

@@ -1,0 +1,50 @@
+"""What test_portable.py runs once for each instruction set: hashes of the logits of tiny
+models of every architecture, computed portably.
+
+    FOREWORD_CFLAGS=-march=x86-64-v3 python portable.py NAME …
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+from foreword.errors import ModelError
+from foreword.model import Model, Read
+from tiny_models import build
+
+ROWS = 40
+
+
+def hashed(name: str, weights: str | None, kv: str | None) -> str | None:
+    """The logits of a prompt, then of its last rows one by one; None without the native
+    backend.
+    """
+    try:
+        model = Model(build(name).bfloat16())
+        model.quantize(weights, kv)
+        model.make_portable()
+    except ModelError:
+        return None
+    ids = [(7 * place * place + 3) % model.vocab for place in range(ROWS)]
+    found = hashlib.sha256()
+    model.open(0, ROWS)
+    parts = [(0, ROWS - 3), *((place, place + 1) for place in range(ROWS - 3, ROWS))]
+    for start, stop in parts:
+        read = Read(0, start, ids[start:stop], keep=stop - start)
+        found.update(model.read([read]).float().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    forms = [(None, None), ("int8", None), ("int4", "int8")]
+    sys.stdout.write(
+        json.dumps(
+            {
+                f"{name} {weights} {kv}": hashed(name, weights, kv)
+                for name in sys.argv[1:]
+                for weights, kv in forms
+            }
+        )
+    )
