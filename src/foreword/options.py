@@ -155,8 +155,8 @@ class ModelOptions(LoadingOptions):
 
     @property
     def changes_scores(self) -> bool:
-        """Whether the model's scores differ from those of its checkpoint in bfloat16:
-        weights or keys are quantized, or the order of operations is another one.
+        """Whether the model's scores differ from the usual ones of its checkpoint in
+        bfloat16: weights or keys are quantized, or other instructions are used.
         """
         return self.portable or (self.weights, self.kv) != (None, None)
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -258,7 +258,7 @@ class Model:
         self.cache_tokens = None
         self.forget_cost()
 
-    def make_portable(self, portable: bool = True) -> Self:
+    def make_portable(self, portable: bool = True) -> Model:
         """Compute from now on with operations that give the same bits on every
         processor, if `portable`; return the model.
 

@@ -61,8 +61,8 @@ def check_given(
         )
     if isinstance(target, Model) and options.changes_scores:
         raise InvalidRequest(
-            "cannot change 'weights', 'kv' or 'portable' of a model that is loaded. Give them to "
-            "Model.load and leave them out"
+            "cannot change 'weights', 'kv' or 'portable' of a loaded model. Give them "
+            "to Model.load and leave them out"
         )
     if options.offload_folder is not None:
         raise InvalidRequest(

@@ -23,8 +23,7 @@ INLINE void scores_of(const Model *m, const Query *query, const bf16 *block, con
         for (int q = 0; q < Q; q++) {
 #pragma GCC unroll 4
             for (int b = 0; b < B; b++)
-                sum[q][b] = PLAIN ? plain_dot(sum[q][b], key[b], query[q].vector + i)
-                                  : dot(sum[q][b], key[b], query[q].vector + i);
+                sum[q][b] = dot_as(sum[q][b], key[b], query[q].vector + i, PLAIN);
         }
     }
 #pragma GCC unroll 4
@@ -144,7 +143,7 @@ INLINE void attend_as(const Model *m, const Layer *layer, const Forward *f, cons
 }
 
 INLINE void attend_count(const Model *m, const Layer *layer, const Forward *f, const Span *span,
-                       int64_t kv, Query *query, int count, const int PLAIN) {
+                         int64_t kv, Query *query, int count, const int PLAIN) {
     switch (count) {
         case 1: attend_as(m, layer, f, span, kv, query, 1, PLAIN); break;
         case 2: attend_as(m, layer, f, span, kv, query, 2, PLAIN); break;

@@ -43,8 +43,7 @@ INLINE void whole_tile(const Product *p, int64_t row, int64_t panel, const char 
                 if (r % 3 == 0) AS_IT_IS(near);
 #pragma GCC unroll 2
                 for (int i = from; i < from + side; i++)
-                    sum[r][i] = PLAIN ? plain_dot(sum[r][i], weight[i], near + r % 3 * p->depth)
-                                      : dot(sum[r][i], weight[i], near + r % 3 * p->depth);
+                    sum[r][i] = dot_as(sum[r][i], weight[i], near + r % 3 * p->depth, PLAIN);
             }
         }
 #pragma GCC unroll 12
@@ -52,7 +51,8 @@ INLINE void whole_tile(const Product *p, int64_t row, int64_t panel, const char 
 }
 
 #define TILE(R)                                                                                    \
-    static void whole_tile_##R(const Product *p, int64_t row, int64_t panel, const char *later) {  \
+    SUMS_STAY static void whole_tile_##R(const Product *p, int64_t row, int64_t panel,             \
+                                         const char *later) {                                      \
         if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1, 0);               \
         else if (later) whole_tile(p, row, panel, later, R, 2, 0);                                 \
         else whole_tile(p, row, panel, 0, R, 2, 0);                                                \
@@ -72,7 +72,8 @@ INTERNAL const Coding whole_coding = {.turn = in_passes,
 
 #ifdef BF16_PRODUCTS
 #define TILE(R)                                                                                    \
-    static void plain_tile_##R(const Product *p, int64_t row, int64_t panel, const char *later) {  \
+    SUMS_STAY static void plain_tile_##R(const Product *p, int64_t row, int64_t panel,             \
+                                         const char *later) {                                      \
         if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1, 1);               \
         else if (later) whole_tile(p, row, panel, later, R, 2, 1);                                 \
         else whole_tile(p, row, panel, 0, R, 2, 1);                                                \

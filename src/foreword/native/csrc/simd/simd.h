@@ -35,11 +35,6 @@ INLINE float float_of(bf16 x) {
     memcpy(&whole, &raw, sizeof whole);
     return whole;
 }
-/* `dot` without instructions for bfloat16, which round otherwise. */
-INLINE floats plain_dot(floats sum, pairs weight, const bf16 *x) {
-    return fused(odd_of(weight), all(float_of(x[1])),
-                 fused(even_of(weight), all(float_of(x[0])), sum));
-}
 #else
 typedef float factor;
 INLINE void store_factors(factor *at, floats x) { store(at, widen(narrow(x))); }
@@ -51,8 +46,18 @@ INLINE void store_two(bf16 *to, floats a, floats b) {
 INLINE floats dot(floats sum, pairs weight, const factor *x) { /* x: two of them */
     return fused(odd_of(weight), all(x[1]), fused(even_of(weight), all(x[0]), sum));
 }
-#define plain_dot dot
 #endif
+
+/* The same, if PLAIN without instructions for bfloat16, which round otherwise. */
+INLINE floats dot_as(floats sum, pairs weight, const factor *x, const int PLAIN) {
+#ifdef BF16_PRODUCTS
+    if (PLAIN)
+        return fused(odd_of(weight), all(float_of(x[1])),
+                     fused(even_of(weight), all(float_of(x[0])), sum));
+#endif
+    (void)PLAIN;
+    return dot(sum, weight, x);
+}
 
 INLINE void narrow_store(bf16 *to, floats value) { store_halves(to, narrow(value)); }
 

@@ -69,7 +69,8 @@ OF_ONE(widen, floats, part, halves, shorts, (part)(__builtin_convertvector(a, bi
 INLINE bits nearest_part(part a) { /* ties to even; NaN stays NaN; denormals become zero */
     const bits raw = (bits)a, near = (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
     const bits number = (bits)chosen(a == a, (part)near, (part)(bits)SAME(0x7fc0));
-    const bits tiny = (bits)((raw & 0x7f800000) == 0), sign = raw >> 16 & 0x8000;
+    /* Shifts: constants of masks would take registers from the sums of products. */
+    const bits tiny = (bits)(raw << 1 >> 24 == 0), sign = raw >> 31 << 15;
     return (number & ~tiny) | (sign & tiny);
 }
 OF_ONE(narrow, halves, shorts, floats, part, __builtin_convertvector(nearest_part(a), shorts))
