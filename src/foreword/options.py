@@ -149,7 +149,7 @@ class ModelOptions(LoadingOptions):
             return
         raise InvalidRequest(
             f"cannot use {name}={str(given)!r} with dtype={self.dtype!r} and "
-            f"backend={self.backend!r}: only backend 'native' reads them, and it runs "
+            f"backend={self.backend!r}: only backend 'native' has it, and it runs "
             "models in bfloat16. Leave 'dtype' and 'backend' out"
         )
 

@@ -197,4 +197,4 @@ def test_inspect_measures_divergence_of_quantized_kv_in_long_texts(here, few_tok
 def test_inspect_quantizes_on_the_native_backend_only(here):
     refused = here("inspect", "--weights", "int8", "--backend", "pool")
     assert refused.returncode == 2
-    assert "only backend 'native' reads them" in " ".join(refused.stderr.split())
+    assert "only backend 'native' has it" in " ".join(refused.stderr.split())
