@@ -26,6 +26,7 @@ NODES = 64
 them.
 """
 NATIVE = "native"
+"""The backend in C, which alone reads quantized forms."""
 EXECUTORS = {
     name: f"foreword.model.executors.{folder}.build"
     for name, folder in {
@@ -37,7 +38,6 @@ EXECUTORS = {
     }.items()
 }
 """Backend -> the module that builds it (docs/extend/backend.md)."""
-"""The backend in C, which alone reads quantized forms."""
 ONLY_NATIVE = ("weights", "kv", "offload_folder", "portable")
 """Settings that only the native backend has."""
 

@@ -1,4 +1,4 @@
-"""The least time of a forward: bytes and products are those of the model, form by form."""
+"""The least time of a forward follows from the model's bytes and products, by form."""
 
 from __future__ import annotations
 

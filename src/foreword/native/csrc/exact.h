@@ -34,7 +34,7 @@ static inline double ln(double x) {
 static inline void turn(double angle, double *cos, double *sin) {
     const double nearest = 6755399441055744.0; /* 1.5 2^52: the sum has no bits for fractions */
     const double n = (angle * 6.36619772367581382433e-01 + nearest) - nearest;
-    /* A quarter turn in three parts, of which two have 33 bits: their products are exact. */
+    /* A quarter turn in three parts. The first two have 33 bits: their products are exact. */
     const double r = ((angle - n * 1.57079632673412561417e+00) - n * 6.07710050630396597660e-11)
                      - n * 2.02226624879595063154e-21;
     const double z = r * r;

@@ -5,7 +5,7 @@
 
 #include "int8.h"
 
-/* How the codes of a group are multiplied by those of a row: as bytes, if the processor adds up
+/* How the codes of a group are multiplied by the codes of a row: as bytes, if the processor adds up
  * four products of bytes; else in sums of 16 bits, if these cannot overflow; else as words. */
 enum { BY_BYTES, BY_SHORTS, BY_WORDS };
 

@@ -17,19 +17,18 @@ INLINE void store_in_turns(char *to, floats whole) {
     memcpy(to, turned, sizeof turned);
 }
 
-/* `do` for R rows, whose codes begin at `near` and are `stride` bytes apart; `at`: those of row r.
- */
-#define EACH_ROW(do)                                                                               \
+/* Run a statement for R rows. Their codes begin at `near` and are `stride` bytes apart; `at` is
+ * where the codes of row r begin. */
+#define EACH_ROW(statement)                                                                        \
     for (int r = 0; r < R; r++) {                                                                  \
         if (r && r % 3 == 0) near += 3 * stride;                                                   \
         if (r % 3 == 0) AS_IT_IS(near);                                                            \
         const char *at = near + r % 3 * stride;                                                    \
-        do                                                                                         \
-            ;                                                                                      \
+        statement;                                                                                 \
     }
 
-/* Add the products of 16 outputs by 4 depths and R rows, those of bytes 1 and 3 to sums of their
- * own unless both are the same: a sum waits for the product before. */
+/* Add the products of 16 outputs by 4 depths and R rows. The products of bytes 1 and 3 go to sums
+ * of their own unless both arrays are the same: a sum waits for the product before. */
 INLINE void add_words(counts *sum, counts *odd_sum, codes levels, const char *near, int64_t stride,
                       const int R) {
     const words even = even_bytes(levels), odd = odd_bytes(levels);

@@ -50,44 +50,33 @@ INLINE void whole_tile(const Product *p, int64_t row, int64_t panel, const char 
     for (int r = 0; r < R; r++) finish(p, row + r, panel * PANEL, sum[r][0], sum[r][P - 1], P);
 }
 
-#define TILE(R)                                                                                    \
-    SUMS_STAY static void whole_tile_##R(const Product *p, int64_t row, int64_t panel,             \
-                                         const char *later) {                                      \
-        if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1, 0);               \
-        else if (later) whole_tile(p, row, panel, later, R, 2, 0);                                 \
-        else whole_tile(p, row, panel, 0, R, 2, 0);                                                \
+/* The coding NAME##_coding, and its tiles. */
+#define TILE(NAME, R, PLAIN)                                                                       \
+    SUMS_STAY static void NAME##_tile_##R(const Product *p, int64_t row, int64_t panel,            \
+                                          const char *later) {                                     \
+        if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1, PLAIN);           \
+        else if (later) whole_tile(p, row, panel, later, R, 2, PLAIN);                             \
+        else whole_tile(p, row, panel, 0, R, 2, PLAIN);                                            \
     }
-FOR_ROWS(MOST_TILED, TILE)
-#undef TILE
+#define CODING(NAME)                                                                               \
+    INTERNAL const Coding NAME##_coding = {.turn = in_passes,                                      \
+                                           .bytes = whole_bytes,                                   \
+                                           .tile = NAME##_tiles,                                   \
+                                           .most = MOST_TILED,                                     \
+                                           .alone = ALONE};
 
-#define NAMED(R) whole_tile_##R,
-static Tile *const whole_tiles[] = {FOR_ROWS(MOST_TILED, NAMED)};
-#undef NAMED
-
-INTERNAL const Coding whole_coding = {.turn = in_passes,
-                                      .bytes = whole_bytes,
-                                      .tile = whole_tiles,
-                                      .most = MOST_TILED,
-                                      .alone = ALONE};
+#define WHOLE_TILE(R) TILE(whole, R, 0)
+#define WHOLE_NAMED(R) whole_tile_##R,
+FOR_ROWS(MOST_TILED, WHOLE_TILE)
+static Tile *const whole_tiles[] = {FOR_ROWS(MOST_TILED, WHOLE_NAMED)};
+CODING(whole)
 
 #ifdef BF16_PRODUCTS
-#define TILE(R)                                                                                    \
-    SUMS_STAY static void plain_tile_##R(const Product *p, int64_t row, int64_t panel,             \
-                                         const char *later) {                                      \
-        if ((panel + 1) * PANEL > p->outputs) whole_tile(p, row, panel, 0, R, 1, 1);               \
-        else if (later) whole_tile(p, row, panel, later, R, 2, 1);                                 \
-        else whole_tile(p, row, panel, 0, R, 2, 1);                                                \
-    }
-FOR_ROWS(MOST_TILED, TILE)
-#undef TILE
-
-#define NAMED(R) plain_tile_##R,
-static Tile *const plain_tiles[] = {FOR_ROWS(MOST_TILED, NAMED)};
-#undef NAMED
-
-INTERNAL const Coding plain_coding = {.turn = in_passes,
-                                      .bytes = whole_bytes,
-                                      .tile = plain_tiles,
-                                      .most = MOST_TILED,
-                                      .alone = ALONE};
+#define PLAIN_TILE(R) TILE(plain, R, 1)
+#define PLAIN_NAMED(R) plain_tile_##R,
+FOR_ROWS(MOST_TILED, PLAIN_TILE)
+static Tile *const plain_tiles[] = {FOR_ROWS(MOST_TILED, PLAIN_NAMED)};
+CODING(plain)
 #endif
+#undef TILE
+#undef CODING

@@ -59,6 +59,12 @@ INLINE floats dot_as(floats sum, pairs weight, const factor *x, const int PLAIN)
     return dot(sum, weight, x);
 }
 
+INLINE floats rounded_once(const double *total) {
+    float each[LANES];
+    for (int i = 0; i < LANES; i++) each[i] = (float)total[i];
+    return load(each);
+}
+
 INLINE void narrow_store(bf16 *to, floats value) { store_halves(to, narrow(value)); }
 
 #endif

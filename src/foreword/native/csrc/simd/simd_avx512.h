@@ -148,11 +148,6 @@ INLINE void add_whole(double *total, counts x) {
     _mm512_storeu_pd(total, _mm512_add_pd(_mm512_loadu_pd(total), low));
     _mm512_storeu_pd(total + 8, _mm512_add_pd(_mm512_loadu_pd(total + 8), high));
 }
-INLINE floats rounded_once(const double *total) {
-    float each[LANES];
-    for (int i = 0; i < LANES; i++) each[i] = (float)total[i];
-    return load(each);
-}
 
 /* Bytes: 16 outputs by 4 depths. */
 typedef __m512i codes;
@@ -182,7 +177,7 @@ INLINE counts byte_dot(counts sum, codes levels, const void *four) {
 }
 #else
 #define SHORT_DOTS
-/* Add the products of each four bytes of a and the same four x, and those of b and y. Levels are
+/* Add the products of each four bytes of a and the same four x, and of b and y. Levels are
  * unsigned and at most MOST_SHORT, so that sums of four products fit in 16 bits. */
 #define MOST_SHORT (INT16_MAX / 127 / 4)
 INLINE counts short_dots(counts sum, codes a, const void *x, codes b, const void *y) {

@@ -149,11 +149,6 @@ INLINE void add_whole(double *total, counts a) {
     memcpy(each, &a, sizeof each);
     for (int i = 0; i < LANES; i++) total[i] += each[i];
 }
-INLINE floats rounded_once(const double *total) {
-    float each[LANES];
-    for (int i = 0; i < LANES; i++) each[i] = (float)total[i];
-    return load(each);
-}
 
 /* Bytes: 16 outputs by 4 depths. */
 LOADED(load_codes, codes, code_part, char, 4 * PART)
