@@ -16,7 +16,7 @@ a small range, or with any.
 """
 NAMES = ("bfloat16", "8 bits", "small levels", "levels")
 """What a form is called in a report."""
-TURNS = 100_000
+TURNS = 2_000_000
 """Loops of one measurement, which take a few milliseconds."""
 
 

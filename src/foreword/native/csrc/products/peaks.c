@@ -1,5 +1,5 @@
 /* The most multiply-adds a second that the instructions of each form of weights reach: loops of
- * products as a tile has them, whose operands stay in the nearest cache. `foreword bench limit`
+ * products whose operands stay in registers. `foreword bench limit`
  * divides the products of a forward by them.
  */
 #include "amx.h"
@@ -9,70 +9,117 @@
  */
 enum { PEAK_WHOLE, PEAK_BYTES, PEAK_SMALL, PEAK_LEVELS };
 
-#ifdef BF16_PRODUCTS
-#define PEAK_DEPTHS 2 /* of a product of bfloat16 */
-#define PEAK_DOT(sum, at, x) dot(sum, load_pairs(at), (const factor *)(x))
-#else
-#define PEAK_DEPTHS 1
-#define PEAK_DOT(sum, at, x) fused(load(at), all(*(const float *)(x)), sum)
-#endif
-/* Rows, and vectors of weights: as many sums of 16 outputs as registers hold. */
-#define PEAK_ROWS 6
-#ifdef __AVX512F__
-#define PEAK_SIDES 2
-#else
-#define PEAK_SIDES 1
-#endif
-#define PEAK_SUMS (PEAK_ROWS * PEAK_SIDES)
+/* Sums in registers, enough that none waits for the product before it. */
+#define PEAK_SUMS 12
 
-static _Alignas(64) char peak_weights[PEAK_SIDES][128], peak_rows[PEAK_ROWS][64];
+#ifdef __AVX2__
+
+/* In assembly: compilers move sums about, which takes longer than the products. */
+#ifdef __AVX512F__
+#define PEAK_LANES 16
+#define PEAK_WEIGHT "%%zmm28"
+#define PEAK_OTHER "%%zmm29"
+#define PEAK_ROW "%%zmm30"
+#define PEAK_MADE "%%zmm31"
+#define PEAK_SUM "%%zmm"
+#define PEAK_USED "xmm28", "xmm29", "xmm30", "xmm31"
+#else
+#define PEAK_LANES 8
+#define PEAK_WEIGHT "%%ymm12"
+#define PEAK_OTHER "%%ymm13"
+#define PEAK_ROW "%%ymm14"
+#define PEAK_MADE "%%ymm15"
+#define PEAK_SUM "%%ymm"
+#define PEAK_USED "xmm12", "xmm13", "xmm14", "xmm15"
+#endif
+#define PEAK_DO(code, a, b, to) code " " a "," b "," to "\n"
+#define PEAK_EACH(f)                                                                               \
+    f("0") f("1") f("2") f("3") f("4") f("5") f("6") f("7") f("8") f("9") f("10") f("11")
+
+/* A function that does the products of all sums so many times. */
+#define PEAK_LOOP(name, products)                                                                  \
+    static void name(int64_t turns) {                                                              \
+        for (int64_t i = 0; i < turns; i++)                                                        \
+            __asm__ volatile(PEAK_EACH(products)::                                                 \
+                                 : PEAK_USED, "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5",      \
+                                   "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");              \
+    }
+
+#ifdef BF16_PRODUCTS
+#define WHOLE_DEPTHS 2
+#define WHOLE_PRODUCT(n) PEAK_DO("vdpbf16ps", PEAK_WEIGHT, PEAK_ROW, PEAK_SUM n)
+#else
+#define WHOLE_DEPTHS 1
+#define WHOLE_PRODUCT(n) PEAK_DO("vfmadd231ps", PEAK_WEIGHT, PEAK_ROW, PEAK_SUM n)
+#endif
+PEAK_LOOP(whole_loop, WHOLE_PRODUCT)
+
+/* Four words of 16 bits to a sum. */
+#ifdef __AVX512VNNI__
+#define WORD_PRODUCT(n) PEAK_DO("vpdpwssd", PEAK_WEIGHT, PEAK_ROW, PEAK_SUM n)
+#elif defined __AVXVNNI__
+#define WORD_PRODUCT(n) PEAK_DO("%{vex%} vpdpwssd", PEAK_WEIGHT, PEAK_ROW, PEAK_SUM n)
+#else
+#define WORD_PRODUCT(n)                                                                            \
+    PEAK_DO("vpmaddwd", PEAK_WEIGHT, PEAK_ROW, PEAK_MADE)                                          \
+    PEAK_DO("vpaddd", PEAK_MADE, PEAK_SUM n, PEAK_SUM n)
+#endif
+#define WORD_PRODUCTS(n) WORD_PRODUCT(n) WORD_PRODUCT(n)
+PEAK_LOOP(word_loop, WORD_PRODUCTS)
+
+/* Four bytes to a sum, or eight by sums of 16 bits. */
+#if defined __AVX512VNNI__
+#define LEVEL_DEPTHS QUAD
+#define LEVEL_PRODUCT(n) PEAK_DO("vpdpbusd", PEAK_WEIGHT, PEAK_ROW, PEAK_SUM n)
+#elif defined __AVXVNNI__
+#define LEVEL_DEPTHS QUAD
+#define LEVEL_PRODUCT(n) PEAK_DO("%{vex%} vpdpbusd", PEAK_WEIGHT, PEAK_ROW, PEAK_SUM n)
+#else
+#define LEVEL_DEPTHS (2 * QUAD)
+#define LEVEL_PRODUCT(n)                                                                           \
+    PEAK_DO("vpmaddubsw", PEAK_WEIGHT, PEAK_ROW, PEAK_MADE)                                        \
+    PEAK_DO("vpmaddubsw", PEAK_WEIGHT, PEAK_ROW, PEAK_OTHER)                                       \
+    PEAK_DO("vpaddw", PEAK_OTHER, PEAK_MADE, PEAK_MADE)                                            \
+    PEAK_DO("vpmaddwd", PEAK_ROW, PEAK_MADE, PEAK_MADE)                                            \
+    PEAK_DO("vpaddd", PEAK_MADE, PEAK_SUM n, PEAK_SUM n)
+#endif
+PEAK_LOOP(level_loop, LEVEL_PRODUCT)
+
+#else
+
+/* As compilers write them. */
+#define PEAK_LANES LANES
+#define WHOLE_DEPTHS 1
+#define LEVEL_DEPTHS QUAD
+static _Alignas(64) char peak_weights[64], peak_row[64];
 
 /* Keep sums, so that compilers do not drop their loop. */
 static volatile float peak_kept;
 
-/* `turns` times the products of all rows and weights; `next`: the sum after one. */
-#define PEAK_LOOP(Sums, zero, next, kept)                                                          \
-    do {                                                                                           \
+#define PEAK_LOOP(name, Sums, zero, next, kept)                                                    \
+    SUMS_STAY static void name(int64_t turns) {                                                    \
         Sums sum[PEAK_SUMS];                                                                       \
         for (int r = 0; r < PEAK_SUMS; r++) sum[r] = zero;                                         \
         for (int64_t i = 0; i < turns; i++) {                                                      \
-            const char *weights = peak_weights[0], *rows = peak_rows[0];                           \
-            AS_IT_IS(weights);                                                                     \
-            AS_IT_IS(rows);                                                                        \
-            _Pragma("GCC unroll 12") for (int r = 0; r < PEAK_SUMS; r++) {                         \
-                const char *at = weights + r % PEAK_SIDES * 128, *x = rows + r / PEAK_SIDES * 64;  \
-                sum[r] = next;                                                                     \
-            }                                                                                      \
+            const char *at = peak_weights, *x = peak_row;                                          \
+            AS_IT_IS(at);                                                                          \
+            AS_IT_IS(x);                                                                           \
+            for (int r = 0; r < PEAK_SUMS; r++) sum[r] = next;                                     \
         }                                                                                          \
         for (int r = 0; r < PEAK_SUMS; r++) peak_kept = sum_of(kept);                              \
-    } while (0)
-
-SUMS_STAY static int64_t peak_whole(int64_t turns) {
-    PEAK_LOOP(floats, all(0), PEAK_DOT(sum[r], (const void *)at, x), sum[r]);
-    return LANES * PEAK_DEPTHS;
-}
-
-SUMS_STAY static int64_t peak_words(int64_t turns) {
-    PEAK_LOOP(counts, begun(0),
-              word_dot(word_dot(sum[r], even_bytes(load_codes(at)), two_words(x)),
-                       odd_bytes(load_codes(at)), two_words(x + 4)),
-              whole_floats(sum[r]));
-    return LANES * QUAD;
-}
-
+    }
+#define WORDS_NEXT                                                                                 \
+    word_dot(word_dot(sum[r], even_bytes(load_codes(at)), two_words(x)),                           \
+             odd_bytes(load_codes(at)), two_words(x + 4))
+PEAK_LOOP(whole_loop, floats, all(0),
+          fused(load((const float *)at), all(*(const float *)x), sum[r]), sum[r])
+PEAK_LOOP(word_loop, counts, begun(0), WORDS_NEXT, whole_floats(sum[r]))
 #ifdef BYTE_DOTS
-SUMS_STAY static int64_t peak_bytes(int64_t turns) {
-    PEAK_LOOP(counts, begun(0), byte_dot(sum[r], load_codes(at), x), whole_floats(sum[r]));
-    return LANES * QUAD;
-}
+PEAK_LOOP(level_loop, counts, begun(0), byte_dot(sum[r], load_codes(at), x), whole_floats(sum[r]))
+#else
+#define level_loop word_loop
 #endif
 
-#ifdef SHORT_DOTS
-SUMS_STAY static int64_t peak_shorts(int64_t turns) {
-    PEAK_LOOP(counts, begun(0), short_dots(sum[r], load_codes(at), x, load_codes(at + 64), x + 4),
-              whole_floats(sum[r]));
-    return 2 * LANES * QUAD;
-}
 #endif
 
 #ifdef MATRICES
@@ -109,11 +156,17 @@ int64_t foreword_peak(int form, int64_t turns) {
     if (matrix_registers)
         return turns * peak_matrices(turns, form != PEAK_WHOLE) / (form == PEAK_BYTES ? 2 : 1);
 #endif
-    if (form == PEAK_WHOLE) return turns * PEAK_SUMS * peak_whole(turns);
+    const int64_t sums = turns * PEAK_SUMS * PEAK_LANES;
+    if (form == PEAK_WHOLE) {
+        whole_loop(turns);
+        return sums * WHOLE_DEPTHS;
+    }
 #ifdef BYTE_DOTS
-    if (form != PEAK_BYTES) return turns * PEAK_SUMS * peak_bytes(turns);
-#elif defined SHORT_DOTS
-    if (form == PEAK_SMALL) return turns * PEAK_SUMS * peak_shorts(turns);
+    const int small = form != PEAK_BYTES;
+#else
+    const int small = form == PEAK_SMALL;
 #endif
-    return turns * PEAK_SUMS * peak_words(turns);
+    if (small) level_loop(turns);
+    else word_loop(turns);
+    return sums * (small ? LEVEL_DEPTHS : QUAD);
 }
