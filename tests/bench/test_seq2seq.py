@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tiny_seq2seq
-from foreword.bench import batch_sizes
+from foreword.bench.batches import together
 from foreword.bench.prompts import load
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
@@ -94,9 +94,9 @@ def test_drafts_are_accepted_and_change_no_text(options):
 
 
 def test_batches_have_the_same_texts(options, monkeypatch):
-    # the interval over several turns is tested in test_batch_sizes.py
-    monkeypatch.setattr(batch_sizes, "TURNS", 1)
-    report = batch_sizes.together(replace(options, temperatures=(1.0,)), [2])
+    # the interval over several turns is tested in batches/test_together.py
+    monkeypatch.setattr(together, "TURNS", 1)
+    report = together.together(replace(options, temperatures=(1.0,)), [2])
     rows = [row for row in report.rows if row.name != "plain"]
     assert {row.name for row in rows} == {
         "ngram",

@@ -639,7 +639,9 @@ def served(
         while waiting and len(running) < together:
             running.append(waiting.pop())
             fresh += drafter.prompt - 1
-        asked = [min(budget.nodes(one, len(running) - 1), 8) for one in running]
+        asked = [0] * len(running)
+        if not budget.rests(running):
+            asked = [min(budget.nodes(one, len(running) - 1), 8) for one in running]
         draft_token = sum(
             drafter.text
             + drafter.token * count

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from foreword.api.requests import Requests
 from foreword.bench.records import BenchRequest, EntryFailed, Round, Trial
 from foreword.budget import Costs, DraftBudget, RoundResult
+from foreword.budget.kept import KeptPace
 from foreword.draft import Drafter
 from foreword.engine import Engine
 from foreword.model import Model, Read
@@ -56,6 +57,9 @@ class WatchedBudget(DraftBudget):
     def anew(self) -> WatchedBudget:
         return WatchedBudget(self._inner.anew(), self.predictions)
 
+    def recall(self, kept: KeptPace) -> None:
+        self._inner.recall(kept)
+
     @property
     def shared_costs(self) -> Costs | None:
         return self._inner.shared_costs
@@ -75,6 +79,9 @@ class WatchedBudget(DraftBudget):
     @property
     def pace(self) -> float:
         return self._inner.pace
+
+    def rests(self, sequences: Sequence[Request]) -> bool:
+        return self._inner.rests(sequences)
 
     def nodes(self, sequence: Request, others: int) -> int:
         return self._inner.nodes(sequence, others)

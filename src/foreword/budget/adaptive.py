@@ -9,14 +9,14 @@ by their own probabilities (`trim`).
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice, product
 
 from foreword.budget.base import DraftBudget, Measure, RoundResult
 from foreword.budget.batch_gain import BatchGain
 from foreword.budget.constants import C
 from foreword.budget.costs import Costs, DraftingCost
+from foreword.budget.kept import KeptPace
 from foreword.budget.predictions import DraftProbabilities, largest
 from foreword.budget.record import AcceptanceRecord, Balance, Requested
 from foreword.estimators import OUTLIER, finite, running_mean
@@ -64,10 +64,11 @@ class AdaptiveBudget(DraftBudget):
         """By (greedy, plain): greedy text is easier to predict, filters take longer."""
         self._current = self._overall[True, True]
         """The entry for the sequence of the last `nodes` call."""
-        self._balances: dict[tuple[bool, bool, int], Balance] = defaultdict(Balance)
+        self._balances: dict[tuple[bool, bool, int], Balance] = {}
         """Gains and losses by (greedy, plain, bits of the batch size): drafting that
         loses in a batch may pay for one sequence.
         """
+        self._kept: KeptPace | None = None
         self._balance = Balance()
         """The entry for the sequence of the last `nodes` call."""
         self._round_balances: list[Balance] = []
@@ -84,6 +85,14 @@ class AdaptiveBudget(DraftBudget):
         """By the sequences of this round."""
         self._since = self._idle = 0
         """Rounds with draft tokens since one without; rounds without any in a row."""
+        self._rounds = 0
+        """Rounds so far."""
+        self._rest = 0
+        """Rounds to go without deciding again: nothing was worth drafting."""
+        self._rested = 0.0
+        """Seconds of such rounds since the last decision."""
+        self._rested_by = (0, 0)
+        """Sequences of those rounds, and the id of the newest one."""
         self._batch_size = 1
         """Sequences in this round."""
         self._batch: BatchGain | None = None
@@ -105,6 +114,10 @@ class AdaptiveBudget(DraftBudget):
 
     def anew(self) -> AdaptiveBudget:
         return AdaptiveBudget(self._measured, self.costs)
+
+    def recall(self, kept: KeptPace) -> None:
+        if self._alone:
+            self._kept = kept
 
     @property
     def floor(self) -> float:
@@ -136,11 +149,19 @@ class AdaptiveBudget(DraftBudget):
         """
         return self._plain_overhead or self._overhead
 
+    def rests(self, sequences: Sequence[Request]) -> bool:
+        if not self._rest:
+            return False
+        # a new sequence, or one fewer, may be worth drafting for
+        return self._rested_by == (len(sequences), sequences[-1].id)
+
     def nodes(self, sequence: Request, others: int) -> int:
         record = self._records.get(sequence.id) or self._record(sequence)
         if self._batch_size != others + 1:
             self._batch_size = others + 1
             self._forget_round()
+        self._rest = 0
+        self._rested_by = (others + 1, sequence.id)
         self._current = self._overall[record.greedy, record.plain]
         self._balance = balance = self._balance_of(record)
         if not balance.sequences:
@@ -185,20 +206,28 @@ class AdaptiveBudget(DraftBudget):
         clock: Clock,
         reading: int = 0,
     ) -> None:
+        self._rounds += 1
         if not finite(clock.total):
             clock = Clock()
+        if self._rest:
+            self._rest -= 1
+            self._idle += 1
+            self._rested += clock.total
+            return
         # Within a round, one sequence's loss offsets another's gain; tries may lose a
         # share of the other rounds.
         drafted = self._requested.sequences > 0
         allowed = 0.0
         if not drafted:
-            allowed = C.share * clock.total / self._batch_size
+            seconds = self._rested + clock.total
+            allowed = C.share * seconds / self._batch_size
+            self._rested = 0.0
         for balance in self._round_balances:
             balance.settle(allowed)
         self._round_balances = []
         self._idle = 0 if drafted else self._idle + 1
-        if self._idle % C.measure_every > 1:
-            return
+        if self._idle > 1:
+            self._rest = C.rest
         batch = self._batch_gain()
         if reading:
             # The forward also read a prompt, so its time says little: use the table.
@@ -293,7 +322,7 @@ class AdaptiveBudget(DraftBudget):
         balance.add(outcome.accepted, spent)
         self._draft_probs.calibration.keep(outcome.accepted)
         if gained > 0:
-            record.pause = 0
+            record.paused_until = 0
             record.backoff = C.backoff
 
     def _record(self, sequence: Request) -> AcceptanceRecord:
@@ -305,20 +334,30 @@ class AdaptiveBudget(DraftBudget):
         )
 
     def _balance_of(self, record: AcceptanceRecord) -> Balance:
-        return self._balances[
-            record.greedy, record.plain, self._batch_size.bit_length()
-        ]
+        sort, bits = (record.greedy, record.plain), self._batch_size.bit_length()
+        found = self._balances.get((*sort, bits))
+        if found is None:
+            found = self._balances[*sort, bits] = Balance()
+            pace = self._kept.pace(sort, bits) if self._kept else None
+            if pace is not None and pace < C.losing:
+                found.recall(pace, C.loss_budget * self._batch_gain().alone_seconds)
+        return found
 
     def release(self, sequence: Request) -> None:
-        if self._records.pop(sequence.id, None) is not None:
-            self._length = running_mean(self._length, sequence.produced)
+        record = self._records.pop(sequence.id, None)
+        if record is None:
+            return
+        self._length = running_mean(self._length, sequence.produced)
+        balance = self._balance_of(record)
+        if self._kept and balance.spent >= C.evidence:
+            sort = (record.greedy, record.plain)
+            self._kept.record(sort, self._batch_size.bit_length(), balance.speed)
 
     def _choose(self, sequence: Request, record: AcceptanceRecord) -> int:
         """Return the budget of this sequence: as many draft tokens as pay, or a few to
         measure whether they would.
         """
-        record.pause = max(record.pause - 1, 0)
-        if record.pause or self._since >= C.probe_every:
+        if record.paused_until > self._rounds or self._since >= C.probe_every:
             return 0
         batch = self._batch_gain()
         cost = self.drafting_cost
@@ -343,7 +382,7 @@ class AdaptiveBudget(DraftBudget):
         if self._requested.probing or 0 < lost > loss_budget - tried:
             return 0
         self._requested.probing = True
-        record.back_off()
+        record.back_off(self._rounds)
         return max(count, 1)
 
     def _left(self, sequence: Request) -> float:

@@ -5,7 +5,7 @@ the fixed budget.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.budget.costs import Costs
+from foreword.budget.kept import KeptPace
 from foreword.errors import InvalidRequest
 from foreword.types import Clock, Draft, Request
 
@@ -74,6 +75,11 @@ class DraftBudget(ABC):
         """Return the policy in a word, for what is kept about it."""
         return type(self).__name__
 
+    def recall(self, kept: KeptPace) -> None:  # noqa: B027 - a hook, empty by default
+        """Begin with what earlier processes have kept of this method, and keep what
+        this one learns.
+        """
+
     @property
     def never(self) -> bool:
         """Whether it never allows draft tokens: plain decoding."""
@@ -88,6 +94,13 @@ class DraftBudget(ABC):
     def pace(self) -> float:
         """Tokens per second of each sequence; 0 if the policy ignores time."""
         return 0.0
+
+    def rests(self, sequences: Sequence[Request]) -> bool:
+        """Return whether a round of these sequences gets no draft tokens, by what is
+        known from the last one; `nodes` is not called then.
+        """
+        del sequences
+        return False
 
     @abstractmethod
     def nodes(self, sequence: Request, others: int) -> int:

@@ -39,16 +39,23 @@ class AdaptiveConstants:
     loss_budget: int = 8
     """Rounds of plain decoding that trying out may lose: bounds the slowdown of a short
     answer."""
-    share: float = 0.01
-    """Share of plain decoding that later tries may lose: bounds that of long ones."""
+    share: float = 0.003
+    """Share of plain decoding that later tries may lose: bounds that of long ones. At
+    0.01, tries were half of what drafting lost in batches of 32."""
+    spent: float = 1.05
+    """Share of that budget that is spent before a process begins, if drafting lost in
+    earlier ones: the first try then waits for a hundred rounds or two."""
+    evidence: float = 8.0
+    """Rounds of plain decoding. Time of rounds with draft tokens whose speed is kept
+    for later processes, and its weight in them."""
     losing: float = 0.98
     """Speed over plain decoding below which drafting loses; two percent are noise."""
     probe_every: int = 64
     """Rounds with draft tokens before one without: 1.6% of rounds keep the cost of
     plain decoding known."""
-    measure_every: int = 8
-    """Rounds without draft tokens for each that is measured: measuring takes a
-    hundredth of a round of few sequences."""
+    rest: int = 7
+    """Rounds after one without draft tokens in which none are considered: deciding
+    takes a twentieth of a round of a small model."""
 
     levels: int = 8
     """Bins of stated probabilities: as many forwards are priced in each round."""

@@ -1,4 +1,4 @@
-"""Mean speeds of methods that a choice among them has measured, kept by machine and
+"""Mean speeds of methods over plain decoding, kept by machine and
 target, so that a new process does not learn them anew.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,6 +85,29 @@ class KeptSpeeds:
         if self._unsaved:
             self._unsaved = 0
             self._values.write(self._paces)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPace:
+    """The kept speeds of one method under one rule and budget policy."""
+
+    speeds: KeptSpeeds
+    rule: str
+    budget: str
+    method: str
+
+    def pace(self, sort: tuple[bool, bool], bits: int) -> float | None:
+        """Return the speed over plain decoding for requests of a sort, (greedy, plain),
+        in batches below 2**bits, or None if it is not known.
+        """
+        return self.speeds.pace(self._kind(sort, bits), self.method)
+
+    def record(self, sort: tuple[bool, bool], bits: int, pace: float) -> None:
+        """Record a speed that was measured on one text."""
+        self.speeds.record(self._kind(sort, bits), self.method, pace)
+
+    def _kind(self, sort: tuple[bool, bool], bits: int) -> str:
+        return kind_name(self.rule, self.budget, sort, bits)
 
 
 def _is_known(value: object) -> bool:

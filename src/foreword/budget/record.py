@@ -27,8 +27,8 @@ class AcceptanceRecord:
     predicted: PredictedGain = field(default_factory=PredictedGain)
     read: int = 0
     """Tokens of the sequence after the last round with draft tokens."""
-    pause: int = 0
-    """Rounds to go without drafting."""
+    paused_until: int = 0
+    """Round of the budget until which nothing is drafted."""
     backoff: int = C.backoff
     """Rounds of the next pause at least; doubles each time drafting still loses, until
     a try wins.
@@ -77,9 +77,9 @@ class AcceptanceRecord:
         count = len(sequence.tokens) - self.read
         return count if count > C.unread else 0
 
-    def back_off(self) -> None:
-        """Pause drafting, each time for longer."""
-        self.pause = self.backoff
+    def back_off(self, now: int) -> None:
+        """Pause drafting from round `now` on, each time for longer."""
+        self.paused_until = now + self.backoff
         self.backoff = min(2 * self.backoff, C.longest)
 
 
@@ -123,9 +123,23 @@ class Balance:
         return self.written < C.losing * self.spent
 
     @property
+    def speed(self) -> float:
+        """Tokens in the time of one round of the same batch without draft tokens; 1
+        before any round.
+        """
+        return self.written / self.spent if self.spent else 1.0
+
+    @property
     def pace(self) -> float:
-        """Tokens per round of the same batch without draft tokens, at least 1."""
-        return max(1.0, self.written / self.spent) if self.spent else 1.0
+        """The same, at least 1."""
+        return max(1.0, self.speed)
+
+    def recall(self, speed: float, lost: float) -> None:
+        """Begin with a speed that was measured before, below that of plain decoding:
+        all that may be lost at first, `lost` seconds, is.
+        """
+        self.written, self.spent = speed * C.evidence, C.evidence
+        self.lost = C.spent * lost
 
     def add(self, accepted: int, spent: float) -> None:
         """Learn from one sequence's round with draft tokens."""

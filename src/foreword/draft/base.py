@@ -66,7 +66,9 @@ class Drafter(ABC):
     names: tuple[str, ...] = ()
     """Names of `arms`, if they have any."""
     labels: tuple[str, ...] = ()
-    """The same with their sources: measured speeds are kept under these."""
+    """The same with their sources, or the method's own name: measured speeds are kept
+    under these.
+    """
 
     @classmethod
     def load(

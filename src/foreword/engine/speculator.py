@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.budget import DraftBudget
+from foreword.budget.kept import KeptPace, KeptSpeeds
 from foreword.draft import constrained
 from foreword.draft.base import Drafter, first_chain
 from foreword.draft.check import checked
@@ -20,7 +21,7 @@ from foreword.engine.failures import FAULTS, Failures
 from foreword.engine.scheduler import ScheduledSequence
 from foreword.engine.sub_batch import SubBatch
 from foreword.errors import named
-from foreword.model import Mode, Model
+from foreword.model import Mode, Model, machine
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import (
     Batch,
@@ -54,6 +55,10 @@ class Speculator:
         self.drafter = drafter
         self.rule = rule
         self.budget = budget
+        if drafter.labels and not budget.never:
+            speeds = KeptSpeeds.of({**machine(), **target.speed_key})
+            method = " and ".join(drafter.labels)
+            budget.recall(KeptPace(speeds, rule.name, budget.label, method))
         self.draws = NoiseStreams(
             target.vocab,
             shared=rule.shares_noise,
@@ -63,6 +68,8 @@ class Speculator:
         self.verifier = Verifier(rule, self.draws)
         self.failures = Failures(drafter.missing)
         self._empty: dict[int, Draft] = {}
+        # most do nothing then, and a guarded call takes a microsecond of each round
+        self._works_between = type(drafter).rest is not Drafter.rest
 
     @property
     def failed(self) -> str | None:
@@ -102,10 +109,11 @@ class Speculator:
         sub_batch.batch = batch = Batch(
             sequences, self.draws, self._trees, context=self.target.context, stops=stops
         )
-        sub_batch.budgets = [
-            self._budget(batch, one, others) if sub_batch.drafting else 0
-            for one in sequences
-        ]
+        rests = sub_batch.drafting and self.budget.rests(sequences)
+        if rests or not sub_batch.drafting:
+            sub_batch.budgets = [0] * len(sequences)
+        else:
+            sub_batch.budgets = [self._budget(batch, one, others) for one in sequences]
         sub_batch.draft = (
             self._draft(sub_batch)
             if any(sub_batch.budgets)
@@ -114,10 +122,14 @@ class Speculator:
         sub_batch.depths = [max(tree.depths) for tree in sub_batch.draft.trees]
         if sub_batch.drafting and self._may_draft and constrained.followed(sequences):
             sub_batch.draft = constrained.extended(sub_batch.draft, batch)
-        trees = enumerate(sub_batch.draft.trees)
-        sub_batch.reasons = [
-            None if tree.tokens else self._reason(sub_batch, row) for row, tree in trees
-        ]
+        if rests and sub_batch.draft.nodes == 0:
+            sub_batch.reasons = ["budget"] * len(sequences)
+        else:
+            trees = enumerate(sub_batch.draft.trees)
+            sub_batch.reasons = [
+                None if tree.tokens else self._reason(sub_batch, row)
+                for row, tree in trees
+            ]
         sub_batch.clock.propose = perf_counter() - before
 
     def _draft(self, sub_batch: SubBatch) -> Draft:
@@ -224,15 +236,13 @@ class Speculator:
             sub_batch.batch, sub_batch.draft, sub_batch.distributions
         )
         if sub_batch.drafting:
-            with self.failures.contained(
-                sub_batch.batch.sequences[0] if len(sub_batch.batch) == 1 else None
-            ):
-                self.drafter.observe(
-                    sub_batch.batch,
-                    sub_batch.draft,
-                    sub_batch.verdict,
-                    Scores(tuple(logits)),
-                )
+            batch, scores = sub_batch.batch, Scores(tuple(logits))
+            # not `contained`, which takes a microsecond of each round
+            try:
+                self.drafter.observe(batch, sub_batch.draft, sub_batch.verdict, scores)
+            except Exception as error:  # noqa: BLE001 - as above
+                alone = batch.sequences[0] if len(batch) == 1 else None
+                self.failures.record(error, alone)
         sub_batch.clock.verify = perf_counter() - before
 
     def settle(
@@ -256,7 +266,7 @@ class Speculator:
 
     def rest(self, took: float) -> None:
         """Let the drafter work between rounds; `took`: seconds of the last round."""
-        if not self.failures.is_paused:
+        if self._works_between and not self.failures.is_paused:
             with self.failures.contained():
                 self.drafter.rest(took)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from foreword.cli.benchmarks.bundles import Answers, Methods, Models, Results, request
 from foreword.cli.benchmarks.group import bench
 from foreword.cli.common import bench_options as ours
@@ -63,6 +65,7 @@ def text(
     epilog=examples(
         "foreword bench batch 1,4,16,32 --method lm",
         "foreword bench batch 1,8 --inflate llama-350m --json batches.json",
+        "foreword bench batch 1,32 --method lm --beside --at-least 0.98,0.95",
     )
 )
 @bundled
@@ -74,20 +77,28 @@ def batch(
     methods: Methods,
     peers: ours.Peers = None,
     device: ours.Device = "cpu",
+    beside: ours.Beside = False,
+    at_least: ours.AtLeast = None,
     results: Results,
 ) -> None:
     """Measure several requests at a time, by the size of the batch."""
     counts = early.numbers("the sizes", sizes)
+    least = early.ratios("'--at-least'", at_least) if at_least else None
     if peers and device != "cpu":
         raise InvalidRequest(
             "cannot use '--peers' with '--device': other engines are measured on the "
             "CPU. Leave one out"
         )
     asked = request(models, answers, methods, peers=peers, device=device)
-    from foreword.bench.batch_sizes import together
+    from foreword.bench.batches.together import together
 
-    report = together(asked, counts, runtime.note)
+    report = together(asked, counts, runtime.note, beside=beside)
     results.write(report.as_json(), report.table())
+    slow = [row.shown for row in report.rows if least and row.below(least)]
+    for line in slow:
+        runtime.note(f"slower than asked for: {line}")
+    if slow:
+        raise typer.Exit(1)
 
 
 @bench.command(

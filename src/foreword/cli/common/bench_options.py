@@ -194,6 +194,22 @@ Speech = Annotated[
         callback=options.checked(early.model),
     ),
 ]
+Beside = Annotated[
+    bool,
+    typer.Option(
+        "--beside",
+        help="Measure beside a program that keeps one core busy as well.",
+        rich_help_panel=MEASURE,
+    ),
+]
+AtLeast = Annotated[
+    str | None,
+    _option(
+        "Fail where a method is slower than X times plain; Y: beside a busy program.",
+        "--at-least",
+        metavar="X[,Y]",
+    ),
+]
 Sizes = Annotated[
     str,
     typer.Argument(help="Batch sizes to compare, as 1,4,16,32.", metavar="N,N,…"),

@@ -6,6 +6,7 @@ Names come from foreword.registry, so nothing heavy is imported.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -239,3 +240,20 @@ def numbers(option: str, given: str) -> list[int]:
             f"cannot read {option} {given!r}: it holds no list of numbers. Give "
             "one as 1,4,16,32"
         ) from error
+
+
+def ratios(option: str, given: str) -> list[float]:
+    """Return one or two positive numbers, as of 0.98 or 0.98,0.95.
+
+    Raises InvalidRequest, which names the option, for others.
+    """
+    try:
+        found = [float(part) for part in given.split(",")]
+    except ValueError:
+        found = []
+    if len(found) not in (1, 2) or not all(0 < one < math.inf for one in found):
+        raise InvalidRequest(
+            f"cannot read {option} {given!r}: it holds neither one positive number nor "
+            "two. Give 0.98 or 0.98,0.95"
+        )
+    return found

@@ -191,4 +191,6 @@ class Loader:
         self, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> Drafter:
         assert not isinstance(self.kind, MethodSpec)
-        return self.finish(self.kind.load(source, target, tokenizer))
+        drafter = self.finish(self.kind.load(source, target, tokenizer))
+        drafter.labels = drafter.labels or (labelled(self.name, source),)
+        return drafter

@@ -107,6 +107,8 @@ class ModelDrafter(Drafter):
         """Update acceptance estimates and calibration from the verdict."""
         if batch.draws.wants_probs:
             self._shapes.learn(draft, verdict)
+        if not self._coupled:
+            return
         for sequence, emitted in zip(batch.sequences, verdict.said(draft), strict=True):
             coupled = self._coupled.pop(sequence.id, None)
             if coupled is not None:

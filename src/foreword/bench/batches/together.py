@@ -5,16 +5,17 @@ sequences in a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from itertools import product
 from statistics import median
 from time import sleep
 from typing import Any
 
-from rich.markup import escape
-
+from foreword.bench.batches.beside import busy_core
+from foreword.bench.batches.rows import Row, Together
 from foreword.bench.engine_entry import EngineEntry, Served
-from foreword.bench.exclusions import Exclusions, left_out
+from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import OUTSIDE, PLAIN_ROW, Lineup, lineup, row_names
 from foreword.bench.machine import machine, versions
 from foreword.bench.oracle import NAME as ORACLE
@@ -23,88 +24,27 @@ from foreword.bench.race import REST, rotated
 from foreword.bench.records import BenchRequest, EntryFailed
 from foreword.bench.roofline.timing import middle
 from foreword.bench.run import Options, check, measured_weights, rendered, spread
-from foreword.bench.stats import Interval
 from foreword.budget import policy
 from foreword.errors import InvalidRequest
-from foreword.tables import Column, Table, name_column, row_json
 
 TURNS = 3
 """Minimum number of turns, so that an interval can be given."""
-Results = dict[tuple[float, int, str], list[Served]]
-"""(temperature, batch size, entry) -> one result for each turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One entry at one temperature and batch size."""
-
-    name: str
-    temperature: float
-    batch: int
-    tokens_per_second: float
-    """Median of the turns, from the first prompt to the last token, prefill
-    included.
-    """
-    over_plain: Interval
-    """Median of the ratios to plain decoding in the same turn."""
-    drafted: int
-    accepted: int
-    same_text: bool
-    """Whether every answer equals plain decoding's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """A finished run."""
-
-    machine: dict[str, Any]
-    versions: dict[str, str]
-    target: str
-    settings: dict[str, Any]
-    rows: tuple[Row, ...]
-    exclusions: dict[str, str] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain numbers, strings, lists and dicts; an interval is [low, mid,
-        high].
-        """
-        rows = [row_json(row) for row in self.rows]
-        return {
-            name: getattr(self, name)
-            for name in ("machine", "versions", "target", "settings", "exclusions")
-        } | {"rows": rows}
-
-    def table(self) -> Table[dict[int, Row]]:
-        """Return a table for the terminal, with a column for each batch size."""
-        lines: dict[tuple[float, str], dict[int, Row]] = {}
-        for row in self.rows:
-            lines.setdefault((row.temperature, row.name), {})[row.batch] = row
-        return Table(
-            list(lines.values()),
-            (
-                name_column("method", lambda line: _first(line).name),
-                Column("T", lambda line: f"{_first(line).temperature:g}"),
-                *map(_column, dict.fromkeys(row.batch for row in self.rows)),
-                Column("same text", _same),
-            ),
-            title=(
-                f"{self.target}, {self.settings['prompts']} prompts, × plain decoding "
-                "at the same batch size"
-            ),
-            caption=escape(
-                "plain: tokens/s. Others: median of the turns' ratios, and its 95 % "
-                "interval" + left_out(self.exclusions)
-            ),
-        )
+Place = tuple[float, bool, int]
+"""Temperature, whether beside a busy program, batch size."""
+Results = dict[tuple[Place, str], list[Served]]
+"""One result for each turn, by place and entry."""
 
 
 def together(
     options: Options,
     batches: Sequence[int],
     progress: Callable[[str], None] = lambda _: None,
+    *,
+    beside: bool = False,
 ) -> Together:
     """Answer all prompts at every batch size by every entry in turn; the order rotates.
 
+    `beside`: measure beside a program that keeps one core busy as well, in each turn.
     Entries that answer one request at a time are excluded. Raises InvalidRequest,
     UnknownMethod or ModelError before any measuring.
     """
@@ -121,12 +61,14 @@ def together(
     progress(f"loading {source.name}")
     entrants = lineup(source, batched, out, progress, policy(options.budget))
     ours = [one for one in entrants.entries if isinstance(one, EngineEntry)]
-    plan = _plan(options, entrants, batches)
+    plan = _plan(options, entrants, batches, beside=beside)
     results = _measure(ours, plan, out, progress)
     measured = [one.name for one in ours if one.name not in out]
     rows = [
-        _row(name, heat, batch, results)
-        for heat, name, batch in product(options.temperatures, measured, batches)
+        _row(name, (heat, busy, batch), results)
+        for heat, busy, name, batch in product(
+            options.temperatures, plan.neighbors, measured, batches
+        )
     ]
     return Together(
         dict(machine(source.device)),
@@ -146,6 +88,8 @@ class _Plan:
     texts: list[tuple[str, tuple[int, ...]]]
     """Id and tokens of each prompt."""
     batches: tuple[int, ...]
+    neighbors: tuple[bool, ...]
+    """Whether another program keeps one core busy: no, or no and yes."""
     turns: int
 
     def requests(self, turn: int, heat: float) -> list[BenchRequest]:
@@ -162,18 +106,23 @@ class _Plan:
             "max_tokens": self.options.tokens,
             "repeats": self.turns,
             "batches": list(self.batches),
+            "beside": any(self.neighbors),
             "prompts": len(self.texts),
             "kind": self.options.prompts,
         }
 
 
-def _plan(options: Options, entrants: Lineup, batches: Sequence[int]) -> _Plan:
+def _plan(
+    options: Options, entrants: Lineup, batches: Sequence[int], *, beside: bool = False
+) -> _Plan:
     prompts = spread(load(options.prompts), options.limit)
     texts = [
         (prompt.id, rendered(prompt, entrants.tokenizer, entrants.context, options))
         for prompt in prompts
     ]
-    return _Plan(options, texts, tuple(batches), max(options.times, TURNS))
+    neighbors = (False, True) if beside else (False,)
+    turns = max(options.times, TURNS)
+    return _Plan(options, texts, tuple(batches), neighbors, turns)
 
 
 def _without_single(names: Sequence[str], out: Exclusions) -> list[str]:
@@ -194,30 +143,47 @@ def _measure(
 ) -> Results:
     results: Results = {}
     turns = range(-1, plan.turns)  # the first is a warm-up and is not counted
-    for turn, heat in product(turns, plan.options.temperatures):
+    heats = plan.options.temperatures
+    for turn, heat, busy in product(turns, heats, plan.neighbors):
         requests = plan.requests(turn, heat)
         for batch in plan.batches:
-            for one in rotated(ours, turn):
-                if one.name in out:
-                    continue
-                sleep(REST)
-                with out.unless(one.name):
-                    served = one.serve(requests, batch)
-                    if turn >= 0:
-                        results.setdefault((heat, batch, one.name), []).append(served)
+            with busy_core() if busy else nullcontext():
+                served = _serve(rotated(ours, turn), requests, batch, out)
+            for name, one in served.items() if turn >= 0 else ():
+                results.setdefault(((heat, busy, batch), name), []).append(one)
+            where = ", beside a busy program" if busy else ""
             progress(
                 f"turn {turn + 1} of {plan.turns}: temperature {heat:g}, batch of "
-                f"{batch}"
+                f"{batch}{where}"
             )
     return results
 
 
-def _row(name: str, heat: float, batch: int, results: Results) -> Row:
-    mine, plain = results[heat, batch, name], results[heat, batch, PLAIN_ROW]
+def _serve(
+    ours: Sequence[EngineEntry],
+    requests: Sequence[BenchRequest],
+    batch: int,
+    out: Exclusions,
+) -> dict[str, Served]:
+    """Answer the requests by every entry that is not excluded."""
+    served: dict[str, Served] = {}
+    for one in ours:
+        if one.name in out:
+            continue
+        sleep(REST)
+        with out.unless(one.name):
+            served[one.name] = one.serve(requests, batch)
+    return served
+
+
+def _row(name: str, place: Place, results: Results) -> Row:
+    mine, plain = results[place, name], results[place, PLAIN_ROW]
+    heat, busy, batch = place
     pairs = list(zip(mine, plain, strict=True))
     return Row(
         name=name,
         temperature=heat,
+        beside=busy,
         batch=batch,
         tokens_per_second=median(one.speed for one in mine),
         over_plain=middle([one.speed / other.speed for one, other in pairs]),
@@ -225,20 +191,3 @@ def _row(name: str, heat: float, batch: int, results: Results) -> Row:
         accepted=sum(one.accepted for one in mine),
         same_text=all(one.texts == other.texts for one, other in pairs),
     )
-
-
-def _column(batch: int) -> Column[dict[int, Row]]:
-    def cell(line: dict[int, Row]) -> str:
-        row = line[batch]
-        plain = row.name == PLAIN_ROW
-        return f"{row.tokens_per_second:,.0f}" if plain else row.over_plain.text
-
-    return Column(str(batch), cell)
-
-
-def _first(line: dict[int, Row]) -> Row:
-    return next(iter(line.values()))
-
-
-def _same(line: dict[int, Row]) -> str:
-    return "yes" if all(row.same_text for row in line.values()) else "NO"

@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 
 import starter
-from foreword.bench.batch_sizes import TURNS, Together, together
+from foreword.bench.batches.rows import Row, Together
+from foreword.bench.batches.together import TURNS, together
 from foreword.bench.peers import hf
 from foreword.bench.run import Options
+from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest
 
 METHODS = ("ngram", "lm", "oracle")
@@ -33,14 +35,15 @@ def found(progress) -> Together:
         budget="heuristic",
         temperatures=(0.0, 1.0),
     )
-    return together(options, (1, 2), progress.append)
+    return together(options, (1, 2), progress.append, beside=True)
 
 
 def test_each_method_has_rows_at_each_batch_size_and_temperature(found):
-    keys = [(row.temperature, row.name, row.batch) for row in found.rows]
+    keys = [(row.temperature, row.beside, row.name, row.batch) for row in found.rows]
     assert keys == [
-        (heat, name, batch)
+        (heat, beside, name, batch)
         for heat in (0, 1)
+        for beside in (False, True)
         for name in ("plain", "ngram", "lm")
         for batch in (1, 2)
     ]
@@ -61,22 +64,25 @@ def test_drafts_change_no_text(found):
 def test_entries_without_batches_are_left_out(found, progress):
     assert set(found.exclusions) == {hf.GENERATE, "oracle"}
     assert "oracle is left out: it answers one request at a time here" in progress
-    assert sum(line.startswith(f"turn {TURNS} of {TURNS}: ") for line in progress) == 4
+    assert sum(line.startswith(f"turn {TURNS} of {TURNS}: ") for line in progress) == 8
 
 
 def test_json_and_table_hold_every_figure(found):
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert {"machine", "versions", "target", "settings", "rows", "exclusions"} == set(
-        written
-    )
+    assert {"machine", "versions", "target", "settings", "rows", "exclusions"} | {
+        "kept_gains"
+    } == set(written)
     assert written["settings"]["batches"] == [1, 2]
-    assert [len(row["over_plain"]) for row in written["rows"]] == [3] * 12
+    assert [len(row["over_plain"]) for row in written["rows"]] == [3] * 24
     console = Console(width=200)
     with console.capture() as shown:
         console.print(found.table())
     lines = [line.split() for line in shown.get().splitlines()]
-    assert [line[:2] for line in lines if line[-1:] == ["yes"]] == [
-        [name, heat] for heat in "01" for name in ("plain", "ngram", "lm")
+    assert [line[:3] for line in lines if line[-1:] == ["yes"]] == [
+        [name, heat, beside]
+        for heat in "01"
+        for beside in ("nothing", "a")
+        for name in ("plain", "ngram", "lm")
     ]
     assert "left out: oracle" in shown.get()
 
@@ -84,3 +90,36 @@ def test_json_and_table_hold_every_figure(found):
 def test_empty_batch_is_refused_before_any_work():
     with pytest.raises(InvalidRequest, match="each needs at least one sequence"):
         together(Options(), (4, 0))
+
+
+def row(mid: float, *, beside: bool = False, name: str = "lm") -> Row:
+    return Row(
+        name=name,
+        temperature=0,
+        beside=beside,
+        batch=4,
+        tokens_per_second=100,
+        over_plain=Interval(mid - 0.01, mid, mid + 0.01),
+        drafted=9,
+        accepted=5,
+        same_text=True,
+    )
+
+
+def test_row_is_held_against_the_limit_of_its_place():
+    least = (0.98, 0.95)
+    assert row(0.97).below(least)
+    assert not row(0.99).below(least)
+    assert not row(0.97, beside=True).below(least)
+    assert row(0.94, beside=True).below(least)
+    assert row(0.97, beside=True).below((0.98,)), "one limit is of both"
+    assert not row(0.5, name="plain").below(least)
+    assert row(0.94, beside=True).shown == (
+        "lm at temperature 0 in batches of 4, beside a busy program: 0.94 (0.93–0.95)"
+    )
+
+
+def test_gain_beside_another_program_is_a_share_of_the_gain_alone():
+    rows = (row(2.0), row(1.75, beside=True), row(1.02, name="ngram"))
+    one = Together({}, {}, "", {}, (*rows, row(0.9, beside=True, name="ngram")))
+    assert one.kept_gains() == [0.75], "a gain of 2 % is noise"

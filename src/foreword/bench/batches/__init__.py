@@ -1,0 +1,1 @@
+"""Benchmark of several requests at a time, alone and beside another program."""
