@@ -4,6 +4,7 @@ begins with what earlier processes have kept of a method.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_nothing_is_considered_for_some_rounds_after_some_without_drafts():
     asked = play(budget, [one], 400)
     assert sum(filter(None, asked)) > 0, "drafting was tried"
     looks = [at for at, count in enumerate(asked) if count is not None]
-    late = [after - at for at, after in zip(looks, looks[1:], strict=False)][-20:]
+    late = [after - at for at, after in pairwise(looks)][-20:]
     assert set(late) <= {1, 1 + C.rest}
     assert late.count(1 + C.rest) > 10
 
@@ -77,7 +78,7 @@ def test_what_a_method_lost_is_known_to_the_next_process(kept):
     first.recall(kept)
     assert sum(filter(None, play(first, [one], 300))) > 0
     first.release(one)
-    assert kept.pace(SORT, 1) == pytest.approx(first._balances[*SORT, 1].speed)
+    assert kept.pace(SORT, 1) == pytest.approx(first._balances.found[*SORT, 1].speed)
     assert kept.pace(SORT, 1) < C.losing
 
     fresh, known = AdaptiveBudget(FLAT), AdaptiveBudget(FLAT)
@@ -112,7 +113,7 @@ def test_engine_recalls_what_is_kept_of_its_method(pace, drafts):
     with LLM(target, draft=draft, method="lm") as llm:
         budget = llm.engine.budget
         assert isinstance(budget, AdaptiveBudget)
-        seen = budget._kept
+        seen = budget._balances.kept
         assert seen is not None
         assert draft in seen.method
     if pace:

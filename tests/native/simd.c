@@ -66,6 +66,7 @@ static void operations(const float *a, const float *b, const float *c) {
     add_whole(total, sums), add_whole(total, sums);
     say(whole_floats(sums)), say(rounded_once(total)), say(both(held, four, level));
     say(two_by_turns(a + 3)), say(fused_from(x, y, z)), say(fused_exactly(x, y, z));
+    say(summed(either(masked(held, 4, 15), masked(held, -4, 0x30)), four));
     say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
 }
 

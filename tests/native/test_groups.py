@@ -34,7 +34,8 @@ def coded(bits: int, group: int, kind: str, outputs: int = OUTPUTS) -> Coded:
 
     groups = DEPTH // group
     codes = numbers(0, 2**bits, outputs, DEPTH).to(torch.uint8)
-    levels = torch.arange(-128, 128) if bits == 8 else numbers(-127, 128, 16)
+    low = -(2 ** (bits - 1))
+    levels = numbers(-127, 128, 16) if bits == 4 else torch.arange(low, -low)
     half = uniform(groups).half().float()
     scale, offset = {
         "bfloat16": (Scales(uniform(groups).bfloat16().float()), None),
@@ -79,13 +80,14 @@ def given() -> Tensor:
 
 
 GROUPS = [16, 32, 64, 128, 256]
+BITS = (4, 5, 6, 8)
 PAIRWISE = {
-    (4 + 4 * (column % 2), GROUPS[(row + column) % 5], kind)
+    (BITS[(row + column) % 4], GROUPS[(row + 2 * column) % 5], kind)
     for row, kind in enumerate(KINDS)
     for column in range(5)
 }
-"""A Latin square: each pair of a group and a kind of scales occurs once, with 4 bits or
-8; and each pair of bits with either. `make test-all` runs the others.
+"""Each pair of a group and a kind of scales once, with one of the numbers of bits, and
+each of these with each kind. `make test-all` runs the others.
 """
 
 
@@ -93,7 +95,7 @@ PAIRWISE = {
     ("bits", "group", "kind"),
     [
         pytest.param(*case, marks=[] if case in PAIRWISE else pytest.mark.slow)
-        for case in product((4, 8), GROUPS, KINDS)
+        for case in product(BITS, GROUPS, KINDS)
     ],
 )
 def test_products_are_those_of_the_definition(bits, group, kind, registers):
@@ -158,3 +160,24 @@ def test_joined_matrices_stay_what_they_are():
     assert torch.equal(
         alike.rows(torch.tensor([50, 3])).dense(), parts[0].dense()[[2, 3]]
     )
+
+
+def bits(matrix: Coded) -> int:
+    return forward.Grouped.from_buffer_copy(packed(matrix).numpy().tobytes()).bits
+
+
+def test_codes_are_stored_in_their_own_bits():
+    assert [bits(coded(size, 32, "float16")) for size in (4, 5, 6, 8)] == [4, 5, 6, 8]
+    assert bits(coded(5, 16, "float16")) == 6, "a block of 5 bits is 32 depths"
+    held = {size: packed(coded(size, 128, "bfloat16")).numel() for size in (4, 5, 6)}
+    each = OUTPUTS * DEPTH // 8
+    assert [held[size] - held[4] for size in (5, 6)] == [each, 2 * each]
+
+
+def test_joined_matrices_take_the_bits_of_the_widest():
+    low = coded(4, 32, "two levels")
+    four = Coded(low.codes, torch.arange(16).to(torch.int8), low.scale, low.offset, 32)
+    both = joined([four, coded(6, 16, "two levels")])
+    assert bits(both) == 6
+    assert both.levels.tolist() == list(range(-32, 32))
+    assert torch.equal(both.dense()[:OUTPUTS], four.dense())

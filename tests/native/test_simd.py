@@ -27,7 +27,7 @@ PROGRAM, PROMISED = (
     Path(__file__).with_name("bits.c"),
 )
 LANES, LOGITS = 16, 40 * 112
-OPERATIONS, NUMBERS = 32, 3
+OPERATIONS, NUMBERS = 33, 3
 """What the program prints for each 16 times three numbers: so many vectors, then so many
 numbers.
 """
@@ -319,6 +319,8 @@ def test_bytes_are_looked_up_multiplied_and_summed_exactly(results):
                 found[21 + place], (level.view(LANES, 4) * four).sum(1).float()
             )
         assert torch.equal(found[24], (held - 256 * (held > 127))[:LANES].float())
+        moved = held >> 4 | (held << 4) & 0x30
+        assert torch.equal(found[32], (moved.view(LANES, 4) * four).sum(1).float())
         half = x.view(torch.float16)[:LANES].float()
         assert torch.equal(found[25][half.isfinite()], half[half.isfinite()])
 

@@ -12,13 +12,18 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice, product
 
+from foreword.budget.balance import Balance, Balances
 from foreword.budget.base import DraftBudget, Measure, RoundResult
 from foreword.budget.batch_gain import BatchGain
 from foreword.budget.constants import C
 from foreword.budget.costs import Costs, DraftingCost
 from foreword.budget.kept import KeptPace
 from foreword.budget.predictions import DraftProbabilities, largest
-from foreword.budget.record import AcceptanceRecord, Balance, Requested
+from foreword.budget.record import (
+    AcceptanceRecord,
+    Requested,
+    Rest,
+)
 from foreword.estimators import OUTLIER, finite, running_mean
 from foreword.types import Clock, Draft, Request
 
@@ -64,11 +69,7 @@ class AdaptiveBudget(DraftBudget):
         """By (greedy, plain): greedy text is easier to predict, filters take longer."""
         self._current = self._overall[True, True]
         """The entry for the sequence of the last `nodes` call."""
-        self._balances: dict[tuple[bool, bool, int], Balance] = {}
-        """Gains and losses by (greedy, plain, bits of the batch size): drafting that
-        loses in a batch may pay for one sequence.
-        """
-        self._kept: KeptPace | None = None
+        self._balances = Balances()
         self._balance = Balance()
         """The entry for the sequence of the last `nodes` call."""
         self._round_balances: list[Balance] = []
@@ -87,12 +88,7 @@ class AdaptiveBudget(DraftBudget):
         """Rounds with draft tokens since one without; rounds without any in a row."""
         self._rounds = 0
         """Rounds so far."""
-        self._rest = 0
-        """Rounds to go without deciding again: nothing was worth drafting."""
-        self._rested = 0.0
-        """Seconds of such rounds since the last decision."""
-        self._rested_by = (0, 0)
-        """Sequences of those rounds, and the id of the newest one."""
+        self._rest = Rest()
         self._batch_size = 1
         """Sequences in this round."""
         self._batch: BatchGain | None = None
@@ -117,7 +113,7 @@ class AdaptiveBudget(DraftBudget):
 
     def recall(self, kept: KeptPace) -> None:
         if self._alone:
-            self._kept = kept
+            self._balances.kept = kept
 
     @property
     def floor(self) -> float:
@@ -150,18 +146,14 @@ class AdaptiveBudget(DraftBudget):
         return self._plain_overhead or self._overhead
 
     def rests(self, sequences: Sequence[Request]) -> bool:
-        if not self._rest:
-            return False
-        # a new sequence, or one fewer, may be worth drafting for
-        return self._rested_by == (len(sequences), sequences[-1].id)
+        return self._rest.covers(sequences)
 
     def nodes(self, sequence: Request, others: int) -> int:
         record = self._records.get(sequence.id) or self._record(sequence)
         if self._batch_size != others + 1:
             self._batch_size = others + 1
             self._forget_round()
-        self._rest = 0
-        self._rested_by = (others + 1, sequence.id)
+        self._rest.interrupt(sequence, others)
         self._current = self._overall[record.greedy, record.plain]
         self._balance = balance = self._balance_of(record)
         if not balance.sequences:
@@ -209,25 +201,22 @@ class AdaptiveBudget(DraftBudget):
         self._rounds += 1
         if not finite(clock.total):
             clock = Clock()
-        if self._rest:
-            self._rest -= 1
+        if self._rest.passed(clock.total):
             self._idle += 1
-            self._rested += clock.total
             return
         # Within a round, one sequence's loss offsets another's gain; tries may lose a
         # share of the other rounds.
         drafted = self._requested.sequences > 0
         allowed = 0.0
         if not drafted:
-            seconds = self._rested + clock.total
+            seconds = self._rest.taken() + clock.total
             allowed = C.share * seconds / self._batch_size
-            self._rested = 0.0
         for balance in self._round_balances:
             balance.settle(allowed)
         self._round_balances = []
         self._idle = 0 if drafted else self._idle + 1
         if self._idle > 1:
-            self._rest = C.rest
+            self._rest.left = C.rest
         batch = self._batch_gain()
         if reading:
             # The forward also read a prompt, so its time says little: use the table.
@@ -334,24 +323,18 @@ class AdaptiveBudget(DraftBudget):
         )
 
     def _balance_of(self, record: AcceptanceRecord) -> Balance:
-        sort, bits = (record.greedy, record.plain), self._batch_size.bit_length()
-        found = self._balances.get((*sort, bits))
-        if found is None:
-            found = self._balances[*sort, bits] = Balance()
-            pace = self._kept.pace(sort, bits) if self._kept else None
-            if pace is not None and pace < C.losing:
-                found.recall(pace, C.loss_budget * self._batch_gain().alone_seconds)
-        return found
+        sort = (record.greedy, record.plain)
+        return self._balances.of(sort, self._batch_size, self._loss_budget)
+
+    def _loss_budget(self) -> float:
+        """Return the seconds that trying out may lose."""
+        return C.loss_budget * self._batch_gain().alone_seconds
 
     def release(self, sequence: Request) -> None:
         record = self._records.pop(sequence.id, None)
-        if record is None:
-            return
-        self._length = running_mean(self._length, sequence.produced)
-        balance = self._balance_of(record)
-        if self._kept and balance.spent >= C.evidence:
-            sort = (record.greedy, record.plain)
-            self._kept.record(sort, self._batch_size.bit_length(), balance.speed)
+        if record is not None:
+            self._length = running_mean(self._length, sequence.produced)
+            self._balances.keep((record.greedy, record.plain), self._batch_size)
 
     def _choose(self, sequence: Request, record: AcceptanceRecord) -> int:
         """Return the budget of this sequence: as many draft tokens as pay, or a few to
@@ -367,7 +350,7 @@ class AdaptiveBudget(DraftBudget):
         if self._never_pays[cost] and lost > 0:
             return 0
         unread = record.unread(sequence) if self._alone else 0
-        loss_budget = C.loss_budget * batch.alone_seconds
+        loss_budget = self._loss_budget()
         if lost > loss_budget and (unread or self._balance.is_losing):
             return 0
         count, gain = self._best(sequence, record, batch)
@@ -401,7 +384,9 @@ class AdaptiveBudget(DraftBudget):
         """
         stated = self._draft_probs
         if not stated.available:
-            return self._chain(record, batch)
+            most = C.chain if self.drafting_cost.measured else C.unpriced
+            depths = islice(record.reached(self._current), most)
+            return batch.best_chain(self.drafting_cost, depths)
         kind = (record.greedy, record.plain)
         overall = self._current.predicted
         if not overall.rounds:
@@ -413,26 +398,3 @@ class AdaptiveBudget(DraftBudget):
         earned, longer = self._plans[kind]
         ratio = record.predicted.relative_to(overall)
         return stated.most, ratio * earned * batch.token_seconds - longer
-
-    def _chain(
-        self,
-        record: AcceptanceRecord,
-        batch: BatchGain,
-    ) -> tuple[int, float]:
-        """Return the same as `_best` for a chain without stated probabilities."""
-        best = 0
-        gain = 0.0
-        fastest = 1.0 / batch.plain_seconds
-        earned = 0.0
-        most = C.chain if self.drafting_cost.measured else C.unpriced
-        depths = islice(record.reached(self._current), most)
-        for count, accepted in enumerate(depths, 1):
-            earned += accepted
-            longer = batch.added(self.drafting_cost, count, count)
-            seconds = batch.plain_seconds + batch.sequences * longer
-            rate = (1.0 + earned) / seconds
-            if rate > fastest:
-                best = count
-                gain = earned * batch.token_seconds - longer
-                fastest = rate
-        return best, gain

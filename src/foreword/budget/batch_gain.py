@@ -4,7 +4,7 @@ draft tokens, and what they add.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from foreword.budget.constants import C
@@ -130,3 +130,25 @@ class BatchGain:
             if rate > fastest:
                 fastest, result = rate, (earned, longer)
         return result
+
+    def best_chain(
+        self, drafting: DraftingCost, reached: Iterable[float]
+    ) -> tuple[int, float]:
+        """Return the length of the chain that maximizes tokens per second, and the
+        seconds that a sequence gains by it; `reached`: by depth, the probability that
+        a chain is accepted so far.
+        """
+        best = 0
+        gain = 0.0
+        fastest = 1.0 / self.plain_seconds
+        earned = 0.0
+        for count, accepted in enumerate(reached, 1):
+            earned += accepted
+            longer = self.added(drafting, count, count)
+            seconds = self.plain_seconds + self.sequences * longer
+            rate = (1.0 + earned) / seconds
+            if rate > fastest:
+                best = count
+                gain = earned * self.token_seconds - longer
+                fastest = rate
+        return best, gain

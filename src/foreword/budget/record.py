@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from foreword.budget.base import RoundResult
@@ -100,53 +100,40 @@ class Requested:
 
 
 @dataclass(slots=True)
-class Balance:
-    """Gains and losses of drafting for one kind of sequences in batches of similar
-    size.
+class Rest:
+    """Rounds in which nothing is considered, after one in which nothing was worth
+    drafting.
     """
 
-    written: float = 0.0
-    """Tokens of rounds with draft tokens."""
-    spent: float = 0.0
-    """Duration of those rounds, in rounds of the same batch without draft tokens."""
-    lost: float = 0.0
-    """Seconds that drafting has lost, less those it won and those it is allowed.
+    left: int = 0
+    """Rounds to go."""
+    seconds: float = 0.0
+    """Of such rounds since the last decision."""
+    running: tuple[int, int] = (0, 0)
+    """Sequences of the last decision, and the id of the newest one."""
 
-    Once the loss budget is spent, losing drafts stop, which bounds the total slowdown.
-    """
-    sequences: int = 0
-    """Sequences of this round that were given a budget."""
-
-    @property
-    def is_losing(self) -> bool:
-        """Whether rounds without draft tokens would have written more in that time."""
-        return self.written < C.losing * self.spent
-
-    @property
-    def speed(self) -> float:
-        """Tokens in the time of one round of the same batch without draft tokens; 1
-        before any round.
+    def covers(self, sequences: Sequence[Request]) -> bool:
+        """Return whether a round of these sequences is one of them: a new sequence, or
+        one fewer, may change what is worth drafting.
         """
-        return self.written / self.spent if self.spent else 1.0
+        if not self.left:
+            return False
+        return self.running == (len(sequences), sequences[-1].id)
 
-    @property
-    def pace(self) -> float:
-        """The same, at least 1."""
-        return max(1.0, self.speed)
+    def interrupt(self, sequence: Request, others: int) -> None:
+        """End it, for a decision on a sequence."""
+        self.left = 0
+        self.running = (others + 1, sequence.id)
 
-    def recall(self, speed: float, lost: float) -> None:
-        """Begin with a speed that was measured before, below that of plain decoding:
-        all that may be lost at first, `lost` seconds, is.
-        """
-        self.written, self.spent = speed * C.evidence, C.evidence
-        self.lost = C.spent * lost
+    def passed(self, seconds: float) -> bool:
+        """Return whether a round that is over was one of them."""
+        if not self.left:
+            return False
+        self.left -= 1
+        self.seconds += seconds
+        return True
 
-    def add(self, accepted: int, spent: float) -> None:
-        """Learn from one sequence's round with draft tokens."""
-        self.written = DECAY * self.written + accepted + 1
-        self.spent = DECAY * self.spent + spent
-
-    def settle(self, allowed: float) -> None:
-        """End a round: allow some of the loss, and save no gain up for later rounds."""
-        self.lost = max(self.lost - allowed * self.sequences, 0.0)
-        self.sequences = 0
+    def taken(self) -> float:
+        """Return the seconds since the last decision, once."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds

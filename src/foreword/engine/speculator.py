@@ -56,9 +56,14 @@ class Speculator:
         self.rule = rule
         self.budget = budget
         if drafter.labels and not budget.never:
-            speeds = KeptSpeeds.of({**machine(), **target.speed_key})
-            method = " and ".join(drafter.labels)
-            budget.recall(KeptPace(speeds, rule.name, budget.label, method))
+            budget.recall(
+                KeptPace(
+                    KeptSpeeds.of({**machine(), **target.speed_key}),
+                    rule.name,
+                    budget.label,
+                    " and ".join(drafter.labels),
+                )
+            )
         self.draws = NoiseStreams(
             target.vocab,
             shared=rule.shares_noise,
@@ -236,13 +241,17 @@ class Speculator:
             sub_batch.batch, sub_batch.draft, sub_batch.distributions
         )
         if sub_batch.drafting:
-            batch, scores = sub_batch.batch, Scores(tuple(logits))
             # not `contained`, which takes a microsecond of each round
             try:
-                self.drafter.observe(batch, sub_batch.draft, sub_batch.verdict, scores)
+                self.drafter.observe(
+                    sub_batch.batch,
+                    sub_batch.draft,
+                    sub_batch.verdict,
+                    Scores(tuple(logits)),
+                )
             except Exception as error:  # noqa: BLE001 - as above
-                alone = batch.sequences[0] if len(batch) == 1 else None
-                self.failures.record(error, alone)
+                first, *others = sub_batch.batch.sequences
+                self.failures.record(error, None if others else first)
         sub_batch.clock.verify = perf_counter() - before
 
     def settle(

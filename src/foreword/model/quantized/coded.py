@@ -160,7 +160,8 @@ def joined(parts: Sequence[Coded]) -> Coded:
     if len(groups) > 1 or not all(
         torch.equal(part.levels, first.levels) for part in parts
     ):
-        return joined([_widened(part, min(groups)) for part in parts])
+        levels = _span([part.levels for part in parts])
+        return joined([_widened(part, min(groups), levels) for part in parts])
     offset = None
     if any(part.offset is not None for part in parts):
         offsets = [
@@ -186,22 +187,28 @@ def _joined(parts: Sequence[Scales], groups: int) -> Scales:
     return Scales(values, torch.cat(factors) if factors else None)
 
 
-def _widened(part: Coded, group: int) -> Coded:
-    """Return the same matrix with a byte a code, and a scale for each of smaller
+def _span(levels: Sequence[Int8[Tensor, "_"]]) -> Int8[Tensor, "span"]:
+    """Return all whole numbers between the least and the largest of some levels."""
+    low = min(int(one.min()) for one in levels)
+    high = max(int(one.max()) for one in levels)
+    return torch.arange(low, high + 1).to(torch.int8)
+
+
+def _widened(part: Coded, group: int, span: Int8[Tensor, "span"]) -> Coded:
+    """Return the same matrix with the levels of a span, and a scale for each of smaller
     groups.
     """
     times = part.group // group
     groups = part.groups
-    levels = part.levels.to(torch.int16)
-    codes = (levels[part.codes.long()] + 128).to(torch.uint8)
-    levels = torch.arange(-128, 128).to(torch.int8)
+    levels = part.levels.to(torch.int16) - int(span[0])
+    codes = levels[part.codes.long()].to(torch.uint8)
 
     def finer(scales: Scales) -> Scales:
         return Scales(scales.dense(groups).repeat_interleave(times, dim=1))
 
     return Coded(
         codes,
-        levels,
+        span,
         finer(part.scale),
         None if part.offset is None else finer(part.offset),
         group,

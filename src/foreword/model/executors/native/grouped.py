@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import BFloat16, UInt8
+from jaxtyping import BFloat16, Int32, UInt8
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -25,6 +25,8 @@ divides them.
 """
 HALF = 16
 """Levels of 4 bits."""
+FOURS = {4: 2, 5: 8, 6: 4}
+"""Fours of depths whose codes are stored together, by bits of a code."""
 
 
 def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
@@ -106,7 +108,7 @@ def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
         heads, parts = [*heads, *tops], [*parts, each]
         if tops:
             span = groups // matrix.offset.values.shape[1]
-    bits = 4 if len(matrix.levels) <= HALF else 8
+    bits = _bits(matrix)
     body = torch.cat(
         [*(_strips(part, strips) for part in parts), _codes(matrix, bits, strips)],
         dim=2,
@@ -209,26 +211,55 @@ def _strips(numbers: Tensor, strips: int) -> UInt8[Tensor, "strips groups bytes"
     return apart.view(torch.uint8)
 
 
+def _bits(matrix: Coded) -> int:
+    """Return the fewest bits of a code that C has: of 5 and 6, levels are consecutive,
+    and a group is whole blocks.
+    """
+    count = len(matrix.levels)
+    if count <= HALF:
+        return 4
+    for bits in (5, 6):
+        if count <= 2**bits and matrix.group % (4 * FOURS[bits]) == 0:
+            return bits if _consecutive(matrix) else 8
+    return 8
+
+
+def _consecutive(matrix: Coded) -> bool:
+    low = int(matrix.levels[0])
+    steps = torch.arange(low, low + len(matrix.levels))
+    return torch.equal(matrix.levels, steps.to(torch.int8))
+
+
 def _codes(
     matrix: Coded, bits: int, strips: int
 ) -> UInt8[Tensor, "strips groups bytes"]:
     codes, groups = matrix.codes, matrix.groups
     if bits == 8:
-        low = int(matrix.levels[0])
-        steps = torch.equal(
-            matrix.levels, torch.arange(low, low + len(matrix.levels)).to(torch.int8)
-        )
-        codes = (
-            codes + low % 256 if steps else matrix.levels.view(torch.uint8)[codes.int()]
-        )
+        low = int(matrix.levels[0]) % 256
+        levels = matrix.levels.view(torch.uint8)
+        codes = codes + low if _consecutive(matrix) else levels[codes.int()]
     # moved whole, several times faster than by bytes
     quads = codes.view(torch.int32).view(strips, LANES, groups, -1)
     if bits != 8:
-        low, high = quads.unflatten(-1, (-1, 2)).unbind(-1)
-        quads = low | high << 4
+        quads = _folded(quads.unflatten(-1, (-1, FOURS[bits])), bits).flatten(-2)
     return (
         quads.permute(0, 2, 3, 1)
         .contiguous()
         .view(torch.uint8)
         .view(strips, groups, -1)
     )
+
+
+def _folded(
+    fours: Int32[Tensor, "... fours"], bits: int
+) -> Int32[Tensor, "... stored"]:
+    """Return codes a byte each, which are four to a number, in their bits: two low
+    halves to a byte, then what is above them.
+    """
+    low = fours & 0x0F0F0F0F
+    folded = low[..., ::2] | low[..., 1::2] << 4
+    if bits == 4:
+        return folded
+    above = (fours >> 4) & 0x03030303
+    places = [above[..., four] << four * (bits - 4) for four in range(FOURS[bits])]
+    return torch.cat([folded, sum(places, torch.tensor(0)).int()[..., None]], dim=-1)

@@ -10,7 +10,9 @@
  * offsets and its codes, and before each span of groups the numbers that the factors of two-level
  * scales multiply. 64 bytes of 4-bit codes are 16 outputs by 8 depths: byte 4 o + i belongs to
  * output o, its low nibble to depth i and its high one to depth 4 + i. Of 8 bits they are 16
- * outputs by 4 depths, the levels themselves.
+ * outputs by 4 depths, the levels themselves. Codes of 5 or 6 bits are in blocks of 32 or 16
+ * depths: their low four bits as codes of 4, then 64 bytes of the higher ones, of the first four
+ * depths lowest. They count levels from the least one on.
  */
 #include "groups.h"
 
@@ -72,24 +74,18 @@ INLINE void add_shorts(counts *sum, codes first, codes second, const char *near,
 #endif
 }
 
-/* Levels of 16 outputs by 4 depths: the first or the second four of the eight at `at`. */
-INLINE codes levels_at(const char *at, codes table, int lift, const int SECOND, const int NIBBLES) {
-    if (!NIBBLES) return lifted(load_codes(at + 64 * SECOND), lift);
-    return SECOND ? high_levels(table, load_codes(at)) : low_levels(table, load_codes(at));
-}
-
 /* The number of row r behind that of the first row. */
 #define OF_ROW(from, type) (*(const type *)((const char *)(from) + r * stride))
 
 /* Sums of R rows and one strip, in vector registers. */
 INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const char *at, floats *out,
-                       const int R, const int NIBBLES, const int MANNER) {
+                       const int R, const int BITS, const int MANNER) {
     const int64_t groups = p->depth / h->group, stride = p->depth * (int64_t)sizeof(factor);
     const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, h);
-    const int lift = lift_of(h), words = MANNER == BY_WORDS, four = QUAD * (words ? 2 : 1),
-              fours = NIBBLES || MANNER == BY_SHORTS ? 2 : 1, /* of an iteration */
-        chains = words && R < BUSY ? 2 : 1;                   /* sums of one result */
-    const codes table = lifted(table_of(h->level), lift);
+    const int words = MANNER == BY_WORDS, four = QUAD * (words ? 2 : 1),
+              fours = fours_of(BITS),       /* of an iteration */
+        chains = words && R < BUSY ? 2 : 1; /* sums of one result */
+    const Levels levels = levels_of(h, lift_of(h));
     const char *near = x.code;
     Spanned span = {at, 0};
     Fields f = {all(0), all(0)};
@@ -103,17 +99,19 @@ INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const ch
             sum[1][r] = begun(0), sum[0][r] = begun(words ? 0 : OF_ROW(x.begin + g, int32_t));
         next_fields(h, &at, &span, &f);
         for (int64_t k = 0; k < h->group; k += QUAD * fours) {
-            prefetch(at + 2048);
-            const codes first = levels_at(at, table, lift, 0, NIBBLES);
-            if (MANNER != BY_SHORTS)
-                add_four(sum[0], sum[chains - 1], first, near, stride, R, MANNER);
-            if (fours == 2) {
-                const codes second = levels_at(at, table, lift, 1, NIBBLES);
+#pragma GCC unroll 5
+            for (int i = 0; i < 8 * BITS * fours; i += 64) prefetch(at + 2048 + i);
+#pragma GCC unroll 4
+            for (int pair = 0; pair < fours; pair += 2) {
+                const codes first = four_levels(&levels, at, pair, BITS);
+                if (MANNER != BY_SHORTS)
+                    add_four(sum[0], sum[chains - 1], first, near, stride, R, MANNER);
+                const codes second = four_levels(&levels, at, pair + 1, BITS);
                 if (MANNER == BY_SHORTS) add_shorts(sum[0], first, second, near, stride, R);
                 else add_four(sum[0], sum[chains - 1], second, near + four, stride, R, MANNER);
+                near += 2 * four;
             }
-            at += NIBBLES ? 64 : 64 * fours;
-            near += fours * four;
+            at += 8 * BITS * fours;
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++)
@@ -130,13 +128,13 @@ INLINE void strip_tile(const Product *p, const Grouped *h, int64_t row, const ch
 }
 
 #ifdef BYTE_DOTS
-#define IN_MANNER(R, NIBBLES) strip_tile(p, h, row, at, out, R, NIBBLES, BY_BYTES)
+#define IN_MANNER(R, BITS) strip_tile(p, h, row, at, out, R, BITS, BY_BYTES)
 #elif defined SHORT_DOTS
-#define IN_MANNER(R, NIBBLES)                                                                      \
-    if (manner_of(h) == BY_SHORTS) strip_tile(p, h, row, at, out, R, NIBBLES, BY_SHORTS);          \
-    else strip_tile(p, h, row, at, out, R, NIBBLES, BY_WORDS)
+#define IN_MANNER(R, BITS)                                                                         \
+    if (manner_of(h) == BY_SHORTS) strip_tile(p, h, row, at, out, R, BITS, BY_SHORTS);             \
+    else strip_tile(p, h, row, at, out, R, BITS, BY_WORDS)
 #else
-#define IN_MANNER(R, NIBBLES) strip_tile(p, h, row, at, out, R, NIBBLES, BY_WORDS)
+#define IN_MANNER(R, BITS) strip_tile(p, h, row, at, out, R, BITS, BY_WORDS)
 #endif
 
 typedef void Strip(const Product *p, const Grouped *h, int64_t row, const char *at, floats *out);
@@ -157,9 +155,13 @@ __attribute__((noinline)) static void group_tile(const Product *p, int64_t row, 
     SUMS_STAY static void strip_##R(const Product *p, const Grouped *h, int64_t row,               \
                                     const char *at, floats *out) {                                 \
         if (h->bits == 4) {                                                                        \
-            IN_MANNER(R, 1);                                                                       \
+            IN_MANNER(R, 4);                                                                       \
+        } else if (h->bits == 5) {                                                                 \
+            IN_MANNER(R, 5);                                                                       \
+        } else if (h->bits == 6) {                                                                 \
+            IN_MANNER(R, 6);                                                                       \
         } else {                                                                                   \
-            IN_MANNER(R, 0);                                                                       \
+            IN_MANNER(R, 8);                                                                       \
         }                                                                                          \
     }                                                                                              \
     static void group_tile_##R(const Product *p, int64_t row, int64_t panel, const char *later) {  \

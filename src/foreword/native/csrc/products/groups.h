@@ -51,6 +51,33 @@ static inline GroupedRow grouped_row(const factor *x, int64_t depth, const Group
 /* Quantize a row in place for a matrix. */
 INTERNAL void to_groups(factor *x, int64_t depth, const Grouped *h);
 
+/* Fours of depths whose codes are stored together. */
+static inline int fours_of(int bits) { return bits == 5 ? 8 : bits == 6 ? 4 : 2; }
+
+/* What turns codes into levels. */
+typedef struct {
+    codes table; /* of 4 bits: the level of each, `lift` added */
+    int lift;    /* of 8: added to levels */
+    int least;   /* of 5 and 6: the level of 0, `lift` added */
+} Levels;
+
+INLINE Levels levels_of(const Grouped *h, int lift) {
+    return (Levels){lifted(table_of(h->level), lift), lift, (int)h->least + lift};
+}
+
+/* Levels of 16 outputs by 4 depths: number `four` of those stored together at `at`. */
+INLINE codes four_levels(const Levels *levels, const char *at, const int four, const int BITS) {
+    if (BITS == 8) return lifted(load_codes(at + 64 * four), levels->lift);
+    const codes stored = load_codes(at + 64 * (four / 2));
+    if (BITS == 4)
+        return four % 2 ? high_levels(levels->table, stored) : low_levels(levels->table, stored);
+    const codes more = load_codes(at + 32 * fours_of(BITS));
+    /* From their place in a byte to the bits above the low four. */
+    const int above = BITS == 5 ? four - 4 : 2 * four - 4, mask = BITS == 5 ? 0x10 : 0x30;
+    const codes low = masked(stored, four % 2 ? 4 : 0, 15);
+    return lifted(either(low, masked(more, above, mask)), levels->least);
+}
+
 /* Scales and offsets of a group of 16 outputs. */
 typedef struct {
     floats scale, offset;

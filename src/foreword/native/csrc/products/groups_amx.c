@@ -12,15 +12,14 @@ typedef struct {
 } Widened;
 
 /* Widen the codes of one group of 16 outputs to levels. */
-INLINE void widen_codes(const Grouped *h, codes levels, const char *at, int8_t (*to)[WIDTH]) {
-    for (int64_t i = 0; i < h->group / (2 * QUAD); i++, at += 64) {
-        const codes stored = load_codes(at);
+INLINE void widen_codes(const Grouped *h, const Levels *levels, const char *at, int8_t (*to)[WIDTH],
+                        const int BITS) {
+    const int fours = fours_of(BITS);
+    for (int64_t i = 0; i < h->group / QUAD; i += fours, at += 8 * BITS * fours) {
         prefetch(at + 2048);
-        _mm512_store_si512(
-            to[2 * i], _mm512_shuffle_epi8(levels, _mm512_and_si512(stored, _mm512_set1_epi8(15))));
-        _mm512_store_si512(to[2 * i + 1], _mm512_shuffle_epi8(
-                                              levels, _mm512_and_si512(_mm512_srli_epi16(stored, 4),
-                                                                       _mm512_set1_epi8(15))));
+#pragma GCC unroll 8
+        for (int four = 0; four < fours; four++)
+            _mm512_store_si512(to[i + four], four_levels(levels, at, four, BITS));
     }
 }
 
@@ -67,7 +66,7 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
     const int64_t groups = p->depth / h->group, stride = p->depth * (int64_t)sizeof(factor);
     const int64_t code_bytes = h->group * LANES * h->bits / 8;
     const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, h);
-    const codes levels = table_of(h->level);
+    const Levels levels = levels_of(h, 0);
     const char *at[2] = {(const char *)p->weight + panel * 2 * h->strip,
                          (const char *)p->weight + (panel * 2 + P - 1) * h->strip};
     const char *ready[2][2];
@@ -85,9 +84,11 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
             for (int i = 0; i < P; i++) {
                 next_fields(h, at + i, span + i, &fields[(g + 1) & 3][i]);
                 ready[turn][i] = at[i];
-                if (h->bits == 4)
-                    widen_codes(h, levels, at[i], scratch[turn].code[i]),
-                        ready[turn][i] = (const char *)scratch[turn].code[i];
+                int8_t(*to)[WIDTH] = scratch[turn].code[i];
+                if (h->bits == 4) widen_codes(h, &levels, at[i], to, 4);
+                else if (h->bits == 5) widen_codes(h, &levels, at[i], to, 5);
+                else if (h->bits == 6) widen_codes(h, &levels, at[i], to, 6);
+                if (h->bits < 8) ready[turn][i] = (const char *)to[0];
                 else
                     for (int64_t k = 0; k < code_bytes; k += 64) prefetch(at[i] + k + 2048);
                 at[i] += code_bytes;

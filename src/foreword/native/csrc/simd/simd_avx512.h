@@ -164,6 +164,12 @@ INLINE codes high_levels(codes levels, codes stored) {
     return _mm512_shuffle_epi8(
         levels, _mm512_and_si512(_mm512_srli_epi16(stored, 4), _mm512_set1_epi8(15)));
 }
+/* Some bits of each byte, moved down by `by`, which may be negative. */
+INLINE codes masked(codes a, const int by, const int mask) {
+    const __m512i moved = by < 0 ? _mm512_slli_epi32(a, -by) : _mm512_srli_epi32(a, by);
+    return _mm512_and_si512(moved, _mm512_set1_epi8((char)mask));
+}
+INLINE codes either(codes a, codes b) { return _mm512_or_si512(a, b); }
 /* Bytes 0 and 2 of each four, and bytes 1 and 3, widened. */
 INLINE words even_bytes(codes a) { return _mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8); }
 INLINE words odd_bytes(codes a) { return _mm512_srai_epi16(a, 8); }

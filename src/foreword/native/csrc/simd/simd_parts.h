@@ -168,6 +168,17 @@ INLINE code_part high_part(code_part a, code_part b) {
 }
 INLINE codes low_levels(codes a, codes b) { return (codes)EACH_OF_TWO(low_part); }
 INLINE codes high_levels(codes a, codes b) { return (codes)EACH_OF_TWO(high_part); }
+INLINE code_part masked_part(code_part a, const int by, const int mask) {
+    const code_part moved = (code_part)(by < 0 ? (bits)a << -by : (bits)a >> by);
+    return moved & (code_part)((bits)SAME(0x01010101u) * (uint32_t)mask);
+}
+INLINE codes masked(codes a, const int by, const int mask) {
+#define MASKED(part) masked_part(part, by, mask)
+    return (codes)EACH(MASKED);
+#undef MASKED
+}
+INLINE code_part either_part(code_part a, code_part b) { return a | b; }
+INLINE codes either(codes a, codes b) { return (codes)EACH_OF_TWO(either_part); }
 INLINE word_part even_part_of(code_part a) { return (word_part)a << 8 >> 8; }
 INLINE word_part odd_part_of(code_part a) { return (word_part)a >> 8; }
 INLINE words even_bytes(codes a) { return (words)EACH(even_part_of); }
