@@ -107,7 +107,8 @@ class KeptPace:
         self.speeds.record(self._kind(sort, bits), self.method, pace)
 
     def _kind(self, sort: tuple[bool, bool], bits: int) -> str:
-        return kind_name(self.rule, self.budget, sort, bits)
+        # apart from what a choice among methods measures, which is of other texts
+        return f"{kind_name(self.rule, self.budget, sort, bits)}, alone"
 
 
 def _is_known(value: object) -> bool:
