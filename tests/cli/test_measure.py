@@ -166,6 +166,10 @@ def test_bench_measures_on_another_device_where_it_can(here, kind):
             "serve --concurrency 1,x",
             "cannot read '--concurrency' '1,x': it holds no list of numbers",
         ),
+        ("batch --at-least x", "cannot read '--at-least' 'x': it holds neither one"),
+        ("batch --at-least 1,2,3", "cannot read '--at-least' '1,2,3'"),
+        ("batch --at-least 0", "cannot read '--at-least' '0'"),
+        ("batch --at-least 1,1", "cannot use two numbers of '--at-least' without"),
         ("rules --device cuda", "No such option: --device"),
         ("rules --context 5", "No such option: --context"),
         ("--nodes 3", "No such option: --nodes"),
@@ -249,3 +253,13 @@ def test_bench_transcribes_the_sounds_of_a_folder(here, tmp_path):
     ]
     assert [row["same_text"] for row in report["rows"]] == [True] * 3
     assert report["settings"]["max_tokens"] == 8
+
+
+def test_batches_slower_than_asked_for_fail_the_command(here):
+    asked = "bench batch 1 --limit-prompts 1 --max-tokens 2 -t 0 --method ngram"
+    found = here(*asked.split(), "--at-least", "1000")
+    assert found.returncode == 1
+    assert "ngram" in found.stdout, "the table is shown all the same"
+    said = " ".join(found.stderr.split())
+    assert "slower than asked for: ngram at temperature 0 in batches of 1:" in said
+    assert here(*asked.split(), "--at-least", "0.001").returncode == 0

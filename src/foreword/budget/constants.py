@@ -54,8 +54,8 @@ class AdaptiveConstants:
     """Rounds with draft tokens before one without: 1.6% of rounds keep the cost of
     plain decoding known."""
     rest: int = 7
-    """Rounds after one without draft tokens in which none are considered: deciding
-    takes a twentieth of a round of a small model."""
+    """Rounds after two without draft tokens in which none are considered: deciding
+    takes some 3% of a round of a small model."""
 
     levels: int = 8
     """Bins of stated probabilities: as many forwards are priced in each round."""

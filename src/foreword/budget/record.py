@@ -101,7 +101,7 @@ class Requested:
 
 @dataclass(slots=True)
 class Rest:
-    """Rounds in which nothing is considered, after one in which nothing was worth
+    """Rounds in which nothing is considered, after two in which nothing was worth
     drafting.
     """
 

@@ -36,6 +36,11 @@ from foreword.verify import Rule
 from foreword.verify.verifier import Verifier
 
 
+def kept_speeds(target: Model) -> KeptSpeeds:
+    """Return the speeds of methods that are kept of a target on this machine."""
+    return KeptSpeeds.of({**machine(), **target.speed_key})
+
+
 class Speculator:
     """One drafter, one rule and one budget policy, for every request that uses them.
 
@@ -58,7 +63,7 @@ class Speculator:
         if drafter.labels and not budget.never:
             budget.recall(
                 KeptPace(
-                    KeptSpeeds.of({**machine(), **target.speed_key}),
+                    kept_speeds(target),
                     rule.name,
                     budget.label,
                     " and ".join(drafter.labels),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from foreword.api.session import Session
 from foreword.budget import AdaptiveBudget
-from foreword.budget.kept import KeptSpeeds, kind_name
-from foreword.model import machine
+from foreword.budget.kept import kind_name
+from foreword.engine.speculator import kept_speeds
 from foreword.registry import DEFAULT_RULE, PLAIN
 from foreword.tune.chosen import Chosen
 from foreword.types import SamplingParams
@@ -16,7 +16,7 @@ def keep_speeds(session: Session, chosen: Chosen) -> None:
     sampled like these.
     """
     target = session.target
-    kept = KeptSpeeds.of({**machine(), **target.speed_key})
+    kept = kept_speeds(target)
     params = SamplingParams(temperature=chosen.temperature)
     sort = params.greedy, params.plain
     kind = kind_name(DEFAULT_RULE, AdaptiveBudget.__name__, sort, bits=1)

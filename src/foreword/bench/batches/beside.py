@@ -7,18 +7,29 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-BUSY = "print(flush=True)\nwhile True: pass"
-"""It says that it has begun, and computes until it is killed."""
+BUSY = """
+import os, sys, threading
+
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+print(flush=True)
+while True:
+    pass
+"""
+"""It says that it has begun, and computes until its input ends: also where the process
+that started it is killed.
+"""
 
 
 @contextmanager
 def busy_core() -> Iterator[None]:
     """Keep one core busy meanwhile, as another program would."""
     command = [sys.executable, "-c", BUSY]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
         try:
-            assert other.stdout is not None
             other.stdout.readline()
             yield
         finally:
-            other.kill()
+            other.stdin.close()

@@ -83,7 +83,12 @@ def batch(
 ) -> None:
     """Measure several requests at a time, by the size of the batch."""
     counts = early.numbers("the sizes", sizes)
-    least = early.ratios("'--at-least'", at_least) if at_least else None
+    least = None if at_least is None else early.ratios("'--at-least'", at_least)
+    if least and len(least) > 1 and not beside:
+        raise InvalidRequest(
+            "cannot use two numbers of '--at-least' without '--beside': the second one "
+            "is of what it measures. Give one number, or '--beside' too"
+        )
     if peers and device != "cpu":
         raise InvalidRequest(
             "cannot use '--peers' with '--device': other engines are measured on the "

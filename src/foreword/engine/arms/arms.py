@@ -12,17 +12,17 @@ from torch import Tensor
 
 from foreword.budget import Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import Choice, OnText, Ratios
-from foreword.budget.kept import KeptSpeeds, kind_name
+from foreword.budget.kept import kind_name
 from foreword.draft.base import Drafter
 from foreword.draft.none import NoDrafter
 from foreword.engine.arms.scores import ArmScores
 from foreword.engine.arms.text import ArmsText, Kind
 from foreword.engine.failures import Failures
 from foreword.engine.scheduler import ScheduledSequence
-from foreword.engine.speculator import Speculator, select_layers
+from foreword.engine.speculator import Speculator, kept_speeds, select_layers
 from foreword.engine.sub_batch import SubBatch
 from foreword.estimators import running_mean
-from foreword.model import Model, machine, measure
+from foreword.model import Model, measure
 from foreword.registry import PLAIN
 from foreword.types import Request
 from foreword.verify import Rule
@@ -107,7 +107,7 @@ class Arms(Speculator):
         self._labels = drafter.labels
         self._kept = None
         if self._labels:
-            self._kept = KeptSpeeds.of({**machine(), **target.speed_key})
+            self._kept = kept_speeds(target)
         self._texts: dict[int, ArmsText] = {}
         self._used: list[Arm] = []
         """Arms of the last round."""
