@@ -67,6 +67,8 @@ static void operations(const float *a, const float *b, const float *c) {
     say(whole_floats(sums)), say(rounded_once(total)), say(both(held, four, level));
     say(two_by_turns(a + 3)), say(fused_from(x, y, z)), say(fused_exactly(x, y, z));
     say(summed(either(masked(held, 4, 15), masked(held, -4, 0x30)), four));
+    store_halves(narrowed, narrow(x)), store_halves(narrowed + LANES, narrow(y));
+    say(even_of(joined(even_of(load_pairs(narrowed)), widen(narrow(z))))), say(odd_of(joined(widen(narrow(z)), odd_of(load_pairs(narrowed)))));
     say_number(sum_of(x)), say_number(maximum_of(x)), say_number((float)above(x, y));
 }
 

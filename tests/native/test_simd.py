@@ -27,7 +27,7 @@ PROGRAM, PROMISED = (
     Path(__file__).with_name("bits.c"),
 )
 LANES, LOGITS = 16, 40 * 112
-OPERATIONS, NUMBERS = 33, 3
+OPERATIONS, NUMBERS = 35, 3
 """What the program prints for each 16 times three numbers: so many vectors, then so many
 numbers.
 """
@@ -304,6 +304,9 @@ def test_every_other_place_is_written_and_no_place_between(results):
     for (x, y, z), (found, _) in zip(given()[:8], results[0], strict=False):
         assert torch.equal(found[19], bfloat16(torch.cat([x, y]))[::2])
         assert torch.equal(found[20], bfloat16(z))
+        pair = bfloat16(torch.cat([x, y]))
+        assert torch.equal(found[33], pair[::2])
+        assert torch.equal(found[34], pair[1::2])
 
 
 def test_bytes_are_looked_up_multiplied_and_summed_exactly(results):

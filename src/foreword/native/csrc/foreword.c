@@ -19,6 +19,7 @@
 #include "attention/attention.c"
 #include "attention/kv.c"
 #include "attention/vectors.c"
+#include "attention/weights.c"
 
 #include "layers/experts.c"
 #include "layers/layer.c"

@@ -43,54 +43,6 @@ INLINE void raw_scores(const Model *m, const Query *query, int64_t longest, cons
     _tile_stored(3, to + 3 * LANES, longest * sizeof(float));
 }
 
-/* The weights of a query, which overwrite its scores. */
-static inline bf16 *weights_of(const Query *query) { return (bf16 *)query->scores; }
-
-/* Scale and cap raw scores in place; masked positions stay -INFINITY. */
-static void cap_scores(const Model *m, const Query *query, int64_t first, int64_t last) {
-    for (int64_t at = first; at < last; at += LANES) {
-        const floats raw = load(query->scores + at);
-        const __mmask16 seen = _mm512_cmp_ps_mask(raw, all(-INFINITY), _CMP_NEQ_UQ);
-        _mm512_mask_storeu_ps(query->scores + at, seen,
-                              capped(mul(raw, all(m->scale)), m->score_cap));
-    }
-}
-
-/* 2^x for x <= 0, with a relative error of 3e-6, small compared with that of bfloat16. Denormal
- * results become 0: computing one takes a processor a hundred times as long. */
-static inline floats power(floats x) {
-    const __mmask16 normal = _mm512_cmp_ps_mask(x, all(-126.0f), _CMP_NLT_UQ); /* or NaN */
-    const floats n = rounded(x), r = sub(x, n);
-    floats p = all(0.00958285f);
-    p = fused(p, r, all(0.05590643f));
-    p = fused(p, r, all(0.24024099f));
-    p = fused(p, r, all(0.69312419f));
-    p = fused(p, r, all(1.0f));
-    return _mm512_maskz_scalef_ps(normal, p, n);
-}
-
-/* Raw scores to weights; returns their sum. */
-static float weigh(const Model *m, const Query *query, int64_t first, int64_t last) {
-    const float *scores = query->scores;
-    order(query, first, last);
-    if (m->score_cap) cap_scores(m, query, first, last);
-    const floats steep = all(1.442695041f * (m->score_cap ? 1 : m->scale));
-    floats top = all(-INFINITY), sum = all(0);
-    for (int64_t at = first; at < last; at += LANES) top = maximum(top, load(scores + at));
-    const float scale = m->score_cap ? 1 : m->scale,
-                most = query->sink && *query->sink > maximum_of(top) * scale ? *query->sink / scale
-                                                                             : maximum_of(top);
-    top = mul(all(-most), steep);
-    /* Weights are half as long: no score is overwritten before it is read. */
-    for (int64_t at = first; at < last; at += LANES) {
-        const __m256i half =
-            (__m256i)_mm512_cvtneps_pbh(power(fused(load(scores + at), steep, top)));
-        sum = add(sum, widen(half));
-        _mm256_storeu_si256((__m256i *)(weights_of(query) + at), half);
-    }
-    return sum_of(sum) + (query->sink ? exp_of(*query->sink - most * scale) : 0);
-}
-
 /* Copy the values of positions [at, at + 32) of a query in sequence order, columns from `column`
  * on, in the layout of a block. */
 static void lay_out(const Model *m, const Layer *layer, const Forward *f, const Span *span,
@@ -106,14 +58,10 @@ static void lay_out(const Model *m, const Layer *layer, const Forward *f, const 
                 values_at(m, layer, f, span, held[i] / 2 * 2, 0, kv, column, 1, chunks, room[i]);
         }
         for (int64_t c = 0; c < chunks; c++) {
-            __m512i first = lines[0]
-                                ? (__m512i)one_of(_mm512_loadu_si512(lines[0] + c * CHUNK), held[0])
-                                : _mm512_setzero_si512();
-            __m512i second =
-                lines[1] ? (__m512i)one_of(_mm512_loadu_si512(lines[1] + c * CHUNK), held[1])
-                         : _mm512_setzero_si512();
-            _mm512_storeu_si512(to + c * CHUNK,
-                                _mm512_or_si512(_mm512_srli_epi32(first, 16), second));
+            floats side[2] = {all(0), all(0)};
+            for (int64_t i = 0; i < 2 && lines[i]; i++)
+                side[i] = one_of(load_pairs(lines[i] + c * CHUNK), held[i]);
+            _mm512_storeu_si512(to + c * CHUNK, joined(side[0], side[1]));
         }
     }
 }
@@ -131,8 +79,6 @@ INLINE void add_values(const bf16 *weights, int64_t longest, const bf16 *v, cons
     _tile_loadd(5, v + 3 * CHUNK, 64);
     _tile_dpbf16ps(3, 4, 5);
 }
-
-typedef float Sums[MOST_QUERIES][4 * LANES];
 
 INLINE void load_sums(const Sums sums, const int D) {
     _tile_loadd(0, sums[0], sizeof sums[0]);
@@ -203,7 +149,7 @@ INTERNAL void attend_in_registers(const Model *m, const Layer *layer, const Forw
                                   const Span *span, int64_t kv, Query *query, int count) {
     int64_t low = INT64_MAX, shared = INT64_MAX, reach = 0, length = 0;
     for (int q = 0; q < count; q++) {
-        const int64_t own = query[q].depth ? query[q].tail[0] + 1 : query[q].prefix;
+        const int64_t own = reach_of(query + q);
         if (query[q].low < low) low = query[q].low;
         if (query[q].depth && query[q].prefix < shared) shared = query[q].prefix;
         if (own > reach) reach = own;

@@ -37,16 +37,6 @@ static void describe_cross(const Model *m, const Forward *f, const Span *span, i
     take_query(m, f, f->wide + (row * m->heads + head) * m->dim, row, head, query);
 }
 
-INTERNAL void order(const Query *query, int64_t first, int64_t last) {
-    float *scores = query->scores;
-    for (int64_t i = 0; i < query->depth; i++)
-        scores[query->prefix + i] = scores[query->tail[query->depth - 1 - i]];
-    for (int64_t i = first; i < query->low; i++) scores[i] = -INFINITY;
-    for (int64_t i = query->length; i < last; i++) scores[i] = -INFINITY;
-    for (int64_t i = first; query->bias && i < query->length; i += LANES)
-        store(scores + i, add(load(scores + i), load(query->bias + i)));
-}
-
 INTERNAL int64_t units_of(const Model *m, const Span *span, int64_t tile) {
     return m->kv_heads * parts_of((span->stop - span->start) * (m->heads / m->kv_heads), tile);
 }

@@ -5,10 +5,10 @@
 #include "../products/amx.h"
 #include "kv.h"
 
-/* QUERIES pairs of head and row with the same kv head share every load of a key and of a value. */
-
+/* A unit has up to MOST_QUERIES pairs of head and row with the same kv head, which read it
+ * together. In vector registers QUERIES of them share every load of a key and of a value. */
 #define QUERIES 4
-#define MOST_QUERIES 16 /* in matrix registers */
+#define MOST_QUERIES 16
 
 typedef struct {
     /* Attends to positions [low, length): the rows [low, prefix), then `tail`, deepest first. */
@@ -21,6 +21,9 @@ typedef struct {
     float *scores;
     factor *vector, *to;
 } Query;
+
+/* Sums of 4 * 16 columns of values, weighted, for each query of a unit. */
+typedef float Sums[MOST_QUERIES][4 * LANES];
 
 /* The keys and values of one head in bfloat16, for all of its tiles that a thread computes. */
 typedef struct {
@@ -41,11 +44,20 @@ INTERNAL void attend(const Model *m, const Layer *layer, const Forward *f, int64
 /* The span that a row of the forward belongs to. */
 INTERNAL const Span *span_of(const Forward *f, int64_t row);
 
-/* Put scores in sequence order, from `first` up to `last`, and add biases to them (there `scale` is
- * 1); masked positions get -INFINITY. */
-INTERNAL void order(const Query *query, int64_t first, int64_t last);
+/* The rows that a query reads are before this one. */
+static inline int64_t reach_of(const Query *query) {
+    return query->depth ? query->tail[0] + 1 : query->prefix;
+}
 
-/* Attention of at most QUERIES queries in vector registers (vectors.c). */
+/* The weights of a query, which overwrite its scores. */
+static inline factor *weights_of(const Query *query) { return (factor *)query->scores; }
+
+/* Turn the raw scores of positions from `first` on into weights, rounded like any factor, up to
+ * `last`; those that the query does not attend to get 0. Returns the sum of the rounded weights, by
+ * which they are not yet divided (weights.c). */
+INTERNAL float weigh(const Model *m, const Query *query, int64_t first, int64_t last);
+
+/* Attention of at most MOST_QUERIES queries in vector registers (vectors.c). */
 INTERNAL void attend_in_vectors(const Model *m, const Layer *layer, const Forward *f,
                                 const Span *span, int64_t kv, Query *query, int count);
 

@@ -261,9 +261,8 @@ INTERNAL void run_layers(const Model *m, const Forward *f, Worker *w) {
     }
     /* Few queries are split into small tiles, so that every thread has some; results are the same.
      */
-    const int64_t each = f->rows * m->heads / (2 * w->threads),
-                  most = attends_in_registers(m) ? MOST_QUERIES : QUERIES;
-    run.tile = at_least(at_most(each, most), 1);
+    const int64_t each = f->rows * m->heads / (2 * w->threads);
+    run.tile = at_least(at_most(each, MOST_QUERIES), 1);
     for (int64_t i = 0; i < f->spans; i++) run.units += units_of(m, f->span + i, run.tile);
     run.share = w->threads == 1 ? run.units : parts_of(run.units, CHUNKS * w->threads);
     if (f->unpacked)

@@ -67,6 +67,11 @@ INLINE floats even_of(pairs x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x,
 INLINE floats odd_of(pairs x) {
     return _mm512_castsi512_ps(_mm512_andnot_si512(_mm512_set1_epi32(0xffff), x));
 }
+/* The reverse, of bfloat16 numbers. */
+INLINE pairs joined(floats even, floats odd) {
+    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even), 16),
+                           _mm512_castps_si512(odd));
+}
 INLINE floats widen(halves x) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }

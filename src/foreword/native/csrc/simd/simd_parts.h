@@ -65,6 +65,8 @@ INLINE floats where_above(floats a, floats b, floats c) {
 OF_ONE(rounded, floats, part, floats, part, (a + 12582912.0f) - 12582912.0f)
 OF_ONE(even_of, floats, part, pairs, bits, (part)(a << 16))
 OF_ONE(odd_of, floats, part, pairs, bits, (part)(a & 0xffff0000u))
+INLINE bits joined_part(part a, part b) { return (bits)a >> 16 | (bits)b; }
+INLINE pairs joined(floats a, floats b) { return (pairs)EACH_OF_TWO(joined_part); }
 OF_ONE(widen, floats, part, halves, shorts, (part)(__builtin_convertvector(a, bits) << 16))
 INLINE bits nearest_part(part a) { /* ties to even; NaN stays NaN; denormals become zero */
     const bits raw = (bits)a, near = (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
