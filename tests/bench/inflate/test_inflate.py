@@ -21,6 +21,7 @@ from foreword.bench.inflate.model import (
     shape_of,
 )
 from foreword.errors import ModelError
+from foreword.model import Model, Read
 
 STARTER = Shape(
     "starter", hidden=384, layers=8, heads=6, kv_heads=3, head_dim=64, intermediate=1024
@@ -267,6 +268,18 @@ def test_saved_model_loads_with_the_same_logits(tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
     assert loaded.dtype == torch.float32
     assert_close(logits(loaded, prompt), logits(small, prompt))
+
+
+def test_zeros_of_added_layers_are_no_incomplete_download(tmp_path):
+    small = tiny(tie_word_embeddings=True)
+    large = inflate(small, replace(shape_of(small.config), layers=3))
+    large.save_pretrained(tmp_path)
+    written = large.model.layers[2].self_attn.o_proj.weight
+    assert not written.any()
+    loaded = Model.load(tmp_path, device="cpu", dtype="float32")
+    loaded.open(1, 8)
+    found = loaded.read([Read(1, 0, list(range(8)), keep=8)])
+    assert_close(found, logits(small, [torch.arange(8)[None]]))
 
 
 def test_model_and_random_state_are_untouched():

@@ -220,6 +220,7 @@ def _random(
     config.rms_norm_eps = (
         model.config.rms_norm_eps * model.config.hidden_size / shape.hidden
     )
+    config.inflated = True  # a loader lets its zeros pass
     elsewhere = [model.device] if model.device.type == "cuda" else []
     # built on its device, never on the CPU
     with torch.random.fork_rng(devices=elsewhere), model.device:

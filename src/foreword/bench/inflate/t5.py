@@ -106,6 +106,7 @@ def _random(
     config.layer_norm_epsilon = (
         model.config.layer_norm_epsilon * model.config.d_model / shape.hidden
     )
+    config.inflated = True  # a loader lets its zeros pass
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         large = T5ForConditionalGeneration._from_config(config, dtype=model.dtype)

@@ -107,7 +107,11 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def matrices(model: PreTrainedModel) -> set[str]:
-    """Return the names of the weights of linear layers and of input embeddings."""
+    """Return the names of the weights of linear layers and of input embeddings; none
+    for a model that its config calls inflated, whose added layers write zeros.
+    """
+    if getattr(model.config, "inflated", False):
+        return set()
     words = model.get_input_embeddings()
     parts = model.named_modules()
     return {
