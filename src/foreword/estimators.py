@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 OUTLIER = 4.0
 """Multiple of the expected duration at which a round's time is clipped, because a
@@ -144,6 +144,12 @@ class LinearCost:
     seconds: float = 0.0
     squares: float = 0.0
     products: float = 0.0
+    each: float = field(default=0.0, init=False)
+    """Seconds per further draft token; half the average while all rounds drafted about
+    the same number.
+    """
+    start: float = field(default=0.0, init=False)
+    """Fixed seconds of a round that drafts."""
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Record one round; its seconds are clipped if far above the expectation."""
@@ -157,25 +163,19 @@ class LinearCost:
         self.seconds = DECAY * self.seconds + seconds
         self.squares = DECAY * self.squares + tokens * tokens
         self.products = DECAY * self.products + tokens * seconds
+        self._refit()
 
-    @property
-    def each(self) -> float:
-        """Seconds per further draft token; half the average while all rounds drafted
-        about the same number.
-        """
+    def _refit(self) -> None:
         # finite, also if no round drafted for long
         average = self.seconds / (max(self.tokens, self.weight) or 1.0)
-        spread = self.weight * self.squares - self.tokens**2
-        if spread <= 0.05 * self.tokens**2 + 1e-9:
-            return 0.5 * average
-        slope = (self.weight * self.products - self.tokens * self.seconds) / spread
-        return min(max(slope, 0.05 * average), self.seconds / self.tokens)
-
-    @property
-    def start(self) -> float:
-        """Fixed seconds of a round that drafts."""
-        return (
-            max(self.seconds - self.each * self.tokens, 0.0) / self.weight
-            if self.weight
-            else 0.0
-        )
+        self.each = 0.5 * average
+        square = self.tokens**2
+        spread = self.weight * self.squares - square
+        if spread > 0.05 * square + 1e-9:
+            slope = self.weight * self.products
+            slope -= self.tokens * self.seconds
+            most = self.seconds / self.tokens
+            self.each = min(max(slope / spread, 0.05 * average), most)
+        drafting = self.each * self.tokens
+        fixed = max(self.seconds - drafting, 0.0)
+        self.start = fixed / self.weight

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from foreword.bench.engine_entry import timed
+from foreword.bench.timed import timed
 from foreword.model import Mode, Model, measure
 from foreword.model.cost import NEAR, POINTS, Cost, Point, _fitted, known, measured
 from tiny_models import build

@@ -5,31 +5,20 @@ model's forwards.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from foreword.api.requests import Requests
 from foreword.bench.records import BenchRequest, EntryFailed, Round, Trial
+from foreword.bench.timed import timed, timed_drafts
 from foreword.budget import Costs, DraftBudget, RoundResult
 from foreword.budget.kept import KeptPace
-from foreword.draft import Drafter
 from foreword.engine import Engine
-from foreword.model import Model, Read
-from foreword.model.backend import Backend, GrowsTrees
-from foreword.model.kv.memories import Kind
-from foreword.model.kv.pages import PagePool
 from foreword.types import Clock, Draft, Request, SamplingParams
-from foreword.types.growth import GrownTree, TreeRequest
 
 
 class WatchedBudget(DraftBudget):
@@ -117,121 +106,6 @@ class Served:
         return sum(map(len, self.texts)) / self.seconds
 
 
-class TimedBackend:
-    """A backend that sums the seconds of another one's forwards."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.mode, self.copies = inner.mode, inner.copies
-        self.seconds = 0.0
-        self.reads = 0
-        self._inner = inner
-        # Runtime protocols do not ask __getattr__ (Python 3.12), so the methods that
-        # they check for are attributes of the instance.
-        for name in dir(inner):
-            if name.startswith("_") or hasattr(type(self), name):
-                continue
-            attribute = getattr(inner, name)
-            if name == "read_hidden":
-                attribute = partial(self._timed_read, attribute)
-            if callable(attribute):
-                setattr(self, name, attribute)
-
-    def open(
-        self,
-        id: int,
-        capacity: int,
-        tokens: Sequence[int] = (),
-        tenant: str = "",
-        layers: Sequence[int] = (),
-    ) -> int:
-        """Begin a sequence, without the pages of earlier ones: every run of a prompt
-        reads all of it.
-        """
-        return self._inner.open(id, capacity)
-
-    def memory(self, kind: type[Kind]) -> Kind | None:
-        return self._inner.memory(kind)
-
-    def give(self, id: int, material: object) -> None:
-        self._inner.give(id, material)
-
-    def close(self, id: int) -> None:
-        self._inner.close(id)
-
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        before = perf_counter()
-        logits = self._inner.read(reads)
-        _wait_for(logits)
-        self.seconds += perf_counter() - before
-        self.reads += 1
-        return logits
-
-    def move(self, id: int, source: list[int], start: int) -> None:
-        self._inner.move(id, source, start)
-
-    @property
-    def pool(self) -> PagePool | None:
-        return self._inner.pool
-
-    def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the inner backend."""
-        return getattr(self._inner, name)
-
-    def _timed_read(
-        self, read_hidden: Callable[..., tuple[Tensor, Tensor]], *args: object
-    ) -> tuple[Tensor, Tensor]:
-        before = perf_counter()
-        result = read_hidden(*args)
-        _wait_for(result[0])
-        self.seconds += perf_counter() - before
-        self.reads += 1
-        return result
-
-
-def _wait_for(logits: Tensor) -> None:
-    """Wait until a forward has ended: on a CPU it has when it returns, on a GPU it may
-    only have been started.
-    """
-    if logits.is_cuda:
-        torch.cuda.synchronize(logits.device)
-
-
-@runtime_checkable
-class _TreeBackend(Backend, GrowsTrees, Protocol):
-    """A backend with the fast path for trees."""
-
-
-class TimedTreeBackend(TimedBackend):
-    """The same for a backend that grows trees; a separate class, since runtime
-    protocols check for method names.
-    """
-
-    def __init__(self, inner: _TreeBackend) -> None:
-        super().__init__(inner)
-        self._tree_backend = inner
-
-    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        before = perf_counter()
-        grown = self._tree_backend.grow(read, ask)
-        self.seconds += perf_counter() - before
-        self.reads += 1 + len(grown.read)
-        return grown
-
-
-def timed(model: Model) -> TimedBackend:
-    """Replace the model's backend by a timed one and return it; a second call returns
-    the same.
-    """
-    backend = model.backend
-    if not isinstance(backend, TimedBackend):
-        model.backend = backend = (
-            TimedTreeBackend(backend)
-            if isinstance(backend, GrowsTrees)
-            else TimedBackend(backend)
-        )
-    return backend
-
-
 def _disk() -> int | None:
     """Return the bytes that this process has read from disk; None where the system does
     not tell.
@@ -245,17 +119,6 @@ def _disk() -> int | None:
     )
 
 
-def _models(drafter: Drafter) -> list[Model]:
-    """Return the models that a drafter and its members run, each once."""
-    values = list({id(value): value for value in vars(drafter).values()}.values())
-    collections = [value for value in values if isinstance(value, list | tuple)]
-    candidates = [*chain.from_iterable(collections), *values]
-    members = [one for one in candidates if isinstance(one, Drafter)]
-    return [value for value in values if isinstance(value, Model)] + [
-        m for member in members for m in _models(member)
-    ]
-
-
 class EngineEntry:
     """A benchmark entry that runs one engine; as in a user's stream, tokens are also
     detokenized.
@@ -267,7 +130,7 @@ class EngineEntry:
         self.name = name
         self._engine, self._requests = engine, Requests(engine.target, tokenizer)
         self._target = timed(engine.target)
-        self._drafts = [timed(model) for model in _models(engine.drafter)]
+        self._drafts = timed_drafts(engine.drafter)
         budget = engine.budget
         self._predictions = (
             budget.predictions if isinstance(budget, WatchedBudget) else deque[float]()
@@ -371,4 +234,4 @@ class EngineEntry:
 
     @property
     def _draft_seconds(self) -> float:
-        return sum(backend.seconds for backend in self._drafts)
+        return sum(one.seconds for one in self._drafts)

@@ -29,12 +29,17 @@ class Costs:
         """
         self._near: dict[int, list[float]] = {}
         """Rows of a forward -> its extra weight for each measured row count."""
+        self._known: dict[int, float] = {}
+        """Rows -> seconds, as asked for since the last correction."""
 
     def seconds(self, rows: int) -> float:
         """Return the expected seconds, interpolated between measured row counts and
         extrapolated beyond.
         """
-        return interpolated(rows, self._rows, self._base)
+        known = self._known.get(rows)
+        if known is None:
+            known = self._known[rows] = interpolated(rows, self._rows, self._base)
+        return known
 
     def slope(self, rows: int, more: int) -> float:
         """Return the mean seconds per row of `more` rows added to `rows`."""
@@ -61,6 +66,7 @@ class Costs:
         for place, weight in enumerate(near):
             moved = self._base[place] * off ** (self._far + weight)
             self._base[place] = max(moved, C.seconds)
+        self._known.clear()
         self._far = max(C.far_fades * self._far, C.far)
 
 

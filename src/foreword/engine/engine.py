@@ -268,9 +268,10 @@ class Engine:
             if not needed:
                 continue
             rows = [*range(entry.read), *(entry.read + node for node in nodes)]
-            states = select_layers(
-                states if len(rows) == len(states) else states[rows], layers, needed
-            )
+            count = len(rows)
+            # indices take ten times as long as a slice
+            path = states[:count] if rows[-1] == count - 1 else states[rows]
+            states = select_layers(path, layers, needed)
             self._cache.keep_hidden(sequence, states, needed)
             self._of(sequence).on_hidden_states(sequence, sequence.cached, states)
 

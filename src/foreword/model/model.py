@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -167,9 +168,9 @@ class Model:
         """Which draft tokens one forward can score."""
         return self.capability.mode
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
-        return self.hf.dtype
+        return self.hf.dtype  # looks at every module
 
     @property
     def forms(self) -> dict[str, str | int]:

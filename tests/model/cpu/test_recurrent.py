@@ -18,7 +18,7 @@ from transformers import (
 
 import tiny_models
 from drafters import Foresight, RandomTree, known
-from foreword.bench.engine_entry import timed
+from foreword.bench.timed import timed
 from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.draft.cross_vocab.tli import IntersectionDrafter
 from foreword.draft.lm import LanguageModelDrafter

@@ -5,8 +5,9 @@ seconds of its forwards.
 import pytest
 import torch
 
-from foreword.bench import engine_entry
-from foreword.bench.engine_entry import TimedBackend, TimedTreeBackend, _models, timed
+from foreword import LLM, SamplingParams
+from foreword.bench import timed as timing
+from foreword.bench.timed import TimedBackend, TimedTreeBackend, timed, timed_drafts
 from foreword.draft.ensemble.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
@@ -80,7 +81,7 @@ def test_timed_backend_has_the_protocols_of_the_inner_one(model, backend, grows)
 
 def test_calls_reach_the_inner_backend_and_are_timed(model, monkeypatch):
     model.backend = inside = Fast()
-    monkeypatch.setattr(engine_entry, "perf_counter", lambda: inside.now)
+    monkeypatch.setattr(timing, "perf_counter", lambda: inside.now)
     found = timed(model)
     model.open(1, 9)
     assert model.read([Read(1, 0, [5, 6], keep=2)]).shape == (2, VOCAB)
@@ -141,5 +142,15 @@ def test_read_hidden_is_timed_too():
 
 def test_model_shared_by_members_is_counted_once():
     drafter = LanguageModelDrafter(Model(build("llama")))
-    assert _models(drafter) == [drafter.model]
-    assert len(_models(FusedDrafter([drafter, NgramDrafter()]))) == 1
+    assert timed_drafts(drafter) == [drafter.model.backend]
+    assert len(timed_drafts(FusedDrafter([drafter, NgramDrafter()]))) == 1
+
+
+@pytest.mark.parametrize("name", ["eagle", "dspark", "medusa"])
+def test_forwards_of_a_head_are_timed(name):
+    llm = LLM(method=name)
+    (found,) = timed_drafts(llm.engine.drafter)
+    assert timed_drafts(llm.engine.drafter) == [found]
+    (answer,) = llm.generate("How are you?", SamplingParams(max_tokens=12))
+    assert answer.stats.drafted > 0
+    assert 0 < found.seconds < answer.stats.propose
