@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import httpx2 as httpx
 
 from foreword import LLM
+from foreword.server.batches.store import Store
 from foreword.server.run import HttpServer, bound
 from foreword.server.service import Service
 from foreword.server.settings import Settings
@@ -33,9 +35,13 @@ class Running:
 
 
 @contextmanager
-def running(llm: LLM, *, connections: int = 1000, **settings: Any) -> Iterator[Running]:
+def running(
+    llm: LLM, *, connections: int = 1000, files: Path | None = None, **settings: Any
+) -> Iterator[Running]:
     """Run a server in a thread; port 0 takes a free one."""
-    service = Service(llm, Settings(port=0, **settings), bundled=True)
+    store = None if files is None else Store(files)
+    chosen = Settings(port=0, files=files, **settings)
+    service = Service(llm, chosen, bundled=True, store=store)
     listener = bound(service.settings)
     host, port = listener.getsockname()
     up = Event()

@@ -23,7 +23,8 @@ from foreword.cli.index import index
 from foreword.cli.inspect import inspect
 from foreword.cli.methods import methods
 from foreword.cli.quantize import quantize
-from foreword.cli.serve import serve
+from foreword.cli.serving.batch import batch
+from foreword.cli.serving.serve import serve
 from foreword.cli.theory import theory
 from foreword.cli.training.acceptance import acceptance
 from foreword.cli.training.data import data
@@ -119,6 +120,17 @@ for panel, command, example in (
                 "--api-key-file keys.txt"
             ),
             "foreword serve model.Q4_K_M.gguf",
+        ),
+    ),
+    (
+        GENERATE,
+        batch,
+        (
+            "foreword batch requests.jsonl answers.jsonl",
+            (
+                "foreword batch requests.jsonl answers.jsonl -m path/or/hub-id "
+                "-d path/or/hub-id --json"
+            ),
         ),
     ),
     (

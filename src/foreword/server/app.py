@@ -18,6 +18,8 @@ from foreword.api.requests import Requests
 from foreword.errors import ForewordError
 from foreword.server import page, speech
 from foreword.server.answer import Call
+from foreword.server.batches import routes as files
+from foreword.server.batches.jobs import Batches
 from foreword.server.body import content, takes, with_bodies
 from foreword.server.dialects import plain
 from foreword.server.dialects.chat import ChatBody, ChatDialect
@@ -47,6 +49,7 @@ BODIES = (
     plain.TokenizeBody,
     plain.DetokenizeBody,
     plain.LoadBody,
+    files.BatchBody,
 )
 BodyKind = TypeVar("BodyKind", bound=Body)
 FAILURES: dict[int | str, dict[str, Any]] = {
@@ -59,6 +62,7 @@ FAILURES: dict[int | str, dict[str, Any]] = {
     422: {"description": "Not used: a body that cannot be read is 400."},
     429: {"description": "The server or the key has too much to do; see Retry-After."},
     503: {"description": "The server stops."},
+    507: {"description": "The disk is full."},
 }
 
 
@@ -66,11 +70,15 @@ def build_app(service: Service) -> FastAPI:
     """Return the application of a service; the service is closed when the application
     ends.
     """
-    settings = service.settings
+    settings, batches = service.settings, _batches(service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if batches is not None:
+            batches.start()
         yield
+        if batches is not None:
+            await batches.stop()
         await service.close()
 
     app = FastAPI(
@@ -86,10 +94,10 @@ def build_app(service: Service) -> FastAPI:
             Middleware(Gate, settings=settings, limits=service.limits, log=service.log),
         ],
     )
-    for kind in (ForewordError, HTTPException, Exception):
-        app.add_exception_handler(kind, _Failure(service))
+    _catch(app, service)
     app.include_router(plain.routes(service))
     app.include_router(page.routes(service))
+    app.include_router(files.routes(batches))
     if service.llm.target.seq2seq is not None and service.llm.target.seq2seq.sound:
         app.include_router(speech.routes(service))
     _add_generation(app, service)
@@ -97,6 +105,30 @@ def build_app(service: Service) -> FastAPI:
     describe = app.openapi
     app.openapi = lambda: with_bodies(describe, BODIES)
     return app
+
+
+def build_generation(service: Service) -> FastAPI:
+    """Return an application with the routes that generate alone, for callers in this
+    process: nothing stands before them.
+    """
+    app = FastAPI(openapi_url=None)
+    _catch(app, service)
+    _add_generation(app, service)
+    return app
+
+
+def _batches(service: Service) -> Batches | None:
+    """Return the batches of a service that keeps files."""
+    if service.store is None:
+        return None
+    slots = service.llm.engine.scheduler.slots
+    return Batches(service.store, build_generation(service), max(1, slots // 2))
+
+
+def _catch(app: FastAPI, service: Service) -> None:
+    """Answer every error in the shape of its dialect."""
+    for kind in (ForewordError, HTTPException, Exception):
+        app.add_exception_handler(kind, _Failure(service))
 
 
 def _cors(origins: tuple[str, ...]) -> list[Middleware]:

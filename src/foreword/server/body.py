@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from foreword.errors import InvalidRequest
@@ -19,8 +22,20 @@ from foreword.server.limits import MOST_ITEMS
 
 READ_SECONDS = 120.0
 """Seconds. A body has to arrive within this time: 16 MiB at 1.1 Mbit a second."""
+MOST_FIELDS = 64
+"""Fields of a form. Clients send ten."""
+LONGEST_FIELD = 2**16
+"""Bytes of a field other than the file; of a prompt of speech the last 200 tokens are
+read.
+"""
 REFERENCE = "#/components/schemas/{model}"
 B = TypeVar("B", bound=BaseModel)
+
+
+class Upload(bytes):
+    """The bytes of a file in a form, and its name there."""
+
+    filename = ""
 
 
 def few(most: int) -> BeforeValidator:
@@ -67,6 +82,48 @@ async def content(request: Request) -> bytes:
     except ClientDisconnect:
         raise ApiError(400, "cannot read the body: the client left") from None
     return bytes(read)
+
+
+async def form_of(request: Request) -> dict[str, list[Any]]:
+    """Return the fields of a form: the bytes of a file, the text of any other.
+
+    Raises ApiError for another body.
+    """
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
+        raise ApiError(
+            400,
+            f"cannot read the body: its content-type is {reprlib.repr(kind)}. Send "
+            "multipart/form-data",
+        )
+    form: dict[str, list[Any]] = {}
+    try:
+        async with request.form(
+            max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD
+        ) as fields:
+            for name, value in fields.multi_items():
+                form.setdefault(name, []).append(
+                    value if isinstance(value, str) else await _upload(value)
+                )
+    except HTTPException as error:
+        if error.status_code != 400:
+            raise  # the body is too large
+        raise ApiError(
+            400,
+            f"cannot read the form: {error.detail.rstrip('.')}. Send one file and few "
+            "fields",
+        ) from None
+    except ClientDisconnect:
+        raise ApiError(
+            400, "cannot read the form: the client has left. Send it again"
+        ) from None
+    return form
+
+
+async def _upload(file: UploadFile) -> Upload:
+    upload = Upload(await file.read())
+    upload.filename = file.filename or ""
+    return upload
 
 
 def parsed(body: bytes, kind: type[B]) -> B:

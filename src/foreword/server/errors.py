@@ -28,6 +28,7 @@ KINDS = {
     429: ("rate_limit_error", "rate_limit_error"),
     500: ("server_error", "api_error"),
     503: ("overloaded_error", "overloaded_error"),
+    507: ("server_error", "api_error"),
 }
 """Status -> error type in OpenAI's dialect and in Anthropic's."""
 CONTEXT = "context_length_exceeded"

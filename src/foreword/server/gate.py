@@ -65,14 +65,15 @@ class Gate:
         )
         scope.setdefault("state", {}).update(request_id=request_id, tenant="")
         status, length = CLIENT_GONE, 0
+        most = self.settings.most(scope["path"])
 
         async def receive_counted() -> Message:
             nonlocal length
             message = await receive()
             size = len(message.get("body", b""))
             length += size
-            if length > self.settings.body:
-                raise _too_large(self.settings.body)
+            if length > most:
+                raise _too_large(most)
             count(size)
             return message
 
@@ -135,8 +136,9 @@ class Gate:
         ):
             return
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self.settings.body:
-            raise _too_large(self.settings.body)
+        most = self.settings.most(scope["path"])
+        if length.isdecimal() and int(length) > most:
+            raise _too_large(most)
         tenant = self._tenant(headers)
         scope["state"]["tenant"] = tenant
         if scope["method"] == "POST":

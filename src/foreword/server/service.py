@@ -23,6 +23,7 @@ from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
 from foreword.server.answer import Answer, Call
+from foreword.server.batches.store import Store
 from foreword.server.errors import ApiError, as_api_error
 from foreword.server.limits import Limits
 from foreword.server.log import NAME, Log
@@ -45,7 +46,15 @@ class Service:
     The event loop owns it; the engine has a thread, and texts have two.
     """
 
-    def __init__(self, llm: LLM, settings: Settings, *, bundled: bool = False) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        settings: Settings,
+        *,
+        bundled: bool = False,
+        store: Store | None = None,
+    ) -> None:
+        """`store`: files and batches; None: the server keeps none."""
         self.llm, self.settings = llm, settings
         self.engine = AsyncLLM(llm)
         self.log = Log(as_json=settings.log_json)
@@ -55,6 +64,7 @@ class Service:
         )
         self.metrics = Metrics(llm, self.name, self.limits)
         self.paths = PrivatePaths(llm.target.name)
+        self.store = store
         self.draining = False
         """Whether new requests are refused, as the server stops."""
         self.stopped = asyncio.Event()
@@ -204,3 +214,5 @@ class Service:
         """End the engine's thread and the threads of texts."""
         self.texts.close()
         await self.engine.close()
+        if self.store is not None:
+            self.store.close()

@@ -7,10 +7,13 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from foreword.errors import InvalidRequest
 
 MEBIBYTE = 2**20
+UPLOADS = "/v1/files"
+"""Path that takes files."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """Host headers that a server on loopback accepts: a web page under another name must
 not reach it.
@@ -39,6 +42,10 @@ class Settings:
     """Answers. Most that run or wait at a time; more get status 429."""
     body: int = 16 * MEBIBYTE
     """Bytes. Largest request body."""
+    files: Path | None = None
+    """Folder of uploaded files and of batches; None: the server keeps none."""
+    file: int = 200 * MEBIBYTE
+    """Bytes. Largest upload of such a file."""
     sound: float = 1800.0
     """Seconds. Longest sound that is transcribed."""
     context: int | None = None
@@ -84,6 +91,10 @@ class Settings:
                 "reaches it could send requests. "
                 "Give '--api-key-file' or FOREWORD_API_KEYS, or bind to 127.0.0.1"
             )
+
+    def most(self, path: str) -> int:
+        """Return the most bytes of a body sent to a path."""
+        return self.file if self.files and path == UPLOADS else self.body
 
 
 def is_loopback(host: str) -> bool:

@@ -12,10 +12,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from foreword.errors import InvalidRequest
+from foreword.server.body import form_of
 from foreword.server.errors import ApiError
 from foreword.server.leaving import Silence, while_connected
 from foreword.server.service import Service
@@ -27,10 +26,6 @@ from foreword.wanted import Abandoned
 FORMATS = ("json", "text", "verbose_json")
 NUMBERS = {"temperature": float, "seed": int, "max_tokens": int}
 """Fields that are sampling parameters."""
-MOST_FIELDS = 64
-"""Fields of a form. Clients send ten."""
-LONGEST_FIELD = 2**16
-"""Bytes of a field other than the file; a prompt's last 200 tokens are read."""
 THREADS = 8
 """Transcriptions at a time; more wait.
 
@@ -89,7 +84,7 @@ def routes(service: Service) -> APIRouter:
 async def _answer(
     service: Service, threads: Executor, request: Request, task: str | None
 ) -> Response:
-    form = await _form(request)
+    form = await form_of(request)
     _, method = service.resolve(_text(form, "model"))
     shape, sound = _shape(form), _sound(form)
     if service.draining:
@@ -186,42 +181,6 @@ def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
             "segments": segments,
         }
     return body
-
-
-async def _form(request: Request) -> dict[str, list[Any]]:
-    """Return the fields of a form: the bytes of a file, the text of any other.
-
-    Raises ApiError for another body.
-    """
-    kind = request.headers.get("content-type", "")
-    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
-        raise ApiError(
-            400,
-            f"cannot read the body: its content-type is {reprlib.repr(kind)}. Send "
-            "multipart/form-data",
-        )
-    form: dict[str, list[Any]] = {}
-    try:
-        async with request.form(
-            max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD
-        ) as fields:
-            for name, value in fields.multi_items():
-                form.setdefault(name, []).append(
-                    value if isinstance(value, str) else await value.read()
-                )
-    except HTTPException as error:
-        if error.status_code != 400:
-            raise  # the body is too large
-        raise ApiError(
-            400,
-            f"cannot read the form: {error.detail.rstrip('.')}. Send one file and few "
-            "fields",
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(
-            400, "cannot read the form: the client has left. Send it again"
-        ) from None
-    return form
 
 
 def _text(form: dict[str, list[Any]], name: str) -> str | None:

@@ -74,6 +74,15 @@ Context = Annotated[
 MaxBody = Annotated[
     float, _option("--max-body", help="Largest request body, in MiB.", min=0.001)
 ]
+Files = Annotated[
+    Path | None,
+    _option(
+        "--files", help="Folder of uploaded files and of batches.", file_okay=False
+    ),
+]
+MaxFile = Annotated[
+    float, _option("--max-file", help="Largest uploaded file, in MiB.", min=0.001)
+]
 MaxAudio = Annotated[
     float,
     _option("--max-audio", help="Longest sound to transcribe, in seconds.", min=1),
@@ -136,6 +145,8 @@ class Serving:
     queue: Queue = 256
     max_model_len: Context = None
     max_body: MaxBody = 16.0
+    files: Files = None
+    max_file: MaxFile = 200.0
     max_audio: MaxAudio = 1800.0
     max_per_key: PerKey = None
     rate: Rate = None
@@ -163,6 +174,8 @@ class Serving:
             keys=hashed(_keys(self.api_key_file)),
             queue=self.queue,
             body=int(_number("--max-body", self.max_body) * MEBIBYTE),
+            files=self.files,
+            file=int(_number("--max-file", self.max_file) * MEBIBYTE),
             sound=_number("--max-audio", self.max_audio),
             context=self.max_model_len,
             concurrent=self.max_per_key,
@@ -207,10 +220,12 @@ def serve(
 def _serve(
     model: str | None, settings: Settings, keywords: dict[str, Any], *, quiet: bool
 ) -> None:
+    from foreword.server.batches.store import Store
     from foreword.server.run import bound, serve
 
-    # A port in use is refused before the model loads.
+    # A port or a folder in use is refused before the model loads.
     with closing(bound(settings)) as listener:
+        store = None if settings.files is None else Store(settings.files)
         with render.loading():
             from foreword.server.output import named_format, named_reasoning
 
@@ -224,7 +239,7 @@ def _serve(
             from foreword.server.service import Service
 
             llm = LLM(model, **keywords)
-            service = Service(llm, settings, bundled=model is None)
+            service = Service(llm, settings, bundled=model is None, store=store)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{port}"

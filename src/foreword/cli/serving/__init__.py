@@ -1,0 +1,1 @@
+"""Commands that serve: over HTTP, and a file of requests."""
