@@ -91,7 +91,13 @@ def build_app(service: Service) -> FastAPI:
         responses=FAILURES,
         middleware=[
             *_cors(settings.origins),
-            Middleware(Gate, settings=settings, limits=service.limits, log=service.log),
+            Middleware(
+                Gate,
+                settings=settings,
+                limits=service.limits,
+                log=service.log,
+                traces=service.traces,
+            ),
         ],
     )
     _catch(app, service)

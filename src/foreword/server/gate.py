@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,9 @@ from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.settings import LOOPBACK_NAMES, Settings, digest, is_loopback
 from foreword.server.wire import Json
+
+if TYPE_CHECKING:
+    from foreword.server.telemetry.traces import Traced, Traces
 
 OPEN = ("/", "/health", "/ready", "/version", "/metrics")
 """Paths that probes, scrapers and browsers read without a key.
@@ -52,6 +56,7 @@ class Gate:
     settings: Settings
     limits: Limits
     log: Log
+    traces: Traces | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -64,6 +69,7 @@ class Gate:
             given if VISIBLE.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         )
         scope.setdefault("state", {}).update(request_id=request_id, tenant="")
+        span = self._span(scope, headers)
         status, length = CLIENT_GONE, 0
         most = self.settings.most(scope["path"])
 
@@ -93,15 +99,24 @@ class Gate:
             body = error.body(scope["path"], request_id)
             await Json(body, error.status, error.headers)(scope, receive, send_with_id)
         finally:
-            fields = scope["state"].get("log", {})
+            if span is not None:
+                span.end(status)
             self.log.request(
                 request_id,
                 scope["method"],
                 scope["path"],
                 status,
                 perf_counter() - began,
-                fields,
+                scope["state"].get("log", {}),
             )
+
+    def _span(self, scope: Scope, headers: Headers) -> Traced | None:
+        """Begin the span of a request; it is in the state, for what its answer adds."""
+        if self.traces is None:
+            return None
+        span = self.traces.begin(scope, headers)
+        scope["state"]["span"] = span
+        return span
 
     @property
     def _open(self) -> tuple[str, ...]:

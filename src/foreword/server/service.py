@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePath
 from time import perf_counter, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreword.api.async_llm import AsyncLLM
 from foreword.api.job import Job
@@ -30,7 +31,11 @@ from foreword.server.log import NAME, Log
 from foreword.server.metrics import Metrics
 from foreword.server.private import PrivatePaths
 from foreword.server.settings import Settings
+from foreword.server.telemetry.asked import asked
 from foreword.server.texts import Texts
+
+if TYPE_CHECKING:
+    from foreword.server.telemetry.traces import Traces
 
 HOSTED = ("gpt-", "claude-", "codex-", "chatgpt-", "o1", "o3", "o4")
 """Beginnings of the names of hosted models, which clients send unless told otherwise;
@@ -75,6 +80,7 @@ class Service:
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
         self.texts = Texts(self._requests)
+        self.traces = _traces(self.name)
 
     def _requests(self) -> Requests:
         """Return a builder of requests for one thread.
@@ -178,6 +184,8 @@ class Service:
     def _account(self, answer: Answer, job: Job, state: dict[str, Any]) -> None:
         for choice in answer.choices:
             self.metrics.ended(answer, choice)
+        if (span := state.get("span")) is not None:
+            span.answered(answer)
         state["log"] = {
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
@@ -214,5 +222,17 @@ class Service:
         """End the engine's thread and the threads of texts."""
         self.texts.close()
         await self.engine.close()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
         if self.store is not None:
             self.store.close()
+
+
+def _traces(name: str) -> Traces | None:
+    """Return the traces of a server; None where the environment wants none."""
+    if not asked(os.environ):
+        return None
+    # an extra, which other servers need not have
+    from foreword.server.telemetry.traces import Traces
+
+    return Traces(name)

@@ -7,6 +7,7 @@ Names come from foreword.registry, so nothing heavy is imported.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -197,11 +198,28 @@ def temperature(value: float) -> None:
 
 def extra(name: str, *modules: str) -> None:
     """Check that the modules of an extra are installed."""
-    missing = [module for module in modules if find_spec(module) is None]
+    missing = [module for module in modules if not _installed(module)]
     if missing:
         raise InvalidRequest(
             f"cannot run this command: {', '.join(missing)} is not installed. Run: pip "
             f"install 'foreword[{name}]'"
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # what it is a part of
+        return False
+
+
+def traces() -> None:
+    """Check that traces can be sent, where the environment asks for them."""
+    from foreword.server.telemetry.asked import asked
+
+    if asked(os.environ):
+        extra(
+            "telemetry", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
         )
 
 

@@ -212,6 +212,7 @@ def serve(
     machine only. Ctrl-C or SIGTERM lets running answers finish.
     """
     early.extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
+    early.traces()
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
     options_ = scheduling | keywords(loading) | keywords(drafting)
     _serve(model, serving.settings(), options_ | {"draft": draft}, quiet=quiet)
