@@ -239,6 +239,20 @@ def test_full_disk_keeps_no_half_file(tmp_path):
     assert [path.name for path in tmp_path.glob("*/*")] == ["tenant"]
 
 
+def test_batch_whose_end_cannot_be_kept_stops_no_other(server, tmp_path, caplog):
+    long = [chat(number, max_tokens=64) for number in range(80)]
+    before = begun(server, uploaded(server, *long))
+    stuck = begun(server, uploaded(server, chat(0)))
+    after = begun(server, uploaded(server, chat(1)))
+    (described,) = tmp_path.rglob(f"{stuck['id']}.json")
+    # nothing can be written there
+    described.with_name(f".{described.name}.partial").mkdir()
+    server.post(f"/v1/batches/{before['id']}/cancel")
+    assert ended(server, after)["status"] == "completed"
+    assert got(server, f"/v1/batches/{stuck['id']}")["status"] == "validating"
+    assert f"batch {stuck['id']} stopped" in caplog.text
+
+
 def test_two_servers_do_not_share_a_folder(tmp_path: Path):
     store = Store(tmp_path)
     with pytest.raises(InvalidRequest, match="another server does"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
@@ -18,6 +19,7 @@ from foreword.server.batches.results import Counts, Response, ResultFile
 from foreword.server.batches.run import run
 from foreword.server.batches.store import UNFINISHED, Store
 from foreword.server.errors import ApiError
+from foreword.server.log import NAME
 
 LATER = 1000
 """Priority of a request that names none: clients who wait come first."""
@@ -95,8 +97,7 @@ class Batches:
     async def _work(self) -> None:
         while True:
             tenant, name = await self._queue.get()
-            batch = self.store.about(tenant, name)
-            answers = self._run(tenant, batch)
+            answers = self._run(tenant, name)
             task = asyncio.create_task(answers)
             self._running[name] = task
             try:
@@ -108,12 +109,19 @@ class Batches:
             finally:
                 self._running.pop(name)
                 self._counts.pop(name, None)
-            batch = self.store.about(tenant, name)
-            if task.cancelled() and batch["status"] == "cancelling":
-                await self._finish(tenant, batch, "cancelled")
+            if task.cancelled():
+                self._queue.put_nowait((tenant, name))  # to end it as cancelled
+            elif (error := task.exception()) is not None:
+                # not even its end could be kept; a restart goes on with it
+                logging.getLogger(NAME).error(
+                    "batch %s stopped",
+                    name,
+                    exc_info=error,
+                )
 
-    async def _run(self, tenant: str, batch: Batch) -> None:
+    async def _run(self, tenant: str, name: str) -> None:
         """Answer a batch, and keep its end, whatever that is."""
+        batch = self.store.about(tenant, name)
         try:
             if batch["status"] == "cancelling":
                 await self._finish(tenant, batch, "cancelled")

@@ -8,6 +8,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import time
 from typing import Any
@@ -139,7 +140,8 @@ def _write(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise ApiError(
             FULL, f"cannot keep the file: {words(error)}. Delete others and try again"
         ) from error
