@@ -158,7 +158,10 @@ class TimedHead:
             return forward(*args)
         self._inside, before = True, perf_counter()
         try:
-            return forward(*args)
+            result = forward(*args)
+            if isinstance(result, Tensor):
+                _wait_for(result)
+            return result
         finally:
             self._inside = False
             self.seconds += perf_counter() - before

@@ -22,8 +22,8 @@ def here(tmp_path, monkeypatch, capsys, unchecked) -> Here:
 
 
 def test_answers_and_errors_are_written_and_errors_asked_again(here):
-    written(here.folder / "in.jsonl", chat(0), chat(1), chat(2, temperature=-1))
-    words = ("batch", "in.jsonl", "out.jsonl", "--slots", "2")
+    written(here.folder / "in.jsonl", chat(0), chat(1, n=5), chat(2, temperature=-1))
+    words = ("batch", "in.jsonl", "out.jsonl", "--slots", "1")
     ended = here(*words, "--json")
     assert ended.returncode == 1
     summary = json.loads(ended.stdout)
@@ -34,7 +34,7 @@ def test_answers_and_errors_are_written_and_errors_asked_again(here):
         "c1": 200,
         "c2": 400,
     }
-    written(here.folder / "in.jsonl", chat(0), chat(1), chat(2))
+    written(here.folder / "in.jsonl", chat(0), chat(1, n=5), chat(2))
     ended = here(*words)
     assert ended.returncode == 0, ended.stderr
     assert "3 answers in out.jsonl, 2 of them before, 0 failed" in ended.stderr

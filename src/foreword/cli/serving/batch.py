@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 AHEAD = 2
 """Requests in flight per slot, so that no slot is empty while an answer is written."""
+QUEUE = 2**20
+"""Answers that run or wait: no bound, because `width` requests are sent at a time."""
 
 Requests = Annotated[
     Path,
@@ -124,7 +126,7 @@ def _answer(work: _Work, model: str | None, given: dict[str, Any]) -> None:
 
         llm = LLM(model, **given)
         width = AHEAD * given["slots"]
-        settings = Settings(queue=width)
+        settings = Settings(queue=QUEUE)
         service = Service(llm, settings, bundled=model is None)
     with render.bar(quiet=work.quiet) as shown:
         asyncio.run(_run(service, work, shown, width))

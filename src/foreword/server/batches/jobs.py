@@ -15,7 +15,7 @@ from typing import Any
 from foreword.errors import ForewordError, named
 from foreword.server.batches.inside import Inside
 from foreword.server.batches.lines import Fault, RequestFile
-from foreword.server.batches.results import Counts, Response, ResultFile
+from foreword.server.batches.results import GOOD, Counts, Response, ResultFile
 from foreword.server.batches.run import run
 from foreword.server.batches.store import UNFINISHED, Store
 from foreword.server.errors import ApiError
@@ -267,5 +267,5 @@ def _split(path: Path) -> tuple[bytes, bytes]:
             if not line.endswith(b"\n"):
                 continue  # a kill cut it
             status = json.loads(line)["response"]["status_code"]
-            (good if status == 200 else bad).extend(line)
+            (good if status == GOOD else bad).extend(line)
     return bytes(good), bytes(bad)

@@ -23,7 +23,7 @@ DAY = 24 * 60 * 60
 WINDOW = "24h"
 PURPOSE = "batch"
 MOST_LISTED = 100
-"""Files of a page of a list, unless told otherwise."""
+"""Files on a page of a list, where a client gives no limit."""
 FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,

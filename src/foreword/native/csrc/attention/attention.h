@@ -53,8 +53,8 @@ static inline int64_t reach_of(const Query *query) {
 static inline factor *weights_of(const Query *query) { return (factor *)query->scores; }
 
 /* Turn the raw scores of positions from `first` on into weights, rounded like any factor, up to
- * `last`; those that the query does not attend to get 0. Returns the sum of the rounded weights, by
- * which they are not yet divided (weights.c). */
+ * `last`; positions that the query does not attend to get 0. Returns the sum of the rounded
+ * weights, by which they are not yet divided (weights.c). */
 INTERNAL float weigh(const Model *m, const Query *query, int64_t first, int64_t last);
 
 /* Attention of at most MOST_QUERIES queries in vector registers (vectors.c). */

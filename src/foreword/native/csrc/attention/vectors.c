@@ -141,7 +141,7 @@ INLINE void end_values(const Model *m, const Layer *layer, const Forward *f, con
 }
 
 /* Weighted sums of `columns` times 16 columns of the values in sequence order, two positions at a
- * time, counted from the start of the sequence: first those that queries share, in blocks, then
+ * time, counted from the start of the sequence: first shared positions, in blocks, then
  * each query's rest. */
 INLINE void values_of(const Model *m, const Layer *layer, const Forward *f, const Span *span,
                       const Query *query, const float *total, int count, int64_t kv, int64_t first,
