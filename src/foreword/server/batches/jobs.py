@@ -97,27 +97,33 @@ class Batches:
     async def _work(self) -> None:
         while True:
             tenant, name = await self._queue.get()
-            answers = self._run(tenant, name)
-            task = asyncio.create_task(answers)
-            self._running[name] = task
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError:  # the server stops
-                task.cancel()
-                await asyncio.wait((task,))
-                raise
-            finally:
-                self._running.pop(name)
-                self._counts.pop(name, None)
-            if task.cancelled():
-                self._queue.put_nowait((tenant, name))  # to end it as cancelled
-            elif (error := task.exception()) is not None:
-                # not even its end could be kept; a restart goes on with it
-                logging.getLogger(NAME).error(
-                    "batch %s stopped",
-                    name,
-                    exc_info=error,
-                )
+            if await self._is_cancelled(tenant, name):
+                # once more, to keep its end
+                await self._is_cancelled(tenant, name)
+
+    async def _is_cancelled(self, tenant: str, name: str) -> bool:
+        """Answer a batch; return whether a client cancelled it meanwhile."""
+        task = asyncio.create_task(self._run(tenant, name))
+        self._running[name] = task
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:  # the server stops
+            task.cancel()
+            await asyncio.wait((task,))
+            raise
+        finally:
+            self._running.pop(name)
+            self._counts.pop(name, None)
+        if task.cancelled():
+            return True
+        if (error := task.exception()) is not None:
+            # not even its end could be kept; a restart goes on with it
+            logging.getLogger(NAME).error(
+                "batch %s stopped",
+                name,
+                exc_info=error,
+            )
+        return False
 
     async def _run(self, tenant: str, name: str) -> None:
         """Answer a batch, and keep its end, whatever that is."""
