@@ -84,10 +84,10 @@ def batch(
     with ResultFile(answers) as results:
         done = results.resume(read.lines)
         pending = [line for line in read.lines if line.custom_id not in done]
-        began, kept = perf_counter(), len(done)
+        counts, kept, seconds = results.counts, len(done), 0.0
         if pending:
-            _answer(_Work(read, pending, results, quiet or as_json), model, given)
-        counts, seconds = results.counts, perf_counter() - began
+            work = _Work(read, pending, results, quiet or as_json)
+            seconds = _answer(work, model, given)
     summary = {
         "completed": counts.completed,
         "failed": counts.failed,
@@ -99,9 +99,10 @@ def batch(
         sys.stdout.write(json.dumps(summary) + "\n")
     elif not quiet:
         before = f", {kept} of them before" if kept else ""
+        speed = f" · {counts.tokens / seconds:.0f} tok/s" if seconds else ""
         runtime.note(
             f"{counts.completed} answers in {answers}{before}, {counts.failed} failed "
-            f"· {counts.tokens} tokens · {counts.tokens / seconds:.0f} tok/s"
+            f"· {counts.tokens} tokens{speed}"
         )
     if counts.failed:
         raise typer.Exit(1)
@@ -117,8 +118,8 @@ class _Work:
     quiet: bool
 
 
-def _answer(work: _Work, model: str | None, given: dict[str, Any]) -> None:
-    """Load the model and answer all requests."""
+def _answer(work: _Work, model: str | None, given: dict[str, Any]) -> float:
+    """Load the model and answer all requests; return the seconds of answering."""
     with render.loading():
         from foreword.api.llm import LLM
         from foreword.server.service import Service
@@ -129,7 +130,9 @@ def _answer(work: _Work, model: str | None, given: dict[str, Any]) -> None:
         settings = Settings(queue=QUEUE)
         service = Service(llm, settings, bundled=model is None)
     with render.bar(quiet=work.quiet) as shown:
+        began = perf_counter()
         asyncio.run(_run(service, work, shown, width))
+        return perf_counter() - began
 
 
 async def _run(service: Any, work: _Work, shown: Progress, width: int) -> None:
