@@ -84,7 +84,9 @@ def batch(
     with ResultFile(answers) as results:
         done = results.resume(read.lines)
         pending = [line for line in read.lines if line.custom_id not in done]
-        counts, kept, seconds = results.counts, len(done), 0.0
+        counts = results.counts
+        kept = len(done)
+        seconds = 0.0
         if pending:
             work = _Work(read, pending, results, quiet or as_json)
             seconds = _answer(work, model, given)
