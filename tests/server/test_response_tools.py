@@ -4,6 +4,7 @@ client.
 
 from __future__ import annotations
 
+from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.response_items import messages_of
 from foreword.server.dialects.response_output import next_item
 from foreword.server.dialects.response_tools import declared
@@ -25,7 +26,9 @@ CUT = '{"input": "*** Be'
 
 
 def test_a_free_form_call_is_text_for_the_client() -> None:
-    item = next_item(ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"))
+    item = next_item(
+        ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"), Ids()
+    )
     assert item.opened()[0][1]["item"]["type"] == "custom_tool_call"
     for part in ('{"inp', 'ut": "*** Begin\\n', '+a"}'):
         assert item.push(ToolArguments(0, part, part)) == []
@@ -49,7 +52,9 @@ def test_free_form_tool_carries_its_grammar() -> None:
 
 
 def test_a_call_that_was_cut_off_keeps_what_there_is() -> None:
-    item = next_item(ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"))
+    item = next_item(
+        ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"), Ids()
+    )
     item.push(ToolArguments(0, CUT, CUT))
     assert item.written["input"] == CUT
 
@@ -64,7 +69,7 @@ def test_names_of_namespaces_go_there_and_back() -> None:
     ]
     tools = declared([PATCH], given)
     assert list(tools) == ["apply_patch", "mcp__files__read"]
-    written = next_item(ToolCall(0, "call_1", "mcp__files__read"), tools).written
+    written = next_item(ToolCall(0, "call_1", "mcp__files__read"), tools, Ids()).written
     (message,) = messages_of([written])
     assert message["tool_calls"][0]["function"]["name"] == "mcp__files__read"
     assert (written["name"], written["namespace"]) == ("read", "mcp__files__")

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2 as httpx
 
 from foreword import LLM
+from foreword.server.app import build_app
 from foreword.server.batches.store import Store
 from foreword.server.run import HttpServer, bound
 from foreword.server.service import Service
@@ -45,7 +46,7 @@ def running(
     listener = bound(service.settings)
     host, port = listener.getsockname()
     up = Event()
-    server = HttpServer(service, connections, up.set)
+    server = HttpServer(service, build_app(service), connections, up.set)
     thread = Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -12,7 +12,7 @@ from threading import Condition, Thread
 from types import TracebackType
 from typing import Any, cast, overload
 
-from foreword.api.job import Event, Job, deliver
+from foreword.api.job import Committed, Event, Job, deliver, repeat
 from foreword.api.llm import LLM
 from foreword.api.requests import has_texts
 from foreword.chats import Message, Tool
@@ -100,11 +100,14 @@ class AsyncLLM:
         requests: Sequence[tuple[Prompt, SamplingParams | None]],
         *,
         id: str | None = None,
+        committed: Committed = (),
     ) -> AsyncIterator[Job]:
         """Queue requests together and yield their job, with `n` sequences for each in
         order; abort it on leaving.
 
-        Raises InvalidRequest, before any of them starts, if one cannot be served.
+        `committed`: rounds of another engine, in order. Sequences go on after them, and
+        their deltas come first. Raises InvalidRequest, before any of them starts, if
+        one cannot be served.
         """
         job = Job(asyncio.get_running_loop())
         if id is not None:
@@ -112,7 +115,8 @@ class AsyncLLM:
         try:
             requests = [await self._read(prompt, params) for prompt, params in requests]
             held = [await self._ready(params) for _, params in requests]
-            self._call_in_thread(partial(self._start, job, requests), starts=True)
+            start = partial(self._start, job, requests, committed)
+            self._call_in_thread(start, starts=True)
             await job.started()
             del held  # the sequences have it
             yield job
@@ -306,7 +310,10 @@ class AsyncLLM:
                 self._round()
 
     def _start(
-        self, job: Job, requests: Sequence[tuple[Prompt, SamplingParams | None]]
+        self,
+        job: Job,
+        requests: Sequence[tuple[Prompt, SamplingParams | None]],
+        committed: Committed,
     ) -> None:
         if job.given_up:
             return
@@ -316,14 +323,16 @@ class AsyncLLM:
                 for prompt, params in requests
                 for one in self.llm.session.prepare(prompt, params)
             ]
+            repeated = repeat(job.sequences, committed)
             for sequence in job.sequences:
-                self.llm.session.begin(sequence)
+                if sequence.finish_reason is None:
+                    self.llm.session.begin(sequence)
         except Exception as error:  # noqa: BLE001 - the caller raises it
             self._send({job: [(None, error)]})
             self._abort(job)
             return
         self._jobs.append(job)
-        self._send({job: [(None, None)]})
+        self._send({job: [(None, None), *repeated]})
 
     def _abort(self, job: Job) -> None:
         job.given_up = True

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from foreword.types import Delta, Request
+from foreword.engine.commit import commit
+from foreword.types import Delta, Origin, Request
 
 Event = tuple[Request | None, Delta | BaseException | None]
 """(sequence, event): a delta, an error, or None for its end.
 
 Request None: the event is of the whole job.
 """
+Committed = Sequence[tuple[int, Sequence[int]]]
+"""(number of the sequence, tokens) of each round."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,3 +57,16 @@ def deliver(several: list[tuple[Job, list[Event]]]) -> None:
     for job, events in several:
         for one in events:
             job.events.put_nowait(one)
+
+
+def repeat(sequences: list[Request], committed: Committed) -> list[Event]:
+    """Commit the rounds of another engine; return their events."""
+    events: list[Event] = []
+    for number, tokens in committed:
+        sequence = sequences[number]
+        sequence.rounds += 1
+        sequence.stats.rounds += 1
+        origins: list[Origin] = ["accepted"] * len(tokens)
+        delta = commit(sequence, list(tokens), origins, [], 0)
+        events.append((sequence, delta))
+    return events

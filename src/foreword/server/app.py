@@ -25,6 +25,7 @@ from foreword.server.dialects import plain
 from foreword.server.dialects.chat import ChatBody, ChatDialect
 from foreword.server.dialects.completions import CompletionBody, CompletionDialect
 from foreword.server.dialects.fields import Body
+from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.message_turns import CountBody
 from foreword.server.dialects.messages import MessagesBody, MessagesDialect
 from foreword.server.dialects.responses import ResponsesBody, ResponsesDialect
@@ -90,7 +91,7 @@ def build_app(service: Service) -> FastAPI:
         docs_url=None,  # its page loads scripts from another host
         responses=FAILURES,
         middleware=[
-            *_cors(settings.origins),
+            *cors(settings.origins),
             Middleware(
                 Gate,
                 settings=settings,
@@ -137,7 +138,8 @@ def _catch(app: FastAPI, service: Service) -> None:
         app.add_exception_handler(kind, _Failure(service))
 
 
-def _cors(origins: tuple[str, ...]) -> list[Middleware]:
+def cors(origins: tuple[str, ...]) -> list[Middleware]:
+    """Return the middleware that lets pages of other origins send requests."""
     if not origins:
         return []
     return [
@@ -160,8 +162,10 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     ) -> Response:
         tenant = request.state.tenant
 
-        def translate(given: BodyKind, requests: Requests) -> tuple[Call, Dialect]:
-            translator = Translator(service, tenant, requests)
+        def translate(
+            given: BodyKind, requests: Requests, ids: Ids
+        ) -> tuple[Call, Dialect]:
+            translator = Translator(service, tenant, requests, ids)
             call = dialect.call(given, translator)
             writer = dialect(given, translator)
             given.forget()

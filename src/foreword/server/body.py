@@ -68,11 +68,16 @@ async def content(request: Request) -> bytes:
             f"cannot read the body: its content-type is {kind!r}. Send "
             "application/json",
         )
-    read = bytearray()
+    return await read(request)
+
+
+async def read(request: Request) -> bytes:
+    """Return the bytes of a body. Raises ApiError if it arrives too slowly."""
+    body = bytearray()
     try:
         async with asyncio.timeout(READ_SECONDS):
             async for chunk in request.stream():
-                read += chunk
+                body += chunk
     except TimeoutError:
         raise ApiError(
             408,
@@ -81,7 +86,7 @@ async def content(request: Request) -> bytes:
         ) from None
     except ClientDisconnect:
         raise ApiError(400, "cannot read the body: the client left") from None
-    return bytes(read)
+    return bytes(body)
 
 
 async def form_of(request: Request) -> dict[str, list[Any]]:

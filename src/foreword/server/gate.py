@@ -36,6 +36,8 @@ HEADERS = 100
 HEAD_BYTES = 32 * 2**10
 """Bytes of their names and values."""
 METRICS = "/metrics"
+TENANT = "x-foreword-tenant"
+"""Header by which a router says whose request it is: the digest of the caller's key."""
 PAGE = "/page/"
 """Beginning of the paths of the page's files."""
 VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
@@ -143,6 +145,10 @@ class Gate:
                 f"limits are {HEADERS} and "
                 f"{HEAD_BYTES}. Send fewer",
             )
+        if self.settings.routed:
+            # the router has checked all else, and no one but it gets here
+            scope["state"]["tenant"] = headers.get(TENANT, "")
+            return
         self._check_host(headers)
         if (
             scope["path"] in self._open

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,17 +19,16 @@ from foreword.api.requests import Requests
 from foreword.server.answer import Answer, Call
 from foreword.server.body import parsed
 from foreword.server.dialects.base import Dialect
+from foreword.server.dialects.ids import Ids
+from foreword.server.dialects.outlet import Outlet
 from foreword.server.errors import ApiError
 from foreword.server.leaving import disconnected
+from foreword.server.replicas.frames import SENT, Frame, sent_of
+from foreword.server.replicas.outlet import FrameOutlet
 from foreword.server.service import Service
 from foreword.server.wire import Json
 
 B = TypeVar("B", bound=BaseModel)
-HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would collect events
-]
 PING_SECONDS = 10.0
 """Seconds. Longest silence of a stream: clients and proxies give up silent ones, and a
 long prompt is read for minutes.
@@ -82,7 +82,8 @@ class Computed(Response, Generic[B]):
         try:
             await self.serve(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - every error has its shape
-            failure = self.service.reported(error, scope["state"]["request_id"])
+            request_id = scope["state"]["request_id"]
+            failure = self.service.reported(error, request_id)
             await self.fail(failure, scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,14 +103,16 @@ class Computed(Response, Generic[B]):
             return function(parsed(body, self._kind), requests)
 
         self._body = b""  # an answer may take minutes, and needs its body no more
-        return await self.service.texts.run(scope["state"]["tenant"], len(body), read)
+        tenant = scope["state"]["tenant"]
+        return await self.service.texts.run(tenant, len(body), read)
 
     async def fail(
         self, failure: ApiError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send an error in place of the response."""
         body = failure.body(scope["path"], scope["state"]["request_id"])
-        await Json(body, failure.status, failure.headers)(scope, receive, send)
+        response = Json(body, failure.status, failure.headers)
+        await response(scope, receive, send)
 
 
 class Reply(Computed[B]):
@@ -120,61 +123,93 @@ class Reply(Computed[B]):
         service: Service,
         body: bytes,
         kind: type[B],
-        translate: Callable[[B, Requests], tuple[Call, Dialect]],
+        translate: Callable[[B, Requests, Ids], tuple[Call, Dialect]],
     ) -> None:
         """`translate` returns the call of a body, and what writes its answer."""
         super().__init__(service, body, kind, lambda *_: {})
         self._translate = translate
-        self._dialect: Dialect | None = None
-        """What writes the events, once a stream has begun."""
+        self._stream: EventStream | None = None
+        """The events, once a stream has begun."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Generate the answer and send it."""
-        call, dialect = await self.in_texts(scope, self._translate)
-        async with self.service.answer(call, scope["state"]) as answer:
+        outlet = self._outlet(scope, receive, send)
+
+        def translate(body: B, requests: Requests) -> tuple[Call, Dialect]:
+            return self._translate(body, requests, outlet.ids)
+
+        call, dialect = await self.in_texts(scope, translate)
+        call = outlet.pinned(call)
+        body: dict[str, Any] | None = None
+        state = scope["state"]
+        async with self.service.answer(call, state, outlet.sent) as answer:
             if call.stream:
-                self._dialect = dialect
-                await EventStream(answer, dialect, send).run()
-                return
-            async for _ in answer:
-                pass
-            body = dialect.whole(answer)
-        await Json(body)(scope, receive, send)
+                self._stream = EventStream(answer, dialect, outlet)
+                await self._stream.run()
+            else:
+                async for _ in answer:
+                    pass
+                body = dialect.whole(answer)
+        if body is not None:
+            await outlet.whole(body)
+        await outlet.close(state.get("log", {}))
+
+    def _outlet(self, scope: Scope, receive: Receive, send: Send) -> Outlet:
+        """Return the way of the answer: to a router if one asks, else to the client."""
+        head = Headers(scope=scope).get(SENT)
+        if head is None or not self.service.settings.routed:
+            return Outlet(scope, receive, send)
+        end = int(head)
+        sent, self._body = sent_of(self._body[:end]), self._body[end:]
+        return FrameOutlet((scope, receive, send), sent)
 
     async def fail(
         self, failure: ApiError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send an error in place of the answer, or as the last event of its stream."""
-        if self._dialect is None:
+        if self._stream is None:
             await super().fail(failure, scope, receive, send)
         else:
-            await send(
-                {"type": "http.response.body", "body": self._dialect.failed(failure)}
-            )
+            await self._stream.fail(failure)
 
 
 class EventStream:
     """The events of one answer, on the way to its client."""
 
-    def __init__(self, answer: Answer, dialect: Dialect, send: Send) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        dialect: Dialect,
+        outlet: Outlet,
+    ) -> None:
         self._answer = answer
         self._dialect = dialect
-        self._send = send
+        self._outlet = outlet
         self._sent = monotonic()
 
     async def run(self) -> None:
         """Send all events, from the head to the end."""
-        head = {"type": "http.response.start", "status": 200, "headers": HEADERS}
-        await self._send(head)
-        await self._write(self._dialect.start(self._answer))
+        answer, dialect = self._answer, self._dialect
+        await self._outlet.begin()
+        state = self._outlet.state(answer)
+        await self._write(Frame("start", dialect.start(answer), state))
         alive = asyncio.create_task(self._keep_alive())
         try:
-            async for choice, events, delta in self._answer:
-                await self._write(self._dialect.push(choice, events, delta))
+            async for choice, events, delta in answer:
+                about = {
+                    "choice": choice.index,
+                    "tokens": delta.tokens,
+                }
+                written = dialect.push(choice, events, delta)
+                await self._write(Frame("round", written, about))
         finally:
             alive.cancel()
-        await self._write(self._dialect.end(self._answer))
-        await self._send({"type": "http.response.body", "body": b""})
+        await self._write(Frame("end", dialect.end(answer)))
+
+    async def fail(self, failure: ApiError) -> None:
+        """Send the error that ends the stream."""
+        await self._write(Frame("end", self._dialect.failed(failure)))
+        await self._outlet.close({})
 
     async def _keep_alive(self) -> None:
         """Send how much of the prompt is read, to clients that ask, and else a ping
@@ -185,12 +220,9 @@ class EventStream:
             chunk = self._dialect.progress(self._answer)
             if not chunk and monotonic() - self._sent >= PING_SECONDS:
                 chunk = self._dialect.ping()
-            await self._write(chunk)
+            if chunk:
+                await self._write(Frame("more", chunk))
 
-    async def _write(self, chunk: bytes) -> None:
-        if not chunk:
-            return
-        self._sent = monotonic()
-        await self._send(
-            {"type": "http.response.body", "body": chunk, "more_body": True}
-        )
+    async def _write(self, frame: Frame) -> None:
+        if await self._outlet.write(frame):
+            self._sent = monotonic()

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from math import inf
 from time import monotonic
 from types import FrameType
+from typing import Protocol, runtime_checkable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from foreword.errors import InvalidRequest
 from foreword.server.app import build_app
@@ -25,7 +27,8 @@ from foreword.server.connections import (
     most_connections,
     quiet_accept_errors,
 )
-from foreword.server.log import NAME
+from foreword.server.limits import Limits
+from foreword.server.log import NAME, Log
 from foreword.server.service import Service
 from foreword.server.settings import Settings
 
@@ -48,12 +51,13 @@ def serve(
 
     `quiet`: log only warnings and errors.
     """
-    _log_to_stderr(logging.WARNING if quiet else logging.INFO)
+    log_to_stderr(logging.WARNING if quiet else logging.INFO)
     gc.collect()
     # models and modules stay: without this, a full collection stops every stream for
     # 0.15 s
     gc.freeze()
-    HttpServer(service, most_connections(), started).run(sockets=[listener])
+    app = build_app(service)
+    HttpServer(service, app, most_connections(), started).run(sockets=[listener])
 
 
 def bound(settings: Settings) -> socket.socket:
@@ -80,7 +84,7 @@ def bound(settings: Settings) -> socket.socket:
     return listener
 
 
-def _log_to_stderr(level: int) -> None:
+def log_to_stderr(level: int) -> None:
     """Let the server's log lines reach stderr, unless the embedding program has set up
     logging itself.
     """
@@ -92,6 +96,34 @@ def _log_to_stderr(level: int) -> None:
         logger.setLevel(level)
 
 
+@runtime_checkable
+class Front(Protocol):
+    """Whatever takes requests: a service, or a router of them."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the server allows."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """Counts of its running answers."""
+        ...
+
+    @property
+    def log(self) -> Log:
+        """Its log."""
+        ...
+
+    @property
+    def stopped(self) -> asyncio.Event:
+        """Set when the time for draining is over."""
+        ...
+
+    draining: bool
+    """Whether new requests are refused, as the server stops."""
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn's server.
 
@@ -99,15 +131,19 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(
-        self, service: Service, connections: int, started: Callable[[], None]
+        self,
+        front: Front,
+        app: ASGIApp,
+        connections: int,
+        started: Callable[[], None],
     ) -> None:
         """`connections`: most connections with a request.
 
         `started` is called when requests are accepted.
         """
-        service.limits.requests = connections
+        front.limits.requests = connections
         config = uvicorn.Config(
-            build_app(service),
+            app,
             http=connection_class(connections),
             ws="none",
             loop="asyncio",
@@ -119,14 +155,14 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=LAST_SECONDS,
         )
         super().__init__(config)
-        self._service, self._started = service, started
+        self._front, self._started = front, started
         self._signal: tuple[int, FrameType | None] | None = None
         """The first signal, until the running answers have ended."""
         self._deadline = inf
         """monotonic() at which answers that still run are cut."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        quiet_accept_errors(asyncio.get_running_loop(), self._service.log)
+        quiet_accept_errors(asyncio.get_running_loop(), self._front.log)
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(QUEUE)  # uvicorn sets both to the backlog
@@ -134,22 +170,22 @@ class HttpServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain at the first signal; end at the second."""
-        if self._service.draining:
+        if self._front.draining:
             self._signal = None
-            self._service.stopped.set()
+            self._front.stopped.set()
             super().handle_exit(sig, frame)
             return
-        self._service.draining = True
+        self._front.draining = True
         self._signal = sig, frame
-        self._deadline = monotonic() + self._service.settings.drain
-        self._service.log.event("draining", answers=self._service.limits.active)
+        self._deadline = monotonic() + self._front.settings.drain
+        self._front.log.event("draining", answers=self._front.limits.active)
 
     async def on_tick(self, counter: int) -> bool:
         """End the server once no answer runs, or their time is over."""
         if self._signal is not None:
             if monotonic() >= self._deadline:
-                self._service.stopped.set()
-            if self._service.stopped.is_set() or not self._service.limits.active:
+                self._front.stopped.set()
+            if self._front.stopped.is_set() or not self._front.limits.active:
                 super().handle_exit(*self._signal)
                 self._signal = None
         return await super().on_tick(counter)

@@ -30,6 +30,7 @@ from foreword.server.limits import Limits
 from foreword.server.log import NAME, Log
 from foreword.server.metrics import Metrics
 from foreword.server.private import PrivatePaths
+from foreword.server.replicas.frames import NOTHING, Sent
 from foreword.server.settings import Settings
 from foreword.server.telemetry.asked import asked
 from foreword.server.texts import Texts
@@ -147,10 +148,13 @@ class Service:
         return self.llm.session.can_draft(name)
 
     @asynccontextmanager
-    async def answer(self, call: Call, state: dict[str, Any]) -> AsyncIterator[Answer]:
+    async def answer(
+        self, call: Call, state: dict[str, Any], sent: Sent = NOTHING
+    ) -> AsyncIterator[Answer]:
         """Generate the answer to a call; leaving early aborts it and frees its places
         at once.
 
+        `sent`: what its client has; the answer repeats it, then goes on.
         Raises ApiError when the server is full or stops, and InvalidRequest for a call
         that cannot be served.
         """
@@ -160,7 +164,8 @@ class Service:
         prompts = call.prompts if call.generates else []
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
             async with self.engine.submit(
-                [(prompt, call.params) for prompt in prompts]
+                [(prompt, call.params) for prompt in prompts],
+                committed=sent.rounds,
             ) as job:
                 answer = Answer(
                     call,
@@ -171,6 +176,8 @@ class Service:
                     self.llm,
                     hidden=self.paths.hidden,
                 )
+                if sent.state is not None:
+                    answer.created = sent.state.created
                 if call.scored is not None:
                     answer.scores = [
                         await self.engine.score(prompt, call.scored)

@@ -73,6 +73,8 @@ class Settings:
     """Seconds. On SIGTERM, running answers get this long to finish."""
     private_metrics: bool = False
     """Whether /metrics needs an API key too."""
+    routed: bool = False
+    """Whether a router stands before this server, which alone can reach it."""
     log_json: bool = False
     log_prompts: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import closing
 from dataclasses import dataclass
 from math import isfinite
@@ -30,6 +31,18 @@ def _option(*names: str, help: str, metavar: str | None = None, **more: Any) -> 
     )
 
 
+Replicas = Annotated[
+    str | None,
+    _option(
+        "--replicas",
+        help="Processes: a number, or auto: one per GPU or NUMA node.",
+        metavar="N|auto",
+    ),
+]
+ReplicaTimeout = Annotated[
+    float,
+    _option("--replica-timeout", help="Seconds until a replica must be ready.", min=1),
+]
 Host = Annotated[
     str,
     _option("--host", help="Address to bind; beyond loopback an API key is needed."),
@@ -138,6 +151,8 @@ LogPrompts = Annotated[
 class Serving:
     """Options of the server itself, checked on construction."""
 
+    replicas: Replicas = None
+    replica_timeout: ReplicaTimeout = 900.0
     host: Host = "127.0.0.1"
     port: Port = 8000
     served_model_name: Name = None
@@ -215,7 +230,77 @@ def serve(
     early.traces()
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
     options_ = scheduling | keywords(loading) | keywords(drafting)
-    _serve(model, serving.settings(), options_ | {"draft": draft}, quiet=quiet)
+    settings, options_ = serving.settings(), options_ | {"draft": draft}
+    count = _count(serving.replicas)
+    if count != 1:
+        seconds = _number("--replica-timeout", serving.replica_timeout)
+        if _serve_several(model, settings, options_, count, seconds, quiet=quiet):
+            return
+    _serve(model, settings, options_, quiet=quiet)
+
+
+def _count(replicas: str | None) -> int | None:
+    """Return a number of replicas; None for "auto"."""
+    if replicas is None:
+        return 1
+    if replicas == "auto":
+        return None
+    if not replicas.isdecimal() or int(replicas) < 1:
+        raise InvalidRequest(
+            f"cannot use '--replicas' {replicas!r}: it is neither a number from 1 on "
+            "nor auto. Give one of them"
+        )
+    return int(replicas)
+
+
+def _serve_several(
+    model: str | None,
+    settings: Settings,
+    keywords: dict[str, Any],
+    count: int | None,
+    seconds: float,
+    *,
+    quiet: bool,
+) -> bool:
+    """Serve with replicas; return False, having done nothing, if one is enough."""
+    from foreword.server.batches.store import Store
+    from foreword.server.replicas.places import places
+    from foreword.server.replicas.process import Start
+    from foreword.server.replicas.serve import serve_replicas
+    from foreword.server.run import bound
+
+    found = places(count, gpus=keywords.get("device") != "cpu")
+    if len(found) == 1:
+        return False
+    for number, place in enumerate(found):
+        runtime.note(f"replica {number}: {place}")
+    with closing(bound(settings)) as listener:
+        store = None if settings.files is None else Store(settings.files)
+        address = _address(listener)
+
+        def ready(name: str, method: str) -> None:
+            runtime.note(
+                f"{name} at {address}/v1, {len(found)} replicas, drafting with "
+                f"{method}; the page: {address}/"
+            )
+
+        serve_replicas(
+            Start(model, keywords, settings),
+            found,
+            listener,
+            seconds=seconds,
+            store=store,
+            loading=render.loading(),
+            started=ready,
+            quiet=quiet,
+        )
+    return True
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
 
 
 def _serve(
@@ -241,9 +326,7 @@ def _serve(
 
             llm = LLM(model, **keywords)
             service = Service(llm, settings, bundled=model is None, store=store)
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{port}"
+        address = _address(listener)
 
         def ready() -> None:
             runtime.note(

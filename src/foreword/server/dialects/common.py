@@ -4,7 +4,6 @@ ids and token texts; and how OpenAI's chat completions and completions are writt
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,11 +22,6 @@ from foreword.types import Request, TokenLogprob
 from foreword.types.round import REASONS, Reason
 
 MILLI = 1000
-
-
-def new_id(prefix: str) -> str:
-    """Return a random id."""
-    return f"{prefix}{secrets.token_hex(12)}"
 
 
 def speculation(answer: Answer) -> dict[str, Any]:
@@ -242,7 +236,7 @@ class OpenAIDialect(Dialect):
         self._predicted = body.prediction is not None
         self._texts = TokenTexts(translator.tokenizer)
         self._print = fingerprint(translator.name, translator.dtype, __version__)
-        self._id = new_id(self.PREFIX)
+        self._id = translator.ids.new(self.PREFIX)
         self._base: dict[str, Any] = {}
         """Head of every chunk, once the stream has begun."""
         self._answer: Answer | None = None

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.base import Dialect
-from foreword.server.dialects.common import measured, new_id, rounds, speculation
+from foreword.server.dialects.common import measured, rounds, speculation
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Speculative, Stops, texts
 from foreword.server.dialects.message_turns import CountBody, chat_of
@@ -58,7 +58,7 @@ class MessagesDialect(Dialect):
     """How an answer is written as a message: a list of content blocks."""
 
     def __init__(self, body: MessagesBody, translator: Translator) -> None:
-        self._id = new_id("msg_")
+        self._id = translator.ids.new("msg_")
         self._open: Shown | None = None
         """First event of the open block."""
         self._blocks = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreword.server.answer import Choice, Shown
 from foreword.server.dialects.client_tools import ITEMS, members_of
-from foreword.server.dialects.common import new_id
+from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.response_tools import Declared, input_of
 from foreword.server.output import Reasoning, Text, ToolArguments, ToolCall
 
@@ -173,28 +173,30 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def next_item(event: Shown, tools: Mapping[str, Declared]) -> Item:
+def next_item(event: Shown, tools: Mapping[str, Declared], ids: Ids) -> Item:
     """Return a new item for an event."""
     match event:
         case Text():
-            return Item("message", new_id("msg_"))
+            return Item("message", ids.new("msg_"))
         case Reasoning():
-            return Item("reasoning", new_id("rs_"))
+            return Item("reasoning", ids.new("rs_"))
         case ToolCall():
-            return _call(event.name, event.id, event.index, tools)
+            return _call(event.name, event.id, event.index, tools, ids)
         case ToolArguments():
-            return Item("function_call", new_id("fc_"), index=event.index)
+            return Item("function_call", ids.new("fc_"), index=event.index)
 
 
-def _call(name: str, call_id: str, index: int, tools: Mapping[str, Declared]) -> Item:
+def _call(
+    name: str, call_id: str, index: int, tools: Mapping[str, Declared], ids: Ids
+) -> Item:
     """Return the item of a call, under the name that the tool has for the client."""
     tool = tools.get(name)
     if tool is None:
-        return Item("function_call", new_id("fc_"), name, call_id, index=index)
+        return Item("function_call", ids.new("fc_"), name, call_id, index=index)
     kind, prefix = tool.called
     return Item(
         kind,
-        new_id(prefix),
+        ids.new(prefix),
         tool.own_name,
         call_id,
         index=index,
@@ -202,18 +204,20 @@ def _call(name: str, call_id: str, index: int, tools: Mapping[str, Declared]) ->
     )
 
 
-def items_of(choice: Choice, tools: Mapping[str, Declared], status: str) -> list[Item]:
+def items_of(
+    choice: Choice, tools: Mapping[str, Declared], status: str, ids: Ids
+) -> list[Item]:
     """Return the items of an ended choice: its reasoning, its text and its calls.
 
     `status` is that of the last one.
     """
     items: list[Item] = []
     if choice.reasoning:
-        items.append(Item("reasoning", new_id("rs_"), content=choice.reasoning))
+        items.append(Item("reasoning", ids.new("rs_"), content=choice.reasoning))
     if choice.text or not (choice.calls or choice.reasoning):
-        items.append(Item("message", new_id("msg_"), content=choice.text))
+        items.append(Item("message", ids.new("msg_"), content=choice.text))
     for index, call in enumerate(choice.calls):
-        items.append(_call(call.name, call.id, index, tools))
+        items.append(_call(call.name, call.id, index, tools, ids))
         items[-1].content = call.arguments
     for item in items:
         item.status = "completed"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from foreword.errors import InvalidRequest
 from foreword.server.answer import Answer, Call, Choice, Shown
 from foreword.server.dialects.base import Dialect
-from foreword.server.dialects.common import measured, new_id, rounds
+from foreword.server.dialects.common import measured, rounds
 from foreword.server.dialects.constraints import constraint
 from foreword.server.dialects.fields import Messages, Sampled, Tools
 from foreword.server.dialects.response_items import choice_of, conversation_of
@@ -77,7 +77,8 @@ class ResponsesDialect(Dialect):
 
     def __init__(self, body: ResponsesBody, translator: Translator) -> None:
         self._body = body
-        self._id = new_id("resp_")
+        self._ids = translator.ids
+        self._id = self._ids.new("resp_")
         self._count = 0
         self._items: list[Item] = []
         self._tools = declared(body.tools, body.input)
@@ -118,7 +119,7 @@ class ResponsesDialect(Dialect):
         """Return the body of a complete answer."""
         choice = answer.choices[0]
         status = _status(choice)
-        self._items = items_of(choice, self._tools, status)
+        self._items = items_of(choice, self._tools, status, self._ids)
         return self._response(answer, status)
 
     def _response(self, answer: Answer, status: str) -> dict[str, Any]:
@@ -189,7 +190,7 @@ class ResponsesDialect(Dialect):
         return written
 
     def _open(self, one: Shown) -> bytes:
-        self._items.append(next_item(one, self._tools))
+        self._items.append(next_item(one, self._tools, self._ids))
         return self._events(self._items[-1].opened())
 
     def _close(self, status: str = "completed") -> bytes:

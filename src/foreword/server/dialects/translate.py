@@ -19,6 +19,7 @@ from foreword.chats.templates import check_known_roles, template_of
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.server.answer import Call
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
+from foreword.server.dialects.ids import Ids
 from foreword.server.errors import ApiError
 from foreword.server.output import (
     Format,
@@ -88,12 +89,22 @@ class Chat:
 class Translator:
     """Translator of one request of one tenant. Runs in a thread of texts."""
 
-    def __init__(self, service: Service, tenant: str, requests: Requests) -> None:
-        """`requests`: the builder of requests of the thread that translates."""
+    def __init__(
+        self,
+        service: Service,
+        tenant: str,
+        requests: Requests,
+        ids: Ids | None = None,
+    ) -> None:
+        """`requests`: the builder of requests of the thread that translates.
+
+        `ids`: of the answer; None: random ones.
+        """
         self._service = service
         self._tenant = tenant
         self.requests = requests
         self.tokenizer: Any = requests.tokenizer
+        self.ids = Ids() if ids is None else ids
         self.name = service.name
         self.dtype = str(service.llm.target.dtype).removeprefix("torch.")
 
@@ -208,6 +219,7 @@ class Translator:
             in_reasoning=opened,
             parallel=chat.parallel,
             forced=mode not in (None, "auto"),
+            new_id=self.ids.call,
         )
         return parser, given
 

@@ -1,0 +1,123 @@
+"""Provides the application of a router: its own routes, then its replicas'."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from foreword.errors import ForewordError
+from foreword.server.app import cors
+from foreword.server.batches import routes as files
+from foreword.server.batches.jobs import Batches
+from foreword.server.errors import ApiError, as_api_error
+from foreword.server.gate import Gate
+from foreword.server.replicas.metrics import merged
+from foreword.server.replicas.router import Router
+from foreword.server.wire import Json
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+def build_router(
+    router: Router,
+    batches: Batches | None,
+    end: Callable[[], Awaitable[None]],
+) -> FastAPI:
+    """Return the application. `end` ends the replicas, after the last answer."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if batches is not None:
+            batches.start()
+        yield
+        if batches is not None:
+            await batches.stop()
+        await end()
+
+    app = FastAPI(
+        openapi_url=None,
+        lifespan=lifespan,
+        middleware=[
+            *cors(router.settings.origins),
+            Middleware(
+                Gate,
+                settings=router.settings,
+                limits=router.limits,
+                log=router.log,
+            ),
+        ],
+    )
+    _catch(app)
+    _add_state(app, router)
+    if batches is not None:
+        app.include_router(files.routes(batches))
+    _add_rest(app, router)
+    return app
+
+
+def build_answers(router: Router) -> FastAPI:
+    """Return an application whose replicas answer callers in this process: nothing
+    stands before it.
+    """
+    app = FastAPI(openapi_url=None)
+    _catch(app)
+    _add_rest(app, router)
+    return app
+
+
+def _add_state(app: FastAPI, router: Router) -> None:
+    @app.api_route("/health", methods=["GET", "HEAD"])
+    async def health() -> Response:
+        """Say which replicas are ready; 503 if none is."""
+        states = {
+            one.name: "ready" if one.ready else "starting"
+            for one in router.pool.replicas
+        }
+        if not router.pool.ready:
+            raise ApiError(503, "no replica is ready. Wait, or restart the server")
+        return Json({"status": "ok", "replicas": states})
+
+    @app.api_route("/ready", methods=["GET", "HEAD"])
+    async def ready() -> Response:
+        """Say whether new requests are accepted."""
+        if router.draining or not router.pool.ready:
+            raise router.stopping()
+        return Json({"status": "ready"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Return Prometheus metrics of all replicas."""
+        return Response(
+            await merged(router),
+            media_type="text/plain; version=0.0.4; charset=utf-8",
+        )
+
+
+def _add_rest(app: FastAPI, router: Router) -> None:
+    """Give every other request to a replica."""
+
+    @app.api_route("/{path:path}", methods=METHODS)
+    async def rest(request: Request) -> Response:
+        return router.response(request)
+
+
+def _catch(app: FastAPI) -> None:
+    """Answer every error in the shape of its dialect."""
+
+    async def failed(request: Request, error: Exception) -> Response:
+        failure = (
+            ApiError(error.status_code, str(error.detail))
+            if isinstance(error, HTTPException)
+            else as_api_error(error)
+        )
+        request_id = getattr(request.state, "request_id", "")
+        body = failure.body(request.url.path, request_id)
+        return Json(body, failure.status, failure.headers)
+
+    for kind in (ForewordError, HTTPException, Exception):
+        app.add_exception_handler(kind, failed)

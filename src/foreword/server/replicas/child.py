@@ -1,0 +1,63 @@
+"""Provides the process of a replica: it takes its place, loads, serves, and ends with
+its router.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+# torch must not be imported before the process has its cores
+if TYPE_CHECKING:
+    from foreword.server.replicas.places import Place
+    from foreword.server.replicas.process import Start
+
+
+def run(start: Start, place: Place, path: Path, ready: Connection) -> None:
+    """Serve at a path until SIGTERM. `ready` gets what the server says of itself, or
+    why it cannot serve.
+    """
+    place.take()
+    Thread(target=_end_with_router, daemon=True).start()
+    from foreword.errors import ForewordError, words
+    from foreword.server.replicas.process import bound
+    from foreword.server.run import serve
+
+    try:
+        from foreword.api.llm import LLM
+        from foreword.server.service import Service
+
+        llm = LLM(start.model, **start.options)
+        service = Service(llm, start.settings, bundled=start.model is None)
+        listener = bound(path)
+    except (ForewordError, OSError, MemoryError) as error:
+        known = isinstance(error, ForewordError)
+        ready.send({"error": str(error) if known else words(error)})
+        return
+
+    def started() -> None:
+        ready.send(_about(service))
+        ready.close()
+
+    serve(service, listener, started, quiet=True)
+
+
+def _about(service: Any) -> dict[str, Any]:
+    """Return what a router says of its replicas."""
+    return {
+        "name": service.name,
+        "method": service.llm.method,
+        "slots": service.llm.engine.scheduler.slots,
+    }
+
+
+def _end_with_router() -> None:
+    """End this process as soon as the router has ended."""
+    router = multiprocessing.parent_process()
+    assert router is not None
+    router.join()
+    os._exit(1)

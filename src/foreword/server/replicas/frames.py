@@ -1,0 +1,114 @@
+"""Provides what a replica sends to its router instead of an answer: the same bytes, in
+frames that say which tokens they hold.
+
+From them the router knows what a client has. A replica that goes on with the answer is
+told so, and sends the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+MEDIA_TYPE = "application/x-foreword-frames"
+SENT = "x-foreword-sent"
+"""Header of a router's request: bytes before the client's body that say what the client
+has (`Sent`); 0 for a new request.
+"""
+Kind = Literal["start", "round", "more", "end", "whole", "log"]
+"""start: the head of a stream; round: tokens of one choice; more: a ping or progress;
+end: its last events; whole: an answer that is not streamed; log: counts for the log.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Bytes for a client, and what they are."""
+
+    kind: Kind
+    content: bytes = b""
+    about: dict[str, Any] = field(default_factory=dict)
+    """start: the state of the answer; round: its choice and tokens; log: the counts."""
+
+    @property
+    def encoded(self) -> bytes:
+        """The frame as bytes: a line of JSON, then the content."""
+        head = [self.kind, len(self.content), self.about]
+        return json.dumps(head).encode() + b"\n" + self.content
+
+
+class FrameReader:
+    """Reader of frames from bytes that arrive in any pieces."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def push(self, piece: bytes) -> Iterator[Frame]:
+        """Yield the frames that are complete."""
+        self._held += piece
+        while (line := self._held.find(b"\n")) >= 0:
+            kind, size, about = json.loads(self._held[:line])
+            end = line + 1 + size
+            if len(self._held) < end:
+                return
+            content = bytes(self._held[line + 1 : end])
+            del self._held[:end]
+            yield Frame(kind, content, about)
+
+
+@dataclass(slots=True)
+class State:
+    """What an answer has beside its text that another replica cannot compute."""
+
+    salt: str
+    """Of its ids."""
+    seed: int
+    created: int
+    """Seconds since 1970."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a client has of an answer."""
+
+    state: State | None = None
+    """None: nothing yet."""
+    rounds: list[tuple[int, list[int]]] = field(default_factory=list)
+    """(choice, tokens), in the order sent."""
+
+    @property
+    def frames(self) -> int:
+        """Frames of the start and of rounds that it has."""
+        return 0 if self.state is None else 1 + len(self.rounds)
+
+    @property
+    def encoded(self) -> bytes:
+        """Bytes for another replica; none for a new request."""
+        if self.state is None:
+            return b""
+        return json.dumps([asdict(self.state), self.rounds]).encode()
+
+    def add(self, frame: Frame) -> None:
+        """Count a frame that the client has."""
+        if frame.kind == "start":
+            self.state = State(**frame.about)
+        elif frame.kind == "round":
+            about = frame.about
+            self.rounds.append((about["choice"], about["tokens"]))
+
+
+NOTHING = Sent()
+"""Of a new request."""
+
+
+def sent_of(encoded: bytes) -> Sent:
+    """Return what a client has, from bytes of `Sent.encoded`."""
+    if not encoded:
+        return Sent()
+    state, rounds = json.loads(encoded)
+    return Sent(
+        State(**state),
+        [(choice, tokens) for choice, tokens in rounds],
+    )

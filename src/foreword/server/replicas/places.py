@@ -1,0 +1,194 @@
+"""Provides the cores, memory and devices of replicas: one for each GPU, or else for
+each NUMA node, so that none reads the memory of another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from foreword.errors import InvalidRequest
+
+NODES = Path("/sys/devices/system/node")
+CORE = "/sys/devices/system/cpu/cpu{cpu}/topology/{part}"
+BIND = 2
+"""MPOL_BIND of set_mempolicy: pages come from these nodes only."""
+SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+"""Number of the system call, which libc does not wrap."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one replica runs."""
+
+    cpus: tuple[int, ...] = ()
+    """Empty: wherever the system likes."""
+    node: int | None = None
+    """NUMA node of its memory."""
+    device: str | None = None
+    """GPU, by its number or UUID."""
+
+    def take(self) -> None:
+        """Bind this process. Call it before torch is imported."""
+        if self.device is not None:
+            os.environ[VISIBLE] = self.device
+        if self.cpus:
+            os.sched_setaffinity(0, self.cpus)
+            for name in THREADS:
+                os.environ[name] = str(len(self.cpus))
+        if self.node is not None:
+            _bind_memory(self.node)
+
+    def __str__(self) -> str:
+        if self.device is not None:
+            return f"GPU {self.device}"
+        if not self.cpus:
+            return "all cores"
+        cores = f"cores {_ranges(self.cpus)}"
+        return cores if self.node is None else f"{cores}, node {self.node}"
+
+
+def places(count: int | None, *, gpus: bool = True) -> list[Place]:
+    """Return the places of some replicas; None: one for each GPU or NUMA node.
+
+    Raises InvalidRequest for more replicas than cores or GPUs.
+    """
+    devices = _devices() if gpus else []
+    if devices:
+        return _on_devices(devices, count)
+    nodes = _nodes(_allowed())
+    count = len(nodes) if count is None else count
+    cores = sum(map(len, nodes.values()))
+    if cores and count > cores:
+        raise InvalidRequest(
+            f"cannot run {count} replicas: there are {cores} cores. Use '--replicas "
+            "auto', or fewer"
+        )
+    return _on_nodes(nodes, count)
+
+
+def _on_devices(devices: list[str], count: int | None) -> list[Place]:
+    count = len(devices) if count is None else count
+    if count > len(devices):
+        raise InvalidRequest(
+            f"cannot run {count} replicas: there are {len(devices)} GPUs. Use "
+            "'--replicas auto', or '--device cpu'"
+        )
+    return [Place(device=one) for one in devices[:count]]
+
+
+def _on_nodes(nodes: Mapping[int, list[int]], count: int) -> list[Place]:
+    """Spread replicas over nodes. All get as many cores, as some forwards round by the
+    number of threads.
+    """
+    if not any(nodes.values()):
+        return [Place()] * count
+    order = list(nodes)
+    on_node = {
+        node: len(range(place, count, len(order))) for place, node in enumerate(order)
+    }
+    share = min(len(nodes[node]) // on_node[node] for node in order if on_node[node])
+    if not share:
+        raise InvalidRequest(
+            f"cannot run {count} replicas on {len(order)} NUMA nodes: a node has too "
+            "few cores. Use '--replicas auto'"
+        )
+    several = len(order) > 1
+    return [
+        Place(
+            tuple(sorted(nodes[node][at * share : (at + 1) * share])),
+            node if several else None,
+        )
+        for node in order
+        for at in range(on_node[node])
+    ]
+
+
+def _allowed() -> list[int]:
+    """Return the processors that this process may use; none where it cannot bind."""
+    if sys.platform != "linux":
+        return []
+    return sorted(os.sched_getaffinity(0))
+
+
+def _nodes(cpus: list[int]) -> dict[int, list[int]]:
+    """Return the processors of each NUMA node that has any, siblings of a core side by
+    side.
+    """
+    found = {}
+    for folder in NODES.glob("node[0-9]*"):
+        text = (folder / "cpulist").read_text().strip()
+        own = [cpu for cpu in _numbers(text) if cpu in cpus]
+        if own:
+            node = int(folder.name.removeprefix("node"))
+            found[node] = sorted(own, key=_core)
+    return dict(sorted(found.items())) or {0: cpus}
+
+
+def _core(cpu: int) -> tuple[int, int, int]:
+    """Return socket, core and number of a processor."""
+    return (
+        _topology(cpu, "physical_package_id"),
+        _topology(cpu, "core_id"),
+        cpu,
+    )
+
+
+def _topology(cpu: int, part: str) -> int:
+    try:
+        return int(Path(CORE.format(cpu=cpu, part=part)).read_text())
+    except (OSError, ValueError):
+        return cpu
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a list of Linux, such as "0-3,8"."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return numbers as such a list."""
+    parts: list[list[int]] = []
+    for one in numbers:
+        if parts and parts[-1][-1] == one - 1:
+            parts[-1].append(one)
+        else:
+            parts.append([one])
+    return ",".join(
+        str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in parts
+    )
+
+
+def _devices() -> list[str]:
+    """Return the GPUs that this process may use."""
+    visible = os.environ.get(VISIBLE)
+    if visible is not None:
+        return [one.strip() for one in visible.split(",") if one.strip()]
+    import torch  # which a server on processors loads in its replicas alone
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _bind_memory(node: int) -> None:
+    """Have new pages come from one NUMA node; without the right to ask, they come from
+    the node of the core that first uses them.
+    """
+    call = SET_MEMPOLICY.get(platform.machine())
+    if call is None:
+        return
+    size = 64 * (node // 64 + 1)
+    words = [0] * (size // 64)
+    words[node // 64] = 1 << node % 64
+    mask = (ctypes.c_uint64 * len(words))(*words)
+    ctypes.CDLL(None).syscall(call, BIND, mask, size + 1)

@@ -1,0 +1,65 @@
+"""Provides the beginnings of prompts that replicas have read, by which a router finds
+the one that has most of a new prompt in its cache.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+BLOCK = 512
+"""Bytes of a request that are compared at once."""
+LONGEST = 2**20
+"""Bytes of a request that are compared; the rest seldom decides."""
+KEPT = 2**16
+"""Blocks that are kept of each replica: 32 MiB of text."""
+STARTS = (b'"messages"', b'"input"', b'"prompt"')
+"""Fields that hold a prompt; what stands before them differs between clients."""
+DIGEST = 8
+"""Bytes of a digest. Two equal ones cost time alone."""
+
+
+def blocks(body: bytes, owner: str) -> list[bytes]:
+    """Return a digest of each beginning of a body's prompt.
+
+    `owner`: the key whose requests share a cache.
+    """
+    starts = [at for name in STARTS if (at := body.find(name)) >= 0]
+    begin = min(starts, default=0)
+    end = min(len(body), begin + LONGEST)
+    last = owner.encode()
+    found = []
+    for at in range(begin, end - BLOCK + 1, BLOCK):
+        piece = body[at : at + BLOCK]
+        last = blake2b(last + piece, digest_size=DIGEST).digest()
+        found.append(last)
+    return found
+
+
+class Prefixes:
+    """The blocks that one replica has read, the last used last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, None] = OrderedDict()
+
+    def matches(self, found: Sequence[bytes]) -> int:
+        """Return how many blocks of a request it has read."""
+        count = 0
+        for one in found:
+            if one not in self._kept:
+                break
+            count += 1
+        return count
+
+    def add(self, found: Sequence[bytes]) -> None:
+        """Keep the blocks of a request; the first blocks outlast the others."""
+        for one in reversed(found):
+            self._kept[one] = None
+            self._kept.move_to_end(one)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all: the replica has ended."""
+        self._kept.clear()

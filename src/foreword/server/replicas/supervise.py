@@ -1,0 +1,128 @@
+"""Provides the keeper of the replicas of a server: it starts them, again
+whenever one ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from foreword.errors import ForewordError
+from foreword.server.log import Log
+from foreword.server.replicas.places import Place
+from foreword.server.replicas.pool import Pool, Replica
+from foreword.server.replicas.process import Process, Start
+
+LONGEST_PAUSE = 60.0
+"""Seconds between two starts of a replica that ends before it is ready. The first pause
+takes one second, each other twice the one before.
+"""
+
+
+class Supervisor:
+    """The processes of one model."""
+
+    def __init__(
+        self,
+        start: Start,
+        places: Sequence[Place],
+        seconds: float,
+        log: Log,
+    ) -> None:
+        """`seconds`: most until a replica is ready."""
+        self._folder = Path(tempfile.mkdtemp(prefix="foreword-"))
+        self._processes = [
+            Process(start, place, self._folder / f"{number}.sock", seconds)
+            for number, place in enumerate(places)
+        ]
+        self.pool = Pool(
+            [
+                Replica(str(number), process)
+                for number, process in enumerate(self._processes)
+            ]
+        )
+        self._log = log
+        self._tasks: list[asyncio.Task[None]] = []
+        self.restarts = 0
+        """Replicas that were started again."""
+
+    async def start(self) -> dict[str, Any]:
+        """Start all; return what the first one says of itself.
+
+        Raises InvalidRequest for a model that cannot be served, NotReady for a replica
+        that does not become ready; then none runs.
+        """
+        starts = [
+            asyncio.create_task(self._started(replica, process))
+            for replica, process in self._pairs
+        ]
+        try:
+            abouts = await asyncio.gather(*starts)
+        except BaseException:
+            for one in starts:
+                one.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            await self._end()
+            raise
+        self._tasks = [
+            asyncio.create_task(self._keep(replica, process))
+            for replica, process in self._pairs
+        ]
+        return abouts[0]
+
+    async def stop(self) -> None:
+        """End all; do nothing the second time."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end()
+
+    @property
+    def _pairs(self) -> list[tuple[Replica, Process]]:
+        return [*zip(self.pool.replicas, self._processes, strict=True)]
+
+    async def _end(self) -> None:
+        stops = [one.stop() for one in self._processes]
+        await asyncio.gather(*stops)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _started(self, replica: Replica, process: Process) -> dict[str, Any]:
+        about = await process.start()
+        self.pool.mark(replica, ready=True)
+        self._log.event(
+            "replica ready",
+            replica=replica.name,
+            pid=process.pid,
+            place=process.place,
+        )
+        return about
+
+    async def _keep(self, replica: Replica, process: Process) -> None:
+        """Start a replica again whenever it has ended."""
+        while True:
+            await process.ended()
+            self.pool.mark(replica, ready=False)
+            self._log.warn("replica ended", replica=replica.name)
+            await self._start_again(replica, process)
+            self.restarts += 1
+
+    async def _start_again(self, replica: Replica, process: Process) -> None:
+        pause = 1.0
+        while True:
+            try:
+                await self._started(replica, process)
+            except (ForewordError, OSError) as error:
+                self._log.warn(
+                    "replica failed",
+                    replica=replica.name,
+                    error=str(error),
+                    again_in=pause,
+                )
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)

@@ -1,0 +1,151 @@
+"""Frames in pieces, places on machines, and the choice among replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreword.errors import InvalidRequest
+from foreword.server.replicas import places as module
+from foreword.server.replicas.frames import Frame, FrameReader, Sent, State, sent_of
+from foreword.server.replicas.places import Place, places
+from foreword.server.replicas.pool import SLACK, Asked, Replica, chosen
+from foreword.server.replicas.prefixes import BLOCK, KEPT, Prefixes, blocks
+
+FRAMES = st.builds(
+    Frame,
+    st.sampled_from(["start", "round", "more", "end", "whole", "log"]),
+    st.binary(max_size=40),
+    st.dictionaries(st.text(max_size=4), st.integers(), max_size=3),
+)
+
+
+@given(st.lists(FRAMES, max_size=6), st.integers(1, 50))
+def test_frames_are_read_in_any_pieces(frames: list[Frame], size: int) -> None:
+    whole = b"".join(one.encoded for one in frames)
+    reader = FrameReader()
+    pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+    assert [one for piece in pieces for one in reader.push(piece)] == frames
+
+
+def test_what_was_sent_survives_encoding() -> None:
+    sent = Sent()
+    assert sent_of(sent.encoded) == sent
+    sent.add(Frame("start", b"x", {"salt": "a", "seed": 3, "created": 5}))
+    sent.add(Frame("more", b"x"))
+    sent.add(Frame("round", b"x", {"choice": 1, "tokens": [4, 5]}))
+    assert sent == Sent(State("a", 3, 5), [(1, [4, 5])])
+    assert sent.frames == 2
+    assert sent_of(sent.encoded) == sent
+
+
+# ---- places
+
+
+def machine(folder: Path, *nodes: str) -> None:
+    """Write what Linux says of these nodes."""
+    for number, cpus in enumerate(nodes):
+        (folder / f"node{number}").mkdir()
+        (folder / f"node{number}" / "cpulist").write_text(cpus + "\n")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "allowed", "count", "expected"),
+    [
+        (["0-7"], 8, None, [(range(8), None)]),
+        (["0-3", "4-7"], 8, None, [(range(4), 0), (range(4, 8), 1)]),
+        (["0-7"], 8, 2, [(range(4), None), (range(4, 8), None)]),
+        # all have as many cores, so that all write the same
+        (["0-6"], 7, 2, [(range(3), None), (range(3, 6), None)]),
+        (["0-3", "4-7"], 8, 3, [([0, 1], 0), ([2, 3], 0), ([4, 5], 1)]),
+        # of the second node, two cores are allowed
+        (["0-3", "4-7"], 6, None, [([0, 1], 0), ([4, 5], 1)]),
+        # a node of memory alone
+        (["0-3", ""], 4, None, [(range(4), None)]),
+    ],
+)
+def test_replicas_are_spread_over_nodes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: list[str],
+    allowed: int,
+    count: int | None,
+    expected: list[tuple[range | list[int], int | None]],
+) -> None:
+    machine(tmp_path, *nodes)
+    monkeypatch.setattr(module, "NODES", tmp_path)
+    monkeypatch.setattr(module, "CORE", str(tmp_path / "none-{cpu}-{part}"))
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {*range(allowed)})
+    found = places(count, gpus=False)
+    assert found == [Place(tuple(cpus), node) for cpus, node in expected]
+
+
+def test_more_replicas_than_cores_or_gpus_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InvalidRequest, match="cores"):
+        places(5000, gpus=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    assert [one.device for one in places(None)] == ["3", "GPU-5"]
+    with pytest.raises(InvalidRequest, match="there are 2 GPUs"):
+        places(3)
+
+
+def test_place_is_said_in_short() -> None:
+    assert str(Place((0, 1, 2, 5), 1)) == "cores 0-2,5, node 1"
+    assert str(Place(device="3")) == "GPU 3"
+    assert str(Place()) == "all cores"
+
+
+# ---- the choice
+
+
+class Silent:
+    """A replica that is not asked here."""
+
+    def ask(self, asked: Asked) -> None:
+        raise AssertionError(asked)
+
+
+def replica(name: str, running: int = 0) -> Replica:
+    return Replica(name, Silent(), running=running)  # type: ignore[arg-type]
+
+
+def body(text: str) -> bytes:
+    return b'{"model":"m","messages":[{"content":"' + text.encode() + b'"}]}'
+
+
+def test_least_busy_replica_is_chosen() -> None:
+    assert chosen([replica("a", 2), replica("b", 1)], []).name == "b"
+    assert chosen([replica("a", 1), replica("b", 1)], []).name == "a"
+
+
+def test_replica_that_read_the_beginning_may_be_busier_by_a_little() -> None:
+    text = "word " * BLOCK
+    first = replica("a", SLACK)
+    first.prefixes.add(blocks(body(text), "key"))
+    both = [replica("b", 0), first]
+    assert chosen(both, blocks(body(text + "more"), "key")).name == "a"
+    assert chosen(both, blocks(body(text + "more"), "other")).name == "b"
+    first.running += 1
+    assert chosen(both, blocks(body(text + "more"), "key")).name == "b"
+
+
+def test_fields_before_the_prompt_do_not_matter() -> None:
+    text = "word " * BLOCK
+    other = body(text).replace(b'"m"', b'"m","temperature":1')
+    assert blocks(body(text), "k")[:5] == blocks(other, "k")[:5]
+    assert blocks(b"{}", "k") == []
+
+
+def test_oldest_ends_of_prompts_are_forgotten_first() -> None:
+    prefixes = Prefixes()
+    long = [number.to_bytes(8, "big") for number in range(KEPT)]
+    prefixes.add(long)
+    assert prefixes.matches(long) == KEPT
+    prefixes.add([b"new"])
+    assert prefixes.matches([b"new"]) == 1
+    assert prefixes.matches(long) == KEPT - 1

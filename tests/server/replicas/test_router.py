@@ -1,0 +1,191 @@
+"""A router in front of replicas: limits, keys, choice, files, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import Here
+
+CHAT = "/v1/chat/completions"
+
+
+def ask(router: Any, text: str, **more: Any) -> Any:
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, **more}
+    return router.http.post(CHAT, json=body)
+
+
+def test_conversation_returns_to_the_replica_that_read_it(router: Any) -> None:
+    router.all_ready()
+    long = {name: f"{name} " * 400 for name in ("apples", "pears", "plums")}
+    for text in long.values():
+        ask(router, text)
+    before = len(router.events("request"))
+    cached = []
+    for text in long.values():
+        answer = ask(router, f"{text} and then").json()
+        cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert all(count > 300 for count in cached)
+    lines = router.wait(
+        lambda: [
+            one
+            for one in router.events("request")[before:]
+            if one.get("completion_tokens")
+        ][2:]
+    )
+    assert lines[-1]["replica"] in ("0", "1")
+
+
+def test_two_requests_at_once_run_on_two_replicas(router: Any) -> None:
+    router.all_ready()
+    long = {"max_tokens": 900, "ignore_eos": True, "stream": True, "n": 8}
+    body = {"messages": [{"role": "user", "content": "Go on."}], **long}
+    with router.http.stream("POST", CHAT, json=body) as first:
+        lines = first.iter_lines()
+        next(lines)
+        with router.http.stream("POST", CHAT, json=body) as second:
+            others = second.iter_lines()
+            next(others)
+            running = [
+                router.metric("foreword:answers_admitted", replica=name)
+                for name in ("0", "1")
+            ]
+    assert running == [8, 8]
+
+
+def test_errors_and_other_routes_are_those_of_a_replica(router: Any) -> None:
+    wrong = ask(router, "Hi", temperature=-1)
+    assert wrong.status_code == 400
+    assert "temperature" in wrong.json()["error"]["message"]
+    assert router.http.get("/nothing").status_code == 404
+    page = router.http.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "content-security-policy" in page.headers
+    counted = router.http.post("/tokenize", json={"prompt": "some words"})
+    assert counted.json()["count"] > 0
+    assert router.http.get("/ready").json() == {"status": "ready"}
+    gone = router.http.post("/v1/messages", json={"model": "other", "messages": []})
+    assert gone.json()["type"] == "error"
+
+
+def test_queue_is_that_of_the_router(router: Any) -> None:
+    refused = ask(router, "Hi", n=257)
+    assert refused.status_code == 400
+    assert "256" in refused.json()["error"]["message"]
+
+
+def test_keys_files_and_drain(routing: Any, tmp_path: Path) -> None:
+    files = ("--files", str(tmp_path / "files"))
+    with routing(*files, FOREWORD_API_KEYS="one,two") as router:
+        assert ask(router, "Hi").status_code == 401
+        long = "The same long prompt of both callers. " * 40
+        cached = []
+        for key in ("one", "two", "one"):
+            router.http.headers["authorization"] = f"Bearer {key}"
+            usage = ask(router, long).json()["usage"]
+            cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+        assert cached[:2] == [0, 0]
+        assert cached[2] > 100
+        check_batch(router)
+        check_drain(router)
+
+
+def check_batch(router: Any) -> None:
+    """A batch of a key is answered by the replicas."""
+    lines = [
+        {
+            "custom_id": str(number),
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"prompt": f"{number} apples", "max_tokens": 8},
+        }
+        for number in range(6)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    sent = router.http.post(
+        "/v1/files",
+        files={"file": ("in.jsonl", content)},
+        data={"purpose": "batch"},
+    ).json()
+    order = {
+        "input_file_id": sent["id"],
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+    }
+    batch = router.http.post("/v1/batches", json=order).json()
+    path = f"/v1/batches/{batch['id']}"
+    states = ("completed", "failed")
+    router.wait(lambda: router.http.get(path).json()["status"] in states)
+    done = router.http.get(path).json()
+    assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+
+
+@pytest.mark.slow
+def test_replicas_end_with_a_killed_router(routing: Any) -> None:
+    with routing() as router:
+        pids = [router.pid(name) for name in ("0", "1")]
+        router.process.kill()
+        router.process.wait()
+        for pid in pids:
+            wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """Return once a process that is not ours has ended."""
+    handle = os.pidfd_open(pid) if Path(f"/proc/{pid}").exists() else None
+    if handle is None:
+        return
+    import select
+
+    try:
+        assert select.select([handle], [], [], 60)[0]
+    finally:
+        os.close(handle)
+
+
+def check_drain(router: Any) -> None:
+    """SIGTERM lets an answer end, then the replicas, then the router."""
+    body = {
+        "prompt": "Go on.",
+        "max_tokens": 900,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    pids = [router.pid(name) for name in ("0", "1")]
+    with router.http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        router.process.send_signal(signal.SIGTERM)
+        assert [*lines][-2:] == ["data: [DONE]", ""]
+    assert router.process.wait(60) == -signal.SIGTERM
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            wait_for_end(pid)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--replicas", "none"), "neither a number from 1 on nor auto"),
+        (("--replicas", "4000"), "there are"),
+        (("--replicas", "2", "/no/such/model"), "/no/such/model"),
+        (("--replicas", "2", "--replica-timeout", "1"), "was not ready in 1 s"),
+    ],
+)
+def test_what_cannot_be_served_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    words: str,
+) -> None:
+    here = Here(tmp_path, monkeypatch, capsys)
+    ended = here("serve", "--port", "0", "--device", "cpu", *options)
+    assert ended.returncode in (1, 2)
+    assert words in " ".join(ended.stderr.split())
