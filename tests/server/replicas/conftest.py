@@ -37,7 +37,7 @@ class Routed:
     @property
     def _address(self) -> str:
         for line in self._log.read_text().splitlines():
-            if " at http://" in line:
+            if " at http://" in line and not line.startswith("{"):
                 return line.partition(" at ")[2].partition("/v1")[0]
         return ""
 
@@ -97,10 +97,14 @@ def routing(tmp_path_factory: pytest.TempPathFactory) -> Starting:
     """Return a function that starts a router with more options."""
 
     @contextmanager
-    def start(*options: str, **environment: str) -> Iterator[Routed]:
+    def start(
+        *options: str, replicas: str | None = "2", **environment: str
+    ) -> Iterator[Routed]:
         log = tmp_path_factory.mktemp("router") / "log"
         command = ("-m", "foreword", "serve", "--port", "0", "--log-json")
-        usual = ("--replicas", "2", "--nodes", "4", "--device", "cpu")
+        usual = ["--nodes", "4", "--device", "cpu"]
+        if replicas is not None:
+            usual += ["--replicas", replicas]
         with (
             log.open("wb") as stderr,
             subprocess.Popen(

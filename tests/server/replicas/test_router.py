@@ -182,6 +182,7 @@ def test_what_cannot_be_served_is_said(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    unchecked: None,
     options: tuple[str, ...],
     words: str,
 ) -> None:

@@ -14,10 +14,12 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
+from foreword.cli.serving import routing
 from foreword.errors import InvalidRequest, words
 from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
+    from foreword.server.replicas.serve import Begin
     from foreword.server.settings import Settings
 
 SERVER = "Server"
@@ -31,18 +33,6 @@ def _option(*names: str, help: str, metavar: str | None = None, **more: Any) -> 
     )
 
 
-Replicas = Annotated[
-    str | None,
-    _option(
-        "--replicas",
-        help="Processes: a number, or auto: one per GPU or NUMA node.",
-        metavar="N|auto",
-    ),
-]
-ReplicaTimeout = Annotated[
-    float,
-    _option("--replica-timeout", help="Seconds until a replica must be ready.", min=1),
-]
 Host = Annotated[
     str,
     _option("--host", help="Address to bind; beyond loopback an API key is needed."),
@@ -151,8 +141,11 @@ LogPrompts = Annotated[
 class Serving:
     """Options of the server itself, checked on construction."""
 
-    replicas: Replicas = None
-    replica_timeout: ReplicaTimeout = 900.0
+    replicas: routing.Replicas = None
+    replica_timeout: routing.Timeout = 900.0
+    models: routing.ModelsPath = None
+    models_memory: routing.Memory = None
+    unload_after: routing.Unused = 600.0
     host: Host = "127.0.0.1"
     port: Port = 8000
     served_model_name: Name = None
@@ -174,6 +167,16 @@ class Serving:
     private_metrics: PrivateMetrics = False
     log_json: LogJson = False
     log_prompts: LogPrompts = False
+
+    def routing(self) -> routing.Routing:
+        """Return which processes serve."""
+        return routing.Routing(
+            replicas=self.replicas,
+            timeout=_number("--replica-timeout", self.replica_timeout),
+            models=self.models,
+            memory=self.models_memory,
+            unused=_number("--unload-after", self.unload_after),
+        )
 
     def settings(self) -> Settings:
         """Return the settings.
@@ -231,70 +234,35 @@ def serve(
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
     options_ = scheduling | keywords(loading) | keywords(drafting)
     settings, options_ = serving.settings(), options_ | {"draft": draft}
-    count = _count(serving.replicas)
-    if count != 1:
-        seconds = _number("--replica-timeout", serving.replica_timeout)
-        if _serve_several(model, settings, options_, count, seconds, quiet=quiet):
-            return
-    _serve(model, settings, options_, quiet=quiet)
+    begin = serving.routing().begin(model, settings, options_)
+    if begin is None:
+        _serve(model, settings, options_, quiet=quiet)
+    else:
+        _serve_routed(begin, settings, quiet=quiet)
 
 
-def _count(replicas: str | None) -> int | None:
-    """Return a number of replicas; None for "auto"."""
-    if replicas is None:
-        return 1
-    if replicas == "auto":
-        return None
-    if not replicas.isdecimal() or int(replicas) < 1:
-        raise InvalidRequest(
-            f"cannot use '--replicas' {replicas!r}: it is neither a number from 1 on "
-            "nor auto. Give one of them"
-        )
-    return int(replicas)
-
-
-def _serve_several(
-    model: str | None,
-    settings: Settings,
-    keywords: dict[str, Any],
-    count: int | None,
-    seconds: float,
-    *,
-    quiet: bool,
-) -> bool:
-    """Serve with replicas; return False, having done nothing, if one is enough."""
+def _serve_routed(begin: Begin, settings: Settings, *, quiet: bool) -> None:
+    """Serve with a router and processes behind it."""
     from foreword.server.batches.store import Store
-    from foreword.server.replicas.places import places
-    from foreword.server.replicas.process import Start
-    from foreword.server.replicas.serve import serve_replicas
+    from foreword.server.replicas.serve import serve
     from foreword.server.run import bound
 
-    found = places(count, gpus=keywords.get("device") != "cpu")
-    if len(found) == 1:
-        return False
-    for number, place in enumerate(found):
-        runtime.note(f"replica {number}: {place}")
     with closing(bound(settings)) as listener:
         store = None if settings.files is None else Store(settings.files)
         address = _address(listener)
 
-        def ready(name: str, method: str) -> None:
-            runtime.note(
-                f"{name} at {address}/v1, {len(found)} replicas, drafting with "
-                f"{method}; the page: {address}/"
-            )
+        def ready(about: str) -> None:
+            runtime.note(f"{about} at {address}/v1; the page: {address}/")
 
-        serve_replicas(
-            Start(model, keywords, settings),
-            found,
+        serve(
+            begin,
+            settings,
             listener,
-            seconds=seconds,
             store=store,
             loading=render.loading(),
             started=ready,
             quiet=quiet,
         )
-    return True
 
 
 def _address(listener: socket.socket) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,14 +17,12 @@ from foreword.errors import InvalidRequest
 from foreword.registry import METHODS
 from foreword.server.body import content, parsed, takes
 from foreword.server.dialects.fields import Messages
+from foreword.server.dialects.listing import described, model_list
 from foreword.server.errors import ApiError
 from foreword.server.limits import MOST_ITEMS
 from foreword.server.reply import Computed
 from foreword.server.service import Service
 from foreword.server.wire import Json, event
-
-ANTHROPIC = "anthropic-version"
-"""Header of Anthropic's clients."""
 
 
 class TokenizeBody(BaseModel):
@@ -91,10 +88,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
         usable = [name for name in METHODS if methods and service.can_draft(name)]
         names = [service.name, *(f"{service.name}:{method}" for method in usable)]
         data = [_described(service, name, request) for name in names]
-        if ANTHROPIC in request.headers:
-            ends = {"first_id": names[0], "last_id": names[-1]}
-            return {"data": data, "has_more": False, **ends}
-        return {"object": "list", "data": data}
+        return model_list(data, request)
 
     @router.get("/v1/models/{name:path}", tags=["models"])
     async def model(name: str, request: Request) -> dict[str, Any]:
@@ -118,22 +112,13 @@ def _add_models(router: APIRouter, service: Service) -> None:
 
 def _described(service: Service, name: str, request: Request) -> dict[str, Any]:
     """Return a model in the shape of the client that asks."""
-    if ANTHROPIC in request.headers:
-        created = datetime.fromtimestamp(service.created, UTC)
-        return {
-            "type": "model",
-            "id": name,
-            "display_name": name,
-            "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-    return {
-        "id": name,
-        "object": "model",
-        "created": service.created,
-        "owned_by": "foreword",
-        "root": service.name,
-        "max_model_len": service.context,
-    }
+    return described(
+        name,
+        service.created,
+        request,
+        root=service.name,
+        max_model_len=service.context,
+    )
 
 
 def _add_tokens(router: APIRouter, service: Service) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -14,9 +15,11 @@ from foreword.errors import ForewordError
 from foreword.server.app import cors
 from foreword.server.batches import routes as files
 from foreword.server.batches.jobs import Batches
+from foreword.server.dialects.listing import described, model_list
 from foreword.server.errors import ApiError, as_api_error
 from foreword.server.gate import Gate
 from foreword.server.replicas.metrics import merged
+from foreword.server.replicas.models import ManyModels
 from foreword.server.replicas.router import Router
 from foreword.server.wire import Json
 
@@ -54,6 +57,8 @@ def build_router(
     )
     _catch(app)
     _add_state(app, router)
+    if isinstance(router.models, ManyModels):
+        _add_models(app, router.models)
     if batches is not None:
         app.include_router(files.routes(batches))
     _add_rest(app, router)
@@ -74,18 +79,14 @@ def _add_state(app: FastAPI, router: Router) -> None:
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         """Say which replicas are ready; 503 if none is."""
-        states = {
-            one.name: "ready" if one.ready else "starting"
-            for one in router.pool.replicas
-        }
-        if not router.pool.ready:
+        if not router.models.ready:
             raise ApiError(503, "no replica is ready. Wait, or restart the server")
-        return Json({"status": "ok", "replicas": states})
+        return Json({"status": "ok", **router.models.state})
 
     @app.api_route("/ready", methods=["GET", "HEAD"])
     async def ready() -> Response:
         """Say whether new requests are accepted."""
-        if router.draining or not router.pool.ready:
+        if router.draining or not router.models.ready:
             raise router.stopping()
         return Json({"status": "ready"})
 
@@ -96,6 +97,34 @@ def _add_state(app: FastAPI, router: Router) -> None:
             await merged(router),
             media_type="text/plain; version=0.0.4; charset=utf-8",
         )
+
+
+def _add_models(app: FastAPI, models: ManyModels) -> None:
+    """Add the routes that list models."""
+
+    def about(name: str, request: Request) -> dict[str, Any]:
+        hosted = models.named(name)
+        entry = hosted.entry
+        return described(
+            name,
+            hosted.created,
+            request,
+            root=entry.name,
+            parent=None if name == entry.name else entry.name,
+            status={"value": hosted.status},
+        )
+
+    @app.get("/v1/models")
+    async def list_models(request: Request) -> Response:
+        """List all models, loaded or not."""
+        names = [name for one in models.hosted for name in one.entry.names]
+        data = [about(name, request) for name in names]
+        return Json(model_list(data, request))
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str, request: Request) -> Response:
+        """Describe a model."""
+        return Json(about(name, request))
 
 
 def _add_rest(app: FastAPI, router: Router) -> None:

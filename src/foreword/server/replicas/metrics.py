@@ -21,7 +21,11 @@ REPLICA = "replica"
 
 async def merged(router: Router) -> bytes:
     """Return the metrics of all replicas that are ready, in Prometheus' text."""
-    texts = {one.name: await _text(one) for one in router.pool.ready}
+    texts = {
+        f"{model}{one.name}": await _text(one)
+        for model, pool in router.models.pools.items()
+        for one in pool.ready
+    }
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Merged(router, texts))
     return generate_latest(registry)
@@ -67,13 +71,14 @@ class _Merged:
             "Whether a replica takes requests.",
             labels=[REPLICA],
         )
-        for one in router.pool.replicas:
-            ready.add_metric([one.name], one.ready)
+        for model, pool in router.models.pools.items():
+            for one in pool.replicas:
+                ready.add_metric([f"{model}{one.name}"], one.ready)
         yield ready
         yield CounterMetricFamily(
             "foreword:replica_restarts",
             "Replicas that ended and were started again.",
-            value=router.restarts(),
+            value=router.models.restarts,
         )
         yield CounterMetricFamily(
             "foreword:requests_continued",

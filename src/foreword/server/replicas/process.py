@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ from foreword.server.settings import Settings
 
 CONNECT_SECONDS = 10.0
 """Seconds to be accepted by a replica, which is on this machine."""
+PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 IDLE_SECONDS = 2.0
 """Seconds that an idle connection is kept: less than the 5 s of a server."""
 END_SECONDS = 10.0
@@ -108,6 +110,19 @@ class Process:
     def pid(self) -> int | None:
         """Number of the process."""
         return self._process and self._process.pid
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes, with its share of pages that others use too; 0 where
+        the system does not say.
+        """
+        rollup = Path(f"/proc/{self.pid}/smaps_rollup")
+        try:
+            text = rollup.read_text("utf-8")
+        except OSError:
+            return 0
+        found = PSS.search(text)
+        return 1024 * int(found[1]) if found else 0
 
     @asynccontextmanager
     async def ask(self, asked: Asked) -> AsyncIterator[Answered]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,13 +23,16 @@ from foreword.server.leaving import disconnected
 from foreword.server.limits import MOST_ITEMS, Limits
 from foreword.server.log import Log
 from foreword.server.replicas.exchange import Exchange
-from foreword.server.replicas.pool import Asked, Pool
+from foreword.server.replicas.models import DEFAULT, Models
+from foreword.server.replicas.pool import Asked
 from foreword.server.replicas.prefixes import blocks
 from foreword.server.settings import Settings
 from foreword.server.wire import Json, event
 
 LARGE = 2**16
 """Bytes. Larger bodies are parsed in a thread, so that no other request waits."""
+FORM_MODEL = re.compile(rb'name="model"\r\n\r\n([^\r\n]{1,256})\r\n')
+"""The field of a form that names a model."""
 
 
 @dataclass(slots=True)
@@ -37,15 +40,11 @@ class Router:
     """Replicas behind one address."""
 
     settings: Settings
-    pool: Pool
-    name: str
-    """Of the model."""
+    models: Models
     log: Log
     limits: Limits
     draining: bool = False
     """Whether new requests are refused, as the server stops."""
-    restarts: Callable[[], int] = int
-    """Return how many replicas were started again."""
     continued: int = 0
     """Requests that went on at another replica."""
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,21 +109,26 @@ class _Routed(Response):
             scope["headers"],
             body,
         )
-        self._exchange = exchange = Exchange(
-            router.pool,
-            asked,
-            state["request_id"],
-            state["tenant"],
-            send,
-            log=state.setdefault("log", {}),
-        )
+        wanted = await wanted_by(body) if body else Wanted()
         place = nullcontext()
+        name, beginnings = wanted.model, []
         if generates:
-            exchange.answers = await answers_of(body)
-            exchange.blocks = blocks(body, state["tenant"])
-            place = router.limits.place(state["tenant"], exchange.answers)
+            name = name or DEFAULT
+            beginnings = blocks(body, f"{state['tenant']}/{name}")
+            place = router.limits.place(state["tenant"], wanted.answers)
         with place:
-            await exchange.run()
+            async with router.models.lease(name) as pool:
+                self._exchange = exchange = Exchange(
+                    pool,
+                    asked,
+                    state["request_id"],
+                    state["tenant"],
+                    send,
+                    wanted.answers,
+                    beginnings,
+                    state.setdefault("log", {}),
+                )
+                await exchange.run()
         router.continued += exchange.continued
 
     async def _fail(
@@ -146,30 +150,44 @@ class _Routed(Response):
         await send(last)
 
 
-async def answers_of(body: bytes) -> int:
-    """Return how many answers a request asks for; 1 for a body that no replica
-    reads.
-    """
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a router has to know of a body."""
+
+    model: str | None = None
+    answers: int = 1
+
+
+async def wanted_by(body: bytes) -> Wanted:
+    """Return what a body asks for; nothing where a replica will refuse it."""
     if len(body) > LARGE:
-        return await asyncio.to_thread(_answers_of, body)
-    return _answers_of(body)
+        return await asyncio.to_thread(_wanted_by, body)
+    return _wanted_by(body)
 
 
-def _answers_of(body: bytes) -> int:
+def _wanted_by(body: bytes) -> Wanted:
+    if body.lstrip()[:1] != b"{":
+        named = FORM_MODEL.search(body)
+        return Wanted(named[1].decode("utf-8", "replace")) if named else Wanted()
     if items(body) > MOST_ITEMS:
-        return 1
+        return Wanted()
     try:
         given: Any = json.loads(body)
     except (ValueError, RecursionError):
-        return 1
-    if not isinstance(given, dict):
-        return 1
-    each = given.get("n")
-    prompts = given.get("prompt")
-    several = (
-        len(prompts)
-        if isinstance(prompts, list) and prompts and isinstance(prompts[0], (str, list))
-        else 1
+        return Wanted()
+    model = given.get("model")
+    return Wanted(
+        model if isinstance(model, str) and model else None,
+        _prompts(given.get("prompt")) * _each(given.get("n")),
     )
-    counted = each if isinstance(each, int) and each > 0 else 1
-    return several * counted
+
+
+def _prompts(given: Any) -> int:
+    """Return the number of prompts; a list of token ids is one."""
+    several = isinstance(given, list) and given and isinstance(given[0], str | list)
+    return len(given) if several else 1
+
+
+def _each(given: Any) -> int:
+    """Return the answers to each prompt."""
+    return given if isinstance(given, int) and given > 0 else 1

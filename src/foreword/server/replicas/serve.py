@@ -6,9 +6,9 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from foreword.server.batches.jobs import Batches
 from foreword.server.batches.store import Store
@@ -16,7 +16,9 @@ from foreword.server.connections import most_connections
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_answers, build_router
-from foreword.server.replicas.places import Place
+from foreword.server.replicas.catalog import Entry
+from foreword.server.replicas.models import ManyModels, Models, OneModel
+from foreword.server.replicas.places import Place, places
 from foreword.server.replicas.process import Start
 from foreword.server.replicas.router import Router
 from foreword.server.replicas.supervise import Supervisor
@@ -27,59 +29,126 @@ SENT_BYTES = 16 * MEBIBYTE
 """Bytes, beyond a client's body, of what it has of an answer: 7 for each token."""
 DESCRIPTORS = 2
 """Of each request: to its client and to a replica."""
+WIDTH = 16
+"""Requests of a batch at a time, where its model is loaded on demand."""
 
 
-def serve_replicas(
-    start: Start,
-    places: Sequence[Place],
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a router serves."""
+
+    models: Models
+    stop: Callable[[], Awaitable[None]]
+    about: str
+    """A phrase for the person who starts it."""
+    width: int = WIDTH
+    """Requests of a batch at a time."""
+
+
+Begin = Callable[[Log], Awaitable[Begun]]
+"""Starts what a router serves."""
+
+
+def one_model(start: Start, found: Sequence[Place], seconds: float) -> Begin:
+    """Return what starts replicas of one model; `seconds`: most until one is ready."""
+
+    async def begin(log: Log) -> Begun:
+        own = replace(start, settings=behind(start.settings))
+        supervisor = Supervisor(own, found, seconds, log)
+        about = await supervisor.start()
+        return Begun(
+            OneModel(supervisor),
+            supervisor.stop,
+            f"{about['name']}, {len(found)} replicas, drafting with {about['method']}",
+            max(1, about["slots"] * len(found) // 2),
+        )
+
+    return begin
+
+
+def many_models(
+    entries: Sequence[Entry],
+    settings: Settings,
+    *,
+    memory: int,
+    unused: float,
+    seconds: float,
+) -> Begin:
+    """Return what starts the models of a catalog that stay.
+
+    `memory`: bytes for all that are loaded. `unused`: seconds after which one is
+    unloaded; 0: never. `seconds`: most until one is ready.
+    """
+
+    async def begin(log: Log) -> Begun:
+        def supervised(entry: Entry) -> Supervisor:
+            own = replace(behind(settings), name=entry.name)
+            found = (
+                [Place()]
+                if entry.replicas == 1
+                else places(entry.replicas, gpus=entry.options.get("device") != "cpu")
+            )
+            start = Start(entry.source, entry.options, own)
+            return Supervisor(start, found, seconds, log)
+
+        models = ManyModels(
+            entries,
+            supervised,
+            log,
+            memory=memory,
+            seconds=unused,
+        )
+        try:
+            await models.start()
+        except BaseException:
+            await models.stop()
+            raise
+        names = ", ".join(name for one in entries for name in one.names)
+        return Begun(models, models.stop, f"models by name ({names})")
+
+    return begin
+
+
+def serve(
+    begin: Begin,
+    settings: Settings,
     listener: socket.socket,
     *,
-    seconds: float,
     store: Store | None,
     loading: AbstractContextManager[object],
-    started: Callable[[str, str], None],
+    started: Callable[[str], None],
     quiet: bool = False,
 ) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM.
 
-    `seconds`: most until a replica is ready. `started` is called with the name and the
-    method when requests are accepted. Raises InvalidRequest for a model that cannot be
-    served, and NotReady.
+    `started` is called with a phrase about what is served when requests are accepted.
+    Raises InvalidRequest for a model that cannot be served, and NotReady.
     """
     log_to_stderr(logging.WARNING if quiet else logging.INFO)
-    settings = start.settings
-    own = replace(start, settings=behind(settings))
 
     async def main() -> None:
         log = Log(as_json=settings.log_json)
-        supervisor = Supervisor(own, places, seconds, log)
         with loading:
-            about = await supervisor.start()
+            begun = await begin(log)
         router = Router(
             settings,
-            supervisor.pool,
-            about["name"],
+            begun.models,
             log,
             Limits(settings.queue, settings.concurrent, settings.rate),
-            restarts=lambda: supervisor.restarts,
         )
-        slots = about["slots"] * len(places)
-        batches = (
-            Batches(store, build_answers(router), max(1, slots // 2)) if store else None
-        )
+        batches = Batches(store, build_answers(router), begun.width) if store else None
         try:
-            app = build_router(router, batches, supervisor.stop)
             server = HttpServer(
                 router,
-                app,
+                build_router(router, batches, begun.stop),
                 most_connections() // DESCRIPTORS,
-                lambda: started(about["name"], about["method"]),
+                lambda: started(begun.about),
             )
             gc.collect()
             gc.freeze()
             await server.serve(sockets=[listener])
         finally:
-            await supervisor.stop()
+            await begun.stop()
             if store is not None:
                 store.close()
 

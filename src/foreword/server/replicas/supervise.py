@@ -82,6 +82,11 @@ class Supervisor:
         await self._end()
 
     @property
+    def memory(self) -> int:
+        """Bytes that the processes take, shared pages counted once."""
+        return sum(one.memory for one in self._processes)
+
+    @property
     def _pairs(self) -> list[tuple[Replica, Process]]:
         return [*zip(self.pool.replicas, self._processes, strict=True)]
 

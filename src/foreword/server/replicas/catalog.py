@@ -1,0 +1,244 @@
+"""Provides the models that a server loads by name: from a file of TOML, or from the
+folders in a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from foreword.errors import InvalidRequest, words
+from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
+from foreword.settings_file import BUNDLED
+
+NAME = re.compile(r"[\w][\w./-]{0,127}")
+"""Names of models: no colon, which a drafting method follows."""
+WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+OWN = ("model", "replicas", "keep", "adapters", "draft")
+"""Keys of a model beside options of LLM."""
+OPTIONS = frozenset(
+    one.name
+    for kind in (ModelOptions, DraftingOptions, SchedulingOptions)
+    for one in fields(kind)
+)
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "model": (str,),
+    "draft": (str,),
+    "replicas": (int,),
+    "keep": (bool,),
+    "adapters": (dict,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A model that can be loaded."""
+
+    name: str
+    model: str
+    """Folder, file or hub id."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of LLM."""
+    replicas: int = 1
+    keep: bool = False
+    """Whether it is loaded at the start, and stays."""
+
+    @property
+    def source(self) -> str | None:
+        """What LLM loads; None is the bundled model."""
+        return None if self.model == BUNDLED else self.model
+
+    @property
+    def names(self) -> list[str]:
+        """Its name, then the names of its adapters."""
+        return [self.name, *(self.options.get("adapters") or {})]
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files; 0 where they are not on this machine yet."""
+        draft = self.options.get("draft")
+        paths = [self.model, *([draft] if isinstance(draft, str) else [])]
+        return sum(map(_size, paths))
+
+
+def read_catalog(path: Path, defaults: Mapping[str, Any]) -> list[Entry]:
+    """Return the models of a file or folder.
+
+    `defaults`: options of all, which an entry may change. Raises InvalidRequest for
+    what cannot be read.
+    """
+    entries = _in_folder(path) if path.is_dir() else _in_file(path)
+    found = [_with(entry, defaults) for entry in entries]
+    if not found:
+        raise InvalidRequest(
+            f"cannot serve the models of {path}: there are none. Add a folder with "
+            "config.json, or a GGUF file"
+            if path.is_dir()
+            else f"cannot serve the models of {path}: there are none. Add a table "
+            "[models.NAME]"
+        )
+    names = [name for entry in found for name in entry.names]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise InvalidRequest(
+            f"cannot serve the models of {path}: two are named {twice!r}. Rename one"
+        )
+    return found
+
+
+def _with(entry: Entry, defaults: Mapping[str, Any]) -> Entry:
+    return Entry(
+        name=entry.name,
+        model=entry.model,
+        options={**defaults, **entry.options},
+        replicas=entry.replicas,
+        keep=entry.keep,
+    )
+
+
+# ---- folders
+
+
+def _in_folder(folder: Path) -> Iterator[Entry]:
+    """Yield a model for each folder with a config and for each GGUF file; adapters
+    belong to the model that they name.
+    """
+    found = sorted(folder.iterdir())
+    adapters = [one for one in found if (one / ADAPTER).is_file()]
+    for one in found:
+        if one in adapters:
+            continue
+        if (one / CONFIG).is_file() or one.suffix == ".gguf":
+            own = {
+                adapter.name: str(adapter)
+                for adapter in adapters
+                if _base(adapter) == one.name
+            }
+            options = {"adapters": own} if own else {}
+            yield Entry(name=one.stem, model=str(one), options=options)
+
+
+def _base(adapter: Path) -> str:
+    """Return the last part of the name of an adapter's model."""
+    try:
+        config = json.loads((adapter / ADAPTER).read_text("utf-8"))
+        return Path(config["base_model_name_or_path"]).name
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidRequest(
+            f"cannot read {adapter / ADAPTER}: it names no model. Save the adapter "
+            "with PEFT again"
+        ) from error
+
+
+# ---- a file
+
+
+def _in_file(path: Path) -> Iterator[Entry]:
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = words(error) if isinstance(error, OSError) else str(error)
+        raise InvalidRequest(
+            f"cannot read models from {path}: {reason}. Give a folder, or a file of "
+            "TOML with tables [models.NAME]"
+        ) from error
+    models = given.pop("models", {})
+    if not isinstance(models, dict):
+        raise InvalidRequest(
+            f"cannot read models from {path}: 'models' is a value. Write [models.NAME]"
+        )
+    _check(path, "the file", given)
+    for name, table in models.items():
+        if not isinstance(table, dict):
+            table = {"model": table}
+        yield _entry(path, name, {**given, **table})
+
+
+def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
+    where = f"[models.{name}]"
+    _check(path, where, table)
+    if not NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"cannot read {where} of {path}: the name may hold letters, digits and "
+            "'-', '_', '.', '/'. Choose another"
+        )
+    if "model" not in table:
+        raise InvalidRequest(
+            f"cannot read {where} of {path}: it has no 'model'. Give a folder, a "
+            "GGUF file or a hub id"
+        )
+    _check_there(path, where, table["model"])
+    options = {key: value for key, value in table.items() if key not in OWN}
+    for key in ("draft", "adapters"):
+        if key in table:
+            options[key] = _beside(path, table[key])
+    return Entry(
+        name=name,
+        model=_beside(path, table["model"]),
+        options=options,
+        replicas=table.get("replicas", 1),
+        keep=table.get("keep", False),
+    )
+
+
+def _check_there(path: Path, where: str, model: str) -> None:
+    """Raise InvalidRequest for a path that does not exist."""
+    is_path = model.startswith((".", "/", "~")) or model.endswith(".gguf")
+    if is_path and not (path.parent / Path(model).expanduser()).exists():
+        raise InvalidRequest(
+            f"cannot read {where} of {path}: {model!r} does not exist. Give a folder, "
+            "a GGUF file or a hub id"
+        )
+
+
+def _beside(path: Path, given: Any) -> Any:
+    """Return paths as they are meant: beside the file that names them."""
+    if isinstance(given, dict):
+        return {name: _beside(path, one) for name, one in given.items()}
+    near = path.parent / Path(str(given)).expanduser()
+    return str(near) if near.exists() else given
+
+
+def _check(path: Path, where: str, table: dict[str, Any]) -> None:
+    """Raise InvalidRequest for keys and values that no model has."""
+    known = {*OWN, *OPTIONS}
+    for key, value in table.items():
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else "Leave it out"
+            raise InvalidRequest(
+                f"cannot read {where} of {path}: {key!r} is not known. {hint}"
+            )
+        kinds = KINDS.get(key)
+        if kinds and not isinstance(value, kinds):
+            raise InvalidRequest(
+                f"cannot read {where} of {path}: {key!r} must be "
+                f"{kinds[0].__name__}, got {value!r}"
+            )
+    if isinstance(table.get("replicas"), int) and table["replicas"] < 1:
+        raise InvalidRequest(
+            f"cannot read {where} of {path}: 'replicas' must be 1 or more"
+        )
+    for kind in (ModelOptions, DraftingOptions):
+        own = {one.name for one in fields(kind)}
+        kind(**{key: value for key, value in table.items() if key in own})
+
+
+def _size(name: str) -> int:
+    path = Path(name)
+    if path.is_file():
+        return path.stat().st_size
+    if not path.is_dir():
+        return 0
+    for pattern in WEIGHTS:
+        if sizes := [one.stat().st_size for one in path.glob(pattern)]:
+            return sum(sizes)
+    return 0

@@ -1,0 +1,203 @@
+"""Models by name: loaded by the first request, unloaded for others, and listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import Here
+from foreword import bundled
+from foreword.errors import InvalidRequest
+from foreword.server.replicas.catalog import read_catalog
+
+BUNDLED = Path(bundled.__file__).parent
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with two models."""
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "large").symlink_to(BUNDLED / "target")
+    (models / "small").symlink_to(BUNDLED / "draft")
+    (models / "notes.txt").write_text("no model")
+    return models
+
+
+def ask(router: Any, model: str, **more: Any) -> Any:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Say something."}],
+        "max_tokens": 24,
+        "seed": 5,
+        "ignore_eos": True,
+        **more,
+    }
+    return router.http.post(CHAT, json=body)
+
+
+def content(response: Any) -> str:
+    return response.json()["choices"][0]["message"]["content"]
+
+
+def states(router: Any) -> dict[str, str]:
+    listed = router.http.get("/v1/models").json()["data"]
+    return {one["id"]: one["status"]["value"] for one in listed}
+
+
+def test_models_are_loaded_when_named_and_unloaded_for_others(
+    routing: Any, folder: Path
+) -> None:
+    """The memory holds one of them at a time."""
+    options = ("--models", str(folder), "--models-memory", "0.6")
+    with routing(*options, replicas=None) as router:
+        assert states(router) == {"large": "unloaded", "small": "unloaded"}
+        large = ask(router, "large")
+        assert large.json()["model"] == "large"
+        assert states(router) == {"large": "loaded", "small": "unloaded"}
+        small = ask(router, "small:ngram")
+        assert states(router) == {"large": "unloaded", "small": "loaded"}
+        assert content(small) != content(large)
+        # as clients of a hosted model send, the first one
+        again = ask(router, "gpt-5")
+        assert content(again) == content(large)
+        assert router.http.get("/health").json()["models"]["small"] == "unloaded"
+        unknown = ask(router, "other")
+        assert unknown.status_code == 404
+        assert "large, small" in unknown.json()["error"]["message"]
+        shown = router.http.get("/v1/models/large").json()
+        assert shown["status"] == {"value": "loaded"}
+        anthropic = {"anthropic-version": "2023-06-01"}
+        listed = router.http.get("/v1/models", headers=anthropic).json()
+        assert [one["type"] for one in listed["data"]] == ["model", "model"]
+        events = router.wait(lambda: router.events("model unloaded")[1:])
+        assert [one["model"] for one in events] == ["small"]
+
+
+@pytest.mark.slow
+def test_drafter_is_shared_and_one_model_stays(
+    routing: Any, folder: Path, tmp_path: Path
+) -> None:
+    catalog = tmp_path / "models.toml"
+    catalog.write_text(
+        """
+        draft = "models/small"
+        method = "lm"
+
+        [models.kept]
+        model = "bundled"
+        keep = true
+
+        [models.other]
+        model = "models/large"
+        draft = "models/small"
+
+        [models.broken]
+        model = "models"
+        """
+    )
+    options = ("--models", str(catalog), "--unload-after", "1")
+    with routing(*options, replicas=None) as router:
+        assert states(router)["kept"] == "loaded"
+        kept = ask(router, "kept")
+        other = ask(router, "other")
+        assert content(kept) == content(other)
+        for answer in (kept, other):
+            counts = answer.json()["metrics"]["speculative_decoding"]
+            assert counts["num_accepted_draft_tokens"] > 0
+        router.wait(lambda: router.events("model unloaded"))
+        assert states(router) == {
+            "kept": "loaded",
+            "other": "unloaded",
+            "broken": "unloaded",
+        }
+        broken = ask(router, "broken")
+        assert broken.status_code == 503
+        assert "cannot load model 'broken'" in broken.json()["error"]["message"]
+        assert content(ask(router, "kept")) == content(kept)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there are none"),
+        ("[models", "Give a folder, or a file of TOML"),
+        ("models = 3", "'models' is a value"),
+        ("[models.a]", "has no 'model'"),
+        ("[models.a]\nmodel = 3", "'model' must be str"),
+        ("[models.a]\nmodel = './none'", "'./none' does not exist"),
+        ("[models.a]\nmodel = 'x'\nweigths = 'int8'", "Did you mean 'weights'?"),
+        ("[models.a]\nmodel = 'x'\nweights = 'int3'", "int3"),
+        ("[models.a]\nmodel = 'x'\nreplicas = 0", "must be 1 or more"),
+        ("[models.'a:b']\nmodel = 'x'", "the name may hold"),
+        ("speed = 3\n[models.a]\nmodel = 'x'", "'speed' is not known"),
+        (
+            "[models.a]\nmodel = 'x'\nadapters = {a = 'y'}",
+            "two are named 'a'",
+        ),
+    ],
+)
+def test_faults_of_a_catalog_are_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest) as error:
+        read_catalog(path, {})
+    assert words in str(error.value)
+
+
+def test_entries_take_the_options_of_all(folder: Path) -> None:
+    path = folder.parent / "models.toml"
+    path.write_text(
+        """
+        nodes = 4
+        models.a = "models/large"
+        models.b = { model = "org/name", nodes = 2, replicas = 2 }
+        """
+    )
+    first, second = read_catalog(path, {"nodes": 8, "dtype": "float32"})
+    assert first.model == str(folder / "large")
+    assert first.options == {"nodes": 4, "dtype": "float32"}
+    assert first.bytes > 1000
+    assert second.model == "org/name"
+    assert second.options == {"nodes": 2, "dtype": "float32"}
+    assert second.replicas == 2
+    assert second.bytes == 0
+
+
+def test_adapters_in_a_folder_belong_to_their_model(folder: Path) -> None:
+    adapter = folder / "tone"
+    adapter.mkdir()
+    config = adapter / "adapter_config.json"
+    config.write_text('{"base_model_name_or_path": "/elsewhere/large"}')
+    large, small = read_catalog(folder, {})
+    assert large.names == ["large", "tone"]
+    assert large.options == {"adapters": {"tone": str(adapter)}}
+    assert small.names == ["small"]
+    config.write_text("{}")
+    with pytest.raises(InvalidRequest, match="it names no model"):
+        read_catalog(folder, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("bundled",), "with MODEL"),
+        (("--replicas", "2"), "with '--replicas'"),
+        (("--models-memory", "0.01"), "it takes about"),
+    ],
+)
+def test_what_contradicts_a_catalog_is_said(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unchecked: None,
+    options: tuple[str, ...],
+    words: str,
+) -> None:
+    here = Here(folder.parent, monkeypatch, capsys)
+    ended = here("serve", *options, "--models", "models", "--port", "0")
+    assert ended.returncode == 2
+    assert words in " ".join(ended.stderr.split())
