@@ -124,7 +124,9 @@ class AsyncLLM:
             self._named.pop(id or "", None)
             self._call_in_thread(partial(self._abort, job))
 
-    async def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
+    async def score(
+        self, prompt: Prompt, top: int = 0, adapter: str | None = None
+    ) -> list[TokenLogprob | None]:
         """Return the log-probability of each prompt token, as `LLM.score` does, between
         two rounds.
         """
@@ -132,7 +134,12 @@ class AsyncLLM:
         loop = asyncio.get_running_loop()
         scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()
         self._call_in_thread(
-            partial(_resolve, loop, scored, partial(self.llm.score, prompt, top)),
+            partial(
+                _resolve,
+                loop,
+                scored,
+                partial(self.llm.score, prompt, top, adapter),
+            ),
             starts=True,
         )
         return await scored

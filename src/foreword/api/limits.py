@@ -61,9 +61,10 @@ class RequestLimits:
         text.
 
         Raises ContextExceeded for a prompt or an answer that is too long, and
-        InvalidRequest for a token id that does not exist.
+        InvalidRequest for a token id or an adapter that does not exist.
         """
         self._check_ids(tokens, params)
+        self._check_adapter(params.adapter)
         longest = self.longest_prompt
         if len(tokens) > longest:
             raise ContextExceeded(
@@ -107,6 +108,18 @@ class RequestLimits:
                 f"cannot run this request: token ids {outside[:5]} are outside the "
                 f"vocabulary of {vocab} tokens"
             )
+
+    def _check_adapter(self, name: str | None) -> None:
+        adapters = self.target.adapters
+        if name is None or name in adapters:
+            return
+        fix = "Give LLM(adapters={...}), or leave 'adapter' out"
+        if adapters:
+            fix = f"Name one of {', '.join(adapters)}, or leave it out"
+        raise InvalidRequest(
+            f"cannot run this request: {self.target.name} has no adapter {name!r}. "
+            + fix
+        )
 
     def _check_cache(
         self, prompt: int, params: SamplingParams, rules: Seq2Seq | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, overload
@@ -34,7 +34,7 @@ from foreword.engine.speculator_cache import (
 )
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer, load_tokenizer, need_tokenizer
-from foreword.model.loading.given import Given, GivenTokenizer, check_given, opened
+from foreword.model.loading.given import Given, GivenTokenizer, adapted, check_given
 from foreword.model.scoring import score
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.registry import DEFAULT_RULE, MODEL
@@ -67,6 +67,12 @@ def drafted_by(
     return draft, full, options.method is not None
 
 
+def _check_tokenizer(source: Sources, options: ModelOptions) -> None:
+    """Raise ModelError where files of a draft model's tokenizer are missing."""
+    if isinstance(source, str | Path):
+        load_tokenizer(source, trust_remote_code=options.trust_remote_code)
+
+
 class LLM:
     """A target model, a drafter and the engine that runs them.
 
@@ -90,6 +96,8 @@ class LLM:
         fixed number per round.
     dtype, device, backend, weights, kv, offload_folder, portable, trust_remote_code:
         see `Model.load`.
+    adapters: folders of LoRA adapters by the names that requests give
+        (docs/targets/adapters.md).
     tokenizer: default, that of the target's folder; False for token ids alone
         (docs/targets/image-tokens.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
@@ -125,6 +133,7 @@ class LLM:
         chunk: int = 512,
         cache_tokens: int | None = None,
         trust_remote_code: bool = False,
+        adapters: Mapping[str, str | Path] | None = None,
     ) -> None:
         draft, drafting, is_named = drafted_by(
             target, draft, method=method, rule=rule, budget=budget, nodes=nodes
@@ -150,14 +159,9 @@ class LLM:
         source = source_of(draft, self.method, drafter)
         if not is_bundled:
             check_source(source, self.method, drafter)
-        if (
-            drafter.about.takes == MODEL
-            and isinstance(source, str | Path)
-            and tokenizer is not False
-        ):
-            # fail now if its files are missing
-            load_tokenizer(source, trust_remote_code=trust_remote_code)
-        model, self._tokenizer = opened(target, tokenizer, options)
+        if drafter.about.takes == MODEL and tokenizer is not False:
+            _check_tokenizer(source, options)
+        model, self._tokenizer = adapted(target, tokenizer, options, adapters)
         model.cache_tokens = scheduling.cache_tokens
         speculators = SpeculatorCache(
             model, self._tokenizer, draft, drafting, bundled=is_bundled
@@ -348,14 +352,17 @@ class LLM:
         with self.session.reading() as requests:
             return requests.render(messages, tools, template_options)
 
-    def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
+    def score(
+        self, prompt: Prompt, top: int = 0, adapter: str | None = None
+    ) -> list[TokenLogprob | None]:
         """Return the log-probability (nats) of each prompt token under the raw target;
         None for the first.
 
-        `top`: likeliest tokens listed with each. Raises InvalidRequest for a prompt
-        that cannot be served.
+        `top`: likeliest tokens listed with each. `adapter`: as of a request. Raises
+        InvalidRequest for a prompt that cannot be served.
         """
-        request = self.session.read(prompt, SamplingParams(max_tokens=1, logprobs=top))
+        params = SamplingParams(max_tokens=1, logprobs=top, adapter=adapter)
+        request = self.session.read(prompt, params)
         with self.session.locked():
             (sequence,) = self.session.sequences(request)
             return score(self.target, sequence)

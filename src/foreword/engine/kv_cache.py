@@ -38,10 +38,14 @@ class KVCache:
         stored.
         """
         room = sequence.prompt + sequence.params.max_tokens + NODES
-        tenant = sequence.params.tenant
         sequence.cached = self._target.open(
-            sequence.id, room, sequence.keys, tenant, layers
+            sequence.id,
+            room,
+            sequence.keys,
+            sequence.params.owner,
+            layers,
         )
+        self._target.adapt(sequence.id, sequence.params.adapter)
         if sequence.images is not None:
             self._target.give(sequence.id, sequence.images)
         if sequence.encoder_input:
@@ -84,7 +88,7 @@ class KVCache:
         needed += [
             pool.lacking(source_id(each.id), each.encoder_rows) for each in sequences
         ]
-        shared = pool.prefixes.shared(sequence.keys, sequence.params.tenant, layers)
+        shared = pool.prefixes.shared(sequence.keys, sequence.params.owner, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 
     def lacks(self, scheduled: Sequence[ScheduledSequence]) -> bool:

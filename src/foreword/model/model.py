@@ -8,10 +8,11 @@ drafting, rules or text.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -56,7 +57,6 @@ CONTEXT = (
 )
 """Names of the context length in a config."""
 
-
 WHOLE = 16
 """Bits of a weight that is not quantized."""
 
@@ -69,6 +69,9 @@ class Model:
     constructor takes a model in memory and changes it in place: afterwards it works
     only through this class.
     """
+
+    adapters: Mapping[str, object] = MappingProxyType({})
+    """By name, what a sequence is given to be read with an adapter."""
 
     def __init__(
         self,
@@ -101,11 +104,9 @@ class Model:
         )
         self.weights: str | None = None
         self.kv: str | None = None
+        """Form of keys, and above of weights, such as "int8"; None = the dtype."""
         self.portable = False
         """Whether its scores are the same on every processor."""
-        """Of weights, and of keys and values: "int8", "int4" or a checkpoint's bits;
-        None = the dtype.
-        """
         self.offloaded: int | None = None
         """Layers that are read from disk in every forward; None = all are in memory."""
         self.cache_tokens = None
@@ -294,6 +295,11 @@ class Model:
         images, or the source of an encoder-decoder.
         """
         self.backend.give(id, material)
+
+    def adapt(self, id: int, adapter: str | None) -> None:
+        """Read an open sequence with this adapter; None: with the model alone."""
+        if adapter is not None:
+            self.give(id, self.adapters[adapter])
 
     @property
     def cache_tokens(self) -> int | None:

@@ -38,6 +38,7 @@ def score(target: Model, sequence: Request) -> list[TokenLogprob | None]:
     last = len(tokens) - 1
     scored: list[TokenLogprob | None] = [None]
     target.open(sequence.id, len(tokens))
+    target.adapt(sequence.id, sequence.params.adapter)
     try:
         for start in range(0, last, CHUNK):
             stop = min(start + CHUNK, last)

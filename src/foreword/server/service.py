@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 from time import perf_counter, time
@@ -46,6 +47,17 @@ BUNDLED = "foreword-family"
 """Name of the bundled model."""
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the name of a model stands for."""
+
+    name: str
+    """Name to report."""
+    adapter: str | None = None
+    method: str | None = None
+    """Chosen by a suffix: "name:METHOD"."""
+
+
 class Service:
     """One model for all clients.
 
@@ -68,6 +80,11 @@ class Service:
         self.name = settings.name or (
             BUNDLED if bundled else PurePath(llm.target.name).name
         )
+        if self.name in llm.target.adapters:
+            raise InvalidRequest(
+                f"cannot serve an adapter as {self.name!r}: the model has this name. "
+                "Choose another"
+            )
         self.metrics = Metrics(llm, self.name, self.limits)
         self.paths = PrivatePaths(llm.target.name)
         self.store = store
@@ -115,33 +132,38 @@ class Service:
     def _limits(self) -> RequestLimits:
         return RequestLimits(self.llm.target, self.settings.context)
 
-    def resolve(self, name: str | None) -> tuple[str, str | None]:
-        """Return the model name to report and the method that a suffix chose:
-        "name:METHOD".
+    def resolve(self, name: str | None) -> Named:
+        """Return what the name of a model stands for: the model here or an adapter,
+        with a method as suffix or without.
 
         Raises ApiError 404 for another model.
         """
-        if name is None or name in (self.name, "default") or name.startswith(HOSTED):
-            return self.name, None
-        model, colon, method = name.rpartition(":")
-        if colon and (model == self.name or model.startswith(HOSTED)):
-            try:
-                find_method(method)
-            except (UnknownMethod, InvalidRequest) as error:
-                raise ApiError(
-                    404,
-                    f"cannot use model {name!r}: {error}",
-                    param="model",
-                    code="model_not_found",
-                ) from None
-            return self.name, method
+        if name is None or name == "default":
+            return Named(self.name)
+        if name in self.names:
+            return self._named(name)
+        model, _, method = name.rpartition(":")
+        if model in self.names:
+            _check_method(name, method)
+            return replace(self._named(model), method=method)
+        if name.startswith(HOSTED):
+            return Named(self.name)
+        names = ", ".join(map(repr, self.names))
         raise ApiError(
             404,
-            f"cannot use model {name!r}: this server has {self.name!r}. Name that "
+            f"cannot use model {name!r}: this server has {names}. Name that "
             f"one, or {self.name}:METHOD",
             param="model",
             code="model_not_found",
         )
+
+    def _named(self, name: str) -> Named:
+        return Named(name, adapter=None if name == self.name else name)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the model and of its adapters."""
+        return [self.name, *self.llm.target.adapters]
 
     def can_draft(self, name: str) -> bool:
         """Whether requests may name this method: it needs no draft, or has one."""
@@ -180,7 +202,9 @@ class Service:
                     answer.created = sent.state.created
                 if call.scored is not None:
                     answer.scores = [
-                        await self.engine.score(prompt, call.scored)
+                        await self.engine.score(
+                            prompt, call.scored, call.params.adapter
+                        )
                         for prompt in call.prompts
                     ]
                 try:
@@ -233,6 +257,19 @@ class Service:
             await asyncio.to_thread(self.traces.close)
         if self.store is not None:
             self.store.close()
+
+
+def _check_method(model: str, method: str) -> None:
+    """Raise ApiError 404 for the name of a model with a method that there is not."""
+    try:
+        find_method(method)
+    except (UnknownMethod, InvalidRequest) as error:
+        raise ApiError(
+            404,
+            f"cannot use model {model!r}: {error}",
+            param="model",
+            code="model_not_found",
+        ) from None
 
 
 def _traces(name: str) -> Traces | None:

@@ -85,14 +85,14 @@ async def _answer(
     service: Service, threads: Executor, request: Request, task: str | None
 ) -> Response:
     form = await form_of(request)
-    _, method = service.resolve(_text(form, "model"))
+    named = service.resolve(_text(form, "model"))
     shape, sound = _shape(form), _sound(form)
     if service.draining:
         raise service.stopping()
     given = {name: _number(form, name) for name in NUMBERS if name in form}
     params = replace(
         SamplingParams(**{"temperature": 0, **given}),
-        method=method,
+        method=named.method,
         tenant=request.state.tenant,
     )
     transcribe = partial(

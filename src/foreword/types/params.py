@@ -122,6 +122,10 @@ class SamplingParams:
     """Owner of the request: stored answers, and keys and values, are never used again
     for another tenant.
     """
+    adapter: str | None = None
+    """Name of the adapter that writes the answer (docs/targets/adapters.md); None: the
+    model alone.
+    """
     priority: int = 0
     """Smaller runs sooner; requests of one priority run first come, first served.
 
@@ -163,6 +167,14 @@ class SamplingParams:
         return DraftingOptions(
             method=self.method, rule=self.rule, budget=self.budget, nodes=self.nodes
         )
+
+    @property
+    def owner(self) -> str:
+        """Tenant and adapter: keys and values of one are never used for another.
+
+        A tenant may be any text; the name of an adapter holds no NUL.
+        """
+        return f"{self.adapter or ''}\0{self.tenant}"
 
     @property
     def greedy(self) -> bool:
@@ -355,6 +367,7 @@ _CHECKS: dict[str, Check] = {
     "prediction": _text_or_ids,
     "language": _text,
     "tenant": _text,
+    "adapter": _name,
     "priority": whole(-(2**31), 2**31, "[-2**31, 2**31]"),
     "method": _method,
     "rule": _name,

@@ -52,6 +52,14 @@ KeyFile = Annotated[
         exists=True,
     ),
 ]
+Lora = Annotated[
+    list[str] | None,
+    _option(
+        "--lora",
+        help="LoRA adapter, served as a model. Repeatable.",
+        metavar="NAME=FOLDER",
+    ),
+]
 Slots = Annotated[int, _option("--slots", help="Answers generated at a time.", min=1)]
 Chunk = Annotated[
     int, _option("--chunk", help="Prompt tokens read in one round.", min=1)
@@ -219,6 +227,7 @@ def serve(
     cache_tokens: CacheTokens = None,
     serving: Serving,
     draft: options.DraftName = None,
+    lora: Lora = None,
     loading: ModelOptions,
     drafting: DraftingOptions,
     quiet: options.Quiet = False,
@@ -233,7 +242,8 @@ def serve(
     early.traces()
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
     options_ = scheduling | keywords(loading) | keywords(drafting)
-    settings, options_ = serving.settings(), options_ | {"draft": draft}
+    options_ |= {"draft": draft, "adapters": _adapters(lora or [])}
+    settings = serving.settings()
     begin = serving.routing().begin(model, settings, options_)
     if begin is None:
         _serve(model, settings, options_, quiet=quiet)
@@ -303,6 +313,23 @@ def _serve(
             )
 
         serve(service, listener, ready, quiet=quiet)
+
+
+def _adapters(given: list[str]) -> dict[str, str]:
+    """Return the folders of adapters by name.
+
+    Raises InvalidRequest for one without a name, and for a name given twice.
+    """
+    folders: dict[str, str] = {}
+    for one in given:
+        name, _, folder = one.partition("=")
+        if not name or not folder or name in folders:
+            raise InvalidRequest(
+                f"cannot read '--lora' {one!r}: each adapter has a name of its own "
+                "and a folder. Give NAME=FOLDER"
+            )
+        folders[name] = folder
+    return folders
 
 
 def _number(option: str, value: float) -> float:

@@ -136,6 +136,25 @@ def opened(
         ) from error
 
 
+def adapted(
+    target: Given,
+    tokenizer: GivenTokenizer,
+    options: ModelOptions,
+    adapters: Mapping[str, str | Path] | None,
+) -> tuple[Model, Tokenizer | None]:
+    """Return what `opened` does, with adapters that sequences may be read with."""
+    if not adapters:
+        return opened(target, tokenizer, options)
+    # few targets have any
+    from foreword.model.adapters.attach import adapting, attach, read_adapters
+
+    options = adapting(options)
+    found = read_adapters(adapters)
+    model, own = opened(target, tokenizer, options)
+    attach(model, found)
+    return model, own
+
+
 def twin(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of a model's modules and config that shares its weights."""
     packed = (

@@ -5,6 +5,7 @@ the model's own scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,7 @@ PARENTS = [-1, 0, 1, -1, 3, 3]
 """The tested tree: two branches from the root; the second one forks again."""
 BRANCH = [3, 5]
 """The accepted branch, whose keys are moved; two more tokens are read after it."""
+NOTHING: Mapping[int, object] = MappingProxyType({})
 EXACT, ROUNDED = 1e-3, 0.3
 """Standard deviations.
 
@@ -83,7 +85,7 @@ class Trial:
         """Return the deviation of a backend's scores from the model's own, in their
         standard deviations.
         """
-        scores = _score(backend, _tokens(self._model), mode)
+        scores = _score(backend, probe_text(self._model), mode)
         reference = self._references[Mode.TREE if mode is Mode.TREE else Mode.CHAIN]
         rows = (scores.float() - reference).abs().amax(-1) / reference.std()
         # Near-ties between experts may resolve differently: single rows may deviate,
@@ -107,12 +109,13 @@ class Trial:
             return None
         return (
             None
-            if _batch_invariant(backend, _tokens(self._model), mode)
+            if batch_invariant(backend, probe_text(self._model), mode)
             else "the bits of a score depend on the other rows of the batch"
         )
 
 
-def _tokens(model: PreTrainedModel) -> list[int]:
+def probe_text(model: PreTrainedModel) -> list[int]:
+    """Return the token ids that the checks read."""
     vocab = model.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(0)
     return torch.randint(
@@ -126,11 +129,17 @@ def _split(
     return tokens[:9], tokens[9 : 9 + len(PARENTS)], tokens[9 + len(PARENTS) :]
 
 
-def _open(backend: Backend, id: int) -> None:
+def _open(
+    backend: Backend,
+    id: int,
+    materials: Mapping[int, object] = NOTHING,
+) -> None:
     backend.open(id, 64)
     sources = backend.memory(EncoderMemory)
     if sources is not None:
         backend.give(id, sources.probe_source)
+    if id in materials:
+        backend.give(id, materials[id])
 
 
 @torch.inference_mode()
@@ -141,7 +150,7 @@ def _reference(
     """Return the model's own scores without a cache: of every draft token, then of two
     tokens after a branch.
     """
-    prompt, draft_tokens, after = _split(_tokens(model))
+    prompt, draft_tokens, after = _split(probe_text(model))
 
     def scores(
         text: list[int],
@@ -190,17 +199,21 @@ def _score(
         backend.close(0)
 
 
-def _batch_invariant(
+def batch_invariant(
     backend: Backend,
     tokens: list[int],
     mode: Mode,
+    materials: Mapping[int, object] = NOTHING,
 ) -> bool:
     """Return whether scores are bit-identical token by token, and batched in chunks
     with rejected draft tokens.
+
+    Sequences 0 and 1 are compared, beside sequence 2; each is given its entry of
+    `materials`.
     """
     prompt, right = tokens[:9], tokens[9:]
     for name in (0, 1, 2):
-        _open(backend, name)
+        _open(backend, name, materials)
     try:
         alone = [backend.read([Read(0, 0, prompt, keep=1)])]
         alone += [
@@ -233,7 +246,7 @@ def _batch_invariant(
                 past + len(pending) + good,
                 index + good + 1,
             )
-        return mode is Mode.PLAIN or _index_invariant(backend, tokens)
+        return mode is Mode.PLAIN or _index_invariant(backend, tokens, materials)
     finally:
         for name in (0, 1, 2):
             backend.close(name)
@@ -242,6 +255,7 @@ def _batch_invariant(
 def _index_invariant(
     backend: Backend,
     tokens: list[int],
+    materials: Mapping[int, object],
 ) -> bool:
     """Return whether rows keep their bits at another index of another forward; many
     rows at once, which is cheap.
@@ -249,7 +263,7 @@ def _index_invariant(
     text = (tokens * 3)[:48]
     for name in (0, 1):
         backend.close(name)
-        _open(backend, name)
+        _open(backend, name, materials)
     whole = backend.read([Read(0, 0, text, keep=len(text))])
     first = backend.read(
         [Read(2, 0, tokens[:5], keep=1), Read(1, 0, text[:17], keep=17)]

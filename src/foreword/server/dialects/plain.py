@@ -81,12 +81,17 @@ def _add_models(router: APIRouter, service: Service) -> None:
             bool, Query(description="Whether names with a method are listed too.")
         ] = False,
     ) -> dict[str, Any]:
-        """List the model; with `?methods=1` also each drafting method as its suffix.
+        """List the model and its adapters; with `?methods=1` also each drafting method
+        as their suffix.
 
         Clients of Anthropic get the list in their shape.
         """
         usable = [name for name in METHODS if methods and service.can_draft(name)]
-        names = [service.name, *(f"{service.name}:{method}" for method in usable)]
+        names = [
+            name
+            for model in service.names
+            for name in (model, *(f"{model}:{method}" for method in usable))
+        ]
         data = [_described(service, name, request) for name in names]
         return model_list(data, request)
 
@@ -105,18 +110,20 @@ def _add_models(router: APIRouter, service: Service) -> None:
         body = await service.texts.run(
             request.state.tenant, len(given), lambda _: parsed(given, LoadBody)
         )
-        name, _ = service.resolve(body.model)
+        name = service.resolve(body.model).name
         ready = event({"status": "ready", "model": name, "cached": True})
         return StreamingResponse(iter([ready]), media_type="text/event-stream")
 
 
 def _described(service: Service, name: str, request: Request) -> dict[str, Any]:
     """Return a model in the shape of the client that asks."""
+    adapted = service.resolve(name).adapter is not None
     return described(
         name,
         service.created,
         request,
         root=service.name,
+        parent=service.name if adapted else None,
         max_model_len=service.context,
     )
 

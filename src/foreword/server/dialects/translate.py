@@ -34,7 +34,7 @@ from foreword.server.output import (
     structural_tag,
 )
 from foreword.server.output.answer_form import answer_form
-from foreword.server.service import Service
+from foreword.server.service import Named, Service
 from foreword.types.constraint import CONSTRAINTS
 
 ROOM = 8
@@ -258,8 +258,8 @@ class Translator:
 
         `max_tokens` None: what the context still holds; 0: only scores.
         """
-        name, suffix = self._service.resolve(body.model)
-        drafting = speculation(body.speculative, suffix, body.prediction is not None)
+        named = self._service.resolve(body.model)
+        served = self._served(body, named)
         longest = max(map(len, prompts))
         room = self._service.room(longest)
         if room < 1:
@@ -281,18 +281,24 @@ class Translator:
         # A longer answer could not be given either way, and clients ask for their usual
         # model's limit.
         limit = min(max_tokens or room, room)
-        own = {**sampling, "max_tokens": limit, "tenant": self._tenant, **drafting}
+        own = {**sampling, "max_tokens": limit, **served}
         _, params = self.requests.read(prompts[0], build(body.sampling(**own)))
         return Call(
             prompts=prompts,
             params=params,
-            model=name,
+            model=named.name,
             method=params.method or self._service.llm.method,
             parser=parser,
             stream=stream,
             scored=scored,
             generates=max_tokens != 0,
         )
+
+    def _served(self, body: Generating, named: Named) -> dict[str, Any]:
+        """Return for whom a request is answered, by which adapter, and how drafted."""
+        predicted = body.prediction is not None
+        drafting = speculation(body.speculative, named.method, predicted)
+        return {"tenant": self._tenant, "adapter": named.adapter, **drafting}
 
 
 def _may_call(mode: object, sampling: Mapping[str, Any]) -> bool:

@@ -1,0 +1,166 @@
+"""Fits adapters to a target, and lets its sequences be read with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model.adapters.folder import LoraFolder, Pair, read_folder
+from foreword.model.adapters.lora import LoraAdapter, LowRank
+from foreword.model.adapters.memory import TorchAdapters
+from foreword.model.adapters.settings import refusal
+from foreword.model.architectures import body
+from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.executors.torch.packed_linear import PackedLinear, own_form
+from foreword.model.model import Model
+from foreword.model.probe.trial import batch_invariant, probe_text
+from foreword.model.seq2seq import check_decoder_only
+from foreword.model.vision.rows import has_vision
+from foreword.options import ONLY_NATIVE, ModelOptions
+
+POOL = "pool"
+"""The backend that adds adapters."""
+NAME = re.compile(r"\w[\w./@-]*")
+"""Names of adapters: a server's clients write NAME:METHOD."""
+ADAPTED: Sequence[int] = (0, 1)
+"""Sequences of the check that are read with an adapter; the other has none."""
+
+
+def read_adapters(folders: Mapping[str, str | Path]) -> dict[str, LoraFolder]:
+    """Return the adapters of these folders, by name.
+
+    Raises InvalidRequest for a name that cannot be used, ModelError for a folder.
+    """
+    for name in folders:
+        if not NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"cannot name an adapter {name!r}: a name is letters, digits and any "
+                "of _ - . / @. Choose another"
+            )
+    return {name: read_folder(Path(folder)) for name, folder in folders.items()}
+
+
+def adapting(options: ModelOptions) -> ModelOptions:
+    """Return these options with the backend that adds adapters.
+
+    Raises InvalidRequest for an option that it does not have.
+    """
+    for name in ONLY_NATIVE:
+        if getattr(options, name) not in (None, False):
+            raise InvalidRequest(
+                f"cannot use adapters with {name!r}: it needs backend 'native', and "
+                f"adapters need {POOL!r}. Leave one of them out"
+            )
+    if options.backend not in (None, POOL):
+        raise InvalidRequest(
+            f"cannot use adapters with backend={options.backend!r}: only {POOL!r} "
+            "adds them. Leave 'backend' out"
+        )
+    return replace(options, backend=POOL)
+
+
+def attach(model: Model, folders: Mapping[str, LoraFolder]) -> None:
+    """Let sequences of a model be read with these adapters.
+
+    Raises ModelError where the model runs on another backend, an adapter belongs to
+    another model, or its scores would depend on the batch.
+    """
+    backend = _pool_of(model)
+    fitted = {name: _fitted(model, name, one) for name, one in folders.items()}
+    backend.memories = (*backend.memories, TorchAdapters())
+    for name, adapter in fitted.items():
+        mixed = dict.fromkeys(ADAPTED, adapter)
+        if not batch_invariant(backend, probe_text(model.hf), backend.mode, mixed):
+            raise ModelError(
+                f"cannot use adapter {name!r} with {model.name}: the bits of a score "
+                "depend on the other rows of the batch. Merge it into the model"
+            )
+    model.adapters = fitted
+
+
+def _pool_of(model: Model) -> PoolBackend:
+    """Return the backend of a model that adapters can be added to.
+
+    Raises InvalidRequest or ModelError for another one.
+    """
+    check_decoder_only(model, "use adapters")
+    if has_vision(model.hf.config):
+        raise InvalidRequest(
+            f"cannot use adapters with {model.name}: it reads images. Merge the "
+            "adapter into the model"
+        )
+    if not isinstance(model.backend, PoolBackend) or model.device.type != "cpu":
+        raise ModelError(
+            f"cannot use adapters with {model.name}: it runs on backend "
+            f"'{model.capability.backend}' on {model.device}, and adapters need "
+            f"{POOL!r} on a CPU. Load it with backend={POOL!r} and device='cpu'"
+        )
+    if model.adapters:
+        raise InvalidRequest(
+            f"cannot add adapters to {model.name}: it has some already. Load it again"
+        )
+    return model.backend
+
+
+def _fitted(
+    model: Model,
+    name: str,
+    folder: LoraFolder,
+) -> LoraAdapter:
+    """Return an adapter of this model. Raises ModelError where it is of another one."""
+    linear = _linear_layers(body(model.hf), model.hf)
+    for layer in linear:
+        if layer not in folder.pairs and folder.settings.needs(layer):
+            raise refusal(
+                folder.path,
+                f"it has no weights for {layer!r}, which its settings name",
+            )
+    pairs: dict[nn.Module, LowRank] = {}
+    for layer, pair in folder.pairs.items():
+        if layer not in linear:
+            raise refusal(
+                folder.path,
+                f"{model.name} has no linear layer {layer!r} in its decoder",
+            )
+        _check_sizes(folder.path, layer, linear[layer], pair)
+        pairs[linear[layer]] = LowRank(pair)
+    return LoraAdapter(name, pairs)
+
+
+def _linear_layers(decoder: nn.Module, whole: nn.Module) -> dict[str, nn.Module]:
+    """Return the linear layers of a decoder, by their names in the whole model."""
+    inside = set(decoder.modules())
+    kinds = (nn.Linear, PackedLinear, Conv1D)
+    return {
+        name: layer
+        for name, layer in whole.named_modules()
+        if layer in inside and isinstance(layer, kinds)
+    }
+
+
+def _check_sizes(
+    path: Path,
+    name: str,
+    layer: nn.Module,
+    pair: Pair,
+) -> None:
+    """Raise ModelError where a pair is for a layer of another size."""
+    if isinstance(layer, PackedLinear | nn.Linear):
+        sizes = (layer.in_features, layer.out_features)
+    else:
+        outputs, inputs = own_form(layer).shape
+        sizes = (inputs, outputs)
+    given = (pair.down.shape[1], pair.up.shape[0])
+    if given != sizes:
+        raise refusal(
+            path,
+            f"its matrices of {name!r} take {given[0]} numbers and give {given[1]}, "
+            f"and this layer takes {sizes[0]} and gives {sizes[1]}: it was trained for "
+            "another model",
+        )
