@@ -115,12 +115,6 @@ def _fitted(
 ) -> LoraAdapter:
     """Return an adapter of this model. Raises ModelError where it is of another one."""
     linear = _linear_layers(body(model.hf), model.hf)
-    for layer in linear:
-        if layer not in folder.pairs and folder.settings.needs(layer):
-            raise refusal(
-                folder.path,
-                f"it has no weights for {layer!r}, which its settings name",
-            )
     pairs: dict[nn.Module, LowRank] = {}
     for layer, pair in folder.pairs.items():
         if layer not in linear:
@@ -130,6 +124,12 @@ def _fitted(
             )
         _check_sizes(folder.path, layer, linear[layer], pair)
         pairs[linear[layer]] = LowRank(pair)
+    for layer in linear:
+        if layer not in folder.pairs and folder.settings.needs(layer):
+            raise refusal(
+                folder.path,
+                f"it has no weights for {layer!r}, which its settings name",
+            )
     return LoraAdapter(name, pairs)
 
 

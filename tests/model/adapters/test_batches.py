@@ -1,0 +1,126 @@
+"""Requests of several adapters share rounds, and each has the text that its adapter
+alone writes, whichever drafter proposes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from foreword import LLM, Completion, SamplingParams
+from foreword.model import Read
+
+TEXT = "One day the little girl who lived near the forest. One day the little girl"
+WARM = SamplingParams(seed=3, max_tokens=32, ignore_eos=True)
+ASKED = [
+    replace(params, adapter=adapter)
+    for adapter in (None, "a", "b")
+    for params in (replace(WARM, temperature=0), replace(WARM, n=2))
+]
+METHODS = (
+    "lm",
+    "eagle",
+    "medusa",
+    "dspark",
+    "ngram",
+    "suffix",
+    "recycle",
+    "lookahead",
+    "layers",
+    "fuse(lm,suffix)",
+    "auto",
+)
+
+
+def tokens(found: list[Completion]) -> list[list[int]]:
+    return [one.tokens for one in found]
+
+
+@pytest.fixture(scope="module")
+def alone(llm: LLM) -> list[list[int]]:
+    """The texts of each request by itself, decoded plainly."""
+    return [
+        text
+        for params in ASKED
+        for text in tokens(llm.generate([TEXT], replace(params, method="none")))
+    ]
+
+
+def test_adapters_write_other_texts(alone: list[list[int]]) -> None:
+    assert len({tuple(text) for text in alone}) == 9
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_text_in_a_batch_is_that_of_each_adapter_alone(
+    llm: LLM, alone: list[list[int]], method: str
+) -> None:
+    asked = [replace(params, method=method) for params in ASKED]
+    found = llm.generate([TEXT] * len(asked), asked)
+    assert tokens(found) == alone
+    assert all(one.undrafted is None for one in found)
+    for adapted in (found[:3], found[3:6], found[6:]):
+        assert sum(one.stats.accepted for one in adapted) > 0
+
+
+def test_requests_of_all_adapters_share_each_forward(
+    llm: LLM, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    read = llm.target.backend.read
+
+    def counting(reads: list[Read]) -> torch.Tensor:
+        rounds.append(len(reads))
+        return read(reads)
+
+    monkeypatch.setattr(llm.target.backend, "read", counting)
+    asked = [replace(params, method="none") for params in ASKED]
+    assert tokens(llm.generate([TEXT] * len(asked), asked)) == alone
+    assert len(rounds) <= 33
+    assert max(rounds) == 9
+
+
+def test_bits_of_an_adapted_row_do_not_depend_on_the_batch(llm: LLM) -> None:
+    target = llm.target
+    text = list(range(300, 340))
+    for one, adapter in enumerate(("a", "b", None, "a")):
+        target.open(one, 128)
+        target.adapt(one, adapter)
+    alone = [target.read([Read(0, at, [text[at]])]) for at in range(40)]
+    target.read([Read(3, 0, text[:7], keep=0), Read(1, 0, text[:3], keep=0)])
+    beside = [Read(1, 3, text[:20], keep=0), Read(2, 0, text[:9], keep=0)]
+    together = target.read([*beside, Read(3, 7, text[7:], keep=33)])
+    for one in range(4):
+        target.close(one)
+    assert torch.equal(together, torch.cat(alone[7:]))
+
+
+def test_texts_that_give_way_go_on_with_their_adapter(llm: LLM) -> None:
+    pool = llm.target.backend.pool
+    assert pool is not None
+    asked = [
+        replace(WARM, seed=seed, max_tokens=60, method="ngram", adapter=adapter)
+        for seed, adapter in enumerate(("a", "b", None, "a"))
+    ]
+    roomy = tokens(llm.generate([TEXT] * 4, asked))
+    before = llm.engine.load.preemptions
+    limit = pool.limit
+    try:
+        pool.limit = 256
+        pool.prefixes.clear()
+        assert tokens(llm.generate([TEXT] * 4, asked)) == roomy
+    finally:
+        pool.limit = limit
+    assert llm.engine.load.preemptions > before
+
+
+def test_prompts_are_scored_by_the_adapter(llm: LLM) -> None:
+    by_base, by_a = (llm.score(TEXT, adapter=name) for name in (None, "a"))
+    told = replace(WARM, temperature=0, max_tokens=1, logprobs=0, adapter="a")
+    (answer,) = llm.generate([TEXT], told)
+    assert answer.logprobs is not None
+    longer = [*answer.prompt_tokens, *answer.tokens]
+    assert llm.score(longer, adapter="a")[-1] == answer.logprobs[0]
+    assert by_a != by_base
+    assert llm.score(longer, adapter="a")[1:-1] == by_a[1:]
