@@ -37,3 +37,13 @@ def merged(adapted: PeftModel) -> PreTrainedModel:
     """Return a plain model whose weights are those of the model with its adapter."""
     whole: Any = copy.deepcopy(adapted)
     return whole.merge_and_unload().eval()
+
+
+def two(model: PreTrainedModel, home: Path) -> dict[str, Path]:
+    """Write two adapters of the bundled target, a and b, and return their folders.
+
+    They are so slight that drafts of the target still predict their text.
+    """
+    save(model, home / "a", 1, 0.2)
+    save(model, home / "b", 2, 0.1, r=16, target_modules="all-linear")
+    return {"a": home / "a", "b": home / "b"}

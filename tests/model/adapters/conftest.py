@@ -17,11 +17,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two adapters of the bundled target, by name."""
     home = tmp_path_factory.mktemp("adapters")
     base = AutoModelForCausalLM.from_pretrained(bundled.target(), dtype="float32")
-    wide = dict(r=16, target_modules="all-linear")
-    # so slight that drafts of the base still predict their text
-    tiny_lora.save(base, home / "a", 1, 0.2)
-    tiny_lora.save(base, home / "b", 2, 0.1, **wide)
-    return {"a": home / "a", "b": home / "b"}
+    return tiny_lora.two(base, home)
 
 
 @pytest.fixture(scope="session")

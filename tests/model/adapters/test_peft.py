@@ -4,6 +4,7 @@ of the merged model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+import gguf_files
 import quantizing
 import tiny_lora
 import tiny_models
 from foreword import LLM, Completion, SamplingParams
 from foreword.model import Read
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
+from foreword.model.quantized import coded
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
 GREEDY = SamplingParams(temperature=0, max_tokens=40, adapter="a")
@@ -122,20 +127,30 @@ def test_hidden_states_are_those_of_the_adapted_rows(tmp_path: Path) -> None:
     assert not torch.allclose(plain, found, atol=1e-2)
 
 
+def int8_checkpoint(folder: Path) -> Path:
+    tiny_models.build("llama").save_pretrained(folder)
+    quantizing.int8(folder)
+    return folder
+
+
+def gguf_file(folder: Path) -> Path:
+    plain = gguf_files.small(folder)
+    return gguf_files.quantized(plain, folder / "small.gguf", "Q8_0")
+
+
+@pytest.mark.parametrize("quantized", [int8_checkpoint, gguf_file])
 def test_a_quantized_checkpoint_is_adapted_as_its_weights_are_read(
-    tmp_path: Path,
+    quantized: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    base = tiny_models.build("llama")
-    base.save_pretrained(tmp_path / "base")
-    plain = quantizing.int8(tmp_path / "base")
-    base.load_state_dict(plain, strict=False)
+    (tmp_path / "base").mkdir()
+    source = quantized(tmp_path / "base")
+    base = load_weights(source, read_config(source), torch.float32)
+    coded.drop(base)
     whole = tiny_lora.merged(tiny_lora.save(base, tmp_path / "a", 1))
-    found = answers(
-        str(tmp_path / "base"),
-        [GREEDY],
-        dtype="float32",
-        method="ngram",
-        adapters={"a": tmp_path / "a"},
-    )
-    plain = [replace(GREEDY, adapter=None)]
-    assert tokens(found) == tokens(answers(whole, plain, method="none"))
+    plain = [replace(params, adapter=None) for params in BOTH]
+    expected = answers(whole, plain, method="none")
+    adapters = {"a": tmp_path / "a"}
+    drafted = dict(draft={"lm": whole}, method="lm", nodes=4)
+    found = answers(str(source), [*BOTH], dtype="float32", adapters=adapters, **drafted)
+    assert tokens(found) == tokens(expected)
+    assert sum(one.stats.accepted for one in found) > 40

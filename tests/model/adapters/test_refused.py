@@ -145,7 +145,7 @@ def test_a_folder_that_does_not_exist_is_refused(
 ) -> None:
     # before the target is looked for
     found = refused("/no/such/target", {"a": tmp_path / "none"}, method="ngram")
-    assert "there is no such folder" in found
+    assert "this folder does not exist" in found
 
 
 @pytest.mark.parametrize("name", ["", " a", "a:lm", "a b", "a\0b", "-a"])

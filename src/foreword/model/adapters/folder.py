@@ -47,7 +47,7 @@ def read_folder(path: Path) -> LoraFolder:
     Raises ModelError where it is incomplete, or more than pairs of linear layers.
     """
     if not path.is_dir():
-        raise refusal(path, "there is no such folder")
+        raise refusal(path, "this folder does not exist")
     settings = read_settings(path)
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in _tensors(path).items():
