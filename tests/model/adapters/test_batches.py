@@ -97,6 +97,19 @@ def test_bits_of_an_adapted_row_do_not_depend_on_the_batch(llm: LLM) -> None:
     assert torch.equal(together, torch.cat(alone[7:]))
 
 
+def test_a_sequence_opened_again_has_the_model_alone(llm: LLM) -> None:
+    target = llm.target
+    found: list[torch.Tensor] = []
+    for adapter, closes in ((None, True), ("a", False), (None, True)):
+        target.open(1, 128)
+        target.adapt(1, adapter)
+        found.append(target.read([Read(1, 0, [300, 301])]))
+        if closes:
+            target.close(1)
+    assert torch.equal(found[0], found[2])
+    assert not torch.equal(found[0], found[1])
+
+
 def test_texts_that_give_way_go_on_with_their_adapter(llm: LLM) -> None:
     pool = llm.target.backend.pool
     assert pool is not None

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from foreword import LLM, SamplingParams
-from foreword.types.params import SamplingParams as Params
 
 LONG = (
     "Rivers carry water from the mountains to the sea, and rain brings it back. " * 12
@@ -30,16 +29,24 @@ def test_a_prefix_is_read_once_for_each_adapter(llm: LLM, method: str) -> None:
 
 
 def test_the_text_after_a_kept_prefix_is_the_same(llm: LLM) -> None:
-    asked = [replace(GREEDY, adapter=name, max_tokens=24) for name in (None, "a", "b")]
+    asked = [
+        replace(GREEDY, adapter=name, tenant=f"by {name}", max_tokens=24)
+        for name in (None, "a", "b")
+    ]
     first = [llm.generate([LONG], params)[0].tokens for params in asked]
-    again = [llm.generate([LONG], params)[0] for params in asked]
-    assert [one.tokens for one in again] == first
-    assert all(one.stats.cached for one in again)
+    for is_kept in (False, True):
+        shared = [replace(params, tenant="shared") for params in asked]
+        again = [llm.generate([LONG], params)[0] for params in shared]
+        assert [one.tokens for one in again] == first
+        assert all((one.stats.cached > 0) == is_kept for one in again)
 
 
 def test_a_tenant_cannot_be_named_like_an_adapter(llm: LLM) -> None:
     names = [("a", "t"), (None, "a\0t"), (None, "\0a\0t"), ("a", "\0t"), ("b", "t")]
-    owners = {Params(adapter=adapter, tenant=tenant).owner for adapter, tenant in names}
+    owners = {
+        SamplingParams(adapter=adapter, tenant=tenant).owner
+        for adapter, tenant in names
+    }
     assert len(owners) == len(names)
     assert cached(llm, adapter="a", tenant="t") == 0
     assert cached(llm, tenant="a\0t") == 0
