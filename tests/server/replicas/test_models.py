@@ -186,6 +186,7 @@ def test_adapters_in_a_folder_belong_to_their_model(folder: Path) -> None:
     [
         (("bundled",), "with MODEL"),
         (("--replicas", "2"), "with '--replicas'"),
+        (("--lora", "a=b"), "with '--lora'"),
         (("--models-memory", "0.01"), "it takes about"),
     ],
 )

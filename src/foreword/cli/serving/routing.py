@@ -90,7 +90,7 @@ class Routing:
         cannot be read.
         """
         if self.models is not None:
-            self._check_catalog(model, settings)
+            self._check_catalog(model, settings, options)
             return self._by_name(self.models, settings, options)
         count = self._count
         if count == 1:
@@ -107,9 +107,15 @@ class Routing:
         start = Start(model, dict(options), settings)
         return one_model(start, found, self.timeout)
 
-    def _check_catalog(self, model: str | None, settings: Settings) -> None:
+    def _check_catalog(
+        self,
+        model: str | None,
+        settings: Settings,
+        options: Mapping[str, Any],
+    ) -> None:
         taken = {
             "MODEL": model,
+            "'--lora'": options.get("adapters") or None,
             "'--replicas'": self.replicas,
             "'--served-model-name'": settings.name,
         }
