@@ -38,6 +38,8 @@ EXECUTORS = {
     }.items()
 }
 """Backend -> the module that builds it (docs/extend/backend.md)."""
+POOL = "pool"
+"""The backend of transformers' own code with our pages, which alone runs on ranks."""
 ONLY_NATIVE = ("weights", "kv", "offload_folder", "portable")
 """Settings that only the native backend has."""
 
@@ -51,6 +53,8 @@ class Described:
     kind: type = str
     """Type of its value on the command line."""
     choices: Collection[str] = ()
+    also: str = ""
+    """A second name on the command line."""
 
 
 def setting(
@@ -59,9 +63,10 @@ def setting(
     metavar: str | None = None,
     kind: type = str,
     choices: Collection[str] = (),
+    also: str = "",
 ) -> Any:
     """Declare a setting, and what the command line says about it."""
-    described = Described(help, metavar, kind, choices)
+    described = Described(help, metavar, kind, choices, also)
     return field(default=default, metadata={"described": described})
 
 
@@ -131,6 +136,13 @@ class ModelOptions(LoadingOptions):
         "(backend native).",
         kind=bool,
     )
+    tensor_parallel: int = setting(
+        1,
+        "Processes that share the model's weights.",
+        "N",
+        kind=int,
+        also="--tensor-parallel-size",
+    )
 
     def __post_init__(self) -> None:
         LoadingOptions.__post_init__(self)
@@ -138,6 +150,7 @@ class ModelOptions(LoadingOptions):
             _check_choice(self, name)
         for name in ONLY_NATIVE:
             self._check_native(name)
+        self._check_ranks()
 
     def _check_native(self, name: str) -> None:
         """Raise InvalidRequest for a setting of the native backend beside another
@@ -152,6 +165,24 @@ class ModelOptions(LoadingOptions):
             f"backend={self.backend!r}: only backend 'native' has it, and it runs "
             "models in bfloat16. Leave 'dtype' and 'backend' out"
         )
+
+    def _check_ranks(self) -> None:
+        """Raise InvalidRequest for a number of ranks out of range, or beside a setting
+        of other backends.
+        """
+        whole(1)("tensor_parallel", self.tensor_parallel)
+        if self.tensor_parallel == 1:
+            return
+        others = {name: getattr(self, name) for name in ONLY_NATIVE}
+        if self.backend != POOL:
+            others["backend"] = self.backend
+        for name, value in others.items():
+            if value not in (None, False):
+                raise InvalidRequest(
+                    f"cannot use tensor_parallel={self.tensor_parallel} with "
+                    f"{name}={str(value)!r}: only backend 'pool' runs on several "
+                    f"ranks. Leave '{name}' out"
+                )
 
     @property
     def changes_scores(self) -> bool:

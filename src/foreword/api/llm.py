@@ -98,6 +98,8 @@ class LLM:
         see `Model.load`.
     adapters: folders of LoRA adapters by the names that requests give
         (docs/targets/adapters.md).
+    tensor_parallel: processes that share the target's weights
+        (docs/scaling/tensor-parallel.md).
     tokenizer: default, that of the target's folder; False for token ids alone
         (docs/targets/image-tokens.md).
     slots: sequences that run at a time.  chunk: prompt tokens read in one round.
@@ -129,6 +131,7 @@ class LLM:
         kv: str | None = None,
         offload_folder: str | Path | None = None,
         portable: bool = False,
+        tensor_parallel: int = 1,
         slots: int = 8,
         chunk: int = 512,
         cache_tokens: int | None = None,
@@ -149,6 +152,7 @@ class LLM:
             kv=kv,
             offload_folder=offload_folder,
             portable=portable,
+            tensor_parallel=tensor_parallel,
             trust_remote_code=trust_remote_code,
         )
         is_bundled = target is None

@@ -20,6 +20,13 @@ def layer_count(config: PreTrainedConfig) -> int:
     return next(count for count in counts if count is not None)
 
 
+def rank_count(model: PreTrainedModel) -> int | None:
+    """Return among how many processes transformers split a model; None = it is
+    whole.
+    """
+    return getattr(model, "_tp_size", None)
+
+
 def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     """Return the decoder layers in order, without vision layers.
 

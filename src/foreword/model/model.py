@@ -28,11 +28,12 @@ from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.registry import NATIVE
 from foreword.model.kv.limit import most_tokens
 from foreword.model.kv.reads import Read
-from foreword.model.layers import layer_count
+from foreword.model.layers import layer_count, rank_count
 from foreword.model.loading import from_checkpoint
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.load import eos_ids
 from foreword.model.loading.options import FORMS, check_forms, check_portable
+from foreword.model.parallel import load as parallel
 from foreword.model.probe.probe import (
     Capability,
     backend_named,
@@ -56,7 +57,6 @@ CONTEXT = (
     "max_target_positions",
 )
 """Names of the context length in a config."""
-
 WHOLE = 16
 """Bits of a weight that is not quantized."""
 
@@ -162,6 +162,8 @@ class Model:
         """
         if options is None:
             options = ModelOptions(**settings)
+        if options.tensor_parallel > 1:
+            return parallel.load(cls, source, options)
         return from_checkpoint.load(cls, source, options)
 
     @property
@@ -175,12 +177,17 @@ class Model:
 
     @property
     def forms(self) -> dict[str, str | int]:
-        """Return `weights`, `kv`, `offloaded` and `portable`, except entries that are
-        None or false.
+        """Return `weights`, `kv`, `offloaded`, `portable` and `ranks`, except entries
+        that are None or false.
         """
-        names = ("weights", "kv", "offloaded", "portable")
+        names = ("weights", "kv", "offloaded", "portable", "ranks")
         forms = {name: getattr(self, name) for name in names}
         return {name: form for name, form in forms.items() if form not in (None, False)}
+
+    @property
+    def ranks(self) -> int | None:
+        """Return how many processes share the weights; None = all are here."""
+        return rank_count(self.hf)
 
     @property
     def eos(self) -> frozenset[int]:

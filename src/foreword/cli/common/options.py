@@ -79,7 +79,7 @@ def declared(kind: type[Any], name: str) -> Any:
         value = Literal[described.choices]
     if setting.default is None:
         value = value | None
-    names = "--" + name.replace("_", "-")
+    names = f"--{name.replace('_', '-')} {described.also}"
     check = CHECKS.get(name)
     return Annotated[
         value, option(kind.panel, names, described.help, described.metavar, check)

@@ -36,6 +36,8 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
         for weight in weights
     ):
         return "only bfloat16 on CPU is supported"
+    if target.ranks is not None:
+        return "the target's embeddings are split among processes"
     if type(embedding) is not nn.Embedding or head.fc.in_features % LANES:
         return "the target's embeddings or hidden size are not supported"
     return unfit(head.config.llama, head.midlayer, head.lm_head)

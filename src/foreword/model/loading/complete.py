@@ -5,7 +5,7 @@ extra, right shapes, finite.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,15 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     unique: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, Tensor):
-            unique.setdefault(tensor.data_ptr() or id(tensor), (name, tensor))
+            here = own_part(tensor)
+            unique.setdefault(here.data_ptr() or id(here), (name, here))
     return dict(unique.values())
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return a tensor; of one that is split among processes, the part of this one."""
+    own: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
+    return tensor if own is None else own()
 
 
 def matrices(model: PreTrainedModel) -> set[str]:

@@ -64,6 +64,11 @@ def check_given(
             "cannot change 'weights', 'kv' or 'portable' of a loaded model. Give them "
             "to Model.load and leave them out"
         )
+    if options.tensor_parallel > 1:
+        raise InvalidRequest(
+            "cannot split a model in memory among ranks. Save it and give its folder, "
+            "or leave 'tensor_parallel' out"
+        )
     if options.offload_folder is not None:
         raise InvalidRequest(
             "cannot offload a model in memory. Save it and give its folder, or leave "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -51,12 +52,14 @@ def load_weights(
     *,
     trust_remote_code: bool = False,
     filled: bool = True,
+    split: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
     """Load a checkpoint on the CPU. Raises ModelError where a weight is missing, of
     another shape or not finite.
 
     Unless `filled`, quantized weights are not read, and their parameters have no
-    storage.
+    storage. `split`: how transformers deals the weights out to several processes, all
+    of which call this, and their devices.
     """
     try:
         check_index(source, read_json(source, INDEX))
@@ -64,9 +67,11 @@ def load_weights(
             check_sizes(
                 source,
                 config,
-                partial(_empty, deepcopy(config), trust_remote_code=trust_remote_code),
+                partial(
+                    empty_model, deepcopy(config), trust_remote_code=trust_remote_code
+                ),
             )
-        where: dict[str, Any] = hub.location(source)
+        where: dict[str, Any] = {**hub.location(source), **(split or {})}
         load: Any = loader(config).from_pretrained
         if quantization(config):
             load, where = load_dequantized, {**where, "filled": filled}
@@ -104,11 +109,14 @@ def parameter_count(
     """Return the number of weights of a model, tied ones counted once; nothing is
     loaded.
     """
-    model = _empty(config, trust_remote_code=trust_remote_code)
+    model = empty_model(config, trust_remote_code=trust_remote_code)
     return sum(weight.numel() for weight in model.parameters())
 
 
-def _empty(config: PreTrainedConfig, *, trust_remote_code: bool) -> PreTrainedModel:
+def empty_model(
+    config: PreTrainedConfig, *, trust_remote_code: bool
+) -> PreTrainedModel:
+    """Return a model of this config without storage."""
     with _LOADING:
         return empty(config, trust_remote_code=trust_remote_code)
 

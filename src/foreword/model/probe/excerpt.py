@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from foreword.model.encoder import is_seq2seq
-from foreword.model.layers import layers_of
+from foreword.model.layers import layers_of, rank_count
 
 SMALL = 250_000_000
 """Parameters. Up to this size, all layers are taken."""
@@ -21,8 +21,11 @@ def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
     """Return the fewest first layers that include every kind of layer; None where the
     layers cannot be found.
 
-    An encoder-decoder is taken whole, or not at all.
+    An encoder-decoder is taken whole, or not at all; a model that is split among
+    processes cannot be copied.
     """
+    if rank_count(model) is not None:
+        return None
     try:
         layers, config = layers_of(model), model.config.get_text_config()
         count = len(layers)

@@ -21,7 +21,7 @@ from foreword.model.executors.torch.memories import TorchMemory
 from foreword.model.executors.torch.packed_linear import MIN_ROWS, Tiles, unpacked
 from foreword.model.executors.torch.packing import Packing
 from foreword.model.executors.torch.plan import Plan
-from foreword.model.kv.reads import Read
+from foreword.model.kv.reads import Read, Span
 from foreword.native.openmp import all_threads
 
 EVEN = 32
@@ -99,7 +99,15 @@ class PoolBackend(Packing, CapturesHiddenStates):
 
     @torch.inference_mode()
     def _forward(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        rows = self._pack(reads)
+        logits = self._read_spans(self._spans(reads))
+        self._note(reads)
+        return logits
+
+    def _read_spans(self, spans: tuple[Span, ...]) -> Float[Tensor, "kept vocab"]:
+        """Run the model over these spans, whose pages exist; return the logits of the
+        kept rows.
+        """
+        rows = self._laid_out(spans)
         tokens = rows.tokens
         positions = rows.positions
         kept = rows.kept
@@ -119,7 +127,6 @@ class PoolBackend(Packing, CapturesHiddenStates):
                 during.enter_context(context)
             logits = self._logits(packed, kept, rows.plan)
         self.windows = rows.plan.windows
-        self._note(reads)
         return logits[:count]
 
     def _logits(

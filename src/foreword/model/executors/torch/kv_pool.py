@@ -50,7 +50,11 @@ class KVPool(PagePool):
             if self.adjacent
             else count + max(count // GROWTH, 1) + beyond
         )
-        self.rows = count * PAGE
+        self.stretch(count * PAGE)
+
+    def stretch(self, rows: int) -> None:
+        """Grow to this many rows; existing rows keep their contents."""
+        self.rows = rows
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (grown(keys, self.rows), grown(values, self.rows))
 

@@ -156,7 +156,9 @@ def tileable(module: nn.Module) -> bool:
     """Return whether a module is experts on CPU whose forward takes rows, expert
     indices and weights.
     """
-    return [*inspect.signature(module.forward).parameters] in EXPERTS and next(
+    # transformers replaces the forward of a module that it splits among processes
+    _, *names = inspect.signature(type(module).forward).parameters
+    return names in EXPERTS and next(
         (part.device.type for part in module.parameters()), None
     ) == "cpu"
 

@@ -13,7 +13,7 @@ from foreword.model.executors.torch.kv_pool import KVPool
 from foreword.model.executors.torch.memories import TorchMemory
 from foreword.model.executors.torch.plan import Plan
 from foreword.model.kv.packing import Paged
-from foreword.model.kv.reads import Read
+from foreword.model.kv.reads import Read, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,9 @@ class Packing(Paged[KVPool]):
     tensors.
     """
 
+    POOL: type[KVPool] = KVPool
+    """Kind of its own pages."""
+
     def __init__(
         self,
         device: torch.device,
@@ -41,7 +44,8 @@ class Packing(Paged[KVPool]):
         adjacent: bool = False,
     ) -> None:
         """`pool`: the pages of another executor; None = its own, `adjacent` or not."""
-        super().__init__(KVPool(adjacent=adjacent) if pool is None else pool, memories)
+        own = pool or self.POOL(adjacent=adjacent)
+        super().__init__(own, memories)
         self._device = device
 
     def move(self, id: int, source: list[int], start: int) -> None:
@@ -54,13 +58,19 @@ class Packing(Paged[KVPool]):
 
     def _pack(self, reads: Sequence[Read]) -> Packed:
         """Pack the reads. Raises ModelError where a sequence exceeds its capacity."""
-        spans = self._spans(reads)
-        rows: list[int] = []
+        return self._laid_out(self._spans(reads))
+
+    def _laid_out(self, spans: tuple[Span, ...]) -> Packed:
+        """Return the rows of a forward over these spans, whose pages exist."""
+        tokens: list[int] = []
+        positions: list[int] = []
         kept: list[int] = []
+        rows: list[int] = []
         for span in spans:
-            rows += span.table.rows(span.read.start, span.length)
-            kept += range(span.stop - span.read.keep, span.stop)
-        tokens = [token for read in reads for token in read.tokens]
-        positions = [read.past + depth for read in reads for depth in read.depths]
+            read = span.read
+            tokens += read.tokens
+            positions += [read.past + depth for depth in read.depths]
+            kept += range(span.stop - read.keep, span.stop)
+            rows += span.table.rows(read.start, span.length)
         plan = Plan(self.pool, spans, torch.tensor(rows, device=self._device))
         return Packed(tokens, positions, kept, plan)

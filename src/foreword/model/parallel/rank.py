@@ -1,0 +1,55 @@
+"""Runs one of the other ranks: loads its share of the weights, then repeats what rank 0
+does until that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import warnings
+from typing import cast
+
+from torch._C._distributed_c10d import TCPStore
+from transformers.utils.logging import disable_progress_bar
+
+from foreword.errors import words
+from foreword.model.model import Model
+from foreword.model.parallel.backend import ParallelBackend
+from foreword.model.parallel.lead import messages
+from foreword.model.parallel.load import shard
+from foreword.model.parallel.ranks import HOST, Seat, grouped, joined
+
+
+def main() -> None:
+    """Take the seat that standard input names; end with rank 0."""
+    seat: Seat = pickle.load(sys.stdin.buffer)  # noqa: S301 - its parent
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    warnings.simplefilter("ignore")  # rank 0 gives them, and shows the progress
+    disable_progress_bar()
+    try:
+        _run(seat)
+    except BaseException as error:  # noqa: BLE001 - the last place that can report it
+        sys.stdout.write(f"\n{words(error)}\n")
+        sys.stdout.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def _run(seat: Seat) -> None:
+    store = TCPStore(HOST, seat.port, is_master=False)
+    store.set(joined(seat.rank), "")
+    control = grouped(store, seat.order, seat.rank)
+    model = shard(Model, seat.order)
+    cast("ParallelBackend", model.backend).follow(messages(control))
+
+
+def _end_with_parent() -> None:
+    """End this process when the pipe closes: rank 0 has ended, or wants it."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
