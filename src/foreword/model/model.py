@@ -33,7 +33,6 @@ from foreword.model.loading import from_checkpoint
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.load import eos_ids
 from foreword.model.loading.options import FORMS, check_forms, check_portable
-from foreword.model.parallel import load as parallel
 from foreword.model.probe.probe import (
     Capability,
     backend_named,
@@ -163,6 +162,8 @@ class Model:
         if options is None:
             options = ModelOptions(**settings)
         if options.tensor_parallel > 1:
+            from foreword.model.parallel import load as parallel  # seldom needed
+
             return parallel.load(cls, source, options)
         return from_checkpoint.load(cls, source, options)
 

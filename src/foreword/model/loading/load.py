@@ -58,8 +58,8 @@ def load_weights(
     another shape or not finite.
 
     Unless `filled`, quantized weights are not read, and their parameters have no
-    storage. `split`: how transformers deals the weights out to several processes, all
-    of which call this, and their devices.
+    storage. `split`: how transformers deals the weights out to processes and their
+    devices; all the processes call this.
     """
     try:
         check_index(source, read_json(source, INDEX))

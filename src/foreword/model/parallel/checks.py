@@ -91,8 +91,8 @@ def check_heads(name: str, config: Any, ranks: int) -> None:
 
 
 def check_devices(asked: str, kind: str, ranks: int, accelerators: int) -> None:
-    """Raise InvalidRequest where the devices of the ranks are not those that
-    transformers takes, or are too few: one accelerator a rank, or the CPU without any.
+    """Raise InvalidRequest for other devices than transformers takes, or too few: one
+    accelerator a rank, or the CPU of a machine without accelerators.
     """
     if kind == "cpu" and accelerators == 0:
         return

@@ -25,7 +25,7 @@ POLL = 0.05
 """Seconds between two looks at the ranks that have not joined yet."""
 FOREVER = timedelta(days=3650)
 """How long a rank waits for a message: as long as rank 0 has no work."""
-PATIENCE = 5.0
+GRACE = 5.0
 """Seconds. An operation fails some time before the process that broke it off is seen to
 end; and a rank that was told to end may take so long.
 """
@@ -100,7 +100,7 @@ class Ranks:
         """End all ranks after an operation has failed; raise ModelError, or the error
         of the operation where no rank is to blame.
         """
-        lost = isinstance(error, Exception) and self._ended.wait(PATIENCE)
+        lost = isinstance(error, Exception) and self._ended.wait(GRACE)
         self._why = self._why or f"rank 0 failed: {named(error)}"
         self.end()
         if lost and self._said != words(error):
@@ -119,7 +119,7 @@ class Ranks:
                     process.stdin.close()  # what it takes as the end of this process
         for process in self.processes:
             try:
-                process.wait(PATIENCE)
+                process.wait(GRACE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

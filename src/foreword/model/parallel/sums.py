@@ -36,7 +36,7 @@ class OrderedRowwise(tensor_parallel.RowwiseParallel):
 
 
 class OrderedExperts(tensor_parallel.MoeExpertsParallel):
-    """Experts of which each rank has a share, in inference."""
+    """Experts split among the ranks, in inference."""
 
     def transform_output_post_forward(
         self, module: Any, output: Tensor, mesh: Any

@@ -16,7 +16,6 @@ from foreword.model.executors.torch.memories import TorchMemory
 from foreword.model.executors.torch.packed_linear import swap_in
 from foreword.model.executors.torch.sources import TorchSources
 from foreword.model.layers import layers_of, rank_count
-from foreword.model.parallel.backend import ParallelBackend
 from foreword.model.vision.rows import has_vision
 
 
@@ -42,6 +41,8 @@ def build(model: PreTrainedModel, order: Order) -> PoolBackend:
     else:
         body(model).set_attn_implementation(NAME)  # vision parts keep their own
     if rank_count(model) is not None:
+        from foreword.model.parallel.backend import ParallelBackend  # seldom needed
+
         return ParallelBackend(model, order.mode)
     return PoolBackend(model, order.mode, memories)
 

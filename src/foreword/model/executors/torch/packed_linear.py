@@ -158,9 +158,10 @@ def tileable(module: nn.Module) -> bool:
     """
     # transformers replaces the forward of a module that it splits among processes
     _, *names = inspect.signature(type(module).forward).parameters
-    return names in EXPERTS and next(
-        (part.device.type for part in module.parameters()), None
-    ) == "cpu"
+    return (
+        names in EXPERTS
+        and next((part.device.type for part in module.parameters()), None) == "cpu"
+    )
 
 
 class Tiles(TorchFunctionMode):
