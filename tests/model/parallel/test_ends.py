@@ -14,6 +14,7 @@ from torch import distributed
 
 from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest, ModelError
+from foreword.model.parallel.lead import uninterrupted
 from foreword.model.parallel.ranks import Order, Ranks
 from foreword.options import ModelOptions
 
@@ -123,3 +124,16 @@ def test_ranks_end_when_rank_0_is_killed():
         assert len(pids) == 1
         first.kill()
     assert ended(pids)
+
+
+def interrupted(done: list[str]) -> None:
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        done.append("forward")
+
+
+def test_interrupt_waits_until_all_ranks_have_done_the_same():
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(done)
+    assert done == ["forward"]
