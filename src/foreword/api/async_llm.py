@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from threading import Condition, Thread
 from types import TracebackType
 from typing import Any, cast, overload
 
-from foreword.api.job import Committed, Event, Job, deliver, repeat
+from foreword.api.job import Committed, Event, Job, deliver, repeat, resolve
 from foreword.api.llm import LLM
 from foreword.api.requests import has_texts
 from foreword.chats import Message, Tool
@@ -135,7 +135,7 @@ class AsyncLLM:
         scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()
         self._call_in_thread(
             partial(
-                _resolve,
+                resolve,
                 loop,
                 scored,
                 partial(self.llm.score, prompt, top, adapter),
@@ -389,19 +389,3 @@ class AsyncLLM:
                     for sequence in job.sequences:
                         self.llm.session.forget(sequence)
                 self._jobs = [job for job in self._jobs if not job.given_up]
-
-
-def _resolve(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[list[TokenLogprob | None]],
-    compute: Callable[[], list[TokenLogprob | None]],
-) -> None:
-    """Compute in this thread and hand the result, or the error, to the
-    future's loop.
-    """
-    try:
-        settle = partial(future.set_result, compute())
-    except Exception as error:  # noqa: BLE001 - the caller raises it
-        settle = partial(future.set_exception, error)
-    with suppress(RuntimeError):  # the loop has ended, so no caller waits
-        loop.call_soon_threadsafe(lambda: None if future.done() else settle())

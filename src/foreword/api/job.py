@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from foreword.engine.commit import commit
-from foreword.types import Delta, Origin, Request
+from foreword.types import Delta, Origin, Request, TokenLogprob
 
 Event = tuple[Request | None, Delta | BaseException | None]
 """(sequence, event): a delta, an error, or None for its end.
@@ -70,3 +72,19 @@ def repeat(sequences: list[Request], committed: Committed) -> list[Event]:
         delta = commit(sequence, list(tokens), origins, [], 0)
         events.append((sequence, delta))
     return events
+
+
+def resolve(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[list[TokenLogprob | None]],
+    compute: Callable[[], list[TokenLogprob | None]],
+) -> None:
+    """Compute in this thread and hand the result, or the error, to the
+    future's loop.
+    """
+    try:
+        settle = partial(future.set_result, compute())
+    except Exception as error:  # noqa: BLE001 - the caller raises it
+        settle = partial(future.set_exception, error)
+    with suppress(RuntimeError):  # the loop has ended, so no caller waits
+        loop.call_soon_threadsafe(lambda: None if future.done() else settle())

@@ -104,6 +104,8 @@ class Model:
         self.weights: str | None = None
         self.kv: str | None = None
         """Form of keys, and above of weights, such as "int8"; None = the dtype."""
+        self.ranks = rank_count(hf)
+        """Processes that share the weights; None = all are here."""
         self.portable = False
         """Whether its scores are the same on every processor."""
         self.offloaded: int | None = None
@@ -148,16 +150,16 @@ class Model:
         """Load a checkpoint from a folder, the hub or a GGUF file
         (docs/targets/quantized.md).
 
-        `settings` are fields of ModelOptions, for callers without one.
-        `dtype="auto"` is bfloat16 on a CPU that multiplies it in hardware, and on any
-        CPU where the native backend runs the model, else float32; on an accelerator it
-        is the checkpoint's own. `backend` None takes the fastest that gives the model's
-        own scores (docs/how-it-works.md). `weights` and `kv` make another model, of
-        fewer bytes. `offload_folder` gets the packed weights; every forward reads from
-        it what does not fit in memory (docs/targets/larger-than-memory.md).
-        `trust_remote_code` allows Python code from its folder and its draft model's,
-        else refused. Raises ModelError when the model does not exist, its weights are
-        incomplete or not finite, or it cannot run on that backend.
+        `settings` are fields of ModelOptions. `dtype="auto"` is bfloat16 on a CPU that
+        multiplies it in hardware, and on any CPU where the native backend runs the
+        model, else float32; on an accelerator it is the checkpoint's own. `backend`
+        None takes the fastest that gives the model's own scores (docs/how-it-works.md).
+        `weights` and `kv` make another model, of fewer bytes. `offload_folder` gets the
+        packed weights; every forward reads from it what does not fit in memory
+        (docs/targets/larger-than-memory.md). `trust_remote_code` allows Python code
+        from its folder and its draft model's, else refused. Raises ModelError when the
+        model does not exist, its weights are incomplete or not finite, or it cannot run
+        on that backend.
         """
         if options is None:
             options = ModelOptions(**settings)
@@ -178,17 +180,10 @@ class Model:
 
     @property
     def forms(self) -> dict[str, str | int]:
-        """Return `weights`, `kv`, `offloaded`, `portable` and `ranks`, except entries
-        that are None or false.
-        """
+        """Return what makes it another model than the plain one."""
         names = ("weights", "kv", "offloaded", "portable", "ranks")
         forms = {name: getattr(self, name) for name in names}
         return {name: form for name, form in forms.items() if form not in (None, False)}
-
-    @property
-    def ranks(self) -> int | None:
-        """Return how many processes share the weights; None = all are here."""
-        return rank_count(self.hf)
 
     @property
     def eos(self) -> frozenset[int]:
@@ -299,9 +294,7 @@ class Model:
         return self.backend.open(id, capacity, tokens, tenant, layers)
 
     def give(self, id: int, material: object) -> None:
-        """Set what an open sequence reads beside its text, before its first read: its
-        images, or the source of an encoder-decoder.
-        """
+        """Set what an open sequence reads beside its text, before its first read."""
         self.backend.give(id, material)
 
     def adapt(self, id: int, adapter: str | None) -> None:
@@ -311,8 +304,7 @@ class Model:
 
     @property
     def cache_tokens(self) -> int | None:
-        """Most tokens of keys and values that are held, in whole pages; None = no
-        limit.
+        """Most tokens of keys and values held, in whole pages; None = no limit.
 
         A quarter of the memory that was free when the model was loaded, until it is
         set.
