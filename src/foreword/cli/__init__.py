@@ -25,6 +25,7 @@ from foreword.cli.methods import methods
 from foreword.cli.quantize import quantize
 from foreword.cli.serving.batch import batch
 from foreword.cli.serving.serve import serve
+from foreword.cli.serving.simulate import simulate
 from foreword.cli.theory import theory
 from foreword.cli.training.acceptance import acceptance
 from foreword.cli.training.data import data
@@ -209,6 +210,15 @@ for panel, command, example in (
             "foreword demo",
             "foreword demo --temperature 0.8 --seed 7",
             "foreword demo --html demo.html",
+        ),
+    ),
+    (
+        MEASURE,
+        simulate,
+        (
+            "foreword simulate --from-server http://127.0.0.1:8000 --clients 32",
+            "foreword simulate --costs costs.json --rate 20 --replicas 1,2,4,8",
+            "foreword simulate --costs costs.json --trace trace.jsonl --json",
         ),
     ),
     (

@@ -123,7 +123,9 @@ def described(service: Service) -> dict[str, Any]:
         per_token = {
             "start_ms": short(MILLI * start),
             "token_ms": short(MILLI * (drafting.seconds(1) - start)),
+            "unread_ms": short(MILLI * drafting.catch_up(1)),
         }
+    scheduler = llm.engine.scheduler
     return {
         "model": service.name,
         "method": llm.method,
@@ -140,7 +142,13 @@ def described(service: Service) -> dict[str, Any]:
                 str(rows): short(MILLI * seconds) for rows, seconds in forward.items()
             },
             "overhead_ms": short(MILLI * overhead),
+            "context_ms": short(MILLI * service.cost.per_token),
             "drafting": per_token,
+        },
+        "scheduling": {
+            "slots": scheduler.slots,
+            "chunk": scheduler.chunk,
+            "queue": service.settings.queue,
         },
     }
 

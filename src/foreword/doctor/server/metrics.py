@@ -97,12 +97,12 @@ def scrape(url: str, key: str | None = None) -> tuple[str, ServerMetrics]:
     metrics = parsed(text, address)
     if not any(one.name.startswith(NAMESPACE) for one in metrics.samples):
         raise InvalidRequest(
-            f"cannot diagnose {address}: it has no metrics with names of vLLM. Give "
+            f"cannot use {address}: it has no metrics with names of vLLM. Give "
             "the address of a server of Foreword or vLLM"
         )
     if not metrics.total(GENERATED):
         raise InvalidRequest(
-            f"cannot diagnose {address}: it counts no answer yet. Send it some "
+            f"cannot use {address}: it counts no answer yet. Send it some "
             "requests first, and wait for their end"
         )
     return address, metrics
