@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,22 @@ import typer
 import yaml
 from compose_spec import PyCompose
 from dockerfile_parse import DockerfileParser
+from jsonschema import Draft202012Validator, ValidationError
 
 from foreword.cli import app
+from foreword.cli.serving.serve import KEYS
 from foreword.server.gate import OPEN
 from foreword.server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.34"
+SCHEMAS = json.loads(
+    (Path(__file__).parent / "schemas" / "skypilot.json").read_text(encoding="utf-8")
+)
+"""Of SkyPilot, which cannot be installed beside us: it needs older versions of click and
+uvicorn. The file says where they are from.
+"""
 
 
 def options() -> set[str]:
@@ -121,3 +130,71 @@ def test_image_runs_the_server_as_a_user_and_is_probed():
     pins = (ROOT / "Makefile").read_text(encoding="utf-8")
     (torch,) = re.findall(r"torch==[\d.]+", text)
     assert torch in pins or torch in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def task() -> dict[str, Any]:
+    text = (DEPLOY / "skypilot" / "foreword.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+def check_task(kind: str, given: dict[str, Any]) -> None:
+    """Raise ValidationError for what SkyPilot would refuse."""
+    Draft202012Validator(SCHEMAS[kind]).validate(given)
+
+
+@pytest.mark.parametrize("kind", ["task", "service", "resources"])
+def test_service_follows_the_schema_of_skypilot(task, kind) -> None:
+    part = task if kind == "task" else task[kind]
+    check_task(kind, part)
+    with pytest.raises(ValidationError, match="mistake"):
+        check_task(kind, part | {"mistake": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("task", "run", ["foreword"]),
+        ("task", "secrets", {"KEY": 1}),
+        ("service", "readiness_probe", {"timeout_seconds": 5}),
+        ("service", "replica_policy", {"min_replicas": "two"}),
+        ("resources", "ports", {}),
+    ],
+)
+def test_wrong_values_are_refused_by_skypilot(task, kind, name, value) -> None:
+    part = task if kind == "task" else task[kind]
+    with pytest.raises(ValidationError):
+        check_task(kind, part | {name: value})
+
+
+def test_replicas_are_probed_and_started_as_the_server_is(task) -> None:
+    service = task["service"]
+    assert service["readiness_probe"]["path"] in OPEN
+    policy = service["replica_policy"]
+    assert 1 < policy["min_replicas"] <= policy["max_replicas"]
+    words = shlex.split(task["run"], comments=True)
+    assert words[:3] == ["exec", "~/foreword/bin/foreword", "serve"]
+    arguments = words[3:]
+    assert named(arguments) <= options()
+    port = arguments[arguments.index("--port") + 1]
+    assert task["resources"]["ports"] == int(port)
+    assert float(arguments[arguments.index("--drain") + 1]) == Settings().drain
+    # the command listens beyond the machine, which needs a key
+    assert arguments[arguments.index("--host") + 1] == "0.0.0.0"
+    assert task["secrets"] == {KEYS: None}
+    mounts = [word for word in arguments if word.startswith("/")]
+    assert mounts
+    assert all(word.startswith("/models/") for word in mounts)
+    assert set(task["file_mounts"]) == {"/models"}
+
+
+def test_setup_installs_what_the_image_does(task) -> None:
+    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    for line in task["setup"].splitlines():
+        for word in shlex.split(line):
+            if "==" in word or word.startswith(("http", "gcc", "libc6")):
+                assert word in image
+            if word.startswith("."):
+                assert f"/source{word.removeprefix('.')}" in image
+            if word.endswith(".txt"):
+                assert (ROOT / word).is_file()
