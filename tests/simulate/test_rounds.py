@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.engine.scheduler import Scheduler
-from foreword.simulate.cluster import Cluster, Times, works_of
+from foreword.simulate.cluster import Cluster, Router, Times, works_of
 from foreword.simulate.costs import ReplicaCosts
 from foreword.simulate.load import Load, LoadRequest
 from foreword.simulate.replica import Replica
@@ -88,6 +88,12 @@ def test_full_queue_refuses() -> None:
     assert triples(found)[2] == (4.0, 5.0, 5.5)
 
 
+def test_place_is_free_in_the_second_in_which_an_answer_ends() -> None:
+    costs = ReplicaCosts(forward=EACH, queue=1)
+    found = simulated(costs, ask(), ask(arrival=1.5))
+    assert triples(found) == [(0.0, 1.0, 1.5), (1.5, 2.5, 3.0)]
+
+
 def test_refused_client_waits_as_the_server_says() -> None:
     costs = ReplicaCosts(forward=EACH, queue=1)
     found = simulated(costs, ask(answer=9), ask(), ask(), clients=2)
@@ -115,6 +121,15 @@ def test_router_sends_equal_loads_to_the_first() -> None:
     costs = ReplicaCosts(forward=EACH)
     lone = simulated(costs, ask(), ask(arrival=8.0), replicas=3)
     assert triples(lone) == [(0.0, 1.0, 1.5), (8.0, 9.0, 9.5)]
+    works = works_of(costs, Load([ask()] * 4))
+    replicas = [Replica(costs, works) for _ in range(3)]
+    router = Router(replicas)
+    sent = []
+    for request in range(4):
+        sent.append(router.least())
+        replicas[sent[-1]].add(request)
+        router.changed(sent[-1])
+    assert sent == [0, 1, 2, 0]
 
 
 def test_every_cost_is_counted() -> None:
@@ -130,13 +145,15 @@ def test_every_cost_is_counted() -> None:
         draft_tokens=2.0,
         tokens=2.0,
     )
-    (one,) = simulated(costs, ask(answer=4))
+    (one,) = simulated(costs, ask(answer=6))
     # four rows and two draft tokens, two tokens of context more than two, three prompt
     # tokens beside the last
     first = 6.0 + 1.0 + 0.75 + 16.0 + 0.25 + 32.0 + 64.0
     # one row and two draft tokens, four tokens of context more than two
     second = 3.0 + 2.0 + 16.0 + 0.25 + 32.0 + 64.0
-    assert triples([one]) == [(0.0, first, first + second)]
+    # two tokens of context more than that
+    third = second + 1.0
+    assert triples([one]) == [(0.0, first, first + second + third)]
 
 
 def test_acceptance_of_a_request_sets_its_rounds() -> None:

@@ -16,7 +16,7 @@ from foreword.server.settings import hashed
 from foreword.simulate.costs import ReplicaCosts
 from foreword.simulate.load import Lengths, waiting_clients
 from foreword.simulate.run import simulate
-from foreword.simulate.server import costs_of
+from foreword.simulate.server import Counted, costs_of, forward_table
 from serving import Running, running
 
 ANSWERS, TOKENS = 6, 24
@@ -76,6 +76,23 @@ def test_costs_of_our_server_are_what_its_rounds_took(server: Running) -> None:
     # without the prompts, which are few rows of a forward here
     assert 0.3 * mean_round < expected < 1.01 * mean_round
     assert prompts > 0
+
+
+def test_table_rises_and_takes_what_was_counted() -> None:
+    counted = Counted(
+        batch=1.5,
+        context=0.0,
+        drafted=0.0,
+        shares=(1.0,),
+        prompts=0.5,
+        draft=0.0,
+        score=0.5,
+        other=0.0,
+        delivery=0.0,
+    )
+    # the forward of four rows says that two cannot take 400 ms
+    found = forward_table({"1": 125.0, "2": 400.0, "4": 250.0}, counted)
+    assert found == {1: 0.25, 2: 0.5, 4: 0.5}
 
 
 def test_simulated_rounds_are_as_many_as_the_servers(server: Running) -> None:

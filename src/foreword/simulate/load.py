@@ -55,7 +55,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests, in the order of their arrival."""
+    """Requests, in any order."""
 
     requests: Sequence[LoadRequest]
     clients: int | None = None
@@ -96,7 +96,7 @@ class Lengths:
 
 
 def trace(file: Path, seed: int = 0) -> Load:
-    """Return the requests of a file of JSON lines, ordered by their arrival.
+    """Return the requests of a file of JSON lines, in any order.
 
     Raises InvalidRequest, which names the line, for one that cannot be sent.
     """
@@ -111,7 +111,6 @@ def trace(file: Path, seed: int = 0) -> Load:
             f"cannot simulate {file}: it is empty. Write a request a line: "
             '{"arrival": 0.5, "prompt_tokens": 64, "answer_tokens": 32}'
         )
-    requests.sort(key=lambda one: one.arrival)
     return Load(requests, seed=seed)
 
 

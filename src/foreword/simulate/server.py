@@ -159,7 +159,7 @@ def _costs(
     seconds = max(counted.draft - prompt_token * counted.prompts, 0.0)
     (draft, draft_token) = _drafting(costs["drafting"], counted, seconds)
     return ReplicaCosts(
-        forward=_forward(costs["forward_ms"], counted),
+        forward=forward_table(costs["forward_ms"], counted),
         context=counted.context,
         context_token=costs["context_ms"] / MILLI,
         prompt_token=prompt_token,
@@ -175,7 +175,10 @@ def _costs(
     )
 
 
-def _forward(milli: Mapping[str, float], counted: Counted) -> dict[int, float]:
+def forward_table(
+    milli: Mapping[str, float],
+    counted: Counted,
+) -> dict[int, float]:
     """Return the seconds of a forward by its rows.
 
     The table of the budget follows the last rounds. It is made to rise, and scaled so
