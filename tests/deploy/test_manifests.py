@@ -179,7 +179,7 @@ def test_replicas_are_probed_and_started_as_the_server_is(task) -> None:
     port = arguments[arguments.index("--port") + 1]
     assert task["resources"]["ports"] == int(port)
     assert float(arguments[arguments.index("--drain") + 1]) == Settings().drain
-    # the command listens beyond the machine, which needs a key
+    # what is open beyond the machine needs a key
     assert arguments[arguments.index("--host") + 1] == "0.0.0.0"
     assert task["secrets"] == {KEYS: None}
     mounts = [word for word in arguments if word.startswith("/")]

@@ -18,7 +18,7 @@ from foreword.simulate.load import (
     Lengths,
     Load,
     LoadRequest,
-    arrivals_by_chance,
+    poisson_arrivals,
     waiting_clients,
 )
 from foreword.simulate.run import simulate
@@ -51,7 +51,7 @@ def load_of(given: tuple[float, int, int]) -> Load:
     (many, count, seed) = given
     if isinstance(many, int):
         return waiting_clients(many, SHORT, SHORT, count, seed)
-    return arrivals_by_chance(many, SHORT, SHORT, count, seed)
+    return poisson_arrivals(many, SHORT, SHORT, count, seed)
 
 
 @given(LOADS, st.integers(1, 5))
@@ -95,7 +95,7 @@ def test_another_seed_has_another_result() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_more_replicas_are_never_slower(seed: int) -> None:
     endless = replace(COSTS, queue=10_000)
-    load = arrivals_by_chance(40, SHORT, SHORT, 300, seed)
+    load = poisson_arrivals(40, SHORT, SHORT, 300, seed)
     rows = simulate(endless, load, [1, 2, 4, 8, 16]).rows
     for fewer, more in pairwise(rows):
         assert more.seconds <= fewer.seconds
@@ -106,7 +106,7 @@ def test_more_replicas_are_never_slower(seed: int) -> None:
 
 
 def test_arrivals_come_at_their_rate() -> None:
-    load = arrivals_by_chance(50, SHORT, Lengths(7, 7), 4000)
+    load = poisson_arrivals(50, SHORT, Lengths(7, 7), 4000)
     arrivals = [one.arrival for one in load.requests]
     assert arrivals == sorted(arrivals)
     assert arrivals[-1] == pytest.approx(80, rel=0.05)

@@ -115,7 +115,7 @@ class Cluster:
         )
 
     def _begin(self) -> None:
-        """Send the first request of each client, or all those of a trace."""
+        """Send the first request of each client, or all requests of a trace."""
         if self._load.clients is not None:
             for _ in range(self._load.clients):
                 self._send(0.0)

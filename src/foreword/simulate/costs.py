@@ -40,7 +40,7 @@ CLOSE = 0.01
 class ReplicaCosts:
     """Seconds of a round by what it reads and writes, and the limits of the server.
 
-    They are those of one replica as it runs beside the others of its machine. Raises
+    The seconds are of one replica as it runs beside the others of its machine. Raises
     InvalidRequest for numbers that are negative or not finite.
     """
 

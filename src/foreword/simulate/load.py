@@ -1,5 +1,5 @@
 """Provides loads: the requests of a trace, of clients that wait for their answers, or
-that arrive by chance.
+that arrive at random.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class LoadRequest:
     arrival: float
     """Seconds from the beginning; of clients that wait, 0."""
     prompt_tokens: int
-    """Prompt tokens to read: those that a cache holds cost nothing, so leave them
-    out.
+    """Prompt tokens to read, without the tokens that a cache holds.
     """
     answer_tokens: int
     acceptance: float | None = None
@@ -139,7 +138,7 @@ def waiting_clients(
     return Load(requests, clients, seed)
 
 
-def arrivals_by_chance(
+def poisson_arrivals(
     rate: float,
     prompts: Lengths,
     answers: Lengths,

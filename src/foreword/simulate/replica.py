@@ -83,7 +83,7 @@ class Replica:
         self._waiting.append(request)
 
     def start(self) -> float:
-        """Start a round of those that run, and return its seconds."""
+        """Start a round of the running requests, and return its seconds."""
         while self._waiting and self._running < self._costs.slots:
             request = self._waiting.popleft()
             prompt = self._works[request].prompt

@@ -77,7 +77,7 @@ Rate = Annotated[
     _option(
         LOAD,
         "--rate",
-        help="Requests a second, arriving by chance (Poisson).",
+        help="Requests a second, at random times (Poisson).",
         metavar="R",
     ),
 ]
@@ -214,7 +214,7 @@ class LoadOptions:
         )
         if self.clients is not None:
             return load.waiting_clients(self.clients, *lengths)
-        return load.arrivals_by_chance(self.rate or 0.0, *lengths)
+        return load.poisson_arrivals(self.rate or 0.0, *lengths)
 
     def shown(self) -> dict[str, Any]:
         """Return the load in words."""
