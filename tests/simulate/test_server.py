@@ -80,17 +80,18 @@ def test_costs_of_our_server_are_what_its_rounds_took(server: Running) -> None:
 
 def test_table_rises_and_takes_what_was_counted() -> None:
     counted = Counted(
-        batch=1.5,
+        batch=1.0,
         context=0.0,
         drafted=0.0,
         shares=(1.0,),
-        prompts=0.5,
+        prompts=3.0,
         draft=0.0,
         score=0.5,
         other=0.0,
         delivery=0.0,
     )
-    # the forward of four rows says that two cannot take 400 ms
+    # the forward of four rows says that two cannot take 400 ms; a row, and three prompt
+    # tokens of 125 / 3 ms, are counted with 500
     found = forward_table({"1": 125.0, "2": 400.0, "4": 250.0}, counted)
     assert found == {1: 0.25, 2: 0.5, 4: 0.5}
 

@@ -120,7 +120,7 @@ class ReplicaCosts:
         return [self.forward[rows] for rows in self._points]
 
     @cached_property
-    def _slope(self) -> float:
+    def further_row(self) -> float:
         """Seconds of each row beyond the measured numbers of rows."""
         last = self._points[-1]
         pairs = list(zip(self._points, self._seconds, strict=True))
@@ -132,7 +132,7 @@ class ReplicaCosts:
         return max(slopes, default=0.0)
 
     @cached_property
-    def _known(self) -> dict[int, float]:
+    def _known(self) -> dict[float, float]:
         return {}
 
     def forward_seconds(self, rows: float) -> float:
@@ -142,13 +142,12 @@ class ReplicaCosts:
         Beyond them it rises as between the last two, or as from the first to the last
         if that is steeper: two neighbours alone may have been measured in noise.
         """
-        nearest = max(1, round(rows))
-        known = self._known.get(nearest)
+        known = self._known.get(rows)
         if known is None:
-            beyond = max(0, nearest - self._points[-1])
-            inside = np.interp(nearest, self._points, self._seconds)
-            known = float(inside) + beyond * self._slope
-            self._known[nearest] = known
+            beyond = max(0.0, rows - self._points[-1])
+            inside = np.interp(rows, self._points, self._seconds)
+            known = float(inside) + beyond * self.further_row
+            self._known[rows] = known
         return known
 
     def round_seconds(self, writing: int, reading: int, context: float) -> float:

@@ -182,15 +182,17 @@ def forward_table(
     """Return the seconds of a forward by its rows.
 
     The table of the budget follows the last rounds. It is made to rise, and scaled so
-    that a mean round takes what all rounds took.
+    that a mean round takes what all rounds took. Prompts are read many tokens at a
+    time, so each token counts as a row beyond the table.
     """
     pairs = [(int(rows), one / MILLI) for rows, one in milli.items()]
     table = {
         rows: min(seconds for wider, seconds in pairs if wider >= rows)
         for rows, _ in pairs
     }
-    rows = counted.batch * (1 + counted.drafted) + counted.prompts
-    expected = ReplicaCosts(forward=table).forward_seconds(rows)
+    rows = counted.batch * (1 + counted.drafted)
+    costs = ReplicaCosts(forward=table)
+    expected = costs.forward_seconds(rows) + costs.further_row * counted.prompts
     scale = counted.score / expected if counted.score else 1.0
     return {rows: scale * seconds for rows, seconds in table.items()}
 
