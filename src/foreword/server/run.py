@@ -84,7 +84,7 @@ def bound(settings: Settings) -> socket.socket:
     return listener
 
 
-def log_to_stderr(level: int) -> None:
+def log_to_stderr(level: int = logging.INFO) -> None:
     """Let the server's log lines reach stderr, unless the embedding program has set up
     logging itself.
     """

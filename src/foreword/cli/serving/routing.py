@@ -25,7 +25,7 @@ Replicas = Annotated[
     str | None,
     typer.Option(
         "--replicas",
-        help="Processes: a number, or auto: one per GPU or NUMA node.",
+        help="Processes: a number, or auto (GPUs, NUMA nodes); MIN-MAX on Ray.",
         metavar="N|auto",
         rich_help_panel=PANEL,
     ),

@@ -14,7 +14,7 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
-from foreword.cli.serving import routing
+from foreword.cli.serving import on_ray, routing
 from foreword.errors import InvalidRequest, words
 from foreword.options import DraftingOptions, ModelOptions, keywords
 
@@ -151,6 +151,10 @@ class Serving:
 
     replicas: routing.Replicas = None
     replica_timeout: routing.Timeout = 900.0
+    ray: on_ray.Address = None
+    replica_cpus: on_ray.Cpus = None
+    replica_gpus: on_ray.Gpus = None
+    detach: on_ray.Detach = False
     models: routing.ModelsPath = None
     models_memory: routing.Memory = None
     unload_after: routing.Unused = 600.0
@@ -175,6 +179,19 @@ class Serving:
     private_metrics: PrivateMetrics = False
     log_json: LogJson = False
     log_prompts: LogPrompts = False
+
+    def on_ray(self) -> on_ray.OnRay | None:
+        """Return how a cluster serves; None where none does."""
+        if self.ray is None:
+            return None
+        return on_ray.OnRay(
+            address=self.ray,
+            replicas=self.replicas,
+            cpus=self.replica_cpus,
+            gpus=self.replica_gpus,
+            detach=self.detach,
+            seconds=_number("--replica-timeout", self.replica_timeout),
+        )
 
     def routing(self) -> routing.Routing:
         """Return which processes serve."""
@@ -244,6 +261,9 @@ def serve(
     options_ = scheduling | keywords(loading) | keywords(drafting)
     options_ |= {"draft": draft, "adapters": _adapters(lora or [])}
     settings = serving.settings()
+    if (cluster := serving.on_ray()) is not None:
+        cluster.serve(model, settings, options_)
+        return
     begin = serving.routing().begin(model, settings, options_)
     if begin is None:
         _serve(model, settings, options_, quiet=quiet)

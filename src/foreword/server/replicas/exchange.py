@@ -98,6 +98,7 @@ class Exchange:
             asked.target,
             headers,
             prefix + asked.body,
+            self.blocks,
         )
 
     async def _relay(self, answered: Answered) -> None:

@@ -12,7 +12,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from foreword.server.replicas.pool import Asked, Lost, Replica
 from foreword.server.replicas.router import Router
 
 REPLICA = "replica"
@@ -21,25 +20,10 @@ REPLICA = "replica"
 
 async def merged(router: Router) -> bytes:
     """Return the metrics of all replicas that are ready, in Prometheus' text."""
-    texts = {
-        f"{model}{one.name}": await _text(one)
-        for model, pool in router.models.pools.items()
-        for one in pool.ready
-    }
+    texts = await router.models.metrics()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Merged(router, texts))
     return generate_latest(registry)
-
-
-async def _text(replica: Replica) -> str:
-    """Return the metrics of a replica; none of one that has just ended."""
-    asked = Asked("GET", "/metrics", [(b"host", b"localhost")])
-    try:
-        async with replica.engine.ask(asked) as answered:
-            pieces = [piece async for piece in answered.pieces]
-    except Lost:
-        return ""
-    return b"".join(pieces).decode()
 
 
 class _Merged:

@@ -5,7 +5,7 @@ loaded when a request names them, and unloaded when others need their memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from foreword.errors import ForewordError, InvalidRequest
 from foreword.server.errors import ApiError
 from foreword.server.log import Log
 from foreword.server.replicas.catalog import Entry
-from foreword.server.replicas.pool import WAIT_SECONDS, Pool
+from foreword.server.replicas.pool import WAIT_SECONDS, Pool, metrics_of
 from foreword.server.replicas.supervise import Supervisor
 from foreword.server.service import HOSTED
 
@@ -63,9 +63,22 @@ class Models(Protocol):
         """Replicas that were started again."""
         ...
 
+    async def metrics(self) -> dict[str, str]:
+        """Return the metrics of each replica, in Prometheus' text, by its name."""
+        return await metrics_of_pools(self.pools)
+
+
+async def metrics_of_pools(pools: Mapping[str, Pool]) -> dict[str, str]:
+    """Return the metrics of each replica that is ready, by its name."""
+    return {
+        f"{model}{one.name}": await metrics_of(one)
+        for model, pool in pools.items()
+        for one in pool.ready
+    }
+
 
 @dataclass(frozen=True, slots=True)
-class OneModel:
+class OneModel(Models):
     """The only model: replicas resolve its name."""
 
     supervisor: Supervisor
@@ -134,7 +147,7 @@ class Hosted:
         )
 
 
-class ManyModels:
+class ManyModels(Models):
     """Models that are loaded on demand."""
 
     def __init__(

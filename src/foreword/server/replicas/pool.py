@@ -29,6 +29,8 @@ class Asked:
     """Path and query."""
     headers: list[tuple[bytes, bytes]]
     body: bytes = b""
+    blocks: Sequence[bytes] = ()
+    """Beginnings of its prompt, by which a replica is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +133,14 @@ def chosen(replicas: Sequence[Replica], blocks: Sequence[bytes]) -> Replica:
         near,
         key=lambda one: (one.prefixes.matches(blocks), -one.running),
     )
+
+
+async def metrics_of(replica: Replica) -> str:
+    """Return the metrics of a replica; none of one that has just ended."""
+    asked = Asked("GET", "/metrics", [(b"host", b"localhost")])
+    try:
+        async with replica.engine.ask(asked) as answered:
+            pieces = [piece async for piece in answered.pieces]
+    except Lost:
+        return ""
+    return b"".join(pieces).decode()

@@ -1,0 +1,1 @@
+"""Replicas on many machines, which Ray Serve places, counts and watches."""

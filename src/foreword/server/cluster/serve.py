@@ -1,0 +1,192 @@
+"""Provides a server on a cluster of Ray: it is deployed, and deployed again with a new
+model while requests run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import (
+    AutoscalingConfig,
+    BackpressureConfig,
+    RequestRouterConfig,
+)
+
+from foreword.errors import InvalidRequest
+from foreword.server.cluster.affinity import PrefixRouter
+from foreword.server.cluster.engine import Engine
+from foreword.server.cluster.ingress import Ingress
+from foreword.server.replicas.process import Start
+from foreword.server.replicas.serve import behind
+
+APP = "foreword"
+"""Name of the application on the cluster: the next deployment replaces it."""
+CONTROLLER = "SERVE_CONTROLLER_ACTOR"
+HEAD = {"node:__internal_head__": 0.001}
+"""Resource of the node that has the cluster's head: the ingress stays there."""
+ROUTING: dict[str, Any] = {"request_router_class": PrefixRouter}
+LAST_SECONDS = 10.0
+"""Seconds of a replica to end after its last answer."""
+REASON = re.compile(r"foreword\.errors\.\w+: (.+)")
+"""An error of ours in the traceback of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How many replicas there are, and what each of them takes."""
+
+    least: int = 1
+    most: int = 1
+    cpus: float | None = None
+    """None: all of the smallest node's; 1 where there are GPUs."""
+    gpus: float | None = None
+    """None: one, where the cluster has some."""
+
+
+def connect(address: str | None) -> None:
+    """Join a cluster; None: start one on this machine.
+
+    Raises InvalidRequest if there is none at the address.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(
+            address=address or "local",
+            namespace=APP,
+            include_dashboard=None if address else False,
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InvalidRequest(
+            f"cannot join a Ray cluster at {address!r}: {error}. Start one with 'ray "
+            "start --head', or leave the address out"
+        ) from error
+
+
+def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
+    """Serve on the cluster, in place of what is served there. Return what a replica
+    says of itself.
+
+    Replicas of before answer their requests to the end. `seconds`: most until one is
+    ready. Raises InvalidRequest for a model that cannot be served.
+    """
+    settings = start.settings
+    cpus, gpus = _share(scale)
+    if not _serves():
+        _start_proxy(settings)
+    engine = serve.deployment(
+        name="Engine",
+        **_counts(scale),
+        max_ongoing_requests=2 * start.options["slots"],
+        max_queued_requests=settings.queue,
+        backpressure_config=BackpressureConfig(status_code=429, retry_after_s=1),
+        request_router_config=RequestRouterConfig(**ROUTING),
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
+        graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
+    )(Engine)
+    ingress = serve.deployment(
+        name="Ingress",
+        max_ongoing_requests=10**6,
+        ray_actor_options={"num_cpus": 0, "resources": HEAD},
+        graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
+    )(serve.ingress()(Ingress))
+    own = replace(start, settings=behind(settings))
+    application = ingress.bind(settings, engine.bind(own))
+    try:
+        handle = serve.run(
+            application,
+            name=APP,
+            route_prefix="/",
+            logging_config={"log_level": "WARNING"},
+        )
+    except RuntimeError as error:
+        raise InvalidRequest(_reason(error)) from error
+    return handle.about.remote().result(timeout_s=seconds)
+
+
+def end(*, cluster: bool) -> None:
+    """End the server; `cluster`: and the cluster that was started for it."""
+    if cluster:
+        serve.shutdown()
+        ray.shutdown()
+    else:
+        serve.delete(APP)
+
+
+def _start_proxy(settings: Settings) -> None:
+    """Start what takes connections, on the node of the cluster's head.
+
+    Raises InvalidRequest if it does not get ready.
+    """
+    address = {"host": settings.host.strip("[]"), "port": settings.port}
+    try:
+        serve.start(
+            proxy_location="HeadOnly",
+            logging_config={"log_level": "WARNING"},
+            http_options=address,
+        )
+    except (RuntimeError, RayError) as error:
+        raise InvalidRequest(
+            f"cannot serve at {settings.host}:{settings.port} of the cluster's head: "
+            f"its proxy did not get ready. Name another '--port', or try again"
+        ) from error
+
+
+def _serves() -> bool:
+    """Return whether Serve runs on the cluster."""
+    try:
+        ray.get_actor(CONTROLLER, namespace="serve")
+    except ValueError:
+        return False
+    return True
+
+
+def _share(scale: Scale) -> tuple[float, float]:
+    """Return the CPUs and GPUs of a replica.
+
+    Raises InvalidRequest if no node has as many.
+    """
+    nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]
+    has_gpus = any(one.get("GPU") for one in nodes)
+    gpus = scale.gpus if scale.gpus is not None else float(has_gpus)
+    cpus = scale.cpus
+    if cpus is None:
+        cpus = 1.0 if has_gpus else min(one.get("CPU", 1.0) for one in nodes)
+    for name, wanted in (("CPU", cpus), ("GPU", gpus)):
+        most = max(one.get(name, 0.0) for one in nodes)
+        if wanted > most:
+            raise InvalidRequest(
+                f"cannot place a replica: it takes {wanted:g} {name}s, and the "
+                f"largest node has {most:g}. Give fewer with '--replica-"
+                f"{name.lower()}s'"
+            )
+    return cpus, gpus
+
+
+def _counts(scale: Scale) -> dict[str, Any]:
+    """Return how many replicas Ray keeps."""
+    if scale.least == scale.most:
+        return {"num_replicas": scale.least}
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=scale.least,
+            max_replicas=scale.most,
+        )
+    }
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return why a replica could not start, in our words where it said so."""
+    application = serve.status().applications.get(APP)
+    deployments = application.deployments.values() if application else ()
+    messages = "\n".join(one.message for one in deployments)
+    found = REASON.findall(messages)
+    return found[-1] if found else f"cannot deploy: {error}. See the logs of Ray"

@@ -1,0 +1,66 @@
+"""An application that is called without a connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+
+from foreword.server.cluster.called import called
+from foreword.server.replicas.pool import Asked
+
+
+async def echo(request: Request) -> PlainTextResponse:
+    body = await request.body()
+    name = request.query_params["name"]
+    return PlainTextResponse(body + name.encode(), 201)
+
+
+def application(left: list[str]) -> Starlette:
+    async def endless(_: Request) -> StreamingResponse:
+        async def numbers():
+            try:
+                number = 0
+                while True:
+                    number += 1
+                    yield f"{number} "
+            finally:
+                left.append("left")
+
+        return StreamingResponse(numbers())
+
+    return Starlette(
+        routes=[
+            Route("/echo", echo, methods=["POST"]),
+            Route("/endless", endless),
+        ]
+    )
+
+
+def test_response_comes_in_pieces() -> None:
+    async def ask() -> list[object]:
+        asked = Asked("POST", "/echo?name=x%20y", [], b"body ")
+        return [piece async for piece in called(application([]), asked)]
+
+    (status, headers), body = asyncio.run(ask())  # type: ignore[misc]
+    assert status == 201
+    assert dict(headers)[b"content-length"] == b"8"
+    assert body == b"body x y"
+
+
+def test_leaving_ends_the_work() -> None:
+    left: list[str] = []
+
+    async def ask() -> list[object]:
+        pieces = called(application(left), Asked("GET", "/endless", []))
+        found = [await anext(pieces) for _ in range(4)]
+        assert left == []
+        await pieces.aclose()  # type: ignore[attr-defined]
+        return found
+
+    _, *body = asyncio.run(ask())
+    assert b"".join(body) == b"1 2 3 "  # type: ignore[arg-type]
+    assert left == ["left"]

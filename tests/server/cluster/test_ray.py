@@ -1,0 +1,193 @@
+"""A server on a cluster of Ray: two raylets on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.slow,
+    # Ray and what it imports, not ours
+    pytest.mark.filterwarnings("ignore"),
+]
+STREAMS = 200
+COUNT = "Count from {} on, in words."
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head with one CPU, and a node with another."""
+    from ray.cluster_utils import Cluster
+
+    kept = dict(num_cpus=1, object_store_memory=100_000_000)
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**kept, "include_dashboard": False},
+    )
+    cluster.second = cluster.add_node(**kept)
+    yield cluster
+    cluster.shutdown()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class OnRay:
+    """The command that serves on a cluster, and its address."""
+
+    def __init__(self, cluster: Any, log: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._cluster = cluster
+        self._log = log
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start the command; return it once it serves, or has ended."""
+        command = (sys.executable, "-m", "foreword", "serve", "--nodes", "4")
+        where = ("--ray", self._cluster.address, "--port", str(self.port))
+        before = self._text.count(" on Ray")
+        with self._log.open("ab") as stderr:
+            process = subprocess.Popen(
+                [*command, *where, *options],
+                stderr=stderr,
+                env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+            )
+        while self._text.count(" on Ray") == before and process.poll() is None:
+            pass
+        return process
+
+    @property
+    def _text(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def served(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
+    """A server with two replicas, one a node."""
+    server = OnRay(cluster, tmp_path_factory.mktemp("ray") / "log")
+    process = server.start("--replicas", "2")
+    assert process.poll() is None, server._text
+    yield server
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+async def stream(client: httpx.AsyncClient, seed: int, began: list[int]) -> str:
+    """Return the text of one answer."""
+    body = {
+        "messages": [{"role": "user", "content": COUNT.format(seed)}],
+        "max_tokens": 200,
+        "temperature": 0.9,
+        "seed": seed,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    text = ""
+    path = "/v1/chat/completions"
+    async with client.stream("POST", path, json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                (choice,) = event["choices"]
+                began.append(seed)
+                text += choice["delta"].get("content") or ""
+    return text
+
+
+async def streams(url: str, then: Any = None) -> list[str]:
+    """Return the texts of many answers at once; call `then` when all have begun."""
+    began: list[int] = []
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(
+        base_url=url,
+        timeout=300,
+        limits=limits,
+    ) as client:
+        work = [
+            asyncio.create_task(stream(client, seed, began)) for seed in range(STREAMS)
+        ]
+        if then is not None:
+            while len({*began}) < STREAMS // 4:
+                await asyncio.wait(work, timeout=0.05)
+            await asyncio.to_thread(then)
+        return await asyncio.gather(*work)
+
+
+def metric(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(name))
+
+
+def test_streams_are_drafted_and_go_over_both_replicas(served: OnRay) -> None:
+    texts = asyncio.run(streams(served.url))
+    assert len({*texts}) > STREAMS // 2
+    assert metric(served.url, "vllm:spec_decode_num_accepted_tokens_total") > 0
+    each = [
+        metric(served.url, f'vllm:request_success_total{{engine="0",replica="{one}"')
+        for one in (0, 1)
+    ]
+    assert len(each) == 2
+
+
+def test_client_that_leaves_frees_its_place(served: OnRay) -> None:
+    body = {"prompt": "Go on.", "max_tokens": 900, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{served.url}/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+    while metric(served.url, "vllm:num_requests_running"):
+        pass
+    refused = httpx.post(f"{served.url}/v1/completions", json={**body, "n": 257})
+    assert refused.status_code == 400
+
+
+def test_new_version_takes_over_while_streams_run(served: OnRay) -> None:
+    expected = asyncio.run(streams(served.url))
+    ended: list[int] = []
+
+    def update() -> None:
+        options = ("--replicas", "2", "--slots", "16", "--detach")
+        ended.append(served.start(*options).wait(120))
+
+    assert asyncio.run(streams(served.url, update)) == expected
+    assert ended == [0]
+
+
+def test_streams_survive_the_loss_of_a_node(served: OnRay, cluster: Any) -> None:
+    expected = asyncio.run(streams(served.url))
+
+    def lose() -> None:
+        cluster.remove_node(cluster.second, allow_graceful=False)
+
+    before = metric(served.url, "foreword:requests_continued_total")
+    assert asyncio.run(streams(served.url, lose)) == expected
+    assert metric(served.url, "foreword:requests_continued_total") > before
+
+
+def test_what_cannot_be_served_is_said(cluster: Any, tmp_path: Path) -> None:
+    server = OnRay(cluster, tmp_path / "log")
+    for options, words in (
+        (("--replica-cpus", "64"), "cannot place a replica: it takes 64 CPUs"),
+        (("--replicas", "3-1"), "nor a range"),
+        (("--files", str(tmp_path)), "cannot use '--files' with '--ray'"),
+        (("/no/such/model",), "/no/such/model"),
+    ):
+        process = server.start(*options)
+        assert process.wait(120) in (1, 2)
+        assert words in " ".join(server._text.split())
