@@ -71,7 +71,12 @@ def load_weights(
                     empty_model, deepcopy(config), trust_remote_code=trust_remote_code
                 ),
             )
-        where: dict[str, Any] = {**hub.location(source), **(split or {})}
+        where: dict[str, Any] = {
+            **hub.location(source),
+            # with PEFT installed, transformers asks the hub for an adapter
+            "adapter_kwargs": {"local_files_only": True},
+            **(split or {}),
+        }
         load: Any = loader(config).from_pretrained
         if quantization(config):
             load, where = load_dequantized, {**where, "filled": filled}
