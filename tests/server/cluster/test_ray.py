@@ -80,7 +80,7 @@ class OnRay:
 def served(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
     """A server with two replicas, one a node."""
     server = OnRay(cluster, tmp_path_factory.mktemp("ray") / "log")
-    process = server.start("--replicas", "2")
+    process = server.start("--replicas", "2", "--drain", "300")
     assert process.poll() is None, server._text
     yield server
     process.send_signal(signal.SIGTERM)
@@ -91,7 +91,7 @@ async def stream(client: httpx.AsyncClient, seed: int, began: list[int]) -> str:
     """Return the text of one answer."""
     body = {
         "messages": [{"role": "user", "content": COUNT.format(seed)}],
-        "max_tokens": 200,
+        "max_tokens": 120,
         "temperature": 0.9,
         "seed": seed,
         "ignore_eos": True,
@@ -162,7 +162,7 @@ def test_new_version_takes_over_while_streams_run(served: OnRay) -> None:
     ended: list[int] = []
 
     def update() -> None:
-        options = ("--replicas", "2", "--slots", "16", "--detach")
+        options = ("--replicas", "2", "--slots", "16", "--drain", "300", "--detach")
         ended.append(served.start(*options).wait(120))
 
     assert asyncio.run(streams(served.url, update)) == expected
