@@ -5,6 +5,7 @@ no bit of a score changes.
 import os
 import resource
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +35,8 @@ KINDS = [
 ]
 LITTLE, MUCH = 2_000_000, 2_000_000_000
 """Bytes. Too few for the layers of any model here, and enough for all."""
+MAPS = Path("/proc/self/maps")
+SEEDED = SamplingParams(max_tokens=32, seed=3)
 EVERY = 8
 """Layers of the bundled target."""
 
@@ -128,6 +131,18 @@ def test_folder_is_opened_without_the_checkpoint(tmp_path):
     changed = scores(Model.load(source, offload_folder=tmp_path / "weights"))
     assert not torch.equal(changed, whole), "another checkpoint has a folder of its own"
     assert len(list((tmp_path / "weights").iterdir())) == 2
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="no list of mapped files here")
+def test_what_fits_is_mapped_and_not_copied(tmp_path):
+    """So processes that open a folder share its pages."""
+    with LLM(offload_folder=tmp_path) as llm:
+        assert llm.target.offloaded is None
+        (folder,) = tmp_path.iterdir()
+        assert str(folder / offload.FILE) in MAPS.read_text()
+        in_file = llm.generate("Once upon a time", SEEDED)[0].text
+    with LLM() as llm:
+        assert llm.generate("Once upon a time", SEEDED)[0].text == in_file
 
 
 def test_drafts_leave_the_text_unchanged(limited, tmp_path):

@@ -134,7 +134,7 @@ def attach(
     them, and what reads others.
 
     `free`: bytes of memory for weights. Layers that do not fit are read from the file
-    in every forward.
+    in every forward. If all fit, the file is mapped, so that processes share its pages.
     """
     table = json.loads((folder / TABLE).read_text(encoding="utf-8"))
     path = folder / FILE
@@ -142,8 +142,17 @@ def attach(
     parts = table["layers"]
     model.coding = table["coding"]
     layers = model.layer[: model.layers]
+    held: list[Tensor] = []
+    if size(folder) <= free:
+        mapped = _mapped(path, table["around"]["stop"])
+        for owner, part in (
+            *_fixed(model, layers, table),
+            *zip(layers, parts, strict=True),
+        ):
+            memory = mapped[part["start"] : part["stop"]]
+            held += _point(owner, part, memory)
+        return held, None
     with path.open("rb", buffering=0) as file:
-        held: list[Tensor] = []
         for owner, part in _fixed(model, layers, table):
             held += _placed(file, pages, part, owner)
         sizes = [part["stop"] - part["start"] for part in parts]
@@ -159,6 +168,16 @@ def attach(
         _point(layer, part, slots[number % SLOTS])
     starts = [part["start"] for part in parts[first:]]
     return held, Stream(path, first, [*starts, parts[-1]["stop"]], slots)
+
+
+def _mapped(file: Path, size: int) -> UInt8[Tensor, "bytes"]:
+    """Return a file as memory that is read when it is used, and never written.
+
+    Raises ModelError for a file of fewer bytes.
+    """
+    if file.stat().st_size < size:
+        raise _cut(file)
+    return torch.from_file(str(file), shared=False, size=size, dtype=torch.uint8)
 
 
 def size(folder: Path) -> int:
@@ -201,16 +220,20 @@ def _placed(
     while done < len(view):
         got = file.readinto(view[done:])  # type: ignore[attr-defined] # a raw file
         if not got:
-            raise ModelError(
-                f"cannot read {file.name}: it ends too early. Remove its folder and "
-                "load the model again"
-            )
+            raise _cut(file.name)
         done += got
     if hasattr(os, "posix_fadvise"):  # not on every system
         os.posix_fadvise(
             file.fileno(), part["start"], len(view), os.POSIX_FADV_DONTNEED
         )
     return _point(owner, part, memory)
+
+
+def _cut(file: str | Path) -> ModelError:
+    return ModelError(
+        f"cannot read {file}: it ends too early. Remove its folder and load the model "
+        "again"
+    )
 
 
 def _point(
