@@ -113,6 +113,16 @@ class ReadsHiddenStates(Protocol):
 
 
 @runtime_checkable
+class CanEnd(Protocol):
+    """A backend of several processes, which may end before this one."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of them run."""
+        ...
+
+
+@runtime_checkable
 class TakesWeights(Protocol):
     """A backend that may have taken the weights out of its model."""
 

@@ -24,6 +24,7 @@ from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
+from foreword.model.backend import CanEnd
 from foreword.server.answer import Answer, Call
 from foreword.server.batches.store import Store
 from foreword.server.errors import ApiError, as_api_error
@@ -164,6 +165,13 @@ class Service:
     def names(self) -> list[str]:
         """The names of the model and of its adapters."""
         return [self.name, *self.llm.target.adapters]
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests can be answered: rounds run, and all ranks of the target."""
+        backend = self.llm.target.backend
+        ranks = backend.alive if isinstance(backend, CanEnd) else True
+        return self.engine.alive and ranks
 
     def can_draft(self, name: str) -> bool:
         """Whether requests may name this method: it needs no draft, or has one."""

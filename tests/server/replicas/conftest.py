@@ -79,9 +79,9 @@ class Routed:
             )
         )
 
-    def kill(self, replica: str) -> None:
-        """Kill a replica."""
-        os.kill(self.pid(replica), signal.SIGKILL)
+    def kill(self, replica: str, number: int = signal.SIGKILL) -> None:
+        """Kill a replica, or send it another signal."""
+        os.kill(self.pid(replica), number)
 
     def all_ready(self) -> None:
         """Wait until both replicas take requests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -103,6 +104,23 @@ def test_drafts_were_accepted(router: Any) -> None:
     router.http.post(path, json=BODIES[path])
     accepted = router.metric("vllm:spec_decode_num_accepted_tokens_total")
     assert accepted > 0
+
+
+@pytest.mark.slow
+def test_stream_of_a_replica_that_hangs_goes_on(router: Any) -> None:
+    path = "/v1/chat/completions"
+    router.all_ready()
+    expected = router.http.post(path, json={**BODIES[path], "stream": False}).json()
+    events: list[Any] = []
+    with router.http.stream("POST", path, json=BODIES[path]) as cut:
+        lines = cut.iter_lines()
+        while len(events) < 5:
+            events += read([next(lines)])
+        router.kill(router.busy, signal.SIGSTOP)
+        events += read(lines)
+    contents = [one["message"]["content"] for one in expected["choices"]]
+    assert [*texts(events).values()] == contents
+    assert router.events("replica silent")
 
 
 @pytest.mark.slow

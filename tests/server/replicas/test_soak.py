@@ -87,6 +87,7 @@ class Soak:
     expected: dict[int, str] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
     numbers: Any = field(default_factory=itertools.count)
+    killing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
         """Ask for everything once, then again and again with faults."""
@@ -119,7 +120,8 @@ class Soak:
                 found = text_of(await self.answer(http, kind))
                 self.seen["different"] += found != self.expected[kind]
             if number % PER_KILL == PER_KILL - 1:
-                await asyncio.to_thread(self.kill)
+                async with self.killing:
+                    await asyncio.to_thread(self.kill)
 
     async def leave(self, http: httpx.AsyncClient, kind: int) -> None:
         """Begin to read an answer, then leave."""

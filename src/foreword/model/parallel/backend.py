@@ -150,6 +150,11 @@ class ParallelBackend(PoolBackend):
         """The device of this rank."""
         return self._device
 
+    @property
+    def alive(self) -> bool:
+        """Whether all ranks run."""
+        return self.lead is None or self.lead.ranks.alive
+
     def take_lead(self, lead: Lead) -> None:
         """Have the other ranks repeat what is done here from now on."""
         self.lead = lead

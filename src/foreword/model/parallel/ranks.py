@@ -91,6 +91,11 @@ class Ranks:
             self.check()
         return grouped(self._store, self._order, 0)
 
+    @property
+    def alive(self) -> bool:
+        """Whether none has ended."""
+        return self._why is None
+
     def check(self) -> None:
         """Raise ModelError where a rank has ended."""
         if self._why is not None:

@@ -48,7 +48,7 @@ class Engine:
 
     def check_health(self) -> None:
         """Raise an error if rounds have ended; Ray then starts another replica."""
-        if not self._service.engine.alive:
+        if not self._service.alive:
             raise ForewordError("the engine has ended. Restart the replica")
 
     async def __del__(self) -> None:

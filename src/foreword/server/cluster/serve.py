@@ -25,6 +25,7 @@ from foreword.server.cluster.engine import Engine
 from foreword.server.cluster.ingress import Ingress
 from foreword.server.replicas.process import Start
 from foreword.server.replicas.serve import behind
+from foreword.server.settings import Settings
 
 APP = "foreword"
 """Name of the application on the cluster: the next deployment replaces it."""

@@ -154,14 +154,14 @@ def _add_state(router: APIRouter, service: Service) -> None:
     @router.get("/health", tags=["server"])
     async def health() -> Response:
         """Say whether the engine is alive."""
-        if service.engine.alive:
+        if service.alive:
             return Json({"status": "ok"})
         raise ApiError(503, "the engine has ended. Restart the server")
 
     @router.get("/ready", tags=["server"])
     async def ready() -> Response:
         """Say whether new requests are accepted; 503 while the server stops."""
-        if service.draining or not service.engine.alive:
+        if service.draining or not service.alive:
             raise ApiError(
                 503,
                 "cannot accept requests: the server stops. Send them to another",

@@ -14,13 +14,29 @@ from typing import Any
 from foreword.errors import ForewordError
 from foreword.server.log import Log
 from foreword.server.replicas.places import Place
-from foreword.server.replicas.pool import Pool, Replica
+from foreword.server.replicas.pool import Asked, Lost, Pool, Replica
 from foreword.server.replicas.process import Process, Start
 
 LONGEST_PAUSE = 60.0
 """Seconds between two starts of a replica that ends before it is ready. The first pause
 takes one second, each other twice the one before.
 """
+OK = 200
+PROBE_SECONDS = 5.0
+"""Seconds between two looks whether a replica answers, and for its answer."""
+SILENT = 3
+"""Looks without an answer, after which a replica is killed."""
+
+
+async def lives(replica: Replica) -> bool:
+    """Return whether a replica says that it is well."""
+    asked = Asked("GET", "/health", [(b"host", b"localhost")])
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            async with replica.engine.ask(asked) as answered:
+                return answered.status == OK
+    except (Lost, TimeoutError):
+        return False
 
 
 class Supervisor:
@@ -109,11 +125,24 @@ class Supervisor:
     async def _keep(self, replica: Replica, process: Process) -> None:
         """Start a replica again whenever it has ended."""
         while True:
-            await process.ended()
+            await self._end_of(replica, process)
             self.pool.mark(replica, ready=False)
             self._log.warn("replica ended", replica=replica.name)
             await self._start_again(replica, process)
             self.restarts += 1
+
+    async def _end_of(self, replica: Replica, process: Process) -> None:
+        """Return when a replica has ended; kill one that does not answer."""
+        watched = asyncio.create_task(process.ended())
+        silent = 0
+        while True:
+            done, _ = await asyncio.wait((watched,), timeout=PROBE_SECONDS)
+            if done:
+                return
+            silent = 0 if await lives(replica) else silent + 1
+            if silent == SILENT:
+                self._log.warn("replica silent", replica=replica.name)
+                await process.kill()
 
     async def _start_again(self, replica: Replica, process: Process) -> None:
         pause = 1.0
