@@ -29,6 +29,7 @@ HEAVY = (
     "safetensors",
     "matplotlib",
     "accelerate",
+    "ray",
 )
 """Packages that a command may import only once it needs them."""
 PROGRAM = f"""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -16,18 +17,16 @@ import typer
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
 from foreword.cli.serving.serve import CacheTokens, Chunk, Slots
+from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from foreword.server.batches.lines import Line, RequestFile
     from foreword.server.batches.results import Response, ResultFile
 
-AHEAD = 2
-"""Requests in flight per slot, so that no slot is empty while an answer is written."""
-QUEUE = 2**20
-"""Answers that run or wait: no bound, because `width` requests are sent at a time."""
+    Write = Callable[[Line, Response], None]
+
+PANEL = "Ray"
 
 Requests = Annotated[
     Path,
@@ -46,6 +45,40 @@ Answers = Annotated[
         dir_okay=False,
     ),
 ]
+Address = Annotated[
+    str | None,
+    options.option(PANEL, "--ray", "Ray cluster: local, auto or HOST:PORT.", "ADDRESS"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOptions:
+    """Options for the replicas on a Ray cluster."""
+
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            help="Models that answer. Default: one a node or GPU.",
+            rich_help_panel=PANEL,
+            min=1,
+        ),
+    ] = None
+    replica_cpus: Annotated[
+        int | None,
+        typer.Option(
+            help="CPUs of each replica. Default: as many as fit.",
+            rich_help_panel=PANEL,
+            min=1,
+        ),
+    ] = None
+    replica_gpus: Annotated[
+        float | None,
+        typer.Option(
+            help="GPUs of each replica. Default: 1 where there are GPUs.",
+            rich_help_panel=PANEL,
+            min=0,
+        ),
+    ] = None
 
 
 @bundled
@@ -60,6 +93,8 @@ def batch(
     draft: options.DraftName = None,
     loading: ModelOptions,
     drafting: DraftingOptions,
+    ray: Address = None,
+    replicas: ReplicaOptions,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -74,6 +109,9 @@ def batch(
     are asked again, and no request is answered twice. The exit code is 1 if any failed.
     """
     early.extra("server", "fastapi", "prometheus_client", "python_multipart")
+    if ray is not None:
+        early.extra("ray", "ray", "pyarrow")
+    _check(ray, replicas)
     from foreword.server.batches.lines import RequestFile
     from foreword.server.batches.results import ResultFile
 
@@ -89,7 +127,21 @@ def batch(
         seconds = 0.0
         if pending:
             work = _Work(read, pending, results, quiet or as_json)
-            seconds = _answer(work, model, given)
+            seconds = (
+                _answer(work, model, given)
+                if ray is None
+                else _answer_on_ray(work, model, given, ray, replicas)
+            )
+    _report(results, kept, seconds, as_json=as_json, quiet=quiet)
+    if counts.failed:
+        raise typer.Exit(1)
+
+
+def _report(
+    results: ResultFile, kept: int, seconds: float, *, as_json: bool, quiet: bool
+) -> None:
+    """Print the counts; `kept`: answers of earlier runs."""
+    counts = results.counts
     summary = {
         "completed": counts.completed,
         "failed": counts.failed,
@@ -103,11 +155,9 @@ def batch(
         before = f", {kept} of them before" if kept else ""
         speed = f" · {counts.tokens / seconds:.0f} tok/s" if seconds else ""
         runtime.note(
-            f"{counts.completed} answers in {answers}{before}, {counts.failed} failed "
-            f"· {counts.tokens} tokens{speed}"
+            f"{counts.completed} answers in {results.path}{before}, {counts.failed} "
+            f"failed · {counts.tokens} tokens{speed}"
         )
-    if counts.failed:
-        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,40 +170,76 @@ class _Work:
     quiet: bool
 
 
+def _check(ray: str | None, replicas: ReplicaOptions) -> None:
+    """Raise InvalidRequest for options of replicas without a cluster."""
+    for name, value in keywords(replicas).items():
+        if ray is None and value is not None:
+            option = name.replace("_", "-")
+            raise InvalidRequest(
+                f"cannot use '--{option}' without '--ray': one model answers here. "
+                "Give --ray local, or leave it out"
+            )
+
+
 def _answer(work: _Work, model: str | None, given: dict[str, Any]) -> float:
     """Load the model and answer all requests; return the seconds of answering."""
     with render.loading():
-        from foreword.api.llm import LLM
-        from foreword.server.service import Service
-        from foreword.server.settings import Settings
+        from foreword.server.batches.loading import load
+        from foreword.server.batches.run import AHEAD
 
-        llm = LLM(model, **given)
+        service = load(model, given)
         width = AHEAD * given["slots"]
-        settings = Settings(queue=QUEUE)
-        service = Service(llm, settings, bundled=model is None)
-    with render.bar(quiet=work.quiet) as shown:
+    with _written(work) as write:
         began = perf_counter()
-        asyncio.run(_run(service, work, shown, width))
+        asyncio.run(_run(service, work, write, width))
         return perf_counter() - began
 
 
-async def _run(service: Any, work: _Work, shown: Progress, width: int) -> None:
+async def _run(service: Any, work: _Work, write: Write, width: int) -> None:
     from foreword.server.app import build_generation
     from foreword.server.batches.inside import Inside
     from foreword.server.batches.run import run
-
-    results, began = work.results, perf_counter()
-    kept = results.counts.completed
-    total = kept + len(work.pending)
-    task = shown.add_task("answers", total=total, completed=kept)
-
-    def write(line: Line, response: Response) -> None:
-        results.write(line, response)
-        speed = results.counts.tokens / (perf_counter() - began)
-        shown.update(task, advance=1, description=f"{speed:,.0f} tok/s")
 
     inside = Inside(build_generation(service))
     try:
         await run(work.pending, work.read.body, inside.post, write, width)
     finally:
         await service.close()
+
+
+def _answer_on_ray(
+    work: _Work,
+    model: str | None,
+    given: dict[str, Any],
+    address: str,
+    replicas: ReplicaOptions,
+) -> float:
+    """Answer all requests on a Ray cluster; return the seconds since it was reached."""
+    with render.loading("connecting to Ray"):
+        from foreword.server.batches import on_ray
+
+        cluster = on_ray.connected(address)
+    with cluster:
+        loading = on_ray.Loading(model, given)
+        planned = on_ray.planned(*keywords(replicas).values())
+        with _written(work) as write:
+            began = perf_counter()
+            on_ray.answer(work.read, work.pending, write, loading, planned)
+            return perf_counter() - began
+
+
+@contextmanager
+def _written(work: _Work) -> Iterator[Write]:
+    """Show a bar; yield the function that writes an answer."""
+    results, began = work.results, perf_counter()
+    kept = results.counts.completed
+    with render.bar(quiet=work.quiet) as shown:
+        total = kept + len(work.pending)
+        task = shown.add_task("answers", total=total, completed=kept)
+
+        def write(line: Line, response: Response) -> None:
+            results.write(line, response)
+            speed = results.counts.tokens / (perf_counter() - began)
+            shown.update(task, advance=1, description=f"{speed:,.0f} tok/s")
+
+        yield write

@@ -14,6 +14,8 @@ BUSY = (429, 503)
 """Statuses of a server that has too much to do: the request is sent again."""
 PAUSE = 1.0
 """Seconds before that."""
+AHEAD = 2
+"""Requests in flight per slot, so that no slot is empty while an answer is written."""
 Post = Callable[[str, dict[str, Any]], Awaitable[Response]]
 """Answers a body sent to a path."""
 
