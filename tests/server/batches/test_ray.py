@@ -83,12 +83,15 @@ def wait(process: subprocess.Popen[str], written: Path) -> None:
     assert lines(written) < COUNT
 
 
-def replicas() -> dict[int, int]:
-    """Return the processes of replicas, each with that of its node."""
+def replicas(doing: str = "") -> dict[int, int]:
+    """Return the processes of replicas, each with that of its node; `doing`: what Ray
+    says in their titles.
+    """
+    title = f"ray::MapWorker(MapBatches(Replica)){doing}"
     return {
         process.pid: process.ppid()
         for process in psutil.process_iter(["cmdline"])
-        if "ray::MapWorker" in " ".join(process.info["cmdline"] or ())
+        if title in " ".join(process.info["cmdline"] or ())
     }
 
 
@@ -131,7 +134,7 @@ def test_killed_replica_leaves_no_request_out_and_none_twice(
     path = tmp_path / "out.jsonl"
     process = begun(file, path, "--ray", cluster.address)
     wait(process, path)
-    psutil.Process(min(replicas())).kill()
+    psutil.Process(min(replicas(".submit"))).kill()
     assert ended(process)["completed"] == COUNT
     assert texts(path.read_text()) == texts(local)
 
