@@ -39,6 +39,10 @@ from foreword.model.loading.quantized import (
 from foreword.model.loading.sizes import check_sizes
 
 GENERATION = "generation_config.json"
+NO_ADAPTER = {"adapter_kwargs": {"local_files_only": True}}
+"""Argument for transformers, which asks the hub for an adapter where PEFT is
+installed.
+"""
 _LOADING = Lock()
 """Held while transformers builds a model: it switches the whole process to tensors
 without storage.
@@ -71,12 +75,7 @@ def load_weights(
                     empty_model, deepcopy(config), trust_remote_code=trust_remote_code
                 ),
             )
-        where: dict[str, Any] = {
-            **hub.location(source),
-            # with PEFT installed, transformers asks the hub for an adapter
-            "adapter_kwargs": {"local_files_only": True},
-            **(split or {}),
-        }
+        where: dict[str, Any] = {**hub.location(source), **NO_ADAPTER, **(split or {})}
         load: Any = loader(config).from_pretrained
         if quantization(config):
             load, where = load_dequantized, {**where, "filled": filled}

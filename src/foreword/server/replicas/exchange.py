@@ -16,7 +16,14 @@ from foreword.server.dialects.outlet import EVENTS, head_of
 from foreword.server.errors import ApiError
 from foreword.server.gate import TENANT
 from foreword.server.replicas.frames import MEDIA_TYPE, SENT, Frame, FrameReader, Sent
-from foreword.server.replicas.pool import Answered, Asked, Lost, Pool, Replica
+from foreword.server.replicas.pool import (
+    Answered,
+    Asked,
+    Lost,
+    Pool,
+    Replica,
+    Unreachable,
+)
 
 ATTEMPTS = 3
 """Replicas that a request is given to. One that ends each of them is not given to all.
@@ -65,21 +72,23 @@ class Exchange:
 
     async def run(self) -> None:
         """Send the answer. Raises ApiError if no replica gives it."""
-        avoided: list[Replica] = []
-        for _ in range(ATTEMPTS):
-            replica = await self.pool.pick(self.blocks, avoided)
-            avoided.append(replica)
+        lost: list[Replica] = []
+        while len(lost) < ATTEMPTS:
+            replica = await self.pool.pick(self.blocks, lost)
             self.log["replica"] = replica.name
-            if len(avoided) > 1:
+            if lost:
                 self.continued = True
-                self.log["replicas"] = len(avoided)
+                self.log["replicas"] = 1 + len(lost)
             try:
                 with replica.busy(self.answers, self.blocks):
                     async with replica.engine.ask(self._for_replica()) as answered:
                         await self._relay(answered)
                 return
+            except Unreachable:
+                # not counted: it got nothing of the request
+                await self.pool.change()
             except Lost:
-                continue
+                lost.append(replica)
         self._fail()
 
     def _for_replica(self) -> Asked:

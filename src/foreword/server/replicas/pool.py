@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,8 @@ SLACK = 4
 """Answers. A replica that has read the prompt's beginning may have so many more than
 the least busy one: answers share forwards, and reading the beginning again costs more.
 """
+NOTICE_SECONDS = 1.0
+"""Seconds within which the end of a replica is noticed."""
 WAIT_SECONDS = 60.0
 """Seconds that a request waits for a replica while none is ready."""
 
@@ -44,6 +46,10 @@ class Answered:
 
 class Lost(ForewordError):
     """A replica that ended, or cannot be reached."""
+
+
+class Unreachable(Lost):
+    """A replica that takes no connection: it has just ended, or starts."""
 
 
 @runtime_checkable
@@ -90,6 +96,13 @@ class Pool:
         if not ready:
             replica.prefixes.clear()
         self._changed.set()
+
+    async def change(self) -> None:
+        """Wait until a replica becomes ready or ends, or for NOTICE_SECONDS."""
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NOTICE_SECONDS):
+                await self._changed.wait()
 
     @property
     def ready(self) -> list[Replica]:

@@ -23,7 +23,7 @@ import httpx2 as httpx
 from foreword.errors import ForewordError, InvalidRequest
 from foreword.server.replicas.child import run
 from foreword.server.replicas.places import Place
-from foreword.server.replicas.pool import Answered, Asked, Lost
+from foreword.server.replicas.pool import Answered, Asked, Lost, Unreachable
 from foreword.server.settings import Settings
 
 CONNECT_SECONDS = 10.0
@@ -129,7 +129,7 @@ class Process:
         """Yield the response to a request. Raises Lost if the process ends."""
         client = self._client
         if client is None:
-            raise Lost
+            raise Unreachable
         request = client.build_request(
             asked.method,
             asked.target,
@@ -146,6 +146,8 @@ class Process:
                 )
             finally:
                 await response.aclose()
+        except httpx.ConnectError as error:
+            raise Unreachable from error
         except httpx.TransportError as error:
             raise Lost from error
 
