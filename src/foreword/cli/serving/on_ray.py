@@ -96,7 +96,7 @@ class OnRay:
             gpus=self.gpus,
         )
         with render.loading():
-            connect(None if local else self.address)
+            connect(self.address)
             try:
                 start = Start(model, dict(options), settings)
                 about = deploy(start, scale, seconds=self.seconds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -18,7 +17,7 @@ from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -33,13 +32,8 @@ from foreword.server.batches.lines import Line, RequestFile
 from foreword.server.batches.loading import load
 from foreword.server.batches.results import Response
 from foreword.server.batches.run import AHEAD, run
+from foreword.server.cluster.address import AUTO, FAULTS, LOCAL, check_reachable, refuse
 
-LOCAL = "local"
-"""Address that starts Ray on this machine."""
-AUTO = "auto"
-"""Address of the cluster that this machine is a node of."""
-CONNECTING = 10.0
-"""Seconds. Longest wait for a connection to a cluster."""
 MOST_LINES = 8
 """Lines of a task: its answers arrive together, and a task takes Ray a millisecond."""
 BLOCK = 2**20
@@ -52,8 +46,6 @@ SHORT: dict[str, Any] = {
     "ignore_cleanup_errors": True,
 }
 """The folder of a Ray of our own: paths of sockets have at most 107 bytes."""
-FAULTS = (OSError, RuntimeError, ValueError, SystemExit)
-"""Errors by which Ray says that it cannot connect or start."""
 STDERR = 2
 """Descriptor, to which the C++ of Ray writes."""
 AGAIN = "Run the same command again to go on: answers are kept"
@@ -94,11 +86,11 @@ def connected(address: str) -> Iterator[None]:
         if address == LOCAL:
             settings |= {"_temp_dir": folder, "include_dashboard": False}
         elif address != AUTO:
-            _check_reachable(address)
+            check_reachable(address)
         try:
             ray.init(address, **settings)
         except FAULTS as error:
-            _refuse(address, words(error))
+            refuse(address, words(error))
         try:
             yield
         finally:
@@ -120,24 +112,6 @@ def _silenced() -> Iterator[None]:
             yield
         finally:
             os.dup2(terminal, STDERR)
-
-
-def _check_reachable(address: str) -> None:
-    """Raise InvalidRequest if nothing answers: `ray.init` takes minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        _refuse(address, "it is not an address")
-    try:
-        socket.create_connection((host, int(port)), CONNECTING).close()
-    except (OSError, OverflowError) as error:
-        _refuse(address, words(error))
-
-
-def _refuse(address: str, reason: str) -> NoReturn:
-    raise InvalidRequest(
-        f"cannot join the Ray cluster {address!r}: {reason}. Give HOST:PORT of its "
-        "head, auto on one of its nodes, or local"
-    ) from None
 
 
 def planned(

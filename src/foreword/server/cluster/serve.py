@@ -19,7 +19,14 @@ from ray.serve.config import (
     RequestRouterConfig,
 )
 
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, words
+from foreword.server.cluster.address import (
+    AUTO,
+    FAULTS,
+    LOCAL,
+    check_reachable,
+    refuse,
+)
 from foreword.server.cluster.affinity import PrefixRouter
 from foreword.server.cluster.engine import Engine
 from foreword.server.cluster.ingress import Ingress
@@ -51,25 +58,24 @@ class Scale:
     """None: one, where the cluster has some."""
 
 
-def connect(address: str | None) -> None:
-    """Join a cluster; None: start one on this machine.
+def connect(address: str) -> None:
+    """Join a cluster, or start one on this machine (`LOCAL`).
 
     Raises InvalidRequest if there is none at the address.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address not in (LOCAL, AUTO):
+        check_reachable(address)
     try:
         ray.init(
-            address=address or "local",
+            address=address,
             namespace=APP,
-            include_dashboard=None if address else False,
+            include_dashboard=False if address == LOCAL else None,
             log_to_driver=True,
             logging_level=logging.WARNING,
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InvalidRequest(
-            f"cannot join a Ray cluster at {address!r}: {error}. Start one with 'ray "
-            "start --head', or leave the address out"
-        ) from error
+    except FAULTS as error:
+        refuse(address, words(error))
 
 
 def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+"""Provides the addresses of clusters of Ray."""
+
+from __future__ import annotations
+
+import socket
+from typing import NoReturn
+
+from foreword.errors import InvalidRequest, words
+
+LOCAL = "local"
+"""Address that starts Ray on this machine."""
+AUTO = "auto"
+"""Address of the cluster that this machine is a node of."""
+CONNECTING = 10.0
+"""Seconds. Longest wait for a connection to a cluster."""
+FAULTS = (OSError, RuntimeError, ValueError, SystemExit)
+"""Errors by which Ray says that it cannot connect or start."""
+
+
+def check_reachable(address: str) -> None:
+    """Raise InvalidRequest if nothing answers: `ray.init` takes minutes to say so."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        refuse(address, "it is not an address")
+    try:
+        socket.create_connection((host, int(port)), CONNECTING).close()
+    except (OSError, OverflowError) as error:
+        refuse(address, words(error))
+
+
+def refuse(address: str, reason: str) -> NoReturn:
+    """Raise InvalidRequest: a cluster cannot be joined."""
+    raise InvalidRequest(
+        f"cannot join the Ray cluster {address!r}: {reason}. Give HOST:PORT of its "
+        "head, auto on one of its nodes, or local"
+    ) from None
