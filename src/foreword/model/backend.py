@@ -117,7 +117,7 @@ class CanEnd(Protocol):
     """A backend of several processes, which may end before this one."""
 
     @property
-    def alive(self) -> bool:
+    def ranks_alive(self) -> bool:
         """Whether all of them run."""
         ...
 

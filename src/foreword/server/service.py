@@ -170,7 +170,7 @@ class Service:
     def alive(self) -> bool:
         """Whether requests can be answered: rounds run, and all ranks of the target."""
         backend = self.llm.target.backend
-        ranks = backend.alive if isinstance(backend, CanEnd) else True
+        ranks = backend.ranks_alive if isinstance(backend, CanEnd) else True
         return self.engine.alive and ranks
 
     def can_draft(self, name: str) -> bool:

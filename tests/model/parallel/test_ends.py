@@ -59,11 +59,14 @@ def test_killed_rank_fails_requests_and_a_closed_one_makes_room():
         with pytest.raises(InvalidRequest, match="Close that model"):
             opened()
         (process,) = ranks_of(llm).processes
+        backend = llm.target.backend
+        assert backend.ranks_alive
         os.kill(process.pid, signal.SIGKILL)
         for _ in range(2):
             with pytest.raises(ModelError, match="rank 1 ended: killed by signal 9"):
                 llm.generate(["One", "Two"], PARAMS)
-    del llm
+        assert not backend.ranks_alive
+    del llm, backend
     with opened() as llm:
         assert llm.generate(["One"], PARAMS)[0].tokens
         ranks = ranks_of(llm)

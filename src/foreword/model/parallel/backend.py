@@ -151,7 +151,7 @@ class ParallelBackend(PoolBackend):
         return self._device
 
     @property
-    def alive(self) -> bool:
+    def ranks_alive(self) -> bool:
         """Whether all ranks run."""
         return self.lead is None or self.lead.ranks.alive
 
