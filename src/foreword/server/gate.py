@@ -137,6 +137,10 @@ class Gate:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raise ApiError for a head, a host, a key or a rate that is not allowed."""
+        if self.settings.routed:
+            # the router has checked all, and no one but it gets here
+            scope["state"]["tenant"] = headers.get(TENANT, "")
+            return
         lengths = [len(name) + len(value) for name, value in headers.raw]
         if sum(lengths) > HEAD_BYTES or len(lengths) > HEADERS:
             raise ApiError(
@@ -145,10 +149,6 @@ class Gate:
                 f"limits are {HEADERS} and "
                 f"{HEAD_BYTES}. Send fewer",
             )
-        if self.settings.routed:
-            # the router has checked all else, and no one but it gets here
-            scope["state"]["tenant"] = headers.get(TENANT, "")
-            return
         self._check_host(headers)
         if (
             scope["path"] in self._open

@@ -10,7 +10,11 @@ import pytest
 from command import Here
 from foreword import bundled
 from foreword.errors import InvalidRequest
-from foreword.server.replicas.catalog import read_catalog
+from foreword.server.errors import ApiError
+from foreword.server.log import Log
+from foreword.server.replicas.catalog import Entry, read_catalog
+from foreword.server.replicas.models import ManyModels
+from foreword.server.replicas.supervise import Supervisor
 
 BUNDLED = Path(bundled.__file__).parent
 CHAT = "/v1/chat/completions"
@@ -165,6 +169,28 @@ def test_entries_take_the_options_of_all(folder: Path) -> None:
     assert second.options == {"nodes": 2, "dtype": "float32"}
     assert second.replicas == 2
     assert second.bytes == 0
+
+
+def test_own_names_come_before_names_of_hosted_models() -> None:
+    entries = [
+        Entry(name=name, model="bundled") for name in ("first", "gpt-oss", "o1:x")
+    ]
+
+    def never(entry: Entry) -> Supervisor:
+        raise AssertionError(entry)
+
+    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0)
+    asked = {
+        "gpt-oss": "gpt-oss",
+        "gpt-oss:ngram": "gpt-oss",
+        "gpt-5": "first",
+        "default": "first",
+        "o1:x": "o1:x",
+    }
+    for name, expected in asked.items():
+        assert models.named(name).entry.name == expected
+    with pytest.raises(ApiError, match="cannot use model 'second'"):
+        models.named("second")
 
 
 def test_adapters_in_a_folder_belong_to_their_model(folder: Path) -> None:

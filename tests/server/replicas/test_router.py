@@ -70,6 +70,10 @@ def test_errors_and_other_routes_are_those_of_a_replica(router: Any) -> None:
     counted = router.http.post("/tokenize", json={"prompt": "some words"})
     assert counted.json()["count"] > 0
     assert router.http.get("/ready").json() == {"status": "ready"}
+    odd = router.http.get("/v1/models/a%3Fb").json()
+    assert "'a?b'" in odd["error"]["message"]
+    many = {f"x-{number}": "y" for number in range(94)}
+    assert router.http.get("/v1/models", headers=many).status_code == 200
     gone = router.http.post("/v1/messages", json={"model": "other", "messages": []})
     assert gone.json()["type"] == "error"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +13,12 @@ import typer
 
 from foreword.cli.common import early, render, runtime
 from foreword.errors import InvalidRequest
+from foreword.server.cluster.address import LOCAL
 
 if TYPE_CHECKING:
     from foreword.server.settings import Settings
 
 PANEL = "Ray"
-LOCAL = "local"
-"""The address for a cluster that is started on this machine, and ends with the
-server.
-"""
 COUNT = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
 Address = Annotated[
@@ -149,16 +147,7 @@ class OnRay:
 
 def _wait_for_signal() -> None:
     """Return at SIGINT or SIGTERM."""
-    stops = (signal.SIGINT, signal.SIGTERM)
-    for stop in stops:
-        signal.signal(stop, _note)
-    while not _stops:
-        signal.pause()
-
-
-_stops: list[int] = []
-"""Signals that have come."""
-
-
-def _note(number: int, _: object) -> None:
-    _stops.append(number)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        while True:
+            signal.pause()

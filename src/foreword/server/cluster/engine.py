@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 from ray.exceptions import RayError
+from ray.serve import get_replica_context
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
@@ -42,9 +43,10 @@ class Engine:
             "method": self._service.llm.method,
         }
 
-    async def metrics(self) -> str:
-        """Return Prometheus metrics as text."""
-        return self._service.metrics.text().decode()
+    async def metrics(self) -> tuple[str, str]:
+        """Return the name of this replica, and its Prometheus metrics as text."""
+        name = get_replica_context().replica_id.unique_id
+        return name, self._service.metrics.text().decode()
 
     def check_health(self) -> None:
         """Raise an error if rounds have ended; Ray then starts another replica."""
@@ -81,11 +83,11 @@ class Handle:
         """Return what a replica says of itself, once there is one."""
         return await self._handle.about.remote()
 
-    async def metrics(self) -> list[str]:
-        """Return the metrics of all replicas."""
+    async def metrics(self) -> dict[str, str]:
+        """Return the metrics of each replica."""
         response = self._handle.broadcast("metrics")
         found = await response.results_async(return_exceptions=True)
-        return [one for one in found if isinstance(one, str)]
+        return dict(one for one in found if isinstance(one, tuple))
 
 
 async def _rest(pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:

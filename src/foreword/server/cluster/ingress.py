@@ -49,7 +49,7 @@ class Ingress:
 
 
 class RayModel(Models):
-    """The only model: Ray knows its replicas, and resolves none of its names."""
+    """The only model: Ray knows its replicas, and they resolve its name."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -82,5 +82,4 @@ class RayModel(Models):
 
     async def metrics(self) -> dict[str, str]:
         """Return the metrics of each replica."""
-        texts = await self._handle.metrics()
-        return {str(number): text for number, text in enumerate(texts)}
+        return await self._handle.metrics()

@@ -10,6 +10,8 @@ RANDOM = 16
 """Bytes of a salt."""
 SIZE = 18
 """Bytes of an id: as many as 24 characters of base64 hold."""
+HEX = 12
+"""Of them, as many as 24 hexadecimal digits hold."""
 
 
 class Ids:
@@ -25,7 +27,7 @@ class Ids:
 
     def new(self, prefix: str) -> str:
         """Return the next id: the prefix and 24 hexadecimal digits."""
-        return f"{prefix}{self._next()[: SIZE - 6].hex()}"
+        return f"{prefix}{self._next()[:HEX].hex()}"
 
     def call(self) -> str:
         """Return the next id of a tool call: "call_" and 24 url-safe characters."""

@@ -82,7 +82,8 @@ class Exchange:
             try:
                 with replica.busy(self.answers, self.blocks):
                     async with replica.engine.ask(self._for_replica()) as answered:
-                        await self._relay(answered)
+                        last = len(lost) + 1 == ATTEMPTS
+                        await self._relay(answered, last=last)
                 return
             except Unreachable:
                 # not counted: it got nothing of the request
@@ -110,9 +111,11 @@ class Exchange:
             self.blocks,
         )
 
-    async def _relay(self, answered: Answered) -> None:
-        """Send a response on. Raises Lost if it ends early."""
-        if answered.status == STOPPING and not self.begun:
+    async def _relay(self, answered: Answered, *, last: bool) -> None:
+        """Send a response on. Raises Lost if it ends early, or if its replica takes no
+        requests, unless this is the last attempt.
+        """
+        if answered.status == STOPPING and not self.begun and not last:
             raise Lost
         kind = dict(answered.headers).get(b"content-type", b"")
         if kind == MEDIA_TYPE.encode():

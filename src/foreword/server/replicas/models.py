@@ -5,6 +5,7 @@ loaded when a request names them, and unloaded when others need their memory.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -247,20 +248,20 @@ class ManyModels(Models):
         if name is None:
             loaded = [one for one in self.hosted if one.status == "loaded"]
             return (loaded or self.hosted)[0]
-        if name == DEFAULT or name.startswith(HOSTED):
-            return self.hosted[0]
         plain = name.rpartition(":")[0] or name
         found = self._by_name.get(name) or self._by_name.get(plain)
-        if found is None:
-            known = ", ".join(self._by_name)
-            raise ApiError(
-                404,
-                f"cannot use model {name!r}: this server has {known}. Name one of "
-                "them, or NAME:METHOD",
-                param="model",
-                code="model_not_found",
-            )
-        return found
+        if found is not None:
+            return found
+        if name == DEFAULT or name.startswith(HOSTED):
+            return self.hosted[0]
+        known = ", ".join(self._by_name)
+        raise ApiError(
+            404,
+            f"cannot use model {name!r}: this server has {known}. Name one of "
+            "them, or NAME:METHOD",
+            param="model",
+            code="model_not_found",
+        )
 
     async def _load(self, hosted: Hosted) -> None:
         """Load a model. The caller holds its lock."""
@@ -370,8 +371,7 @@ class ManyModels(Models):
 
 def machine_memory() -> int:
     """Return the bytes of memory of this machine, or of its container."""
-    text = Path("/proc/meminfo").read_text("utf-8").split()
-    total = 1024 * int(text[1])
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists() and (own := limit.read_text().strip()).isdecimal():
         total = min(total, int(own))

@@ -8,14 +8,12 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from foreword.api.requests import SEEDS
 from foreword.server.answer import Answer, Call
 from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.outlet import Outlet
 from foreword.server.replicas.frames import MEDIA_TYPE, Frame, Sent, State
 from foreword.server.wire import json_bytes
-
-SEEDS = 63
-"""Bits of a seed."""
 
 
 class FrameOutlet(Outlet):
@@ -39,7 +37,7 @@ class FrameOutlet(Outlet):
         if known is not None:
             seed = known.seed
         if seed is None:
-            seed = secrets.randbits(SEEDS)
+            seed = secrets.randbelow(SEEDS)
         params = replace(call.params, seed=seed)
         return replace(call, params=params)
 

@@ -76,7 +76,8 @@ class Process:
             daemon=True,
         )
         self._ended.clear()
-        await asyncio.to_thread(self._process.start)
+        # in this thread: a start that was cancelled would not be watched
+        self._process.start()
         theirs.close()
         loop.add_reader(self._process.sentinel, self._notice_end)
         try:

@@ -101,11 +101,12 @@ class _Routed(Response):
         if router.draining:
             raise router.stopping()
         path, method = scope["path"], scope["method"]
-        query = scope.get("query_string", b"").decode("latin-1")
+        target = scope["raw_path"].decode("latin-1")
+        query = scope["query_string"].decode("latin-1")
         generates = method == "POST" and path in ENDPOINTS
         asked = Asked(
             method,
-            f"{path}?{query}" if query else path,
+            f"{target}?{query}" if query else target,
             scope["headers"],
             body,
         )

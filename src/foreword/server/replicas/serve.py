@@ -165,6 +165,7 @@ def behind(settings: Settings) -> Settings:
         concurrent=None,
         rate=None,
         files=None,
+        origins=(),
         private_metrics=False,
         routed=True,
     )
