@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -52,6 +52,8 @@ BODIES = (
     plain.LoadBody,
     files.BatchBody,
 )
+Reported = Callable[[Exception, str], ApiError]
+"""Returns an error of the API for an exception in the request of this id."""
 BodyKind = TypeVar("BodyKind", bound=Body)
 FAILURES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request cannot be served as it is."},
@@ -101,7 +103,7 @@ def build_app(service: Service) -> FastAPI:
             ),
         ],
     )
-    _catch(app, service)
+    catch(app, service.reported)
     app.include_router(plain.routes(service))
     app.include_router(page.routes(service))
     app.include_router(files.routes(batches))
@@ -119,7 +121,7 @@ def build_generation(service: Service) -> FastAPI:
     process: nothing stands before them.
     """
     app = FastAPI(openapi_url=None)
-    _catch(app, service)
+    catch(app, service.reported)
     _add_generation(app, service)
     return app
 
@@ -132,10 +134,10 @@ def _batches(service: Service) -> Batches | None:
     return Batches(service.store, build_generation(service), max(1, slots // 2))
 
 
-def _catch(app: FastAPI, service: Service) -> None:
-    """Answer every error in the shape of its dialect."""
+def catch(app: FastAPI, reported: Reported) -> None:
+    """Answer every error in the shape of its dialect, as `reported` has it."""
     for kind in (ForewordError, HTTPException, Exception):
-        app.add_exception_handler(kind, _Failure(service))
+        app.add_exception_handler(kind, _Failure(reported))
 
 
 def cors(origins: tuple[str, ...]) -> list[Middleware]:
@@ -228,15 +230,15 @@ def _generates(tag: str, kind: type[BaseModel]) -> dict[str, Any]:
 class _Failure:
     """Exception handler: every error in the shape of its dialect."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, reported: Reported) -> None:
+        self._reported = reported
 
     async def __call__(self, request: Request, error: Exception) -> Response:
         request_id = getattr(request.state, "request_id", "")
         if isinstance(error, HTTPException):
             failure = ApiError(error.status_code, _about(error, request))
         else:
-            failure = self._service.reported(error, request_id)
+            failure = self._reported(error, request_id)
         body = failure.body(request.url.path, request_id)
         return Json(
             body,

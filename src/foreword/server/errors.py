@@ -90,6 +90,15 @@ class ApiError(ForewordError):
         }
 
 
+def stopping() -> ApiError:
+    """Return the error of a request to a server that stops."""
+    return ApiError(
+        503,
+        "cannot serve this request: the server stops. Send it to another",
+        retry_after=5,
+    )
+
+
 def as_api_error(error: BaseException, shown: Callable[[str], str] = str) -> ApiError:
     """Return an exception as an ApiError: what the request did wrong is 400, everything
     else 500.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from threading import Event
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 from foreword.wanted import check_wanted, dropped_when
 
 T = TypeVar("T")
+End = Literal["done", "left", "stopped"]
+"""How work for a client ended: it was done, the client left, the server stopped."""
 
 
 class Silence(Response):
@@ -51,6 +53,32 @@ async def while_connected(
     finally:
         left.set()
         gone.cancel()
+
+
+async def first_end(
+    work: Coroutine[Any, Any, None],
+    receive: Receive,
+    stopped: asyncio.Event,
+) -> End:
+    """Run work until it is done, the client leaves, or the server has to stop; return
+    which came first. What is left of the work is cancelled, and its errors are raised.
+    The body of the request must have been read.
+    """
+    running = asyncio.create_task(work)
+    gone = asyncio.create_task(disconnected(receive))
+    stopping = asyncio.create_task(stopped.wait())
+    tasks = (running, gone, stopping)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+            return "done"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return "left" if gone.done() else "stopped"
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def disconnected(receive: Receive) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -21,8 +20,8 @@ from foreword.server.body import parsed
 from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.outlet import Outlet
-from foreword.server.errors import ApiError
-from foreword.server.leaving import disconnected
+from foreword.server.errors import ApiError, stopping
+from foreword.server.leaving import first_end
 from foreword.server.replicas.frames import SENT, Frame, sent_of
 from foreword.server.replicas.outlet import FrameOutlet
 from foreword.server.service import Service
@@ -59,24 +58,12 @@ class Computed(Response, Generic[B]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Compute and send, until done or until the client leaves."""
-        work = asyncio.create_task(self._guarded(scope, receive, send))
-        gone = asyncio.create_task(disconnected(receive))
-        stopped = asyncio.create_task(self.service.stopped.wait())
-        try:
-            await asyncio.wait(
-                (work, gone, stopped), return_when=asyncio.FIRST_COMPLETED
-            )
-            left = not work.done()
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
-            if left and gone.done():
-                self.service.metrics.left()
-            elif left:
-                await self.fail(self.service.stopping(), scope, receive, send)
-        finally:
-            for task in (work, gone, stopped):
-                task.cancel()
+        work = self._guarded(scope, receive, send)
+        end = await first_end(work, receive, self.service.stopped)
+        if end == "left":
+            self.service.metrics.left()
+        elif end == "stopped":
+            await self.fail(stopping(), scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -96,7 +83,7 @@ class Computed(Response, Generic[B]):
     ) -> Any:
         """Return what a function makes of the body, in a thread of texts."""
         if self.service.draining:
-            raise self.service.stopping()
+            raise stopping()
         body = self._body
 
         def read(requests: Requests) -> Any:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,13 +22,13 @@ from foreword.api.llm import LLM
 from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
-from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
+from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.model.backend import CanEnd
 from foreword.server.answer import Answer, Call
 from foreword.server.batches.store import Store
-from foreword.server.errors import ApiError, as_api_error
+from foreword.server.errors import ApiError, stopping
 from foreword.server.limits import Limits
-from foreword.server.log import NAME, Log
+from foreword.server.log import Log, reported
 from foreword.server.metrics import Metrics
 from foreword.server.private import PrivatePaths
 from foreword.server.replicas.frames import NOTHING, Sent
@@ -189,7 +188,7 @@ class Service:
         that cannot be served.
         """
         if self.draining:
-            raise self.stopping()
+            raise stopping()
         arrived = perf_counter()
         prompts = call.prompts if call.generates else []
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
@@ -242,20 +241,7 @@ class Service:
         """Return an exception as an error of the API; one that is a fault of ours is
         logged with its traceback.
         """
-        failure = as_api_error(error, self.paths.hidden)
-        if failure.status >= 500 and not isinstance(error, ForewordError):
-            logging.getLogger(NAME).error(
-                "request %s failed", request_id, exc_info=error
-            )
-        return failure
-
-    def stopping(self) -> ApiError:
-        """Return the error of a request to a server that stops."""
-        return ApiError(
-            503,
-            "cannot serve this request: the server stops. Send it to another",
-            retry_after=5,
-        )
+        return reported(error, request_id, self.paths.hidden)
 
     async def close(self) -> None:
         """End the engine's thread and the threads of texts."""

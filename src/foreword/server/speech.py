@@ -15,7 +15,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from foreword.errors import InvalidRequest
 from foreword.server.body import form_of
-from foreword.server.errors import ApiError
+from foreword.server.errors import ApiError, stopping
 from foreword.server.leaving import Silence, while_connected
 from foreword.server.service import Service
 from foreword.server.wire import Json
@@ -88,7 +88,7 @@ async def _answer(
     named = service.resolve(_text(form, "model"))
     shape, sound = _shape(form), _sound(form)
     if service.draining:
-        raise service.stopping()
+        raise stopping()
     given = {name: _number(form, name) for name in NUMBERS if name in form}
     params = replace(
         SamplingParams(**{"temperature": 0, **given}),

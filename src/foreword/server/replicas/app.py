@@ -8,16 +8,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from foreword.errors import ForewordError
-from foreword.server.app import cors
+from foreword.server.app import catch, cors
 from foreword.server.batches import routes as files
 from foreword.server.batches.jobs import Batches
 from foreword.server.dialects.listing import described, model_list
-from foreword.server.errors import ApiError, as_api_error
+from foreword.server.errors import ApiError, stopping
 from foreword.server.gate import Gate
+from foreword.server.log import reported
 from foreword.server.replicas.metrics import merged
 from foreword.server.replicas.models import ManyModels
 from foreword.server.replicas.router import Router
@@ -55,7 +54,7 @@ def build_router(
             ),
         ],
     )
-    _catch(app)
+    catch(app, reported)
     _add_state(app, router)
     if isinstance(router.models, ManyModels):
         _add_models(app, router.models)
@@ -70,7 +69,7 @@ def build_answers(router: Router) -> FastAPI:
     stands before it.
     """
     app = FastAPI(openapi_url=None)
-    _catch(app)
+    catch(app, reported)
     _add_rest(app, router)
     return app
 
@@ -87,7 +86,7 @@ def _add_state(app: FastAPI, router: Router) -> None:
     async def ready() -> Response:
         """Say whether new requests are accepted."""
         if router.draining or not router.models.ready:
-            raise router.stopping()
+            raise stopping()
         return Json({"status": "ready"})
 
     @app.get("/metrics")
@@ -133,20 +132,3 @@ def _add_rest(app: FastAPI, router: Router) -> None:
     @app.api_route("/{path:path}", methods=METHODS)
     async def rest(request: Request) -> Response:
         return router.response(request)
-
-
-def _catch(app: FastAPI) -> None:
-    """Answer every error in the shape of its dialect."""
-
-    async def failed(request: Request, error: Exception) -> Response:
-        failure = (
-            ApiError(error.status_code, str(error.detail))
-            if isinstance(error, HTTPException)
-            else as_api_error(error)
-        )
-        request_id = getattr(request.state, "request_id", "")
-        body = failure.body(request.url.path, request_id)
-        return Json(body, failure.status, failure.headers)
-
-    for kind in (ForewordError, HTTPException, Exception):
-        app.add_exception_handler(kind, failed)

@@ -15,13 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foreword.errors import ForewordError
 from foreword.server.batches.lines import ENDPOINTS
 from foreword.server.body import items, read
-from foreword.server.errors import MESSAGES, ApiError, as_api_error
-from foreword.server.leaving import disconnected
+from foreword.server.errors import MESSAGES, ApiError, stopping
+from foreword.server.leaving import first_end
 from foreword.server.limits import MOST_ITEMS, Limits
-from foreword.server.log import Log
+from foreword.server.log import Log, reported
 from foreword.server.replicas.exchange import Exchange
 from foreword.server.replicas.models import DEFAULT, Models
 from foreword.server.replicas.pool import Asked
@@ -54,14 +53,6 @@ class Router:
         """Return the response of a replica to a request."""
         return _Routed(self, request)
 
-    def stopping(self) -> ApiError:
-        """Return the error of a request to a server that stops."""
-        return ApiError(
-            503,
-            "cannot serve this request: the server stops. Send it to another",
-            retry_after=5,
-        )
-
 
 class _Routed(Response):
     """The response of a replica, sent as it comes; a client that leaves ends it."""
@@ -77,29 +68,18 @@ class _Routed(Response):
         router = self._router
         try:
             body = await read(self._request)
-            work = asyncio.create_task(self._answer(scope, body, send))
-            gone = asyncio.create_task(disconnected(receive))
-            stopped = asyncio.create_task(router.stopped.wait())
-            tasks = (work, gone, stopped)
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                left = not work.done()
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
-                if left and stopped.done():
-                    raise router.stopping()
-                if not left:
-                    work.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-        except ForewordError as error:
-            await self._fail(as_api_error(error), scope, receive, send)
+            work = self._answer(scope, body, send)
+            end = await first_end(work, receive, router.stopped)
+            if end == "stopped":
+                raise stopping()
+        except Exception as error:  # noqa: BLE001 - every error has its shape
+            failure = reported(error, scope["state"]["request_id"])
+            await self._fail(failure, scope, receive, send)
 
     async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
         router, state = self._router, scope["state"]
         if router.draining:
-            raise router.stopping()
+            raise stopping()
         path, method = scope["path"], scope["method"]
         target = scope["raw_path"].decode("latin-1")
         query = scope["query_string"].decode("latin-1")
