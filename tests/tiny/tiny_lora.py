@@ -34,7 +34,7 @@ def save(
 
 
 def merged(adapted: PeftModel) -> PreTrainedModel:
-    """Return a plain model whose weights are those of the model with its adapter."""
+    """Return a plain model with the adapter merged into its weights."""
     whole: Any = copy.deepcopy(adapted)
     return whole.merge_and_unload().eval()
 

@@ -105,7 +105,7 @@ def _summed(metrics: ServerMetrics, name: str, part: str = "sum") -> float:
 
 
 def _shares(metrics: ServerMetrics, written: float) -> tuple[float, ...]:
-    """Return the share of the rounds that write 1, 2, 3 … tokens: accepted draft tokens
+    """Return the share of the rounds that write 1, 2, … tokens: accepted draft tokens
     and one of the target.
     """
     by_depth = metrics.by("position", ACCEPTED)

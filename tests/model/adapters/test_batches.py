@@ -131,8 +131,8 @@ def test_texts_that_give_way_go_on_with_their_adapter(llm: LLM) -> None:
 
 def test_prompts_are_scored_by_the_adapter(llm: LLM) -> None:
     by_base, by_a = (llm.score(TEXT, adapter=name) for name in (None, "a"))
-    told = replace(WARM, temperature=0, max_tokens=1, logprobs=0, adapter="a")
-    (answer,) = llm.generate([TEXT], told)
+    scored = replace(WARM, temperature=0, max_tokens=1, logprobs=0, adapter="a")
+    (answer,) = llm.generate([TEXT], scored)
     assert answer.logprobs is not None
     longer = [*answer.prompt_tokens, *answer.tokens]
     assert llm.score(longer, adapter="a")[-1] == answer.logprobs[0]

@@ -1,5 +1,5 @@
 """A target on two ranks writes the text of its own plain decoding, whichever drafter;
-its scores are close to those of one process.
+its scores are close to the scores of one process.
 """
 
 from collections.abc import Iterator

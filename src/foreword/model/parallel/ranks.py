@@ -27,7 +27,7 @@ FOREVER = timedelta(days=3650)
 """How long a rank waits for a message: as long as rank 0 has no work."""
 GRACE = 5.0
 """Seconds. An operation fails some time before the process that broke it off is seen to
-end; and a rank that was told to end may take so long.
+end; and a rank that is asked to end may take so long.
 """
 SETTINGS = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Environment of the other ranks: rank 0 has said it all."""

@@ -1,5 +1,5 @@
-"""Provides the keeper of the replicas of a server: it starts them, again
-whenever one ends.
+"""Provides the keeper of a server's replicas: it starts them, and starts one again
+when it has ended.
 """
 
 from __future__ import annotations
