@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,15 @@ def test_place_is_said_in_short() -> None:
     assert str(Place((0, 1, 2, 5), 1)) == "cores 0-2,5, node 1"
     assert str(Place(device="3")) == "GPU 3"
     assert str(Place()) == "all cores"
+
+
+def test_a_replica_takes_its_place_before_torch_counts_cores() -> None:
+    """Its process unpickles these modules first."""
+    program = (
+        "import sys, foreword.server.replicas.process\nsys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 0
 
 
 # ---- the choice
