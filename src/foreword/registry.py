@@ -163,6 +163,16 @@ class Method:
     """`draft=` is required."""
     seq2seq: bool = False
     """It can draft for an encoder-decoder."""
+    found: str = ""
+    """Function, "module:function", that says whether a target's own checkpoint brings
+    what the method needs. Then it is the default without a draft model.
+    """
+
+    def brought_by(self, target: object) -> bool:
+        """Return whether a target's checkpoint brings what the method needs; False for
+        methods that no checkpoint serves. `target`: a folder or hub id, or a model.
+        """
+        return bool(self.found and target and _imported(self.found)(target))
 
 
 OWN_METHODS: dict[str, Method] = {
@@ -211,6 +221,12 @@ OWN_METHODS: dict[str, Method] = {
         takes=HEAD,
         needs=True,
         seq2seq=True,
+    ),
+    "mtp": Method(
+        "the multi-token-prediction layers of the target's own checkpoint",
+        "foreword.draft.mtp.mtp:MtpDrafter",
+        takes=HEAD,
+        found="foreword.draft.mtp.mtp_found:brings_layers",
     ),
     "dflash": Method(
         "predicts a block of tokens at once with a diffusion head",
@@ -305,6 +321,7 @@ HEAD_METHODS: dict[str, str] = {
     "DSparkDraftModel": "dspark",
     "dspark": "dspark",
     "MedusaModel": "medusa",
+    "MtpModel": "mtp",
 }
 """Kind of a trained head, from its config -> its method."""
 

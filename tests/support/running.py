@@ -52,6 +52,7 @@ from foreword.train.registry import (
     DSparkOptions,
     EagleOptions,
     MedusaOptions,
+    MtpOptions,
     TrainOptions,
 )
 from foreword.types import Delta, Request, SamplingParams
@@ -242,6 +243,7 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "slem": lambda: StringMatchDrafter(pair(NEAR, dtype)),
         "retrieval": lambda: RetrievalDrafter(datastore()),
         "eagle": lambda: served(EagleOptions(unroll=2, draft_vocab=400), dtype),
+        "mtp": lambda: served(MtpOptions(unroll=2), dtype),
         "dflash": lambda: served(DFlashOptions(layers=1, block=5, anchors=24), dtype),
         "dspark": lambda: served(
             DSparkOptions(layers=1, block=4, anchors=24, rank=16), dtype

@@ -62,7 +62,8 @@ def drafted_by(
         draft = found.pop("draft", None)
     options = DraftingOptions(**named | found)
     source = bundled.draft() if target is None and draft is None else draft
-    method = resolved(options.method or default_method(source), source)
+    named_or_default = options.method or default_method(source, target)
+    method = resolved(named_or_default, source, target)
     full = replace(options, method=method, rule=options.rule or DEFAULT_RULE)
     return draft, full, options.method is not None
 

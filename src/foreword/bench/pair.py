@@ -40,7 +40,7 @@ class PairOptions(LoadingOptions):
     @property
     def method_name(self) -> str:
         """The drafting method, by default the usual one for the draft."""
-        return self.method or usual_method(self.draft_source)
+        return self.method or usual_method(self.draft_source, self.target)
 
 
 def load_pair(options: PairOptions, rule: Rule) -> Session:

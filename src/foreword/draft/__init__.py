@@ -20,6 +20,7 @@ from foreword.registry import (
     HEAD_METHODS,
     LOOKUPS,
     METHODS,
+    OWN_METHODS,
 )
 
 __all__ = [
@@ -90,26 +91,34 @@ def check_seq2seq(name: str, target: str) -> None:
     )
 
 
-def resolved(name: str, source: object) -> str:
+def resolved(name: str, source: object, target: object = None) -> str:
     """Return the name of a method with its members: "auto" chooses among the methods
-    that suit the source.
+    that suit the source and the target.
     """
     if name != AUTO:
         return name
-    given = list(source) if isinstance(source, Mapping) else [default_method(source)]
+    given = [default_method(source, target)]
+    if isinstance(source, Mapping):
+        given = list(source)
     beside = BESIDE_DRAFT if DEFAULT_WITH_DRAFT in given else ()
-    members = dict.fromkeys((*given, *beside, *LOOKUPS))
+    members = dict.fromkeys((*given, *beside, *_brought_by(target), *LOOKUPS))
     return f"{AUTO}({', '.join(members)})"
 
 
-def default_method(source: object) -> str:
+def default_method(source: object, target: object = None) -> str:
     """Return the default method for a source: the config of a trained head names its
-    own. Of a mapping from methods to sources, the first method is the default.
+    own; without a source, that of the target's checkpoint. Of a mapping from methods to
+    sources, the first method is the default.
     """
     if source is None:
-        return DEFAULT_METHOD
+        return next(iter(_brought_by(target)), DEFAULT_METHOD)
     if isinstance(source, Mapping):
         return next(iter(source), DEFAULT_WITH_DRAFT)
     declared = kinds(source) if isinstance(source, str | Path) else ()
     heads = [HEAD_METHODS[kind] for kind in declared if kind in HEAD_METHODS]
     return heads[0] if heads else DEFAULT_WITH_DRAFT
+
+
+def _brought_by(target: object) -> list[str]:
+    """Return the methods that a target's own checkpoint serves."""
+    return [name for name, one in OWN_METHODS.items() if one.brought_by(target)]

@@ -167,7 +167,7 @@ class SpeculatorCache:
         if method == AUTO:
             bundled_draft = self._bundled and self._sources is None
             source = bundled.draft() if bundled_draft else self._sources
-            method = resolved(method, source)
+            method = resolved(method, source, self._target)
         return DraftingOptions(
             method=method,
             rule=wanted.rule or self._defaults.rule,

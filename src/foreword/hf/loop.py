@@ -63,7 +63,8 @@ def engine(
     source = speculation.drafter
     drafting = speculation.drafting
     new_budget = policy(drafting.budget, drafting.nodes)
-    name = resolved(drafting.method or default_method(source), source)
+    method = drafting.method or default_method(source)
+    name = resolved(method, source)
     kind = find_method(name)
     if is_seq2seq(model.config):
         check_seq2seq(name, type(model).__name__)

@@ -189,6 +189,7 @@ class Model(Structure):
         ("stream", c_void_p),
         ("portable", c_int64),
     ]
+    _fields_ += [(n, c_void_p) for n in ("join", "embedding_norm", "state_norm")]
 
 
 class Span(Structure):

@@ -111,6 +111,26 @@ class EagleOptions(TrainOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MtpOptions(TrainOptions):
+    """Options of a layer of multi-token prediction, for a target that has none."""
+
+    method = "mtp"
+    summary = (
+        "Train a layer of multi-token prediction: a decoder layer of the target's kind."
+    )
+    example = "--steps 4000 --unroll 4"
+    task = "foreword.train.methods.mtp:MtpTask"
+    pack = None
+
+    draft: str | None = _option(
+        None,
+        "Initial layer. Default: a new one; the target's own if it has one.",
+        "MTP",
+    )
+    unroll: int = _option(4, "Draft steps unrolled in training.", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedBlock(TrainOptions):
     """Options of heads that fill in a block of masked tokens in one forward."""
 
@@ -195,6 +215,7 @@ class MedusaOptions(TrainOptions):
 TRAIN_OPTIONS: tuple[type[TrainOptions], ...] = (
     LmOptions,
     EagleOptions,
+    MtpOptions,
     DFlashOptions,
     DSparkOptions,
     MedusaOptions,

@@ -16,19 +16,14 @@ from foreword.draft.base import Source
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.eagle_native import NativeHead, unsupported
-from foreword.draft.heads.hidden_states import (
-    HeadStates,
-    TargetStates,
-    over_target_vocab,
-)
-from foreword.draft.tree.drafter import ModelDrafter, capacity, catch_up
+from foreword.draft.heads.hidden_states import HeadStates, over_target_vocab
+from foreword.draft.heads.state_drafter import StateDrafter
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.executors.torch.attention import attend
 from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
 from foreword.model.executors.torch.packing import Packing
 from foreword.native.openmp import threads_for
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Request
 
 
 class _TorchHead(Packing):
@@ -96,7 +91,7 @@ class _TorchHead(Packing):
         return self.head_states.of(read.id)[[parent + 1 for parent in parents]]
 
 
-class EagleDrafter(ModelDrafter):
+class EagleDrafter(StateDrafter):
     """Drafter whose head reads the target's hidden states; each tree level takes one
     forward of one layer.
     """
@@ -108,17 +103,13 @@ class EagleDrafter(ModelDrafter):
         dtype, on its device.
         """
         head.eval().requires_grad_(False)
-        self._reader = (
+        reader = (
             _TorchHead(head, target)
             if unsupported(head, target)
             else NativeHead(head, target)
         )
-        super().__init__(self._reader)
-        self.hidden_layers = head.config.states
+        super().__init__(reader, head.config.states)
         self.vocabulary = head.tokens
-        self._target_states = TargetStates()
-        self._read: dict[int, int] = {}
-        """Rows of each sequence whose keys and values are final."""
 
     @classmethod
     def load(
@@ -132,48 +123,6 @@ class EagleDrafter(ModelDrafter):
         if isinstance(drafter._reader, NativeHead):
             drafter._reader.quantize()
         return drafter
-
-    def on_hidden_states(
-        self,
-        sequence: Request,
-        start: int,
-        hidden: Float[Tensor, "tokens features"],
-    ) -> None:
-        self._target_states.add(sequence, start, hidden)
-
-    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
-        # The first token of a sequence has no hidden state before it.
-        ready = len(sequence.tokens) > 1 and self._target_states.up_to_date(sequence)
-        return super().fit(batch, sequence, nodes) if ready else 0
-
-    def prefill(self, sequence: Request) -> Read:
-        name, tokens = sequence.id, sequence.tokens
-        if name not in self._read:
-            self._reader.open(name, capacity(sequence))
-            self._read[name] = 0
-        last = len(tokens) - 2
-        # the last row is always read, for its logits
-        start = min(self._read[name], last)
-        states = self._target_states.since(sequence, start)
-
-        def give(read: Read) -> None:
-            first = read.past - start
-            own = states[first : first + len(read.tokens)]
-            self._reader.head_states.give(name, own)
-
-        def read(one: Read) -> None:
-            give(one)
-            self._reader.read([one])
-
-        end = catch_up(name, start, tokens[start + 1 :], read)
-        give(end)
-        self._read[name] = last + 1
-        return end
-
-    def release(self, sequence: Request) -> None:
-        super().release(sequence)
-        self._target_states.forget(sequence)
-        self._read.pop(sequence.id, None)
 
 
 def _at_least(rows: Tensor, count: int) -> Tensor:

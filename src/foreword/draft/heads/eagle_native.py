@@ -4,9 +4,7 @@ tree. Reference: eagle.py.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from ctypes import c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -14,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.draft.heads.eagle_model import EagleHead
-from foreword.draft.heads.hidden_states import HeadStates, over_target_vocab
-from foreword.errors import ModelError
+from foreword.draft.heads.hidden_states import over_target_vocab
+from foreword.draft.heads.native_states import NativeStateHead
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights
 from foreword.model.executors.native.angles import Angles
-from foreword.model.executors.native.executor import MARGIN, NativeExecutor, lay_words
+from foreword.model.executors.native.executor import lay_words
 from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.rows import Rows
 from foreword.model.executors.native.supported import activation, unfit
@@ -43,7 +41,7 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
     return unfit(head.config.llama, head.midlayer, head.lm_head)
 
 
-class NativeHead(NativeExecutor):
+class NativeHead(NativeStateHead):
     """The head in C: reads many sequences and keeps its hidden states at each
     sequence's end and draft tokens.
     """
@@ -52,12 +50,15 @@ class NativeHead(NativeExecutor):
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         llama_config, attention = head.config.llama, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
-        super().__init__(Rows([kv_heads], attention.dim), Angles([head.rotary]))
+        super().__init__(
+            Rows([kv_heads], attention.dim),
+            Angles([head.rotary]),
+            normed=head.config.norm_output,
+        )
         self.context = min(target.context, llama_config.max_position_embeddings)
         self._vocab, self._tokens = target.vocab, head.tokens
         embedding = _embedding(head, target)
         self._read_from = embedding, target  # the C side points into one of them
-        self.head_states = HeadStates()
         layers = (forward.Layer * 1)()
         self.matrices.pack_layer(layers[0], head.midlayer)
         layers[0].given_norm = self.matrices.keep(
@@ -94,73 +95,25 @@ class NativeHead(NativeExecutor):
             coding=forward.WHOLE,
         )
         self._fc_scratch = Workspace(self._fc)
-        # the state after the final norm, or before
-        self._captured = c_int64(1 if head.config.norm_output else 2)
         self.describe(described, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
 
     def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
         super().quantize(self._fc, *others, coding=coding)
 
-    def close(self, id: int) -> None:
-        super().close(id)
-        self.head_states.forget(id)
-
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        logits = super().read(reads)
-        self.head_states.keep(reads, self._hidden)
-        return over_target_vocab(logits, self._tokens, self._vocab)
+        return over_target_vocab(super().read(reads), self._tokens, self._vocab)
 
-    def _prepare(
-        self,
-        reads: Sequence[Read],
-        logits: Tensor,
-        *,
-        rows: int = 0,
-        beyond: int = MARGIN,
-    ) -> forward.Forward:
-        forward = super()._prepare(reads, logits, rows=rows, beyond=beyond)
-        states = [self._before(read) for read in reads]
-        pointers = [
-            state.data_ptr() + row * state.stride(0) * 4
-            for state, taken in states
-            for row in taken
-        ]
-        given = (c_void_p * len(pointers))(*pointers)
-        hidden = torch.empty(
-            forward.rows + beyond, self.model.hidden, dtype=torch.float32
-        )
-        self._hidden = hidden[: forward.rows]
-        self._alive += [states, given, hidden]
-        forward.given = ctypes.addressof(given)
-        forward.hidden_states = hidden.data_ptr()
-        forward.hidden_layer_count = 1
-        forward.hidden_layers = ctypes.addressof(self._captured)
-        return forward
-
-    def _before(
-        self, read: Read
-    ) -> tuple[Float[Tensor, "states hidden"], Sequence[int]]:
-        """Return states and the row read beside each token: the target's for committed
-        tokens, else the head's.
-        """
-        if read.parents:
-            held = self.head_states.of(read.id)
-            parents = [parent + 1 for parent in read.parents[read.held :]]
-            if max(parents) >= len(held):
-                raise ModelError(
-                    "cannot read draft tokens before their parents: got parents "
-                    f"{read.parents}, {read.held} read. Order the tokens parents first"
-                )
-            return held, parents
-        fused = multiplied(
+    def fused(
+        self, given: Float[Tensor, "tokens features"]
+    ) -> Float[Tensor, "tokens hidden"]:
+        return multiplied(
             self.library,
             self._fc,
             self._fc_scratch,
-            self.head_states.given(read.id),
+            given,
             self.threads,
         )
-        return fused, range(len(fused))
 
 
 def _embedding(head: EagleHead, target: Model) -> Any:

@@ -89,6 +89,10 @@ class HeadStates:
         """Return and remove the states stored by `give`."""
         return self._given.pop(id)
 
+    def held(self, id: int) -> Float[Tensor, "read hidden"] | None:
+        """Return the same as `of`; None before the first read of a sequence."""
+        return self._own.get(id)
+
     def of(self, id: int) -> Float[Tensor, "read hidden"]:
         """Return the head's states at the last committed token and at each draft token
         read after it.

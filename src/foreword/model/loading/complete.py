@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from foreword.errors import ModelError
+from foreword.model.layers import layer_count
 from foreword.native.openmp import one_thread
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -24,6 +25,8 @@ APART = re.compile(
 )
 """Names of tensors that the language model does not use: vision, audio and multi-token
 heads, and tables that older versions of transformers saved and newer ones compute."""
+LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+"""Number of a layer in the name of a tensor."""
 NAMED = 3
 """Tensors. An error names this many and counts the others."""
 
@@ -61,7 +64,11 @@ def check_loaded(source: str, model: PreTrainedModel, info: Mapping[str, Any]) -
     """
     text = _text(model)
     missing = [name for name in info["missing_keys"] if _reads_text(model, name, text)]
-    unexpected = [name for name in info["unexpected_keys"] if not APART.search(name)]
+    unexpected = [
+        name
+        for name in info["unexpected_keys"]
+        if not APART.search(name) and not _predicts_ahead(model, name)
+    ]
     mismatched = [
         one for one in info["mismatched_keys"] if _reads_text(model, one[0], text)
     ]
@@ -186,6 +193,19 @@ def _text(model: PreTrainedModel) -> set[int] | None:
         for part in present
         for tensor in (*part.parameters(), *part.buffers())
     }
+
+
+def _predicts_ahead(model: PreTrainedModel, name: str) -> bool:
+    """Return whether a tensor is part of a multi-token-prediction layer: those have the
+    numbers after the model's own layers, as many as the config says.
+    """
+    config = model.config.get_text_config()
+    found = LAYER.search(name)
+    ahead = getattr(config, "num_nextn_predict_layers", None)
+    if found is None or not isinstance(ahead, int):
+        return False
+    first = layer_count(config)
+    return first <= int(found[1]) < first + ahead
 
 
 def _reads_text(model: PreTrainedModel, name: str, text: set[int] | None) -> bool:

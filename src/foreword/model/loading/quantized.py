@@ -74,7 +74,7 @@ def load_dequantized(
     """
     source, settings = pretrained_model_name_or_path, quantization(config) or {}
     kind = dtype if isinstance(dtype, torch.dtype) else _dtype(config, dtype)
-    tensors, matrices, unused = _read(str(source), files(source), settings, kind)
+    tensors, matrices, unused = read_tensors(str(source), files(source), settings, kind)
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
         if hasattr(part, SETTINGS):
@@ -259,18 +259,27 @@ def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
     return any(map(file.in_few_bits, file.tensors))
 
 
-def _read(
-    source: str, files: list[Path], settings: Mapping[str, Any], dtype: torch.dtype
+def read_tensors(
+    source: str,
+    files: list[Path],
+    settings: Mapping[str, Any],
+    dtype: torch.dtype,
+    wanted: Callable[[str], bool] = lambda _: True,
 ) -> tuple[dict[str, Tensor], dict[str, Matrix], set[str]]:
-    """Return the tensors of the plain model, its quantized matrices, and names that may
-    be left out.
+    """Return the plain tensors of a checkpoint, its quantized matrices, and names that
+    may be left out; of those whose names are `wanted`.
     """
     method = WEIGHT_FORMATS[settings["quant_method"]]
     if setting := method.refused(settings):
         raise _unsupported(source, setting)
     matrices: dict[str, Matrix] = {}
     opened = [safe_open(file, framework="pt") for file in files]
-    places = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle cannot be iterated
+    places = {
+        name: file
+        for file in opened
+        for name in file.keys()  # noqa: SIM118 - a handle cannot be iterated
+        if wanted(name)
+    }
     layers = _layers(places, method)
     parts = {name for layer in layers.values() for name in layer.values()}
     tensors = {

@@ -130,6 +130,10 @@ typedef struct {
     struct Stream *stream; /* what reads layers from a file; NULL = all are in memory */
     /* Bfloat16 is multiplied by fused operations alone, the same on every processor. */
     int64_t portable;
+    /* Packed [hidden, 2 hidden]; not NULL: rows begin as its product with the normed embedding and
+     * the normed given state, side by side (multi-token prediction). */
+    const void *join;
+    const float *embedding_norm, *state_norm;
 } Model;
 
 /* Outputs of the qkv product: queries (each with its gate, if any), keys and values. */

@@ -15,6 +15,9 @@ from foreword.model.executors.native.layout import matrices_of, products, room, 
 from foreword.native import forward
 from foreword.native.huge_pages import Pages
 
+BESIDE = ("head", "join")
+"""Matrices of a model that are in no layer."""
+
 
 class Matrices:
     """The memory of packed weights, in huge pages."""
@@ -79,7 +82,7 @@ class Matrices:
     ) -> None:
         """Hold the matrices of these models no longer."""
         layers = [layer for model in models for layer in model.layer[: model.layers]]
-        packed = {model.head for model in models}
+        packed = {getattr(model, name) for model in models for name in BESIDE}
         for layer in layers:
             packed |= {getattr(layer, name) for name in matrices_of(layer)}
         routers = {layer.router for layer in layers if layer.router}
@@ -107,8 +110,9 @@ class Matrices:
         for layer in described.layer[: described.layers]:
             for name in matrices_of(layer):
                 setattr(layer, name, self._coded(packed[getattr(layer, name)], coding))
-        if described.head:
-            described.head = self._coded(packed[described.head], coding)
+        for name in BESIDE:
+            if (address := getattr(described, name)) in packed:
+                setattr(described, name, self._coded(packed[address], coding))
         described.coding = coding
 
     def _coded(

@@ -218,12 +218,22 @@ static void run_mlp(const Run *run, const Layer *layer) {
     product(&out, w);
 }
 
+/* Begin rows from their embeddings and given states. */
+static void run_join(const Run *run) {
+    OPENED(run);
+    const int64_t depth = 2 * m->hidden;
+    const Product in = times(run, f->narrow, depth, m->join, m->hidden, f->residual, 0);
+    SHARE(rows, 4, r, (join_input(m, f, r), quantize_row(m, f, m->join, f->narrow, depth, r)));
+    product(&in, w);
+}
+
 static void run_layer(Run *run, int64_t l) {
     OPENED(run);
     const Layer *layer = m->layer + l;
     if (m->stream) enter_layer(m->stream, l, w->me);
     if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
     else if (l < f->image_layers) SHARE(rows, 4, r, add_image(m, f, l, r));
+    if (l == 0 && m->join) run_join(run);
     if (wants_hidden(f, l)) SHARE(rows, 4, r, keep_hidden(m, f, l, r));
     if (layer->taps) run_recurrent(run, layer);
     else if (!(layer->skipped & ATTENTION)) run_attention(run, layer);

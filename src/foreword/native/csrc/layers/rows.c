@@ -41,6 +41,12 @@ INTERNAL void embed(const Model *m, const Forward *f, int64_t r) {
     }
 }
 
+INTERNAL void join_input(const Model *m, const Forward *f, int64_t r) {
+    factor *to = f->narrow + r * 2 * m->hidden;
+    rms_norm(f->residual + r * m->hidden, m->embedding_norm, m->eps, m->hidden, to);
+    rms_norm(f->given[r], m->state_norm, m->eps, m->hidden, to + m->hidden);
+}
+
 INTERNAL void norm_row(const Model *m, const Forward *f, const float *weight, const float *bias,
                        int64_t r, factor *to) {
     const float *x = f->residual + r * m->hidden;

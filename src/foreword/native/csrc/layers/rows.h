@@ -10,6 +10,9 @@
 INTERNAL void embed(const Model *m, const Forward *f, int64_t r);
 INTERNAL void add_image(const Model *m, const Forward *f, int64_t l, int64_t r);
 
+/* The normed embedding of row r, and its normed given state, as input of a product. */
+INTERNAL void join_input(const Model *m, const Forward *f, int64_t r);
+
 /* Norm row r, as input of a product. */
 INTERNAL void norm_row(const Model *m, const Forward *f, const float *weight, const float *bias,
                        int64_t r, factor *to);

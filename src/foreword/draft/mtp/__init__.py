@@ -1,0 +1,1 @@
+"""Multi-token prediction: the layers in a checkpoint that predict tokens further on."""

@@ -1,0 +1,127 @@
+"""Loads layers of multi-token prediction from a target's own checkpoint, or from a
+folder that `foreword train mtp` wrote.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foreword.draft.mtp.mtp_head import MtpHead
+from foreword.draft.mtp.mtp_layouts import SHARED_NORM, Layout, layout_of, unread
+from foreword.errors import ModelError
+from foreword.model import HFModel
+from foreword.model.executors.torch.attention import NAME as ATTENTION
+from foreword.model.head_layers import HFConfig
+from foreword.model.layers import layer_count
+from foreword.model.loading.ahead import Kinds, fill, layers_ahead
+from foreword.model.loading.beside import read_beside, tensor_names
+from foreword.model.loading.checkpoint import CONFIG, Checkpoint
+from foreword.model.loading.config import read_json
+from foreword.model.loading.sizes import check_total
+
+KIND = "MtpModel"
+"""Architecture in the config of a folder that holds only such layers."""
+SIZES = ("hidden_size", "vocab_size", "num_hidden_layers")
+"""Entries of its config that must be the target's."""
+
+
+def available(source: str | Path, layers: int) -> bool:
+    """Return whether a checkpoint holds such layers, for a target of so many layers.
+
+    Only names are read: a config may count layers that its files do not hold.
+    """
+    return layout_of(tensor_names(source), layers) is not None
+
+
+def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
+    """Load the layers of a checkpoint for a target.
+
+    Raises ModelError where there are none, or they do not fit.
+    """
+    _check_target(source, hf.config.get_text_config())
+    names = tensor_names(source)
+    layout = layout_of(names, layer_count(hf.config))
+    if layout is None:
+        raise _missing(source, unread(names))
+    found = read_beside(source, lambda name: _ours(layout, name, hf), dtype)
+    tensors = {str(_ours(layout, name, hf)): one for name, one in found.items()}
+    count = 1 + max(int(name.split(".")[1]) for name in tensors if name != SHARED_NORM)
+    layers = layers_ahead(hf, layout.kinds, count)
+    head = _taken(layers)
+    check_total(str(source), head, sum(one.nbytes for one in found.values()))
+    fill(layers, tensors, hf, dtype, str(source))
+    return head.to(dtype)
+
+
+def new(hf: HFModel) -> MtpHead:
+    """Return one layer without storage for a target of any kind."""
+    return _taken(layers_ahead(hf, Kinds(), 1))
+
+
+def dump(head: MtpHead, dtype: torch.dtype, config: HFConfig) -> Checkpoint:
+    """Return a single layer in DeepSeek's layout, numbered after the target's layers;
+    experts are fused as in transformers.
+    """
+    text = config.get_text_config()
+    number = layer_count(text)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in head.layers[0].state_dict().items():
+        rest = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
+        kind = dtype if tensor.is_floating_point() else None
+        tensors[f"model.layers.{number}.{rest}"] = tensor.detach().to("cpu", kind)
+    about = {
+        "architectures": [KIND],
+        "model_type": text.model_type,
+        **{name: getattr(text, name) for name in SIZES},
+        "num_nextn_predict_layers": 1,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    return Checkpoint("", about, tensors)
+
+
+def _check_target(source: str | Path, config: HFConfig) -> None:
+    """Raise ModelError where a folder of its own was trained for another target."""
+    about = read_json(source, CONFIG) or {}
+    if KIND not in (about.get("architectures") or ()):
+        return
+    wrong = [
+        f"{name} is {about.get(name)} there and {getattr(config, name)} in the target"
+        for name in SIZES
+        if about.get(name) != getattr(config, name)
+    ]
+    if wrong:
+        raise ModelError(
+            f"cannot use {source}: it is for another target: {', '.join(wrong)}. "
+            "Choose a layer trained for this target"
+        )
+
+
+def _ours(layout: Layout, name: str, hf: HFModel) -> str | None:
+    return layout.ours(name, layer_count(hf.config))
+
+
+def _taken(layers: Any) -> MtpHead:
+    """Return our module of transformers' layers."""
+    norm = layers.shared_post_norm if layers.use_shared_post_norm else None
+    config = layers.config
+    head = MtpHead(
+        layers.layers,
+        layers.rotary_emb,
+        norm=norm,
+        kinds=tuple(config.layer_types) if layers.has_per_layer_rope else (),
+        config=config,
+    )
+    head.attend_by(ATTENTION)
+    return head
+
+
+def _missing(source: str | Path, reason: str | None) -> ModelError:
+    why = reason or "it holds no layers of multi-token prediction"
+    return ModelError(
+        f"cannot load the multi-token prediction of {source}: {why}. Use another "
+        "method, or train such a layer with foreword train mtp"
+    )

@@ -1,0 +1,98 @@
+"""The layers of multi-token prediction, made of the target's own decoder layers
+(DeepSeek-V3: arXiv 2412.19437, section 2.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+Rows = Float[Tensor, "batch row hidden"]
+
+
+class MtpHead(nn.Module):
+    """Layers that predict one token each beyond the target's next one.
+
+    Row t of layer k reads the embedding of token t + 1 and a state: the first layer the
+    target's at token t, layer k that of layer k - 1 in the row before. It predicts
+    token t + 2. A single layer continues on its own states.
+    """
+
+    def __init__(
+        self,
+        layers: nn.ModuleList,
+        rotary: nn.Module | None,
+        *,
+        norm: nn.Module | None = None,
+        kinds: tuple[str, ...] = (),
+        config: Any = None,
+    ) -> None:
+        """`layers`: transformers' `MtpLayer`s. `rotary`: the target's rotary embedding.
+        `norm`: of every output, where the layers have none. `kinds`: of attention, one
+        a layer, where `rotary` differs between them. `config`: that of the layers.
+        """
+        super().__init__()
+        self._config = config
+        self.layers = layers
+        self.norm = norm
+        self.kinds = kinds
+        # not a submodule: the target owns it
+        self._rotary: tuple[nn.Module, ...] = () if rotary is None else (rotary,)
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+    @property
+    def block(self) -> Any:
+        """The decoder layer of the first layer."""
+        return self.layers[0].mtp_block
+
+    @property
+    def hidden(self) -> int:
+        """Features of a state."""
+        return self.layers[0].eh_proj.out_features  # type: ignore[union-attr,return-value]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    def attend_by(self, name: str) -> None:
+        """Compute attention by this function of transformers' AttentionInterface."""
+        self._config._attn_implementation = name
+
+    def forward(
+        self,
+        layer: int,
+        embedded: Rows,
+        states: Rows,
+        positions: Int[Tensor, "batch row"],
+        **attention: Any,
+    ) -> Rows:
+        """Return the states of one layer, after its last norm; the LM head and the next
+        layer read them.
+
+        `attention`: what the attention function of the layers is given.
+        """
+        hidden = self.layers[layer](
+            embedded,
+            states,
+            position_embeddings=self._angles(layer, embedded, positions),
+            attention_mask=None,
+            position_ids=positions,
+            past_key_values=None,
+            **attention,
+        )
+        return hidden if self.norm is None else self.norm(hidden)
+
+    def _angles(
+        self, layer: int, embedded: Rows, positions: Int[Tensor, "batch row"]
+    ) -> tuple[Tensor, Tensor] | None:
+        if not self._rotary:
+            return None
+        kind = {"layer_type": self.kinds[layer]} if self.kinds else {}
+        return self._rotary[0](embedded, position_ids=positions, **kind)

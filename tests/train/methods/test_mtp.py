@@ -1,0 +1,128 @@
+"""A layer of multi-token prediction reads the same while it learns and while it drafts,
+and it learns.
+"""
+
+import pytest
+import torch
+
+from foreword.draft.mtp.mtp import MtpDrafter
+from foreword.draft.mtp.mtp_checkpoint import dump, load
+from foreword.errors import InvalidRequest, ModelError
+from foreword.model import Model, Read
+from foreword.train.data.packing import Block, Packer, Piece, stack
+from foreword.train.devices import OneDevice
+from foreword.train.methods.mtp import MtpTask
+from foreword.train.registry import MtpOptions
+from foreword.train.trainer import Trainer, TrainingConfig
+from foreword.types import Request, SamplingParams
+from pair import TEXTS, VOCAB, Bytes, llama, setting
+
+STEPS = 3
+
+
+def training(target=None, **options) -> MtpTask:
+    return MtpTask(
+        setting(target or llama(0, layers=3), "forward-kl"),
+        MtpOptions(unroll=STEPS, **options),
+    )
+
+
+def random_piece(length: int) -> Piece:
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(1, VOCAB, (length,), generator=generator).tolist()
+    return Piece(tokens, [False] * 2 + [True] * (length - 2))
+
+
+def test_layer_is_trained_as_it_serves(tmp_path):
+    """The plain definition: read the text up to a token, then the next tokens as a
+    chain of draft tokens.
+    """
+    hf = llama(0, layers=3)
+    task = training(hf)
+    piece = random_piece(14)
+    with torch.no_grad():
+        steps = task._steps(task.module, stack([Block.of([piece], 14)]))
+        trained = [step.draft for step in steps]
+    task.save(tmp_path / "layer")
+    target = Model(llama(0, layers=3))
+    for end in (3, 8):
+        drafter = MtpDrafter.load(tmp_path / "layer", target, None)
+        sequence = Request(
+            1, piece.tokens[: end + 1], 2, SamplingParams(max_tokens=20), seed=0
+        )
+        target.open(1, 32)
+        text = Read(1, 0, piece.tokens[:end], keep=0)
+        _, states = target.read_hidden([text], drafter.hidden_layers)
+        target.close(1)
+        drafter.on_hidden_states(sequence, 0, states)
+        read = drafter.prefill(sequence)
+        found = [drafter.logits([read])]
+        past = read.past + len(read.tokens)
+        for step in range(STEPS - 1):
+            token = piece.tokens[end + 1 + step]
+            parents = list(range(-1, step))
+            one = Read(1, past, [token], parents, 1, held=step)
+            found.append(drafter.logits([one]))
+        for step in range(STEPS):
+            torch.testing.assert_close(
+                found[step][0], trained[step][end - 1], atol=1e-4, rtol=1e-4
+            )
+
+
+def test_gradients_reach_the_layer_alone():
+    task = training()
+    block = stack([Block.of([random_piece(20)], 20)])
+    task.loss(task.module, block).backward()
+    assert all(parameter.grad is None for parameter in task.target.parameters())
+    idle = {
+        name
+        for name, one in task.head.named_parameters()
+        if one.grad is None or not one.grad.abs().sum()
+    }
+    assert idle == set()
+
+
+def test_layer_learns_its_target(tmp_path):
+    trainer = Trainer(
+        training(),
+        Packer(Bytes(), TEXTS[:30], 64),
+        TrainingConfig(steps=30, batch=2, warmup=3, learning_rate=0.01, evaluate=30),
+        folder=tmp_path,
+        devices=OneDevice(torch.device("cpu")),
+        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
+    )
+    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    for step in (1, 2, 3):
+        name = f"acceptance_{step}"
+        assert last[name] > first[name] + 0.05
+
+
+def test_new_layer_is_written_and_read_back(tmp_path):
+    task = training()
+    task.save(tmp_path / "layer")
+    again = load(tmp_path / "layer", task.target, torch.float32)
+    wanted = task.head.state_dict()
+    assert all(
+        torch.equal(wanted[name], one) for name, one in again.state_dict().items()
+    )
+    more = training(draft=str(tmp_path / "layer"))
+    assert more.head.depth == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (llama(0, layers=2), "num_hidden_layers is 3 there and 2"),
+        (llama(0, layers=3, hidden=64), "hidden_size is 32 there and 64"),
+    ],
+)
+def test_layer_of_another_target_is_refused_by_name(tmp_path, other, named):
+    dump(training().head, torch.float32, llama(0, layers=3).config).write(tmp_path)
+    with pytest.raises(ModelError, match=named):
+        load(tmp_path, other, torch.float32)
+
+
+def test_no_steps_are_refused():
+    context = setting(llama(0, layers=3), "forward-kl")
+    with pytest.raises(InvalidRequest, match="'unroll' must be at least 1"):
+        MtpTask(context, MtpOptions(unroll=0))
