@@ -35,6 +35,13 @@ class LayerSkip:
     def __len__(self) -> int:
         return len(self.attention) + len(self.mlp)
 
+    def exit(self, layers: int) -> int:
+        """Return after how many of so many layers this exits; 0 if it does not."""
+        count = layers - len(self.attention)
+        rest = set(range(count, layers))
+        exits = rest and self.attention == rest == self.mlp
+        return max(0, count) if exits else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Sublayers:

@@ -19,7 +19,8 @@ from torch import Tensor
 from foreword.errors import InvalidRequest
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.executor import NativeExecutor
-from foreword.model.executors.torch.backend import PoolBackend
+from foreword.model.executors.torch.backend import PoolBackend, resumes
+from foreword.model.kv.early import EarlyRows
 from foreword.model.kv.memories import Kind
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Read
@@ -27,6 +28,7 @@ from foreword.model.layers import layer_count
 from foreword.model.model import Model
 from foreword.model.skip import LayerSkip, skipping, sublayers_of
 from foreword.native import forward
+from foreword.types.growth import GrownTree, TreeRequest
 
 CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.GROUPS}
 """Bits of a weight -> its coding on the C side."""
@@ -56,8 +58,12 @@ class View:
         executor: NativeExecutor | PoolBackend,
         during: During,
         embed: Callable[[Tensor], Tensor],
+        *,
+        layers: int = 0,
     ) -> None:
-        """`embed`: the model's embeddings, which are never quantized."""
+        """`embed`: the model's embeddings, which are never quantized. `layers`: of the
+        model, where its own forward can go on after the first ones; else 0.
+        """
         self.executor = executor
         self._during = during
         self._skip = LayerSkip()
@@ -65,6 +71,9 @@ class View:
         self.copies = executor.copies
         self.embed = embed
         self.guest = executor.guest
+        self._layers = layers
+        self.early: EarlyRows | None = None
+        """What it has run, where it runs the first layers of the model only."""
 
     @property
     def pool(self) -> PagePool:
@@ -82,6 +91,11 @@ class View:
         if not self.guest:
             self.pool.prefixes.clear()
         self._skip = skip
+        self.early = None
+        count = skip.exit(self._layers)
+        if count:
+            self.early = EarlyRows(count, lambda reads: self._hidden(reads)[1])
+            self.pool.early.add(self.early)
         if isinstance(self.executor, NativeExecutor):
             self.executor.skip(skip.attention, skip.mlp)
 
@@ -110,8 +124,20 @@ class View:
             self.executor.give(id, material)
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        if self.early is None:
+            with self._during(self._skip):
+                return self.executor.read(reads)
+        logits, states = self._hidden(reads)
+        parts = states.split([len(read.tokens) for read in reads])
+        for read, part in zip(reads, parts, strict=True):
+            self.early.note(read, part)
+        return logits
+
+    def _hidden(self, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        """Read, and return also the hidden states that the next layer would read."""
+        assert self.early is not None
         with self._during(self._skip):
-            return self.executor.read(reads)
+            return self.executor.read_hidden(reads, (self.early.layers,))
 
     def move(self, id: int, source: list[int], start: int) -> None:
         self.executor.move(id, source, start)
@@ -123,10 +149,27 @@ class GrowingView(View):
     """
 
     def __init__(
-        self, executor: NativeExecutor, embed: Callable[[Tensor], Tensor]
+        self,
+        executor: NativeExecutor,
+        embed: Callable[[Tensor], Tensor],
+        *,
+        layers: int = 0,
     ) -> None:
-        super().__init__(executor, lambda _: nullcontext(), embed)
-        self.grow = executor.grow
+        super().__init__(executor, lambda _: nullcontext(), embed, layers=layers)
+        self._executor = executor
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
+        """Read the end of a sequence, then grow a draft tree after it, in one call."""
+        if self.early is None:
+            return self._executor.grow(read, ask)
+        grown, states = self._executor.grow_hidden(read, ask, self.early.layers)
+        assert states is not None
+        count = len(read.tokens)
+        end = read.start + count
+        self.early.note(read, states[:count])
+        drafted = Read(read.id, end, grown.read, grown.read_parents)
+        self.early.note(drafted, states[count : count + len(grown.read)])
+        return grown
 
 
 def view(
@@ -184,7 +227,9 @@ def _reader(target: Model, bits: int, kv: str | None, *, shares: bool) -> View:
         _check_sizes(target.name, backend, bits)
         pool = None if shares else backend.empty_pool(kv)
         twin = backend.twin(pool, CODINGS[bits])
-        return GrowingView(twin, target.embed)
+        is_same = shares and bits == 16 and not backend.model.stream
+        layers = backend.model.layers if is_same else 0
+        return GrowingView(twin, target.embed, layers=layers)
     if bits != 16:
         raise InvalidRequest(
             f"cannot read {target.name} with weights of {bits} bits: only backend "
@@ -193,7 +238,8 @@ def _reader(target: Model, bits: int, kv: str | None, *, shares: bool) -> View:
         )
     if isinstance(backend, PoolBackend):
         during = partial(skipping, sublayers_of(target.hf))
-        return View(backend.twin(shares=shares), during, target.embed)
+        layers = layer_count(target.hf.config) if shares and resumes(backend) else 0
+        return View(backend.twin(shares=shares), during, target.embed, layers=layers)
     raise InvalidRequest(
         f"cannot skip sublayers of {target.name}: only backends 'native' and 'pool' "
         f"can, and it runs on '{target.capability.backend}' "

@@ -231,6 +231,7 @@ class Forward(Structure):
         ("image", c_void_p),
         ("image_layers", c_int64),
         ("unpacked", c_void_p),
+        ("first_layer", c_int64),
     ]
 
 

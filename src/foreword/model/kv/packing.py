@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+from foreword.model.kv.early import EarlyRows
 from foreword.model.kv.memories import Remembers
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Reach, Read, SourceKeys, Span
@@ -55,6 +56,14 @@ class Paged(Remembers, Generic[Pool]):
         self.pool.close(id)
         for memory in self.memories:
             memory.close(self.pool, id)
+
+    def _early(self, reads: Sequence[Read]) -> EarlyRows | None:
+        """Return where a view has run the first layers of some of these reads; None
+        nearly always.
+        """
+        if self.guest:
+            return None
+        return next((rows for rows in self.pool.early if rows.holds(reads)), None)
 
     def _moves(self, id: int, source: list[int], start: int) -> list[tuple[int, int]]:
         """Return the (source, target) rows of `move`, in order, without rows

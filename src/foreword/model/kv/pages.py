@@ -8,6 +8,8 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float
@@ -15,6 +17,9 @@ from torch import Tensor
 
 from foreword.errors import ModelError
 from foreword.model.kv.prefixes import PAGE, Prefix, PrefixTree
+
+if TYPE_CHECKING:
+    from foreword.model.kv.early import EarlyRows
 
 
 def pages_for(rows: int) -> int:
@@ -115,6 +120,8 @@ class PagePool:
         self.count = 0
         """Pages that exist."""
         self.prefixes = PrefixTree()
+        self.early: WeakSet[EarlyRows] = WeakSet()
+        """Rows that views have run through the first layers only."""
         self._free: list[int] = []  # sorted
         self._tables: dict[int, PageTable] = {}
 
@@ -185,6 +192,8 @@ class PagePool:
 
         Unknown ids are ignored.
         """
+        if self.early:
+            self._drop_early(id)
         table = self._tables.pop(id, None)
         if table is None:
             return
@@ -210,6 +219,8 @@ class PagePool:
         """Return the pages of a sequence, whose rows from `start` to `stop` may now be
         written; forget their text.
         """
+        if self.early:
+            self._drop_early(id, start)
         table = self.own(id, start, stop)
         if table.tokens is not None:
             del table.tokens[start:]
@@ -254,6 +265,8 @@ class PagePool:
         """Note that the rows `source`, which make up a text, were copied to the rows
         from `start` on.
         """
+        if self.early:
+            self._drop_early(id, start)
         table = self._tables[id]
         if table.tokens is None or max(source) >= len(table.tokens):
             return
@@ -310,6 +323,11 @@ class PagePool:
 
     def copy(self, source: int, target: int) -> None:
         """Copy a page to another."""
+
+    def _drop_early(self, id: int, start: int = 0) -> None:
+        """Forget the early rows of a sequence from `start` on."""
+        for early in self.early:
+            early.drop(id, start)
 
     def _publish(self, table: PageTable, rows: int) -> None:
         """Put the full pages of the first `rows` rows of a text into the tree, where

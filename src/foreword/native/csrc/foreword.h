@@ -69,7 +69,8 @@ typedef struct {
     int64_t hidden_layer_count;
     const int64_t *hidden_layers;
     float *hidden_states; /* [rows, hidden_layer_count, hidden] */
-    const float **given;  /* [rows]: a given hidden state each, where a layer has given_norm */
+    /* [rows]: a given hidden state each, where a layer has given_norm or `first_layer` > 0. */
+    const float **given;
     float *states;        /* scratch: [threads, room], copies of states for draft tokens */
     int64_t room;
     /* Only write keys and values, in every layer from the same rows, which `residual` holds. */
@@ -83,6 +84,7 @@ typedef struct {
     /* Scratch: [threads, 2, longest in whole pages, dim], keys and values of a head of 8 bits; NULL
      * = none. */
     bf16 *unpacked;
+    int64_t first_layer; /* earlier ones have run: `given` has their output */
 } Forward;
 
 /* A draft tree to grow (tree.c), and memory for the result. */

@@ -62,7 +62,7 @@ static const Field fields[] = {
     FIELD(Forward, hidden_layers), FIELD(Forward, hidden_states), FIELD(Forward, given),
     FIELD(Forward, states), FIELD(Forward, room), FIELD(Forward, kv_only), FIELD(Forward, routing),
     FIELD(Forward, page), FIELD(Forward, image), FIELD(Forward, image_layers),
-    FIELD(Forward, unpacked),
+    FIELD(Forward, unpacked), FIELD(Forward, first_layer),
     WHOLE_OF(CoupledTree),
     FIELD(CoupledTree, most), FIELD(CoupledTree, breadth), FIELD(CoupledTree, deep),
     FIELD(CoupledTree, width), FIELD(CoupledTree, reads), FIELD(CoupledTree, floor),

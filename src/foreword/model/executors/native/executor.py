@@ -4,10 +4,9 @@ workspace, threads, packed weights.
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Callable, Collection, Sequence
-from ctypes import byref, c_int64
+from ctypes import byref
 from typing import Any
 
 import torch
@@ -148,9 +147,29 @@ class NativeExecutor(Paged[Rows]):
     def _read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         kept = sum(read.keep for read in reads)
         logits = torch.empty(kept, self.model.vocab, dtype=torch.float32)
+        if self.pool.early and self._resume(reads, logits):
+            return logits
         self._run(self._prepare(reads, logits))
         self._note(reads)
         return logits
+
+    def _resume(
+        self, reads: Sequence[Read], logits: Float[Tensor, "kept vocab"]
+    ) -> bool:
+        """Read on after the layers that a view has run, if it has; return whether."""
+        early = self._early(reads)
+        if early is None:
+            return False
+        states = early.complete(reads, self.move)
+        call = self._prepare(reads, logits)
+        start = states.data_ptr()
+        step = states.stride(0) * states.itemsize
+        addresses = range(start, start + call.rows * step, step)
+        call.given = self.alive(array("q", addresses))
+        call.first_layer = early.layers
+        self._run(call)
+        self._note(reads)
+        return True
 
     def read_hidden(
         self, reads: Sequence[Read], layers: Sequence[int]
@@ -176,15 +195,21 @@ class NativeExecutor(Paged[Rows]):
         kept = sum(read.keep for read in reads)
         logits = torch.empty(kept, self.model.vocab, dtype=torch.float32)
         call = self._prepare(reads, logits)
-        size = len(layers) * self.model.hidden
-        states = torch.empty(call.rows, size, dtype=torch.float32)
-        numbers = (c_int64 * len(layers))(*layers)
-        call.hidden_layer_count = len(layers)
-        call.hidden_layers = ctypes.addressof(numbers)
-        call.hidden_states = states.data_ptr()
+        states = self._capture(call, layers, call.rows)
         self._run(call)
         self._note(reads)
         return logits, states
+
+    def _capture(
+        self, call: forward.Forward, layers: Sequence[int], rows: int
+    ) -> Float[Tensor, "rows features"]:
+        """Return where a forward will write the hidden states of so many rows."""
+        size = len(layers) * self.model.hidden
+        states = torch.empty(rows, size, dtype=torch.float32)
+        call.hidden_layer_count = len(layers)
+        call.hidden_layers = self.alive(array("q", layers))
+        call.hidden_states = states.data_ptr()
+        return states
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         """Read the end of a sequence, then grow a draft tree after it, in one call.
@@ -199,17 +224,28 @@ class NativeExecutor(Paged[Rows]):
                 "cannot grow a tree: it needs one kept row, and noise for every level "
                 "and token"
             )
+        return self.grow_hidden(read, ask)[0]
+
+    def grow_hidden(
+        self, read: Read, ask: TreeRequest, layer: int | None = None
+    ) -> tuple[GrownTree, Float[Tensor, "rows hidden"] | None]:
+        """Run `grow`; return also the hidden states of every token read, the draft
+        tokens after the others, if a layer is given.
+        """
         (read,) = self._after([read], self._read)
         room = self.pool[read.id].capacity - read.start - len(read.tokens)
         reads = max(0, min(ask.reads, room))
         call = self._prepare(
             [read], self._tree_grower.room(ask.width), rows=ask.width, beyond=reads
         )
+        states = None
+        if layer is not None:
+            states = self._capture(call, (layer,), call.rows + reads)
         grown = self._tree_grower.grow(call, ask, reads, self.threads)
         end = read.start + len(read.tokens)
         drafted = Read(read.id, end, grown.read, grown.read_parents)
         self._note([read, drafted])
-        return grown
+        return grown, states
 
     def lm_head(
         self, hidden: Float[Tensor, "rows hidden"]

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from foreword.model.architectures import body, lm_head
 from foreword.model.backend import Mode
 from foreword.model.executors.torch.dynamic_rope import dynamic_rope_of
-from foreword.model.executors.torch.hooks import CapturesHiddenStates
+from foreword.model.executors.torch.hooks import CapturesHiddenStates, resumed
 from foreword.model.executors.torch.kv_pool import KVPool
 from foreword.model.executors.torch.memories import TorchMemory
 from foreword.model.executors.torch.packed_linear import MIN_ROWS, Tiles, unpacked
@@ -68,6 +68,11 @@ class PoolBackend(Packing, CapturesHiddenStates):
         self.windows: dict[int, int | None] = {}
         """Sliding window that each layer passed to attention in the last forward."""
 
+    @property
+    def depends(self) -> bool:
+        """Whether rotary embeddings depend on the length of the text."""
+        return self._rope is not None
+
     def twin(self, *, shares: bool) -> PoolBackend:
         """Return another executor of the same model: with pages and memories of its
         own, or as a guest in this one's.
@@ -84,7 +89,11 @@ class PoolBackend(Packing, CapturesHiddenStates):
         )
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        with all_threads():
+        early = self._early(reads) if self.pool.early else None
+        with all_threads(), ExitStack() as during:
+            if early is not None:
+                states = early.complete(reads, self.move)
+                during.enter_context(resumed(self.model, early.layers, states))
             return torch.cat([self._forward(part) for part in self._forwards(reads)])
 
     def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
@@ -147,3 +156,29 @@ class PoolBackend(Packing, CapturesHiddenStates):
             plan=plan,
         )
         return output.logits[0]
+
+
+PROBED = [1, 2, 3]
+"""Tokens that are read to see whether a forward can go on after the first layers; they
+are in every vocabulary.
+"""
+_PROBE = -1
+"""Id of a sequence that no request has."""
+
+
+def resumes(backend: PoolBackend) -> bool:
+    """Return whether a forward of this backend can go on after the first layer with the
+    same bits: its layers return one tensor, and later ones read nothing else of it.
+    """
+    if type(backend) is not PoolBackend or backend.memories or backend.depends:
+        return False
+    read = Read(_PROBE, 0, PROBED, keep=len(PROBED))
+    backend.open(_PROBE, len(PROBED))
+    try:
+        whole, states = backend.read_hidden([read], (1,))
+        with resumed(backend.model, 1, states):
+            return torch.equal(whole, backend.read([read]))
+    except Exception:  # noqa: BLE001 - layers of another form; all of them run then
+        return False
+    finally:
+        backend.close(_PROBE)

@@ -5,7 +5,7 @@ hooks; its code is not changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -112,6 +112,21 @@ def replaced_forwards(
                 del vars(module)["forward"]
 
 
+def resumed(
+    model: PreTrainedModel, layers: int, states: Float[Tensor, "rows hidden"]
+) -> AbstractContextManager[None]:
+    """Give these hidden states to the layer after the first `layers`, which do not run
+    while inside; a forward may have further rows.
+    """
+
+    def given(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+        rest = hidden_states[0, len(states) :]
+        return torch.cat([states, rest])[None]
+
+    *before, last = layers_of(model)[:layers]
+    return replaced_forwards(dict.fromkeys(before, _passed) | {last: given})
+
+
 class CapturesHiddenStates:
     """A mixin that adds `read_hidden` and `lm_head` to a backend with `model` and
     `read`.
@@ -162,6 +177,10 @@ class CapturesHiddenStates:
         return logits, self._own_rows(
             captured(), sum(len(read.tokens) for read in reads)
         )
+
+
+def _passed(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+    return hidden_states
 
 
 def _before(

@@ -231,7 +231,7 @@ static void run_layer(Run *run, int64_t l) {
     OPENED(run);
     const Layer *layer = m->layer + l;
     if (m->stream) enter_layer(m->stream, l, w->me);
-    if (l == 0) SHARE(rows, 4, r, embed(m, f, r));
+    if (l == f->first_layer) SHARE(rows, 4, r, l ? resume(m, f, r) : embed(m, f, r));
     else if (l < f->image_layers) SHARE(rows, 4, r, add_image(m, f, l, r));
     if (l == 0 && m->join) run_join(run);
     if (wants_hidden(f, l)) SHARE(rows, 4, r, keep_hidden(m, f, l, r));
@@ -277,6 +277,6 @@ INTERNAL void run_layers(const Model *m, const Forward *f, Worker *w) {
     run.share = w->threads == 1 ? run.units : parts_of(run.units, CHUNKS * w->threads);
     if (f->unpacked)
         run.unpacked.pages = f->unpacked + w->me * 2 * parts_of(f->longest, PAGE) * PAGE * m->dim;
-    for (int64_t l = 0; l < m->layers; l++) run_layer(&run, l);
+    for (int64_t l = f->first_layer; l < m->layers; l++) run_layer(&run, l);
     run_head(&run);
 }

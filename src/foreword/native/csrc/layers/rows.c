@@ -47,6 +47,10 @@ INTERNAL void join_input(const Model *m, const Forward *f, int64_t r) {
     rms_norm(f->given[r], m->state_norm, m->eps, m->hidden, to + m->hidden);
 }
 
+INTERNAL void resume(const Model *m, const Forward *f, int64_t r) {
+    memcpy(f->residual + r * m->hidden, f->given[r], m->hidden * sizeof(float));
+}
+
 INTERNAL void norm_row(const Model *m, const Forward *f, const float *weight, const float *bias,
                        int64_t r, factor *to) {
     const float *x = f->residual + r * m->hidden;

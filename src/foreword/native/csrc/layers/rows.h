@@ -5,9 +5,10 @@
 
 #include "../foreword.h"
 
-/* The embedding of row r, or what an image puts in its place; and what images add before layer `l`.
- */
+/* The embedding of row r, or what an image puts in its place; its given hidden state; and what
+ * images add before layer `l`. */
 INTERNAL void embed(const Model *m, const Forward *f, int64_t r);
+INTERNAL void resume(const Model *m, const Forward *f, int64_t r);
 INTERNAL void add_image(const Model *m, const Forward *f, int64_t l, int64_t r);
 
 /* The normed embedding of row r, and its normed given state, as input of a product. */
