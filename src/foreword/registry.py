@@ -250,7 +250,7 @@ OWN_METHODS: dict[str, Method] = {
     "layers": Method(
         "the target itself without some of its layers",
         "foreword.draft.self_speculative.layers:LayersDrafter",
-        takes="a file of skipped layers",
+        takes="a file of skipped layers, or an exit such as exit:4",
         seq2seq=True,
     ),
     "quantized": Method(
@@ -312,6 +312,8 @@ SHARED_TOKENS = "tli"
 """Method for a draft model of another vocabulary, by the tokens that both have."""
 SHARED_TEXT = "slem"
 """Method for a draft model of another vocabulary, by text."""
+EARLY_EXIT = "layers"
+"""Method of a target that drafts with its own first layers."""
 HEAD_METHODS: dict[str, str] = {
     "LlamaForCausalLMEagle3": "eagle",
     "eagle3": "eagle",

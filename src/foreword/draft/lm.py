@@ -54,6 +54,12 @@ class _Memory:
         pairs = zip(tree.parents, tree.tokens, strict=True)
         self.draft_tokens = {pair: node for node, pair in enumerate(pairs)}
 
+    @property
+    def tree(self) -> DraftTree:
+        """The draft tokens that were read, in this order."""
+        pairs = list(self.draft_tokens)
+        return DraftTree([token for _, token in pairs], [parent for parent, _ in pairs])
+
     def settle(self, tokens: list[int]) -> list[int]:
         """Count accepted draft tokens as read, and return their indices, counted from
         the end of the text before.

@@ -12,6 +12,13 @@ from random import Random
 
 from foreword.draft.base import Source
 from foreword.draft.self_speculative.base import SPARE, SelfDrafter
+from foreword.draft.self_speculative.exits import (
+    check_exit,
+    given_exit,
+    read_first,
+    spread,
+    trained_exits,
+)
 from foreword.errors import InvalidRequest
 from foreword.errors import named as name_of
 from foreword.files import atomic_file
@@ -21,7 +28,7 @@ from foreword.model.layers import layer_count
 from foreword.model.skip import LayerSkip
 from foreword.model.view import Skipping, view
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, Scores, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 NAME = "layers"
 """Of the method."""
@@ -31,8 +38,10 @@ EVERY = 64
 """Rounds between two comparisons with a rival: two drafter forwards in as many rounds
 are 3% of the time.
 """
+SOON = 2
+"""Rounds between two comparisons of all exits, before the first choice."""
 ENOUGH = 64
-"""Verified draft tokens that compare two masks, on the same texts, so that their noise
+"""Verified draft tokens that compare masks, on the same texts, so that their noise
 cancels.
 """
 LEAST = 0.05
@@ -141,17 +150,26 @@ def cost_without(mask: Mask, halves: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Trial:
-    """Comparison of the mask in use with a rival: how often each agreed with the target
+    """Comparison of masks, the one in use first: how often each agreed with the target
     after the same texts.
     """
 
-    rival: Mask
+    masks: tuple[Mask, ...]
     verified: int = 0
-    right: list[int] = field(default_factory=lambda: [0, 0])
+    right: list[int] = field(init=False)
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
-    """By sequence: tokens of the mask in use and of the rival after each row of this
-    round.
-    """
+    """By sequence: tokens of each mask after each row of this round."""
+
+    def __post_init__(self) -> None:
+        self.right = [0] * len(self.masks)
+
+    def best(self, halves: Sequence[float]) -> Mask:
+        """Return the mask of the greatest gain, and the first of equals."""
+        gains = [
+            gain(right / self.verified, cost_without(mask, halves))
+            for right, mask in zip(self.right, self.masks, strict=True)
+        ]
+        return self.masks[gains.index(max(gains))]
 
 
 class LayersDrafter(SelfDrafter):
@@ -172,44 +190,64 @@ class LayersDrafter(SelfDrafter):
         mask: Mask,
         *,
         every: int = 0,
+        exits: Sequence[Mask] = (),
         shares: bool = True,
     ) -> None:
         """Take `model`, a view of the target; `costs` from the function; `mask`, the
         sublayers to skip at first.
 
-        A rival is compared after `every` rounds; 0 = never.
+        A rival is compared after `every` rounds; 0 = never. Rivals are `exits`, in
+        order, all of them first; any other mask if there are none.
         """
         super().__init__(model, shares=shares)
-        self.mask, self.every = mask, every
+        self.mask = mask
+        self.every = every
+        self._exits = tuple(exits)
         self._costs = tuple(costs)
         self._random = Random(0)
         self._rounds = 0
         self._use(mask)
-        self._trial = _Trial(neighbour(mask, len(costs), self._random))
+        others = tuple(one for one in exits if one != mask)
+        self._chosen = not others
+        self._trial = _Trial((mask, *others)) if others else self._next_trial()
 
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> LayersDrafter:
-        """Load the mask file `source` (`save`); None = search for one while serving."""
+        """Load the mask file `source` (`save`), or leave early, as exit:4 says.
+
+        None = choose among the exits that the target was trained for, or search for a
+        mask while serving.
+        """
         del tokenizer  # it is the target's own
         if not isinstance(source, str | Path | None):
             raise InvalidRequest(
                 "cannot use this draft: the method takes no draft model. Give "
-                "draft='mask.json', or none to search"
+                "draft='mask.json' or draft='exit:4', or none to search"
             )
         halves = costs(target)
-        mask = first(len(halves) // 2) if source is None else load(source, target)
-        return cls(
-            view(target, spare=SPARE),
-            halves,
-            mask,
-            every=EVERY if source is None else 0,
-        )
+        layers = len(halves) // 2
+        if source is not None:
+            number = given_exit(source)
+            if number is None:
+                mask = load(source, target)
+            else:
+                name = f"draft={str(source)!r}"
+                last = check_exit(number, layers, target.name, name)
+                mask = exit_after(last, layers)
+            return cls(view(target, spare=SPARE), halves, mask)
+        exits = [exit_after(one, layers) for one in spread(trained_exits(target))]
+        mask = exits[len(exits) // 2] if exits else first(layers)
+        seen = view(target, spare=SPARE)
+        return cls(seen, halves, mask, every=EVERY, exits=exits)
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         draft = super().propose(batch, nodes)
-        if 0 < self.every <= self._rounds and self._shares:
+        if draft.probs is None and not draft.chain:
+            draft = read_first(draft, [self._read(one) for one in batch.sequences])
+        wait = self.every if self._chosen else min(self.every, SOON)
+        if 0 < wait <= self._rounds and self._shares:
             self._compare(batch, draft)
         return draft
 
@@ -225,23 +263,34 @@ class LayersDrafter(SelfDrafter):
             truth = logits.argmax(-1).tolist()
             for place, tokens in enumerate(trial.outputs.pop(sequence.id)):
                 trial.right[place] += sum(map(int.__eq__, tokens, truth))
-                trial.verified += min(len(tokens), len(truth)) if place else 0
+                trial.verified += 0 if place else min(len(tokens), len(truth))
         trial.outputs.clear()
         if trial.verified >= ENOUGH:
-            ours, theirs = (
-                gain(right / trial.verified, cost_without(mask, self._costs))
-                for right, mask in zip(
-                    trial.right, (self.mask, trial.rival), strict=True
-                )
-            )
-            if theirs > ours:
-                self.mask = trial.rival
-                self._use(self.mask)
-            self._trial = _Trial(neighbour(self.mask, len(self._costs), self._random))
+            self.mask = trial.best(self._costs)
+            self._use(self.mask)
+            self._chosen = True
+            self._trial = self._next_trial()
+
+    def _next_trial(self) -> _Trial:
+        """Return a comparison with a rival: the exit before or after, or a neighbour
+        of the mask.
+        """
+        if len(self._exits) > 1:
+            place = self._exits.index(self.mask)
+            beside = self._exits[max(0, place - 1) : place + 2]
+            others = [one for one in beside if one != self.mask]
+            return _Trial((self.mask, self._random.choice(others)))
+        rival = neighbour(self.mask, len(self._costs), self._random)
+        return _Trial((self.mask, rival))
+
+    def _read(self, sequence: Request) -> DraftTree:
+        """Return the draft tokens that were read after a sequence, in this order."""
+        memory = self._memories.get(sequence.id)
+        return DraftTree() if memory is None else memory.tree
 
     def _compare(self, batch: Batch, draft: Draft) -> None:
-        """Store both masks' tokens after the last committed token and each draft token,
-        before the target's forward.
+        """Store the tokens of all masks after the last committed token and each draft
+        token, before the target's forward.
         """
         reads = []
         for sequence, tree in zip(batch.sequences, draft.trees, strict=True):
@@ -260,7 +309,7 @@ class LayersDrafter(SelfDrafter):
         if not reads:
             return
         self._rounds = 0
-        for mask in (self.mask, self._trial.rival):
+        for mask in self._trial.masks:
             self._use(mask)
             outputs = (
                 self.model.read(reads).argmax(-1).split([read.keep for read in reads])

@@ -1,0 +1,120 @@
+"""Early exit: where a target leaves to draft, by name or by measuring, with the text of
+plain decoding.
+"""
+
+import pytest
+import torch
+
+from foreword.draft.self_speculative.exits import (
+    KEY,
+    MOST,
+    read_first,
+    spread,
+    trained_exits,
+)
+from foreword.draft.self_speculative.layers import LayersDrafter, exit_after
+from foreword.errors import InvalidRequest
+from foreword.model import Model
+from foreword.types import Draft, DraftTree, SamplingParams
+from pair import llama
+from running import Case, engine, finish, plain, prompts, target
+
+LAYERS = 6
+SPARE = range(2, LAYERS)
+"""Layers of `shallow` that add nothing."""
+
+
+def requests(**settings: object) -> list[Case]:
+    """Return requests at temperature 0 and 1, with a grammar, and after a shared
+    beginning.
+    """
+    shared = {"max_tokens": 24, "ignore_eos": True, **settings}
+    one, other = prompts()[1], prompts()[3]
+    return [
+        Case(one, SamplingParams(temperature=0.0, **shared)),
+        Case(one, SamplingParams(temperature=1.0, seed=4, **shared)),
+        Case((*other, *one), SamplingParams(temperature=0.7, seed=5, **shared)),
+        Case((*other, *one[:9]), SamplingParams(temperature=0.0, **shared)),
+        Case(
+            prompts()[4], SamplingParams(regex=r"[a-z]{6,20} [0-9]{2}", max_tokens=24)
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rule"),
+    [
+        ("bfloat16", "match"),
+        ("float32", "match"),
+        ("bfloat16", "without-replacement"),
+    ],
+)
+def test_text_is_that_of_plain_decoding(dtype, rule):
+    model = target(dtype)
+    drafter = LayersDrafter.load("exit:6", model, None)
+    assert (drafter.mask, drafter.every) == (exit_after(6, 8), 0)
+    asked = requests()
+    got = finish(engine(model, drafter, 5, slots=3, chunk=16, rule=rule), asked)
+    accepted = sum(one.sequence.stats.accepted for one in got)
+    assert accepted > 10
+    rows = drafter.model.backend.early
+    assert rows.kept > accepted
+    if rule == "match":
+        assert [one.said for one in got] == [one.said for one in plain(model, asked)]
+
+
+@pytest.mark.parametrize("given", ["0", "8", "-1", "x", "", "2.5", "٣"])
+def test_exits_that_the_target_does_not_have_are_refused(given):
+    with pytest.raises(InvalidRequest, match=f"draft='exit:{given}'.*from 1 to 7"):
+        LayersDrafter.load(f"exit:{given}", target(), None)
+
+
+def shallow() -> Model:
+    """Return a model of 6 layers, of which the last four add nothing, and which was
+    trained to exit.
+    """
+    hf = llama(3, layers=LAYERS)
+    with torch.no_grad():
+        for layer in list(hf.model.layers)[SPARE.start :]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    setattr(hf.config, KEY, [1, 2, 3, 5])
+    return Model(hf)
+
+
+def test_trained_target_chooses_its_exit_by_measuring():
+    model = shallow()
+    drafter = LayersDrafter.load(None, model, None)
+    assert drafter.mask == exit_after(3, LAYERS)
+    assert not drafter._chosen
+    asked = [
+        Case(prompt, SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
+        for prompt in ((5, 6, 7), (9, 8))
+    ]
+    loop = engine(model, drafter, 3)
+    got = finish(loop, asked)
+    assert drafter._chosen
+    # of the exits whose draft tokens are all accepted, the cheapest
+    assert drafter.mask == exit_after(2, LAYERS)
+    assert max(one.sequence.rounds for one in got) < 40
+    assert sum(one.sequence.stats.accepted for one in got) > 40
+    assert [one.said for one in got] == [one.said for one in plain(model, asked)]
+
+
+def test_exits_are_named_by_config_or_by_name(monkeypatch):
+    model = Model(llama(0, layers=4))
+    assert trained_exits(model) == ()
+    monkeypatch.setattr(model.hf.config, KEY, [3, 1, 9, 0, "2"], raising=False)
+    assert trained_exits(model) == (1, 3)
+    monkeypatch.delattr(model.hf.config, KEY)
+    monkeypatch.setattr(model, "name", "facebook/layerskip-llama3.2-1B")
+    assert trained_exits(model) == (1, 2, 3)
+    assert spread(range(1, 4)) == [1, 2, 3]
+    assert len(spread(range(1, 32))) <= MOST
+
+
+def test_draft_tokens_that_were_read_come_first():
+    tree = DraftTree([4, 5, 6, 7], [-1, -1, 1, 0], [0.6, 0.4, 0.3, 0.2])
+    read = DraftTree([5, 9, 4], [-1, -1, -1])
+    (found,) = read_first(Draft([tree]), [read]).trees
+    assert found == DraftTree([5, 4, 6, 7], [-1, -1, 0, 1], [0.4, 0.6, 0.3, 0.2])
