@@ -728,6 +728,7 @@ def test_the_spellings_people_use_are_served(shipped, enabled):
         dict(assistant_model=draft),
         dict(speculative_decoding=True),
         dict(prompt_lookup_num_tokens=3),
+        dict(assistant_early_exit=5),
     ):
         got = call(**options)
         assert got.sequences.tolist() == want.sequences.tolist()

@@ -5,7 +5,7 @@ loop.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from foreword.errors import InvalidRequest
+from foreword.hf.early_exit import early_exit
 from foreword.hf.inputs import copied_source
 from foreword.hf.job import Job, Output
 from foreword.hf.loop import Prompts, Speculation
@@ -30,6 +31,7 @@ from foreword.hf.unsupported import check_names
 from foreword.model import is_seq2seq, is_speech
 from foreword.model.vision.rows import ImageRows
 from foreword.options import DraftingOptions
+from foreword.registry import EARLY_EXIT
 from foreword.types import Features
 
 
@@ -57,7 +59,8 @@ def generate(
     custom_generate=foreword.generate, drafter=…)`.
 
     drafter: a smaller model in memory, a folder or a hub id; without one the text
-        itself is searched for draft tokens.
+        itself is searched for draft tokens, or with `assistant_early_exit` the model's
+        own first layers draft.
     method, rule, budget, nodes: as in `foreword.LLM`. seed: by default drawn from
         torch's global generator, so
         `torch.manual_seed` fixes the text; rows use seed, seed + 1, …
@@ -86,8 +89,9 @@ def generate(
     frame_locals = _generate_locals(model)
     streamer = frame_locals.get("streamer") if streamer is None else streamer
     models = (drafter, assistant_model, frame_locals.get("assistant_model"))
+    draft, method = _drafts(model, generation_config, models, method)
     speculation = Speculation(
-        drafter=next((one for one in models if one is not None), None),
+        drafter=draft,
         drafting=DraftingOptions(method=method, rule=rule, budget=budget, nodes=nodes),
         seed=seed,
         tokenizers=(tokenizer, assistant_tokenizer),
@@ -139,6 +143,18 @@ def serve(
     )
     with _ended(streamer):
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
+
+
+def _drafts(
+    model: PreTrainedModel, config: GenerationConfig, models: Sequence[Any], method: Any
+) -> tuple[Any, str | None]:
+    """Return what drafts in a call, the first of `models` that is given, and the
+    method.
+    """
+    draft = next((one for one in models if one is not None), None)
+    beside = {"drafter": draft, "method": method}
+    layers = early_exit(model, vars(config).get, beside)
+    return (draft, method) if layers is None else (layers, EARLY_EXIT)
 
 
 @contextmanager

@@ -27,6 +27,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from foreword.errors import InvalidRequest, words
 from foreword.hf.borrowed import model_record
 from foreword.hf.draft_models import AssistantModel
+from foreword.hf.early_exit import OPTION as EXIT
+from foreword.hf.early_exit import early_exit
 from foreword.hf.generation import generate, serve
 from foreword.hf.inputs import Setting
 from foreword.hf.loop import Speculation
@@ -35,10 +37,14 @@ from foreword.hf.refusal import Refusal
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq
 from foreword.model.loading.given import check_model
+from foreword.options import DraftingOptions
+from foreword.registry import EARLY_EXIT
 
 _GUARD = Lock()
 _OURS = ("speculative_decoding", "draft_model")
 """Arguments that `generate` gains."""
+_DRAFTING = ("prompt_lookup_num_tokens", EXIT)
+"""Options of transformers that ask for drafts without a draft model."""
 _HOST: Any = GenerationMixin
 """The class whose `generate` every model inherits; Any, since its own type forbids the
 assignment.
@@ -71,8 +77,9 @@ def enable() -> Enabled:
     does nothing more.
 
     Served are `draft_model=small` (a model, a folder or a hub id),
-    `assistant_model=small`, `prompt_lookup_num_tokens=n`, and
-    `speculative_decoding=True` with or without a draft model. With `tokenizer` and
+    `assistant_model=small`, `prompt_lookup_num_tokens=n`,
+    `assistant_early_exit=layers`, and `speculative_decoding=True` with or without a
+    draft model. With `tokenizer` and
     `assistant_tokenizer`, the draft model may have another tokenizer. All other calls
     run in transformers. So do calls that cannot be served exactly (beams, images of
     several prompts, caches, custom processors …): they reach it unchanged, with a
@@ -124,7 +131,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         speculate = (
             draft is not None
             or requested
-            or setting("prompt_lookup_num_tokens") is not None
+            or any(setting(name) is not None for name in _DRAFTING)
         )
         if (
             not speculate
@@ -191,6 +198,8 @@ def _served(
     """Return arguments with which the original prepares the call and then runs `serve`,
     or the refusal.
     """
+    beside = {"draft model": draft, _DRAFTING[0]: setting(_DRAFTING[0])}
+    layers = early_exit(model, setting, beside)
     call = _call(model, given, setting)
     refusal = call.refusal()
     if refusal:
@@ -224,7 +233,12 @@ def _served(
             images = image_rows_of(model, call.inputs["input_ids"], pictures)
         except InvalidRequest as error:
             return Refusal(PIXELS, words(error))
-    speculation = Speculation(drafter=draft, tokenizers=tokenizers)
+    method = None if layers is None else EARLY_EXIT
+    speculation = Speculation(
+        drafter=layers or draft,
+        drafting=DraftingOptions(method=method),
+        tokenizers=tokenizers,
+    )
     streamer = given.get("streamer")
     ours["custom_generate"] = functools.partial(
         serve, speculation=speculation, streamer=streamer, images=images
@@ -280,7 +294,8 @@ def _without_drafting(given: dict[str, Any], setting: Setting) -> dict[str, Any]
         for name, value in given.items()
         if name not in ("assistant_model", "assistant_tokenizer")
     }
-    plain.pop("prompt_lookup_num_tokens", None)
-    if setting("prompt_lookup_num_tokens") is not None:
-        plain["prompt_lookup_num_tokens"] = None
+    for name in _DRAFTING:
+        plain.pop(name, None)
+        if setting(name) is not None:
+            plain[name] = None
     return plain
