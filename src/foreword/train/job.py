@@ -145,11 +145,12 @@ def run(
         trainable.save(job.out)
     prompts = [(record.source, encode.prompt(record)) for record in held_out]
     return report(
-        job.target,
+        str(job.out) if job.options.is_target else job.target,
         job.out,
         prompts,
         rows,
         method=job.options.method,
+        is_target=job.options.is_target,
         parameters=trainable.parameters,
         settings=trainer.settings,
         questions=job.questions,

@@ -27,6 +27,10 @@ class TrainOptions:
 
     method: ClassVar[str]
     """The method that serves the drafter."""
+    command: ClassVar[str] = ""
+    """Name of the command, where it is not the method's."""
+    is_target: ClassVar[bool] = False
+    """What is trained is the target itself, which is its own drafter then."""
     summary: ClassVar[str]
     """One line for `foreword train --help`."""
     example: ClassVar[str]
@@ -212,6 +216,30 @@ class MedusaOptions(TrainOptions):
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyExitOptions(TrainOptions):
+    """Options of a target that learns to predict after its first layers."""
+
+    method = "layers"
+    command = "early-exit"
+    is_target = True
+    summary = "Train the target itself to predict after its first layers (LayerSkip)."
+    example = "--steps 2000 --lr 2e-4"
+    task = "foreword.train.methods.early_exit:EarlyExitTask"
+    pack = None
+
+    exits: str | None = _option(
+        None, "Layers to exit after, like 2,4. Default: every one.", "I,J,K"
+    )
+    dropout: float = _option(
+        0.1, "Dropout of the last layer; earlier ones have less.", "P", least=0
+    )
+    ramp: int = _option(
+        1000, "Forwards until layer dropout is at its full rate.", least=1
+    )
+    scale: float = _option(1.0, "Weight of the loss at an exit.", "X", least=0)
+
+
 TRAIN_OPTIONS: tuple[type[TrainOptions], ...] = (
     LmOptions,
     EagleOptions,
@@ -219,5 +247,6 @@ TRAIN_OPTIONS: tuple[type[TrainOptions], ...] = (
     DFlashOptions,
     DSparkOptions,
     MedusaOptions,
+    EarlyExitOptions,
 )
 """Everything that `foreword train` can train."""

@@ -227,9 +227,10 @@ def _check(name: str) -> Callable[[Any], None]:
 
 
 for _kind in TRAIN_OPTIONS:
-    _line = f"foreword train {_kind.method} --data answers.jsonl --out draft"
+    _name = _kind.command or _kind.method
+    _line = f"foreword train {_name} --data answers.jsonl --out draft"
     train.command(
-        _kind.method,
+        _name,
         epilog=examples(
             f"{_line} {_kind.example}".rstrip(),
             f"{_line} --target path/or/hub-id --steps 5000",

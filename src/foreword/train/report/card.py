@@ -10,16 +10,7 @@ library_name: transformers
 tags: [speculative-decoding]
 ---
 
-# A drafter for {target}
-
-{parameters:,} parameters, trained on {learnt:,} tokens (each counted as often as it was learnt). It proposes draft
-tokens for its target, which verifies each of them, so the text is the target's own.
-
-```python
-from foreword import LLM
-
-llm = LLM({name}draft="path/of/this/folder")
-```
+{about}
 {acceptance}
 ## Training
 {held_out}
@@ -29,6 +20,27 @@ Versions: {versions}.
 
 The licences of the training data and of the target apply to this model too; state them here.
 """
+DRAFTER = """\
+# A drafter for {target}
+
+{parameters:,} parameters, trained on {learnt:,} tokens (each counted as often as it was learnt). It proposes draft
+tokens for its target, which verifies each of them, so the text is the target's own.
+
+```python
+from foreword import LLM
+
+llm = LLM({name}draft="path/of/this/folder")
+```"""
+TARGET = """\
+# A model that drafts with its own first layers
+
+{parameters:,} parameters, trained further on {learnt:,} tokens (each counted as often as it was learnt).
+
+```python
+from foreword import LLM
+
+llm = LLM("path/of/this/folder", method="{method}")
+```"""
 ACCEPTANCE = """
 ## Acceptance
 
@@ -42,10 +54,13 @@ At the end, on held-out text, for each token: {metrics} (acceptance: 1 - TV at t
 """
 
 
-def card(report: TrainReport, picture: str | None = None) -> str:
+def card(
+    report: TrainReport, picture: str | None = None, method: str | None = None
+) -> str:
     """Return the card: use, acceptance and training of the drafter.
 
-    `picture` is a file beside the card.
+    `picture` is a file beside the card. `method` serves a target that was trained
+    itself.
     """
     tables = [
         _table(report, heat)
@@ -59,13 +74,17 @@ def card(report: TrainReport, picture: str | None = None) -> str:
     metrics = ", ".join(
         f"{name} {value:.3f}" for name, value in report.held_out.items()
     )
-    return CARD.format(
+    about = (DRAFTER if method is None else TARGET).format(
         target=f"`{report.target}`"
         if report.target
         else "the target bundled with Foreword",
         name=f'"{report.target}", ' if report.target else "",
         parameters=report.parameters,
         learnt=report.learnt,
+        method=method,
+    )
+    return CARD.format(
+        about=about,
         acceptance=ACCEPTANCE.format(tables="\n\n".join([*tables, *shown]))
         if tables
         else "",

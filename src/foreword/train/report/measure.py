@@ -84,6 +84,7 @@ def report(
     rows: Sequence[Row],
     *,
     method: str,
+    is_target: bool = False,
     parameters: int,
     settings: dict[str, Any],
     questions: Questions,
@@ -94,7 +95,8 @@ def report(
     acceptance.png there.
 
     `prompts` are (source, token ids) of the held-out records; `method` serves the draft
-    of `parameters` parameters. `trusted` lets code of the models' own folders run.
+    of `parameters` parameters, or the model in `folder` itself if it `is_target`.
+    `trusted` lets code of the models' own folders run.
     `note` gets lines that say what is measured, how long it takes, and how far it is.
     """
     trained = sum(row.tokens for row in rows)
@@ -104,7 +106,7 @@ def report(
     if selected:
         llm = LLM(
             target,
-            draft=folder,
+            draft=None if is_target else folder,
             method=method,
             nodes=questions.depth,
             trust_remote_code=trusted,
@@ -122,14 +124,21 @@ def report(
         next((row.held_out for row in reversed(rows) if row.held_out), {}),
         tuple(metrics),
     )
+    _write(result, rows, folder, method if is_target else None)
+    return result
+
+
+def _write(
+    result: TrainReport, rows: Sequence[Row], folder: Path, method: str | None
+) -> None:
+    """Write a report; `method` serves the target, if it was trained itself."""
     (folder / "report.json").write_text(
         json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8"
     )
     drawn = result.metrics and _draw(result, rows, folder / "acceptance.png")
-    (folder / "README.md").write_text(
-        card(result, picture="acceptance.png" if drawn else None), encoding="utf-8"
-    )
-    return result
+    picture = "acceptance.png" if drawn else None
+    text = card(result, picture=picture, method=method)
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def measure(
