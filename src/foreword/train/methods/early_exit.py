@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from foreword.draft.self_speculative.exits import KEY
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, ModelError
 from foreword.model import HFModel
 from foreword.model.architectures import last_norm
 from foreword.model.executors.torch.hooks import listening, replaced_forwards
@@ -47,7 +47,8 @@ class ExitModel(nn.Module):
         self.model = model
         self._dropout = dropout
         self._ramp = ramp
-        self.register_buffer("forwards", torch.zeros((), dtype=torch.int64))
+        count = torch.zeros((), dtype=torch.int64)
+        self.register_buffer("forwards", count)
 
     def rates(self) -> list[float]:
         """Return the dropout of each layer: none of the first, growing with depth and
@@ -56,7 +57,8 @@ class ExitModel(nn.Module):
         time = min(1.0, int(self.forwards) / self._ramp)
         last = max(1, layer_count(self.model.config) - 1)
         most = self._dropout * (2**time - 1)
-        return [most * (2 ** (layer / last) - 1) for layer in range(last + 1)]
+        depths = [layer / last for layer in range(last + 1)]
+        return [most * (2**depth - 1) for depth in depths]
 
     def forward(
         self, read: dict[str, Any], rows: Bool[Tensor, "batch length"], exits: list[int]
@@ -98,6 +100,12 @@ class EarlyExitTask(TrainTask):
         of range.
         """
         target = context.target
+        if getattr(target, "_is_stateful", False):
+            raise ModelError(
+                f"cannot train {type(target).__name__}: it is "
+                "recurrent, so records packed side by side would "
+                "mix. Use a model without recurrent layers"
+            )
         layers = layer_count(target.config)
         self.exits = _exits(options.exits, layers)
         if not 0 <= options.dropout < 1:
@@ -137,10 +145,11 @@ class EarlyExitTask(TrainTask):
         exits = list(self.exits)
         *early, last = module(read, rows, exits)
         found = [accepted(last, one) for one in early]
-        kept = torch.stack([kept for kept, _ in found])
-        same = torch.stack([same for _, same in found])
+        kept = torch.stack([one for one, _ in found])
+        same = torch.stack([one for _, one in found])
         tokens = block.tokens.roll(-1, 1)[rows]
-        loss = F.cross_entropy(last.float(), tokens, reduction="sum")
+        logits = last.float()
+        loss = F.cross_entropy(logits, tokens, reduction="sum")
         each = {
             f"agreement_{number}": row.sum()
             for number, row in zip(self.exits, same, strict=True)
@@ -149,8 +158,7 @@ class EarlyExitTask(TrainTask):
             "loss": loss,
             "acceptance": kept.mean(0).sum(),
             "agreement": same.mean(0).sum(),
-            **each,
-        }
+        } | each
 
     def save(self, folder: Path) -> None:
         """Write the model as transformers does, in the dtype of the target's
@@ -214,7 +222,8 @@ def _head(
     forward scales them.
     """
     states = BaseModelOutputWithPast(last_hidden_state=hidden[None])
-    tokens = hidden.new_zeros(1, len(hidden), dtype=torch.int64)
+    shape = 1, len(hidden)
+    tokens = hidden.new_zeros(shape, dtype=torch.int64)
     decoder = model.get_decoder()
     with replaced_forwards({decoder: lambda *_, **__: states}):
         output = model(input_ids=tokens, use_cache=False)
