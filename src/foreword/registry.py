@@ -315,17 +315,21 @@ SHARED_TEXT = "slem"
 EARLY_EXIT = "layers"
 """Method of a target that drafts with its own first layers."""
 HEAD_METHODS: dict[str, str] = {
-    "LlamaForCausalLMEagle3": "eagle",
-    "eagle3": "eagle",
-    "DFlashDraftModel": "dflash",
-    "dflash": "dflash",
-    "Qwen3DSparkModel": "dspark",
-    "DSparkDraftModel": "dspark",
-    "dspark": "dspark",
-    "MedusaModel": "medusa",
+    **dict.fromkeys(("LlamaForCausalLMEagle3", "eagle3", "draft_vocab_size"), "eagle"),
+    **dict.fromkeys(("DFlashDraftModel", "dflash"), "dflash"),
+    **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
     "MtpModel": "mtp",
+    **dict.fromkeys(("MedusaModel", "medusa_num_heads"), "medusa"),
 }
 """Kind of a trained head, from its config -> its method."""
+HEAD_KEYS = "medusa_num_heads draft_vocab_size".split()  # of heads that name no kind
+HEAD_FILES = "medusa_lm_head.safetensors medusa_lm_head.pt".split()
+"""Files of weights that heads have beside the usual ones."""
+OTHER_HEADS = (
+    "DFlash2DraftModel DominoDraftModel Eagle3DeepseekV2ForCausalLM PEagleDraftModel "
+    "GptOssForCausalLMEagle3 LlamaForCausalLMEagle dflash2 eagle mtp peagle xpress"
+).split()
+"""Published kinds of heads that no method runs."""
 
 METHODS: Registry[type[Drafter]] = Registry(
     "method",

@@ -71,26 +71,19 @@ def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
             f"cannot load {source}: config.json lacks {', '.join(missing)} as whole "
             "numbers above 0. Add them"
         )
-    if set(config.get("layer_types") or ()) > {"full_attention"} or config.get(
+    if set(config.get("layer_types") or ()) - {"full_attention"} or config.get(
         "use_sliding_window"
     ):
         raise ModelError(
             f"cannot load {source}: some layers have a sliding window, which heads do "
-            "not support"
+            "not support. Choose a head whose layers are all full_attention"
         )
     options = {
         name: config[name]
         for name in (*SIZES, *OPTIONAL)
         if config.get(name) is not None
     }
-    if "rope_parameters" not in options:  # written by transformers before version 5
-        scaling = dict(config.get("rope_scaling") or {})
-        kind = scaling.pop("rope_type", scaling.pop("type", "default"))
-        options["rope_parameters"] = {
-            "rope_type": kind,
-            "rope_theta": float(config.get("rope_theta") or 10_000.0),
-            **scaling,
-        }
+    options["rope_parameters"] = rope(config, source)
     options.setdefault(
         "head_dim", options["hidden_size"] // options["num_attention_heads"]
     )
@@ -101,6 +94,32 @@ def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
             f"cannot load {source}: config.json describes no layers: {words(error)}. "
             "Correct it, or download it again"
         ) from error
+
+
+def rope(config: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the rotary parameters of a config in the form of transformers 5.
+
+    Sections for the axes of images are left out: tokens of text have one position.
+    Raises ModelError where only a part of each head is rotated.
+    """
+    given = dict(config.get("rope_parameters") or {})
+    if not given:  # written by transformers before version 5
+        given = dict(config.get("rope_scaling") or {})
+        given["rope_theta"] = config.get("rope_theta")
+    kind = given.pop("rope_type", None) or given.pop("type", None) or "default"
+    given.pop("type", None)
+    part = given.pop("partial_rotary_factor", config.get("partial_rotary_factor", 1))
+    if part not in (None, 1):
+        raise ModelError(
+            f"cannot load {source}: partial_rotary_factor in its config.json is "
+            f"{part}, and heads that rotate a part of each query are not supported. "
+            "Choose another head"
+        )
+    return {
+        **{key: value for key, value in given.items() if "mrope" not in key},
+        "rope_type": "default" if kind == "mrope" else kind,
+        "rope_theta": float(given.get("rope_theta") or 10_000.0),
+    }
 
 
 def as_config(sizes: Qwen3Config) -> dict[str, Any]:

@@ -142,13 +142,27 @@ def test_the_layout_of_speculators_is_read_too(folder, head, target):
     ("values", "says"),
     [
         (
-            {"architectures": ["LlamaForCausalLM"]},
+            {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": None},
             "as an EAGLE-3 head: its config names",
         ),
         ({"vocab_size": 64}, "vocabulary of 64 tokens, and .* has 320"),
-        ({"fc_norm": True}, "uses fc_norm, which is not supported"),
-        ({"num_hidden_layers": 2}, "uses several layers"),
-        ({"model_type": "qwen3"}, "layer type 'qwen3' is not supported"),
+        ({"fc_norm": True}, r"lacks fc_norm.0.weight"),
+        ({"fc_norm": True, "norm_before_fc": True}, "exclude each other"),
+        ({"num_hidden_layers": 2}, r"has 2 layers \(num_hidden_layers"),
+        ({"model_type": "gemma2"}, "layer type 'gemma2' is not supported"),
+        ({"draft_vocab_size": 100}, "is 100, and its lm_head.weight has 200 rows"),
+        ({"speculators_model_type": "peagle", "architectures": []}, "names 'peagle'"),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "partial_rotary_factor": 0.5,
+                }
+            },
+            "partial_rotary_factor in its config.json is 0.5",
+        ),
+        ({"eagle_aux_hidden_state_layer_ids": "2"}, "not a list of layers"),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 2]},
             "reads 96 features, and the target has 2 times 32",

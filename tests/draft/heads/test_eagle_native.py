@@ -38,6 +38,9 @@ KINDS = [
     "normed before",
     "normed after",
     "biased",
+    "normed states",
+    "normed features",
+    "normed queries",
 ]
 PARENTS = [-1, -1, 0, 1, 1, 2, 4]
 LEVELS = ((0, 2), (2, 5), (5, 7))
@@ -58,6 +61,9 @@ def made(kind: str = "reduced") -> EagleHead:
         embeds=kind == "own embeddings",
         norm_before_residual=kind == "normed before",
         norm_output=kind == "normed after",
+        fc_norm=kind == "normed states",
+        norm_before_fc=kind == "normed features",
+        head_norms=kind == "normed queries",
         draft_vocab=VOCAB if kind == "whole" else head.config.draft_vocab,
     )
     head = EagleHead(config)

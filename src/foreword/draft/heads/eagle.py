@@ -64,8 +64,15 @@ class _TorchHead(Packing):
             )
 
             def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                layer = self._head.midlayer.self_attn
                 return attend(
-                    self._head.midlayer.self_attn, q, k, v, None, plan=rows.plan
+                    layer,
+                    q,
+                    k,
+                    v,
+                    None,
+                    plan=rows.plan,
+                    sliding_window=self._head.config.window,
                 )[0]
 
             embedded = self._embed(packed[:1]).to(states.dtype)
@@ -86,7 +93,7 @@ class _TorchHead(Packing):
         """
         if not read.parents:
             given = self.head_states.given(read.id).to(self._head.fc.weight.dtype)
-            return self._head.fc(_at_least(given, MIN_ROWS))[: len(given)]
+            return self._head.fused(_at_least(given, MIN_ROWS))[: len(given)]
         parents = read.parents[read.held :]
         return self.head_states.of(read.id)[[parent + 1 for parent in parents]]
 

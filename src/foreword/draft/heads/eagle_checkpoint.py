@@ -1,5 +1,7 @@
-"""EAGLE-3 checkpoints: the layout of vLLM and SGLang, which Foreword uses too, and that
-of speculators.
+"""Provides reading and writing of EAGLE-3 checkpoints.
+
+Written is the layout of vLLM and SGLang, which Foreword uses too, or that of
+speculators; `eagle_published.py` has the layouts that are read.
 """
 
 from __future__ import annotations
@@ -13,6 +15,25 @@ from torch import Tensor
 
 from foreword.draft.base import Source
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
+from foreword.draft.heads.eagle_published import (
+    ARCHITECTURE,
+    DRAFT_VOCAB,
+    EMBEDDINGS,
+    ENGINE,
+    FLAGS,
+    IDS,
+    KIND,
+    LAYER_TYPES,
+    LM_HEAD,
+    SLIDING,
+    default_states,
+    flags,
+    has_head_norms,
+    layer_config,
+    named,
+    states,
+    window,
+)
 from foreword.draft.heads.export_layout import (
     FOLDER,
     SGLANG,
@@ -25,30 +46,22 @@ from foreword.draft.heads.export_layout import (
     unsupported_engine,
     vllm,
 )
-from foreword.draft.heads.loading import checkpoint_of, saved
-from foreword.errors import ModelError, words
-from foreword.model.head_layers import SIDES, HFConfig, LlamaConfig
+from foreword.draft.heads.loading import checkpoint_of, head_dtype, saved
+from foreword.errors import ModelError
+from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 
-ARCHITECTURE = "LlamaForCausalLMEagle3"
-KIND, DRAFT_TOKENS = "eagle3", 5
-"""Method name in other engines, and the draft tokens per round that their
-configs get.
-"""
-UNSUPPORTED = ("norm_before_fc", "fc_norm")
-"""Config flags of heads that Foreword cannot run."""
-IDS = "eagle_aux_hidden_state_layer_ids"
+DRAFT_TOKENS = 5
+"""Draft tokens per round that configs for other engines get."""
 OUTER = (
     "draft_vocab_size",
     "target_hidden_size",
     "tie_word_embeddings",
-    "norm_before_residual",
-    "norm_output",
+    *FLAGS,
     "torch_dtype",
 )
 """Config keys that speculators keeps outside the layer config."""
-EMBEDDINGS = "embed_tokens.weight"
 TENSORS = (
     "fc.weight",
     "norm.weight",
@@ -67,13 +80,7 @@ TENSORS = (
     "{layer}.mlp.down_proj.weight",
 )
 """Tensors that every engine requires."""
-
-
-def default_states(layers: int) -> tuple[int, ...]:
-    """Return the hidden states that engines use by default: early, middle, late
-    (EAGLE-3's code).
-    """
-    return 2, layers // 2, layers - 3
+HEAD_NORMS = tuple(f"{{layer}}.self_attn.{part}_norm.weight" for part in "qk")
 
 
 def states_of(checkpoint: Checkpoint, layers: int) -> Checkpoint:
@@ -83,13 +90,11 @@ def states_of(checkpoint: Checkpoint, layers: int) -> Checkpoint:
     `layers` is the target's layer count. Configs of other head kinds always list their
     states.
     """
-    if ARCHITECTURE not in (
-        checkpoint.config.get("architectures") or ()
-    ) or checkpoint.config.get(IDS):
+    if ARCHITECTURE not in (checkpoint.config.get("architectures") or ()):
         return checkpoint
     return Checkpoint(
         checkpoint.source,
-        {**checkpoint.config, IDS: list(default_states(layers))},
+        {**checkpoint.config, IDS: list(states(checkpoint, layers))},
         checkpoint.tensors,
     )
 
@@ -104,53 +109,67 @@ def load(source: Source, target: HFConfig) -> EagleHead:
 
 
 def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
-    source, llama = checkpoint.source, _llama(checkpoint)
-    about, name = target.get_text_config(), target.name_or_path or "the target"
-    tensors = {_flat_name(key): tensor for key, tensor in checkpoint.tensors.items()}
-    states = tuple(checkpoint.config.get(IDS) or default_states(layer_count(about)))
-    fused = _tensor(checkpoint, tensors, "fc.weight").shape[1]
-    if fused != len(states) * about.hidden_size:
-        raise ModelError(
-            f"cannot use {source} with {name}: it reads {fused} features, and the "
-            f"target has {len(states)} times {about.hidden_size}. Choose a head "
-            "trained for this target"
-        )
-    if llama.vocab_size != about.vocab_size:
-        raise ModelError(
-            f"cannot use {source} with {name}: it has a vocabulary of "
-            f"{llama.vocab_size} tokens, and the target has {about.vocab_size}. Choose "
-            "a head trained for this target"
-        )
-    embeds = "embed_tokens.weight" in tensors
-    if not embeds and llama.hidden_size != about.hidden_size:
-        raise ModelError(
-            f"cannot use {source} with {name}: it has no embeddings of its own, and "
-            f"its hidden size {llama.hidden_size} differs from the target's "
-            f"{about.hidden_size}. Choose a head trained for this target"
-        )
-    draft_vocab = _tensor(checkpoint, tensors, "lm_head.weight").shape[0]
+    llama, about = layer_config(checkpoint), target.get_text_config()
+    tensors = named(checkpoint, llama.vocab_size)
     config = EagleConfig(
         llama=llama,
-        states=states,
+        states=states(checkpoint, layer_count(about)),
         target_hidden=about.hidden_size,
-        draft_vocab=draft_vocab,
-        embeds=embeds,
-        norm_before_residual=bool(checkpoint.config.get("norm_before_residual", False)),
-        norm_output=bool(checkpoint.config.get("norm_output", False)),
+        draft_vocab=_matrix(checkpoint, tensors, LM_HEAD).shape[0],
+        embeds=EMBEDDINGS in tensors,
+        head_norms=has_head_norms(checkpoint, tensors),
+        window=window(checkpoint),
+        **flags(checkpoint),
     )
-    if draft_vocab == llama.vocab_size:  # such a head may omit the trivial mapping
-        offsets = torch.zeros(draft_vocab, dtype=torch.int64)
-        every = torch.ones(draft_vocab, dtype=torch.bool)
-        tensors: dict[str, Tensor] = {"d2t": offsets, "t2d": every, **tensors}
+    fused = _matrix(checkpoint, tensors, "fc.weight").shape[1]
+    _check_target(checkpoint.source, config, fused, target)
+    _check_vocabulary(checkpoint, config)
     head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(
         partial(EagleHead, config)
     )
     if not bool(((head.tokens >= 0) & (head.tokens < llama.vocab_size)).all()):
         raise ModelError(
-            f"cannot load {source}: d2t points outside the vocabulary of "
+            f"cannot load {checkpoint.source}: d2t points outside the vocabulary of "
             f"{llama.vocab_size} tokens. Download it again"
         )
     return head.float()
+
+
+def _check_target(
+    source: str, config: EagleConfig, fused: int, target: HFConfig
+) -> None:
+    """Raise ModelError where a head was trained for a target of other sizes; `fused`
+    is the number of features that it reads.
+    """
+    llama, about = config.llama, target.get_text_config()
+    name, fix = target.name_or_path or "the target", "Choose a head trained for it"
+    if fused != len(config.states) * about.hidden_size:
+        raise ModelError(
+            f"cannot use {source} with {name}: it reads {fused} features, and the "
+            f"target has {len(config.states)} times {about.hidden_size}. {fix}"
+        )
+    if llama.vocab_size != about.vocab_size:
+        raise ModelError(
+            f"cannot use {source} with {name}: it has a vocabulary of "
+            f"{llama.vocab_size} tokens, and the target has {about.vocab_size}. {fix}"
+        )
+    if not config.embeds and llama.hidden_size != about.hidden_size:
+        raise ModelError(
+            f"cannot use {source} with {name}: it has no embeddings of its own, and "
+            f"its hidden size {llama.hidden_size} differs from the target's "
+            f"{about.hidden_size}. {fix}"
+        )
+
+
+def _check_vocabulary(checkpoint: Checkpoint, config: EagleConfig) -> None:
+    """Raise ModelError where the LM head is not of the size that config.json names."""
+    listed = checkpoint.config.get(DRAFT_VOCAB)
+    if listed not in (None, config.draft_vocab):
+        raise ModelError(
+            f"cannot load {checkpoint.source}: {DRAFT_VOCAB} in its config.json is "
+            f"{listed}, and its {LM_HEAD} has {config.draft_vocab} rows. Correct "
+            "config.json, or download both again"
+        )
 
 
 def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
@@ -162,7 +181,7 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
     rope = dict(llama.rope_parameters or {})
     about: dict[str, Any] = {
         "architectures": [ARCHITECTURE],
-        "model_type": "llama",
+        "model_type": LAYER_TYPES[config.head_norms],
         "hidden_size": llama.hidden_size,
         "intermediate_size": llama.intermediate_size,
         "num_hidden_layers": 1,
@@ -181,15 +200,16 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
         "target_hidden_size": config.target_hidden,
         "tie_word_embeddings": False,
         "attention_bias": llama.attention_bias,
-        "norm_before_residual": config.norm_before_residual,
-        "norm_output": config.norm_output,
+        **{name: getattr(config, name) for name in FLAGS},
     }
+    if config.window is not None:
+        about |= {"layer_types": [SLIDING], "sliding_window": config.window}
     if config.states != default_states(layer_count(text)):
         # vLLM numbers states as transformers does; SGLang adds one to the numbers in
         # eagle_config.
         about |= {
             IDS: list(config.states),
-            "eagle_config": {IDS: [state - 1 for state in config.states]},
+            ENGINE: {IDS: [state - 1 for state in config.states]},
         }
     return saved(head, about, dtype, "torch_dtype")
 
@@ -201,25 +221,48 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     engine does not support it.
     """
     head = _head(checkpoint, target)
-    layout = dump(head, checkpoint.tensors["fc.weight"].dtype, target)
+    _check_engine(checkpoint.source, head.config, engine)
+    layout = dump(head, head_dtype(checkpoint), target)
     if engine == SPECULATORS:
         layout = _speculators(layout, head, target)
-    elif engine == SGLANG and head.config.norm_before_residual:
-        raise unsupported_engine(
-            f"{checkpoint.source}, which has norm_before_residual",
-            engine,
-            (VLLM, SPECULATORS),
-        )
     first = "layers.0" if engine == SPECULATORS else "midlayer"
     start = {
         VLLM: vllm(KIND, DRAFT_TOKENS),
         SGLANG: sglang(KIND.upper()),
         SPECULATORS: ("vllm", "serve", FOLDER),
     }
-    names = {name.format(layer=first) for name in TENSORS} | (
-        {EMBEDDINGS} if head.embed_tokens is not None else set()
-    )
+    names = {name.format(layer=first) for name in (*TENSORS, *_parts(head.config))}
     return ExportLayout(write=layout.write, names=frozenset(names), start=start[engine])
+
+
+def _parts(config: EagleConfig) -> list[str]:
+    """Return the tensors that a head has beside TENSORS."""
+    norms = [f"fc_norm.{place}.weight" for place in range(len(config.states))]
+    biases = [f"{{layer}}.self_attn.{part}_proj.bias" for part in "qkvo"]
+    linear = [f"{{layer}}.mlp.{part}_proj.bias" for part in ("gate", "up", "down")]
+    return [
+        *([EMBEDDINGS] if config.embeds else ()),
+        *(["input_norm.weight"] if config.norm_before_fc else ()),
+        *(norms if config.fc_norm else ()),
+        *(HEAD_NORMS if config.head_norms else ()),
+        *(biases if config.llama.attention_bias else ()),
+        *(linear if config.llama.mlp_bias else ()),
+    ]
+
+
+def _check_engine(source: str, config: EagleConfig, engine: str) -> None:
+    """Raise InvalidRequest where an engine would compute something else."""
+    qwen = {"norms over queries and keys": config.head_norms}
+    window = {"a sliding window": config.window is not None}
+    flags = {name: getattr(config, name) for name in FLAGS[:3]}
+    biases = {"biases": config.llama.attention_bias or config.llama.mlp_bias}
+    lacks = {
+        VLLM: (qwen | window, (SPECULATORS,)),
+        SGLANG: (flags | qwen | window | biases, (VLLM, SPECULATORS)),
+    }
+    features, others = lacks.get(engine, ({}, ()))
+    if found := [name for name, has in features.items() if has]:
+        raise unsupported_engine(f"{source}, which has {found[0]}", engine, others)
 
 
 def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpoint:
@@ -236,8 +279,6 @@ def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpo
         "speculators_config": proposals(KIND, DRAFT_TOKENS, target),
         "transformer_layer_config": inner,
         **{name: flat.config[name] for name in OUTER if name in flat.config},
-        "norm_before_fc": False,
-        "fc_norm": False,
         "embed_requires_grad": False,
         IDS: list(head.config.states),
     }
@@ -248,58 +289,7 @@ def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpo
     return Checkpoint("", about, tensors)
 
 
-def _llama(checkpoint: Checkpoint) -> LlamaConfig:
-    config = checkpoint.config
-    speculators = config.get("speculators_model_type") == KIND
-    if not speculators and ARCHITECTURE not in (config.get("architectures") or ()):
-        kind = (
-            config.get("speculators_model_type")
-            or config.get("architectures")
-            or config.get("model_type")
-        )
-        raise ModelError(
-            f"cannot load {checkpoint.source} as an EAGLE-3 head: its config names "
-            f"{kind!r}, not {ARCHITECTURE!r}. Choose an EAGLE-3 head"
-        )
-    inner: Mapping[str, Any] = (
-        config.get("transformer_layer_config", {}) if speculators else config
-    )
-    if inner.get("model_type", "llama") != "llama":
-        raise ModelError(
-            f"cannot load {checkpoint.source}: its layer type {inner['model_type']!r} "
-            "is not supported. Choose a head with a llama layer"
-        )
-    unsupported = [name for name in UNSUPPORTED if config.get(name)]
-    if unsupported or inner.get("num_hidden_layers", 1) != 1:
-        raise ModelError(
-            f"cannot load {checkpoint.source}: it uses "
-            f"{', '.join(unsupported) or 'several layers'}, which is not supported. "
-            "Choose another head"
-        )
-    sizes = {
-        name: value
-        for name, value in inner.items()
-        if name not in ("architectures", "model_type", "torch_dtype")
-    }
-    checkpoint.check_sides({name: sizes.get(name) for name in SIDES})
-    try:
-        return LlamaConfig(**sizes)
-    except Exception as error:
-        raise ModelError(
-            f"cannot load {checkpoint.source}: its config.json describes no layer: "
-            f"{words(error)}. Correct config.json, or download both again"
-        ) from error
-
-
-def _flat_name(name: str) -> str:
-    return (
-        name.replace("layers.0.", "midlayer.", 1)
-        if name.startswith("layers.0.")
-        else name
-    )
-
-
-def _tensor(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+def _matrix(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in tensors or tensors[name].dim() != 2:
         raise ModelError(
             f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}, or "

@@ -51,7 +51,15 @@ class EagleConfig:
     norm_before_residual: bool = False
     """The residual stream starts from the normed state."""
     norm_output: bool = False
-    """The final norm is applied before the hidden state is fed back."""
+    """The final norm is applied before the hidden state is fed back (EAGLE-3.1)."""
+    norm_before_fc: bool = False
+    """One norm over the target's states side by side, before they are fused."""
+    fc_norm: bool = False
+    """A norm for each of the target's states, before they are fused (EAGLE-3.1)."""
+    head_norms: bool = False
+    """Norms over each query and key, before they are rotated (Qwen3)."""
+    window: int | None = None
+    """Tokens that the layer attends to; None for all."""
 
 
 class _Attention(nn.Module):
@@ -59,7 +67,7 @@ class _Attention(nn.Module):
 
     layer_idx = 0
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, *, head_norms: bool) -> None:
         super().__init__()
         heads = config.num_attention_heads
         kv_heads = config.num_key_value_heads or config.num_attention_heads
@@ -69,6 +77,9 @@ class _Attention(nn.Module):
         self.k_proj = nn.Linear(wide, kv_heads * self.dim, bias=bias)
         self.v_proj = nn.Linear(wide, kv_heads * self.dim, bias=bias)
         self.o_proj = nn.Linear(heads * self.dim, config.hidden_size, bias=bias)
+        eps = config.rms_norm_eps
+        self.q_norm = LlamaRMSNorm(self.dim, eps) if head_norms else None
+        self.k_norm = LlamaRMSNorm(self.dim, eps) if head_norms else None
 
     def forward(
         self, x: Float[Tensor, "batch row wide"], angles: Angles, attend: Attend
@@ -77,6 +88,8 @@ class _Attention(nn.Module):
             projection(x).unflatten(-1, (-1, self.dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k = apply_rotary_pos_emb(q, k, *angles)
         return self.o_proj(attend(q, k, v).flatten(-2))
 
@@ -84,10 +97,10 @@ class _Attention(nn.Module):
 class _Layer(nn.Module):
     """A Llama layer whose attention also reads token embeddings."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, *, head_norms: bool) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
-        self.self_attn = _Attention(config)
+        self.self_attn = _Attention(config, head_norms=head_norms)
         self.mlp = LlamaMLP(config)
         self.input_layernorm = LlamaRMSNorm(size, eps)
         self.hidden_norm = LlamaRMSNorm(size, eps)
@@ -111,8 +124,17 @@ class EagleHead(nn.Module):
         super().__init__()
         llama, size = config.llama, config.llama.hidden_size
         self.config = config
-        self.fc = nn.Linear(config.target_hidden * len(config.states), size, bias=False)
-        self.midlayer = _Layer(llama)
+        wide, eps = config.target_hidden * len(config.states), llama.rms_norm_eps
+        self.input_norm = LlamaRMSNorm(wide, eps) if config.norm_before_fc else None
+        self.fc_norm = (
+            nn.ModuleList(
+                LlamaRMSNorm(config.target_hidden, eps) for _ in config.states
+            )
+            if config.fc_norm
+            else None
+        )
+        self.fc = nn.Linear(wide, size, bias=False)
+        self.midlayer = _Layer(llama, head_norms=config.head_norms)
         self.norm = LlamaRMSNorm(size, llama.rms_norm_eps)
         self.lm_head = nn.Linear(size, config.draft_vocab, bias=False)
         self.embed_tokens = (
@@ -126,6 +148,25 @@ class EagleHead(nn.Module):
     def tokens(self) -> Int[Tensor, "draft_vocab"]:
         """Target ids of the draft vocabulary."""
         return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+
+    def fused(
+        self, given: Float[Tensor, "*rows features"]
+    ) -> Float[Tensor, "*rows hidden"]:
+        """Return the target's states of each row fused into one."""
+        return self.fc(self.before_fc(given))
+
+    def before_fc(
+        self, given: Float[Tensor, "*rows features"]
+    ) -> Float[Tensor, "*rows features"]:
+        """Return the target's states as `fc` reads them."""
+        if self.input_norm is not None:
+            return self.input_norm(given)
+        if self.fc_norm is None:
+            return given
+        parts = given.chunk(len(self.fc_norm), -1)
+        return torch.cat(
+            [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1
+        )
 
     def forward(
         self,

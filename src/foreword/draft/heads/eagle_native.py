@@ -38,6 +38,8 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
         return "the target's embeddings are split among processes"
     if type(embedding) is not nn.Embedding or head.fc.in_features % LANES:
         return "the target's embeddings or hidden size are not supported"
+    if head.config.window is not None:
+        return "its layer has a sliding window"
     return unfit(head.config.llama, head.midlayer, head.lm_head)
 
 
@@ -95,6 +97,7 @@ class NativeHead(NativeStateHead):
             coding=forward.WHOLE,
         )
         self._fc_scratch = Workspace(self._fc)
+        self._before_fc = head.before_fc
         self.describe(described, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
 
@@ -111,7 +114,7 @@ class NativeHead(NativeStateHead):
             self.library,
             self._fc,
             self._fc_scratch,
-            given,
+            self._before_fc(given).contiguous(),
             self.threads,
         )
 

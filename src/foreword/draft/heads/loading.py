@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.errors import InvalidRequest, ModelError
@@ -97,6 +97,14 @@ def check_kind(checkpoint: Checkpoint, names: Iterable[str], method: str) -> Non
             f"cannot load {checkpoint.source} as a {known[0]}: its config "
             f"names {kinds}. Choose another head"
         )
+
+
+def head_dtype(checkpoint: Checkpoint) -> torch.dtype:
+    """Return the dtype of a head: of the largest of its tensors of floating-point
+    numbers.
+    """
+    floats = [one for one in checkpoint.tensors.values() if one.is_floating_point()]
+    return max(floats, key=Tensor.numel).dtype
 
 
 def saved(

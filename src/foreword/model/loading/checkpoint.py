@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -20,11 +21,17 @@ from foreword.model.loading import hub
 from foreword.model.loading.complete import check_finite, check_names
 from foreword.model.loading.load import pickled
 from foreword.model.loading.sizes import check_total
+from foreword.registry import HEAD_FILES, HEAD_KEYS
 
 Module = TypeVar("Module", bound=nn.Module)
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
+FILES = (WEIGHTS, PICKLED, *HEAD_FILES)
+"""Files that may hold the tensors, or whose `.index.json` names several that do; the
+first that exists is read.
+"""
+INDEX = ".index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,11 @@ class Checkpoint:
             raise
         except pickle.UnpicklingError as error:
             raise pickled(source, error) from error
+        except SafetensorError as error:
+            raise ModelError(
+                f"cannot load a drafter from {str(source)!r}: its safetensors file is "
+                f"damaged or incomplete ({words(error)}). Download it again"
+            ) from error
         except Exception as error:
             raise ModelError(
                 f"cannot load a drafter from {str(source)!r}: {words(error)}. Give a "
@@ -139,26 +151,75 @@ class Checkpoint:
 
 
 def kinds(source: str | Path) -> tuple[str, ...]:
-    """Return the model types in a folder's config; empty without a readable config."""
+    """Return the kinds of model that a folder's config names: the one of speculators,
+    its architectures, then keys that only trained heads have (`HEAD_KEYS`).
+
+    Empty without a readable config.
+    """
     try:
         config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, ModelError):
         return ()
-    return tuple(
-        filter(
-            None,
-            (
-                config.get("speculators_model_type"),
-                *(config.get("architectures") or ()),
-            ),
-        )
+    if not isinstance(config, dict):
+        return ()
+    architectures = config.get("architectures")
+    named = (
+        config.get("speculators_model_type"),
+        *(architectures if isinstance(architectures, list) else ()),
+        *(key for key in HEAD_KEYS if config.get(key) is not None),
     )
+    return tuple(one for one in named if isinstance(one, str))
 
 
 def _tensors(source: str | Path) -> dict[str, Tensor]:
+    for name in FILES:
+        if (path := _existing(source, name)) is not None:
+            return _read(path)
+        if (path := _existing(source, name + INDEX)) is not None:
+            return _shards(source, path)
+    raise ModelError(
+        f"cannot load a drafter from {str(source)!r}: it holds {CONFIG} but no "
+        f"weights: none of {', '.join(FILES)}. Copy the file of weights beside "
+        f"{CONFIG}, or download both again"
+    )
+
+
+def _existing(source: str | Path, name: str) -> Path | None:
+    """Return the path of a file of a checkpoint; None where it has none."""
     try:
-        return load_file(hub.file(source, WEIGHTS))
-    except OSError:  # the oldest checkpoints are pickled
-        if not (path := hub.file(source, PICKLED)).exists():
-            raise
-        return torch.load(path, map_location="cpu", weights_only=True)
+        path = hub.file(source, name)
+    except OSError:  # the hub has no such file
+        return None
+    return path if path.is_file() else None
+
+
+def _shards(source: str | Path, index: Path) -> dict[str, Tensor]:
+    """Read the files that an index names. Raises ModelError where one is missing."""
+    parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    tensors: dict[str, Tensor] = {}
+    for part in sorted(set(parts)):
+        if (path := _existing(source, part)) is None:
+            raise ModelError(
+                f"cannot load a drafter from {str(source)!r}: {index.name} names "
+                f"{part}, which is missing. Download it again"
+            )
+        tensors |= _read(path)
+    return tensors
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by name. Raises ModelError where a pickled file
+    holds something else.
+    """
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor)
+        for name, tensor in found.items()
+    ):
+        raise ModelError(
+            f"cannot load {path}: it is not a dict from names to tensors. Save the "
+            "state dict of the head, best as safetensors"
+        )
+    return dict(found)

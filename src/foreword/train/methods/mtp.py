@@ -66,7 +66,7 @@ class _Chained(nn.Module):
         self.head = head
         self.register_buffer("lm_weight", lm_weight, persistent=False)
 
-    def fc(self, states: Tensor) -> Tensor:
+    def fused(self, states: Tensor) -> Tensor:
         return states
 
     def normed(self, states: Tensor) -> Tensor:

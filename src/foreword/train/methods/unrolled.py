@@ -53,7 +53,7 @@ class Unrolled(nn.Module):
         rows = embedded.shape[1] - 1
         same = _same_record(positions)[:, :rows, :rows]
         before: list[tuple[Tensor, Tensor]] = []
-        hidden, outputs = self.head.fc(states[:, :rows]), []
+        hidden, outputs = self.head.fused(states[:, :rows]), []
         for step in range(self.steps):
             # Beyond the end of a block there is nothing to read, and no row is selected
             # either.
@@ -91,7 +91,7 @@ class UnrolledTask(TrainTask):
     """Task that trains a head to predict its target several tokens ahead; the target
     runs on the fly.
 
-    The head has `fc` (target states to its own), `normed` and `lm_head` (its states to
+    The head has `fused` (target states to its own), `normed` and `lm_head` (its states to
     logits), and is called with (embedded, states, positions, attention).
     """
 

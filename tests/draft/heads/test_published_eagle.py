@@ -1,0 +1,107 @@
+"""EAGLE-3 heads of other projects compute the same here as there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import starter
+from foreword.draft import default_method
+from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.heads.eagle_checkpoint import dump, load
+from foreword.model import Model, Read
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.train.registry import EagleOptions
+from foreword.types import SamplingParams
+from head_layouts import WRITERS, speculators
+from pair import VOCAB, llama
+from recorded_heads import checkpoint, recorded
+from running import DTYPE, Case, engine, finish, prompts, shelf
+from running import target as shipped
+
+RECORDS = (
+    "speculators_eagle3",
+    "speculators_eagle31",
+    "speculators_eagle3_qwen3",
+    "speculators_eagle3_window",
+)
+ROWS = 12
+"""Committed tokens of the record; three draft tokens follow."""
+
+
+@pytest.fixture(scope="module")
+def target() -> Model:
+    return Model(llama(0, layers=8))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_logits_are_those_of_the_publisher(name, target, tmp_path):
+    checkpoint(name).write(tmp_path)
+    assert default_method(tmp_path) == "eagle"
+    reader = EagleDrafter.load(tmp_path, target, None)._reader
+    tokens = torch.randint(VOCAB, (16,), generator=torch.Generator().manual_seed(1))
+    states = torch.randn(1, 15, 96, generator=torch.Generator().manual_seed(3))
+    text = tokens.tolist()
+    reader.open(1, 64)
+    reader.head_states.give(1, states[0, :ROWS])
+    found = [reader.read([Read(1, 0, text[1 : ROWS + 1])])]
+    for depth in range(2):
+        read = Read(
+            1,
+            ROWS,
+            [text[ROWS + 1 + depth]],
+            list(range(-1, depth)),
+            1,
+            held=depth,
+        )
+        found.append(reader.read([read]))
+    kept = EagleDrafter.load(tmp_path, target, None).vocabulary[:6]
+    expected = torch.tensor(recorded(name)["logits"])
+    torch.testing.assert_close(
+        torch.cat(found)[: len(expected), kept], expected, atol=2e-4, rtol=1e-3
+    )
+
+
+def answered(folder: Path) -> list[tuple[list[int], int, int]]:
+    """Return the tokens of some answers, with the draft tokens and accepted ones."""
+    drafter = EagleDrafter.load(folder, shipped(DTYPE), None)
+    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+    answers = finish(
+        engine(shipped(DTYPE), drafter, 3), [Case(one, params) for one in prompts()[:2]]
+    )
+    stats = [one.sequence.stats for one in answers]
+    return [
+        (one.tokens, stat.drafted, stat.accepted)
+        for one, stat in zip(answers, stats, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("layout", [*WRITERS, "speculators"])
+def test_a_rewritten_head_drafts_the_same(layout, tmp_path):
+    ours = shelf(EagleOptions(unroll=2, draft_vocab=400))
+    head = Checkpoint.read(ours)
+    if layout == "speculators":
+        weights = load_file(starter.target() / "model.safetensors")
+        speculators(head, tmp_path, weights["model.embed_tokens.weight"])
+    else:
+        WRITERS[layout](head, tmp_path)
+    assert default_method(tmp_path) == "eagle"
+    found = answered(tmp_path)
+    assert found == answered(ours)
+    assert sum(accepted for *_, accepted in found) > 0
+
+
+@pytest.mark.parametrize("name", ["speculators_eagle31", "speculators_eagle3_qwen3"])
+def test_a_head_is_written_as_it_was_read(name, target, tmp_path):
+    checkpoint(name).write(tmp_path / "theirs")
+    head = load(tmp_path / "theirs", target.hf.config)
+    dump(head, torch.float32, target.hf.config).write(tmp_path / "ours")
+    again = load(tmp_path / "ours", target.hf.config)
+    assert (again.config.fc_norm, again.config.head_norms) == (
+        head.config.fc_norm,
+        head.config.head_norms,
+    )
+    assert again.state_dict().keys() == head.state_dict().keys()
+    for key, tensor in head.state_dict().items():
+        assert torch.equal(again.state_dict()[key], tensor), key
