@@ -274,6 +274,9 @@ def test_untrained_head_is_found(head, tmp_path):
 def test_drafter_that_cannot_be_loaded_is_refused(tmp_path):
     with pytest.raises(ModelError, match="cannot load a tokenizer"):
         examine(DoctorOptions(target=TARGET, draft=str(tmp_path / "nothing"), **FEW))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"holds neither config\.json nor"):
+        examine(DoctorOptions(target=TARGET, draft=str(tmp_path / "empty"), **FEW))
     right = Checkpoint.read(bundled.head("eagle"))
     Checkpoint("", {**right.config, "vocab_size": 64}, right.tensors).write(tmp_path)
     with pytest.raises(ModelError, match="it has a vocabulary of 64 tokens"):

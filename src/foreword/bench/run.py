@@ -31,9 +31,11 @@ from foreword.bench.race import Race
 from foreword.bench.records import BenchRequest
 from foreword.bench.report import Report, by_source, regrets, rows
 from foreword.budget import policy
+from foreword.draft import default_method
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
 from foreword.model import Tokenizer
+from foreword.registry import DEFAULT_METHOD, HEAD_METHODS
 
 QUICK_PROMPTS, QUICK_TOKENS = 6, 48
 DEFAULT_TEMPERATURES = (0.0, 1.0)
@@ -129,6 +131,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     `progress` gets status lines, also one for each entry that fails and is excluded.
     Raises InvalidRequest, UnknownMethod or ModelError before any measuring.
     """
+    options = with_head(options)
     check(options)
     started = perf_counter()
     names = row_names(options.methods, options.quick, options.peers)
@@ -162,6 +165,20 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
 
         draw(report, Path(options.plot))
     return report
+
+
+def with_head(options: Options) -> Options:
+    """Return options in which a trained head, given as the draft model, is the source
+    of the row of its own method, which is measured too.
+
+    Raises ModelError for a kind of head that no method runs.
+    """
+    name = default_method(options.draft) if options.draft is not None else None
+    if name not in HEAD_METHODS.values():
+        return options
+    methods = dict.fromkeys((*(options.methods or (DEFAULT_METHOD,)), name))
+    given = (f"{name}={options.draft}", *options.sources)
+    return replace(options, draft=None, methods=tuple(methods), sources=given)
 
 
 def measured_weights(options: Options, names: tuple[str, ...]) -> Weights:

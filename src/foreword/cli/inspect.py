@@ -17,6 +17,7 @@ from foreword.options import ModelOptions, keywords
 from foreword.registry import (
     DEFAULT_METHOD,
     DEFAULT_WITH_DRAFT,
+    HEAD_METHODS,
     PLAIN,
     SHARED_TEXT,
     SHARED_TOKENS,
@@ -52,7 +53,9 @@ def inspect(
     if draft is not None or model is None:
         drafted = DEFAULT_WITH_DRAFT
     facts = _model(llm, as_json=as_json) | {"default method": drafted}
-    if draft is not None:
+    if draft is not None and (head := _head(llm, draft)):
+        facts |= head
+    elif draft is not None:
         same, why = _vocabulary(llm, draft, trusted=loading.trust_remote_code)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
         facts["default method"] = (
@@ -170,6 +173,25 @@ def _table(cost: Cost, context: int) -> Table[int]:
         columns.append(after)
     look = replace(BARE, header_style="table.header")
     return Table(list(cost.seconds), columns, look=look)
+
+
+def _head(llm: LLM, draft: str) -> dict[str, object]:
+    """Load a trained head for the target and return what its config says; empty for a
+    draft model.
+    """
+    from foreword.draft import default_method, method
+    from foreword.draft.heads.loading import trained_for
+
+    name = default_method(draft)
+    if name not in HEAD_METHODS.values():
+        return {}
+    drafter = method(name).load(draft, llm.target, llm.tokenizer)
+    return {
+        "draft": draft,
+        "trained for": trained_for(draft) or "not named",
+        "reads hidden states": list(drafter.hidden_layers),
+        "default method": name,
+    }
 
 
 def _vocabulary(llm: LLM, draft: str, *, trusted: bool) -> tuple[bool, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from time import perf_counter
 
@@ -16,6 +17,7 @@ from foreword.doctor import acceptance, costs, fit
 from foreword.doctor.figures import Figures
 from foreword.doctor.finding import Diagnosis, Finding, ranked
 from foreword.doctor.measured import MeasuredPair
+from foreword.draft.heads.loading import trained_for
 from foreword.files import cache
 from foreword.model import measure, need_tokenizer
 from foreword.theory.rounds import LONGEST, chain_rule
@@ -48,6 +50,14 @@ class DoctorOptions(PairOptions):
     """
 
 
+def _trained_for(options: DoctorOptions) -> str:
+    """Return whose head the drafter is, in words; empty where no config says it."""
+    name = None
+    if isinstance(options.draft, str | Path):
+        name = trained_for(options.draft)
+    return f"; its config names {name} as its target" if name else ""
+
+
 def examine(
     options: DoctorOptions, note: Callable[[str], None] = lambda _: None
 ) -> Diagnosis:
@@ -62,7 +72,7 @@ def examine(
             level="good",
             name="loading",
             evidence=f"it loads with {session.target.name}, for the method "
-            f"{options.method_name}",
+            f"{options.method_name}{_trained_for(options)}",
         ),
         *_cost_table(session, tables),
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.joint import JointDrafter
 from foreword.draft.ensemble.recipe import MethodSpec
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, ModelError
 from foreword.method_name import MethodName, parsed, spelled
 from foreword.model.loading.checkpoint import kinds
 from foreword.registry import (
@@ -17,9 +17,11 @@ from foreword.registry import (
     DEFAULT_MEMBERS,
     DEFAULT_METHOD,
     DEFAULT_WITH_DRAFT,
+    HEAD_KEYS,
     HEAD_METHODS,
     LOOKUPS,
     METHODS,
+    OTHER_HEADS,
     OWN_METHODS,
 )
 
@@ -115,8 +117,18 @@ def default_method(source: object, target: object = None) -> str:
     if isinstance(source, Mapping):
         return next(iter(source), DEFAULT_WITH_DRAFT)
     declared = kinds(source) if isinstance(source, str | Path) else ()
-    heads = [HEAD_METHODS[kind] for kind in declared if kind in HEAD_METHODS]
-    return heads[0] if heads else DEFAULT_WITH_DRAFT
+    if other := [kind for kind in declared if kind in OTHER_HEADS]:
+        raise ModelError(
+            f"cannot draft with {source}: its config names a head of the kind "
+            f"{other[0]!r}, which no method runs. Choose a head of one of these "
+            f"kinds: {', '.join(one for one in HEAD_METHODS if one not in HEAD_KEYS)}"
+        )
+    return head_method(declared) or DEFAULT_WITH_DRAFT
+
+
+def head_method(declared: Sequence[str]) -> str | None:
+    """Return the method of the head that is one of these kinds; None for no head."""
+    return next((HEAD_METHODS[one] for one in declared if one in HEAD_METHODS), None)
 
 
 def _brought_by(target: object) -> list[str]:

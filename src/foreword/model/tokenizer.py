@@ -4,14 +4,16 @@ model share one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model.loading import hub
-from foreword.model.loading.config import CONFIG, read_json, untrusted
+from foreword.model.loading.config import CONFIG, misplaced_head, read_json, untrusted
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.model.quantized.gguf_tokenizer import byte_level, check_tokens, corrected
 
@@ -52,11 +54,28 @@ def load_tokenizer(
         own_config, *_ = [read_json(source, name) for name in reversed(FILES)]
         config = read_json(source, CONFIG) or {}
         config = {**config, **(own_config or {})}
-        if refused := untrusted(source, error, config):
-            raise refused from error
-        raise ModelError(
-            f"cannot load a tokenizer from {source}: {words(error)}"
-        ) from error
+        refused = (
+            untrusted(source, error, config)
+            or misplaced_head(source, config)
+            or _without_tokenizer(source, error, config)
+        )
+        raise refused from error
+
+
+def _without_tokenizer(
+    source: str | Path,
+    error: Exception,
+    config: Mapping[str, Any],
+) -> ModelError:
+    """Return the error for a checkpoint without a usable tokenizer."""
+    if config:
+        why = words(error)
+        return ModelError(f"cannot load a tokenizer from {source}: {why}")
+    return ModelError(
+        f"cannot load a model from {source}: "
+        f"it holds neither {CONFIG} nor a tokenizer. "
+        "Give the folder that holds them, or a hub id"
+    )
 
 
 def need_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:

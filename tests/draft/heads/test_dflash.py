@@ -238,7 +238,11 @@ def test_map_of_the_full_vocabulary_is_left_aside(folder, names):
         ({"architectures": ["LlamaForCausalLM"]}, {}, "as a DFlashDraftModel"),
         ({"hidden_size": None}, {}, "config.json lacks hidden_size"),
         ({"block_size": None}, {}, "has no block_size"),
-        ({"dflash_config": {"mask_token_id": 3}}, {}, "has no target_layer_ids"),
+        (
+            {"dflash_config": {"mask_token_id": 3}, "num_target_layers": 0},
+            {},
+            "has no target_layer_ids",
+        ),
         (
             {"dflash_config": {"mask_token_id": 8192, "target_layer_ids": [1, 4]}},
             {},

@@ -8,6 +8,7 @@ head.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -22,7 +23,14 @@ from foreword.draft.heads.export_layout import (
     unsupported_engine,
 )
 from foreword.draft.heads.loading import check_kind, saved
-from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
+from foreword.draft.heads.masked import (
+    VOCABULARY,
+    Layout,
+    MaskedHead,
+    entries,
+    filled,
+    packed,
+)
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
 from foreword.model import Model
@@ -35,6 +43,8 @@ from foreword.registry import OWN_METHODS
 ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
 """Names in configs: in the flat layout, and in the layout of speculators."""
 VANILLA = "vanilla"
+NEXT = "markov_head.markov_w2.weight"
+"""Factor of the bigram table for the next token."""
 EXTRAS = (
     "markov_rank",
     "markov_head_type",
@@ -110,7 +120,7 @@ class DSparkHead(MaskedHead):
 
         Raises ModelError for another kind, or where a tensor is missing.
         """
-        config = checkpoint.config
+        config = entries(checkpoint.config)
         check_kind(checkpoint, ARCHITECTURES, METHOD)
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
@@ -125,7 +135,7 @@ class DSparkHead(MaskedHead):
         assured = bool(config.get("enable_confidence_head", False))
         assured_by_token = bool(config.get("confidence_head_with_markov", True))
         return filled(
-            checkpoint,
+            _over_target_vocab(checkpoint, layout),
             layout,
             partial(
                 cls, layout, rank, assured=assured, assured_by_token=assured_by_token
@@ -145,7 +155,24 @@ class DSparkHead(MaskedHead):
             "enable_confidence_head": self.confidence_head is not None,
             "confidence_head_with_markov": self.assured_by_token,
         }
-        return saved(self, config, dtype)
+        head = saved(self, config, dtype)
+        if not self.layout.draft_vocab:
+            return head
+        rows = head.tensors[NEXT][self.tokens.to("cpu")]
+        return replace(head, tensors={**head.tensors, NEXT: rows})
+
+
+def _over_target_vocab(checkpoint: Checkpoint, layout: Layout) -> Checkpoint:
+    """Return a checkpoint whose bigram table has a row for each of the target's tokens;
+    tokens outside a reduced vocabulary get zeros, and are never drafted.
+    """
+    table, offsets = (checkpoint.tensors.get(name) for name in (NEXT, VOCABULARY[0]))
+    vocab, reduced = layout.sizes.vocab_size, layout.draft_vocab
+    if not reduced or table is None or offsets is None or table.shape[0] != reduced:
+        return checkpoint
+    tokens = (torch.arange(reduced) + offsets).clamp(0, vocab - 1)
+    whole = table.new_zeros(vocab, *table.shape[1:]).index_copy_(0, tokens, table)
+    return replace(checkpoint, tensors={**checkpoint.tensors, NEXT: whole})
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:

@@ -15,7 +15,8 @@ from foreword.draft.base import Source
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.head_layers import HFConfig
-from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.layers import layer_count
+from foreword.model.loading.checkpoint import Checkpoint, config_of
 from foreword.registry import HEAD
 
 
@@ -31,6 +32,11 @@ class Sized(Protocol):
     @property
     def vocab(self) -> int:
         """Tokens of the target."""
+        ...
+
+    @property
+    def target_layers(self) -> int:
+        """Layers of the target; 0 = unknown."""
         ...
 
 
@@ -84,6 +90,26 @@ def check_fits(source: str, head: Sized, target: HFConfig) -> None:
             f"{config.hidden_size} and {config.vocab_size}. Choose a head trained for "
             "this target"
         )
+    layers = layer_count(config)
+    if head.target_layers not in (0, layers):
+        raise ModelError(
+            f"cannot use {source}: it is for a target of {head.target_layers} layers "
+            "(num_target_layers in its config.json); "
+            f"{target.name_or_path or 'the target'} has {layers}. Choose a head "
+            "trained for this target"
+        )
+
+
+def trained_for(source: str | Path) -> str | None:
+    """Return the model that a head's config names as its target; None without one."""
+    config = config_of(source)
+    speculators = config.get("speculators_config") or {}
+    names = (
+        (speculators.get("verifier") or {}).get("name_or_path"),
+        config.get("base_model_name_or_path"),
+        config.get("target_model_name_or_path"),
+    )
+    return next((name for name in names if isinstance(name, str) and name), None)
 
 
 def check_kind(checkpoint: Checkpoint, names: Iterable[str], method: str) -> None:

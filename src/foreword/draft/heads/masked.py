@@ -41,6 +41,7 @@ from foreword.model.head_layers import (
     sizes,
 )
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.registry import HEAD_METHODS
 
 LAYERS = "num_hidden_layers"
 SHARED = ("embed_tokens.weight", "lm_head.weight")
@@ -49,6 +50,8 @@ VOCABULARY = ("d2t", "t2d")
 """Offsets from a draft-vocabulary index to the target's token id, and a mask of the
 target's tokens it has.
 """
+TRAINING_ONLY = ("verifier_norm.weight", "verifier_lm_head.weight")
+"""Copies of the target's tensors that older versions of speculators saved."""
 TENSORS = (
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -88,6 +91,8 @@ class Layout:
     """
     depth: int = 0
     """Layers of the target; 0 = unknown."""
+    draft_vocab: int = 0
+    """Tokens that the head's own LM head knows; 0 = it uses the target's."""
 
     @property
     def draft_tokens(self) -> int:
@@ -102,13 +107,17 @@ class Layout:
         are.
         """
         config, source = checkpoint.config, checkpoint.source
-        merged = {**config, **(config.get("dflash_config") or {})}
+        merged = entries(config)
+        _check_projector(merged, source)
         speculators = "speculators_model_type" in config
         about = config.get("transformer_layer_config") or {} if speculators else config
         _check_sizes(checkpoint, about)
         layer_config = sizes(about, source)
         ids = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
         needed = (ids, "mask_token_id", "block_size")
+        if not speculators and ids not in merged:
+            depth, layers = merged.get("num_target_layers"), about[LAYERS]
+            merged[ids] = default_layers(depth, layers) if depth else None
         if missing := [name for name in needed if merged.get(name) is None]:
             raise ModelError(
                 f"cannot load {source}: config.json has no {', '.join(missing)}. Add it"
@@ -135,6 +144,7 @@ class Layout:
             mask,
             first_row,
             merged.get("num_target_layers") or 0,
+            _draft_vocab(checkpoint, layer_config.vocab_size),
         )
 
     @property
@@ -149,7 +159,13 @@ class Layout:
             "tie_word_embeddings": False,
             **as_config(self.sizes),
         }
-        return {**shared, "block_size": self.block, "num_target_layers": self.depth}
+        reduced = {"draft_vocab_size": self.draft_vocab} if self.draft_vocab else {}
+        return {
+            **shared,
+            **reduced,
+            "block_size": self.block,
+            "num_target_layers": self.depth,
+        }
 
 
 Head = TypeVar("Head", bound="MaskedHead")
@@ -175,6 +191,13 @@ class MaskedHead(nn.Module):
             Layer(config) for _ in range(config.num_hidden_layers)
         )
         self.rotary = Rotary(config)
+        self.lm_head: nn.Linear | None = None
+        if layout.draft_vocab:
+            vocab = layout.draft_vocab
+            self.lm_head = nn.Linear(config.hidden_size, vocab, bias=False)
+            self.register_buffer("d2t", torch.zeros(vocab, dtype=torch.int64))
+            mask = torch.zeros(config.vocab_size, dtype=torch.bool)
+            self.register_buffer("t2d", mask)
 
     @classmethod
     @abstractmethod
@@ -189,9 +212,20 @@ class MaskedHead(nn.Module):
         """Return the head in the flat layout."""
 
     @property
+    def tokens(self) -> Int[Tensor, "draft_vocab"]:
+        """Target ids of a reduced vocabulary."""
+        offsets = cast("Tensor", self.d2t)
+        return torch.arange(len(offsets), device=offsets.device) + offsets
+
+    @property
     def hidden_size(self) -> int:
         """Features of the target's hidden states."""
         return self.layout.sizes.hidden_size
+
+    @property
+    def target_layers(self) -> int:
+        """Layers of the target; 0 = unknown."""
+        return self.layout.depth
 
     @property
     def vocab(self) -> int:
@@ -254,7 +288,7 @@ def packed(
         "speculators_version": VERSION,
         "speculators_config": proposals(method, layout.draft_tokens, target),
         "transformer_layer_config": {"model_type": "qwen3", **as_config(sizes)},
-        "draft_vocab_size": sizes.vocab_size,
+        "draft_vocab_size": layout.draft_vocab or sizes.vocab_size,
         "block_size": layout.block,
         "aux_hidden_state_layer_ids": list(layout.states),
         "mask_token_id": layout.mask,
@@ -274,7 +308,9 @@ def packed(
         for layer in range(sizes.num_hidden_layers)
         for part in TENSORS
     )
-    names = frozenset(("fc.weight", "hidden_norm.weight", "norm.weight", *inner, *own))
+    reduced = (SHARED[1], *VOCABULARY) if layout.draft_vocab else ()
+    outer = ("fc.weight", "hidden_norm.weight", "norm.weight")
+    names = frozenset((*outer, *inner, *own, *reduced))
     return ExportLayout(write=exported.write, names=names, start=start[engine])
 
 
@@ -282,17 +318,63 @@ def filled(checkpoint: Checkpoint, layout: Layout, make: Callable[[], Head]) -> 
     """Return `make()` with a checkpoint's weights. Raises ModelError where tensors are
     missing or unexpected.
 
-    A map of the vocabulary (`d2t`, `t2d`) may say that each token is itself.
+    A map of the vocabulary (`d2t`, `t2d`) may say that each token is itself; else it
+    maps the tokens of the head's own LM head.
     """
-    if not _is_whole(checkpoint, layout.sizes.vocab_size):
-        raise ModelError(
-            f"cannot load {checkpoint.source}: a reduced vocabulary is not supported. "
-            "Choose a head without d2t"
-        )
-    tensors = dict(checkpoint.tensors)
-    for name in (*SHARED, *VOCABULARY):
+    tensors = {
+        name: tensor
+        for name, tensor in checkpoint.tensors.items()
+        if name not in TRAINING_ONLY
+    }
+    shared = SHARED[:1] if layout.draft_vocab else (*SHARED, *VOCABULARY)
+    for name in shared:
         tensors.pop(name, None)
-    return Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(make)
+    head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(make)
+    if layout.draft_vocab and not bool(
+        ((head.tokens >= 0) & (head.tokens < layout.sizes.vocab_size)).all()
+    ):
+        raise ModelError(
+            f"cannot load {checkpoint.source}: d2t points outside the vocabulary of "
+            f"{layout.sizes.vocab_size} tokens. Download it again"
+        )
+    return head
+
+
+def entries(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a config, and the ones nested in `dflash_config`."""
+    return {**config, **(config.get("dflash_config") or {})}
+
+
+def default_layers(depth: int, count: int) -> list[int]:
+    """Return the layers that flat configs mean where they list none: `count` of
+    `depth`, evenly from the second to the third last (code of arXiv 2602.06036).
+    """
+    if count == 1:
+        return [depth // 2]
+    return [round(1 + place * (depth - 4) / (count - 1)) for place in range(count)]
+
+
+def _check_projector(config: Mapping[str, Any], source: str) -> None:
+    """Raise ModelError for a head with parts that no method here computes."""
+    kind = config.get("projector_type")
+    if kind is not None and kind not in HEAD_METHODS:
+        raise ModelError(
+            f"cannot load {source}: projector_type in its config.json is {kind!r}, "
+            "which is not supported. Choose another head"
+        )
+
+
+def _draft_vocab(checkpoint: Checkpoint, vocab: int) -> int:
+    """Return the size of a reduced vocabulary; 0 for the target's."""
+    if _is_whole(checkpoint, vocab):
+        return 0
+    head = checkpoint.tensors.get(SHARED[1])
+    if head is None or head.dim() != 2:
+        raise ModelError(
+            f"cannot load {checkpoint.source}: it has a reduced vocabulary (d2t) but "
+            "no lm_head.weight. Choose a head with its own, or the whole vocabulary"
+        )
+    return len(head)
 
 
 def _check_sizes(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.heads.block import BlockPredictor, BlockRequest
+from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.draft.heads.masked import MaskedHead
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights, head_dim
@@ -42,8 +43,16 @@ class MaskedBlocks(BlockPredictor):
     ) -> None:
         self.layout = head.layout
         self.hidden_layers = head.layout.states
+        self._own: nn.ModuleDict | None = None
+        if head.lm_head is not None:
+            self._own = nn.ModuleDict({"lm_head": head.lm_head})
+            self._tokens = head.tokens.to(target.device)
+            head.lm_head = None
+            self._own.to(target.device, target.dtype)
         self._stack: TorchLayers | NativeLayers = TorchLayers(head, target)
         super().__init__(head, target, head.layout.draft_tokens)
+        if self._own is not None:
+            super().lay_out(self._own)
 
     @classmethod
     def quantized(cls, head: MaskedHead, target: Model) -> MaskedBlocks:
@@ -89,8 +98,19 @@ class MaskedBlocks(BlockPredictor):
             self._stack.read_target_states(with_states)
         first = self.layout.block - self.draft_tokens
         hidden = self._stack.hidden_states(requests)[:, first:]
-        logits = self.target.lm_head(hidden.flatten(0, 1))
+        logits = self._logits(hidden.flatten(0, 1))
         return logits.unflatten(0, (len(requests), -1))
+
+    def _logits(
+        self, hidden: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "rows vocab"]:
+        """Return logits from the target's LM head, or from the head's own."""
+        if self._own is None:
+            return self.target.lm_head(hidden)
+        short = max(0, MIN_ROWS - len(hidden))
+        padded = F.pad(hidden.to(self.target.dtype), (0, 0, 0, short))
+        logits = self._own["lm_head"](padded)[: len(hidden)].float()
+        return over_target_vocab(logits, self._tokens, self.target.vocab)
 
 
 class TorchLayers(Paged[KVPool]):

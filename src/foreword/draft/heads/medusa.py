@@ -4,6 +4,7 @@ position (arXiv 2401.10774).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
@@ -28,6 +29,10 @@ from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
 
 ARCHITECTURE = "MedusaModel"
+PREFIX = re.compile(r"^medusa_heads?\.")
+BLOCK = re.compile(r"^blocks\.(\d+)\.layers\.(\d+)\.")
+OUTPUT = re.compile(r"^lm_heads\.(\d+)\.")
+"""Names of vLLM's `MedusaModel`: a linear layer of a head, and its LM head."""
 
 
 class Residual(nn.Module):
@@ -91,6 +96,11 @@ class MedusaHeads(nn.ModuleList):
         return torch.cat(logits)[torch.cat(rows_of).argsort()]
 
     @property
+    def target_layers(self) -> int:
+        """Layers of the target; 0 = unknown."""
+        return 0
+
+    @property
     def _heads(self) -> Sequence[nn.Sequential]:
         return cast("Sequence[nn.Sequential]", list(self))
 
@@ -100,6 +110,7 @@ class MedusaHeads(nn.ModuleList):
 
         Raises ModelError for another kind, or where a tensor is missing.
         """
+        checkpoint = _renamed(checkpoint)
         config, first = checkpoint.config, checkpoint.tensors.get("0.0.linear.weight")
         heads = config.get("medusa_num_heads")
         layers = config.get("medusa_num_layers", 1)
@@ -142,6 +153,40 @@ class MedusaHeads(nn.ModuleList):
             "vocab_size": self.vocab,
         }
         return saved(self, config, dtype)
+
+
+def _renamed(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint under the original's names; vLLM had others.
+
+    Raises ModelError where heads know a part of the vocabulary only.
+    """
+    config = dict(checkpoint.config)
+    tensors = {
+        PREFIX.sub("", name): tensor for name, tensor in checkpoint.tensors.items()
+    }
+    if not any(name.startswith("blocks.") for name in tensors):
+        return Checkpoint(checkpoint.source, config, tensors)
+    vocab = config.get("vocab_size")
+    if "token_map" in tensors or config.get("truncated_vocab_size", vocab) != vocab:
+        raise ModelError(
+            f"cannot load {checkpoint.source}: its heads know a part of "
+            "the vocabulary (truncated_vocab_size), which is not supported. "
+            "Choose heads for the whole vocabulary"
+        )
+    layers = config.get("num_hidden_layers", 1)
+    config["medusa_num_heads"] = config.get("num_heads")
+    config["medusa_num_layers"] = layers
+    shared = ("lm_head.", "lm_heads.") if config.get("original_lm_head") else ()
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(shared):
+            continue  # a copy of the target's LM head
+        ours = BLOCK.sub(r"\1.\2.linear.", name)
+        found[OUTPUT.sub(rf"\1.{layers}.", ours)] = tensor
+    for name in [name for name in found if name.endswith(".linear.weight")]:
+        zeros = torch.zeros(len(found[name]), dtype=found[name].dtype)
+        found.setdefault(name.replace(".weight", ".bias"), zeros)
+    return Checkpoint(checkpoint.source, config, found)
 
 
 def _is_matrix(tensor: Tensor | None) -> TypeGuard[Tensor]:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from foreword.errors import ModelError, words
 from foreword.model.loading import hub
 from foreword.model.loading.complete import check_finite, check_names
+from foreword.model.loading.config import kinds_of
 from foreword.model.loading.load import pickled
 from foreword.model.loading.sizes import check_total
-from foreword.registry import HEAD_FILES, HEAD_KEYS
+from foreword.registry import HEAD_FILES
 
 Module = TypeVar("Module", bound=nn.Module)
 CONFIG = "config.json"
@@ -150,25 +151,20 @@ class Checkpoint:
         return sum(held.values())
 
 
-def kinds(source: str | Path) -> tuple[str, ...]:
-    """Return the kinds of model that a folder's config names: the one of speculators,
-    its architectures, then keys that only trained heads have (`HEAD_KEYS`).
-
-    Empty without a readable config.
-    """
+def config_of(source: str | Path) -> dict[str, Any]:
+    """Return a folder's config; empty where none is readable."""
     try:
         config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, ModelError):
-        return ()
-    if not isinstance(config, dict):
-        return ()
-    architectures = config.get("architectures")
-    named = (
-        config.get("speculators_model_type"),
-        *(architectures if isinstance(architectures, list) else ()),
-        *(key for key in HEAD_KEYS if config.get(key) is not None),
-    )
-    return tuple(one for one in named if isinstance(one, str))
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def kinds(source: str | Path) -> tuple[str, ...]:
+    """Return the kinds of model that a folder's config names; empty without a readable
+    config.
+    """
+    return kinds_of(config_of(source))
 
 
 def _tensors(source: str | Path) -> dict[str, Tensor]:

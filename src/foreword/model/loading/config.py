@@ -22,6 +22,7 @@ from foreword.model.loading import hub
 from foreword.model.quantized.gguf_config import complete
 from foreword.model.quantized.gguf_families import family_config
 from foreword.model.quantized.gguf_file import GgufFile
+from foreword.registry import HEAD_KEYS, HEAD_METHODS
 
 CONFIG = hub.CONFIG
 SPEECH = "whisper"
@@ -179,6 +180,34 @@ def read_config(
     return config
 
 
+def kinds_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of model that a config names: the one of speculators, its
+    architectures, then keys that only trained heads have (`HEAD_KEYS`).
+    """
+    architectures = config.get("architectures")
+    named = (
+        config.get("speculators_model_type"),
+        *(architectures if isinstance(architectures, list) else ()),
+        *(key for key in HEAD_KEYS if config.get(key) is not None),
+    )
+    return tuple(one for one in named if isinstance(one, str))
+
+
+def misplaced_head(source: str | Path, config: Mapping[str, Any]) -> ModelError | None:
+    """Return the error for a trained head in place of a model; None for anything
+    else.
+    """
+    heads = [HEAD_METHODS[one] for one in kinds_of(config) if one in HEAD_METHODS]
+    return (
+        ModelError(
+            f"cannot load a model from {str(source)!r}: it is a trained head of the "
+            f"method {heads[0]}. Give its target as the model, and this as draft"
+        )
+        if heads
+        else None
+    )
+
+
 def unloadable(
     source: str | Path, error: BaseException, config: Mapping[str, Any]
 ) -> ModelError:
@@ -189,7 +218,7 @@ def unloadable(
     """
     if isinstance(error, ModelError):
         return error
-    if refused := untrusted(source, error, config):
+    if refused := untrusted(source, error, config) or misplaced_head(source, config):
         return refused
     lines = str(error).strip().splitlines()
     # Validation errors: the first line says that a check failed, the last which.

@@ -12,7 +12,7 @@ from torch import Tensor
 from foreword.draft.heads.dflash import DFlashHead
 from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.train.methods.masked import MaskedBlockTask, new_head
+from foreword.train.methods.masked import MaskedBlockTask, new_head, trainable
 from foreword.train.task import TrainContext
 
 if TYPE_CHECKING:
@@ -40,5 +40,5 @@ class DFlashTask(MaskedBlockTask):
 
 def _head(context: TrainContext, options: DFlashOptions) -> DFlashHead:
     if options.draft is not None:
-        return DFlashHead.read(Checkpoint.read(options.draft)).float()
+        return trainable(DFlashHead.read(Checkpoint.read(options.draft)), options.draft)
     return new_head(context, options, DFlashHead, sample_from_anchor=False)

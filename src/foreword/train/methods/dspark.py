@@ -19,7 +19,7 @@ from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.train.losses import compare, overlap
 from foreword.train.methods.ahead import Predictions
-from foreword.train.methods.masked import MaskedBlockTask, new_head
+from foreword.train.methods.masked import MaskedBlockTask, new_head, trainable
 from foreword.train.task import TrainContext
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class DSparkTask(MaskedBlockTask):
 
 def _head(context: TrainContext, options: DSparkOptions) -> DSparkHead:
     if options.draft is not None:
-        return DSparkHead.read(Checkpoint.read(options.draft)).float()
+        return trainable(DSparkHead.read(Checkpoint.read(options.draft)), options.draft)
     if options.rank < 1:
         raise InvalidRequest(
             f"cannot create a head of rank {options.rank}: 'rank' must be 1 or more"

@@ -132,6 +132,19 @@ def _seen(
 Head = TypeVar("Head", bound=MaskedHead)
 
 
+def trainable(head: Head, source: str | Path) -> Head:
+    """Return a head that was read, in float32, to train on.
+
+    Raises InvalidRequest for a reduced vocabulary.
+    """
+    if head.layout.draft_vocab:
+        raise InvalidRequest(
+            f"cannot train on from {source}: it has a reduced vocabulary, and heads "
+            "are trained with the target's. Begin a new one without --draft"
+        )
+    return head.float()
+
+
 def new_head(
     context: TrainContext,
     options: MaskedBlock,
