@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from drafters import AT_ONCE, IN_C, check_same, grown
-from foreword.draft.heads.block import BlockDrafter, BlockPredictor, BlockRequest
+from foreword.draft.heads.block import BlockDrafter, BlockRequest, HeadBlocks
 from foreword.draft.heads.block_native import NativeBlockTrees
 from foreword.errors import ModelError
 from foreword.model import Read
@@ -23,7 +23,7 @@ from running import Case, prompts, target
 DEEP = 4
 
 
-class Told(BlockPredictor):
+class Told(HeadBlocks):
     """Stands where a head stands: its distributions are drawn from the anchor and the
     number of states it was shown.
     """

@@ -1,13 +1,14 @@
-"""Base drafter for heads that predict a block of tokens per round in one forward, from
-the target's hidden states.
+"""Blocks of tokens that are predicted in one forward, and the base drafter for heads
+that predict one from the target's hidden states.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -39,7 +40,13 @@ class BlockRequest:
     """
 
 
-class BlockPredictor(ABC):
+Threads = Callable[[], AbstractContextManager[None]]
+"""Context of a computation, with the threads that it uses."""
+Pending = TypeVar("Pending", BlockRequest, Read)
+"""Request for a block: of a head, or of a draft model."""
+
+
+class BlockPredictor(ABC, Generic[Pending]):
     """Draft model that computes blocks lazily: the first read of a round computes all
     pending requests together.
 
@@ -48,59 +55,29 @@ class BlockPredictor(ABC):
     """
 
     mode = Mode.TREE
-    hidden_layers: tuple[int, ...] = ()
-    """Target hidden states that the head reads, numbered as in transformers."""
 
-    def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
-        """Move `head` to the target and pack it; `draft_tokens` = tokens that a block
-        predicts.
-        """
-        self._threads = threads_for(head)
-        nn.Module.to(head, target.device, target.dtype)
-        self.target = target
-        self.draft_tokens = draft_tokens
-        self.context = target.context
-        self.seen: dict[int, int] = {}
-        """Tokens of each sequence whose states the head has seen."""
-        self._pending: dict[int, BlockRequest] = {}
+    def __init__(self, context: int) -> None:
+        self.context = context
+        """Tokens. Longest text that it can read."""
+        self._pending: dict[int, Pending] = {}
         self._blocks: dict[int, Float[Tensor, "draft_tokens vocab"]] = {}
-        self.lay_out(head.eval())
-        self._grower = None
-        if supports_native_trees(target):
-            self._grower = self.tree_grower(head)
-
-    def lay_out(self, head: nn.Module) -> None:
-        """Pack the head's linear layers where that is faster."""
-        swap_in(head)
-
-    def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
-        """Return a grower of whole trees in C; None where C does not implement how
-        tokens depend on each other.
-        """
-        del head
-        return (
-            NativeBlockTrees(self.target.vocab)
-            if isinstance(self, PredictsBlocks)
-            else None
-        )
+        self._grower: NativeBlockTrees | None = None
+        self._threads: Threads = nullcontext
 
     @abstractmethod
     def compute(
-        self, requests: Sequence[BlockRequest]
-    ) -> Float[Tensor, "requests draft_tokens vocab"]:
+        self, requests: Sequence[Pending]
+    ) -> Iterable[Float[Tensor, "draft_tokens vocab"]]:
         """Return the raw logits of every depth of these blocks, independent of the
         other blocks in the batch.
         """
 
-    def open(self, id: int, capacity: int) -> None:
-        """Reserve room for a sequence of at most `capacity` tokens."""
-        self.seen[id] = 0
-
     def close(self, id: int) -> None:
-        for state in (self.seen, self._pending, self._blocks):
+        """Forget a sequence."""
+        for state in (self._pending, self._blocks):
             state.pop(id, None)
 
-    def request(self, request: BlockRequest) -> None:
+    def request(self, request: Pending) -> None:
         """Have the next read of this sequence compute a new block."""
         self._pending[request.id] = request
 
@@ -143,11 +120,60 @@ class BlockPredictor(ABC):
             requests = list(self._pending.values())
             self._pending = {}
             with self._threads():
-                distributions = self.compute(requests)
-            self._blocks |= {
-                one.id: distributions[row] for row, one in enumerate(requests)
-            }
+                blocks = self.compute(requests)
+            for one, distributions in zip(requests, blocks, strict=True):
+                self._blocks[one.id] = distributions
         return self._blocks[id]
+
+
+class HeadBlocks(BlockPredictor[BlockRequest]):
+    """Block predictor with a head that reads the target's hidden states."""
+
+    hidden_layers: tuple[int, ...] = ()
+    """Target hidden states that the head reads, numbered as in transformers."""
+
+    def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
+        """Move `head` to the target and pack it; `draft_tokens` = tokens that a block
+        predicts.
+        """
+        super().__init__(target.context)
+        self._threads = threads_for(head)
+        nn.Module.to(head, target.device, target.dtype)
+        self.target = target
+        self.draft_tokens = draft_tokens
+        self.seen: dict[int, int] = {}
+        """Tokens of each sequence whose states the head has seen."""
+        self.lay_out(head.eval())
+        if supports_native_trees(target):
+            self._grower = self.tree_grower(head)
+
+    def lay_out(self, head: nn.Module) -> None:
+        """Pack the head's linear layers where that is faster."""
+        swap_in(head)
+
+    def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
+        """Return a grower of whole trees in C; None where C does not implement how
+        tokens depend on each other.
+        """
+        del head
+        return (
+            NativeBlockTrees(self.target.vocab)
+            if isinstance(self, PredictsBlocks)
+            else None
+        )
+
+    @abstractmethod
+    def compute(
+        self, requests: Sequence[BlockRequest]
+    ) -> Float[Tensor, "requests draft_tokens vocab"]: ...
+
+    def open(self, id: int, capacity: int) -> None:
+        """Reserve room for a sequence of at most `capacity` tokens."""
+        self.seen[id] = 0
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self.seen.pop(id, None)
 
 
 class BlockDrafter(ModelDrafter):
@@ -157,7 +183,7 @@ class BlockDrafter(ModelDrafter):
 
     HEAD: ClassVar[type[Readable]]
     """What a checkpoint is read as."""
-    BLOCKS: ClassVar[Callable[[Any, Model], BlockPredictor]]
+    BLOCKS: ClassVar[Callable[[Any, Model], HeadBlocks]]
     """What computes the blocks of such a head."""
 
     @classmethod
@@ -169,7 +195,7 @@ class BlockDrafter(ModelDrafter):
         blocks = cls.BLOCKS(head, target)
         return cls(blocks, blocks.hidden_layers)
 
-    def __init__(self, blocks: BlockPredictor, hidden_layers: tuple[int, ...]) -> None:
+    def __init__(self, blocks: HeadBlocks, hidden_layers: tuple[int, ...]) -> None:
         """Raises ModelError where the target lacks one of `hidden_layers`, numbered as
         in transformers.
         """

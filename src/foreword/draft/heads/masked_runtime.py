@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.heads.block import BlockPredictor, BlockRequest
+from foreword.draft.heads.block import BlockRequest, HeadBlocks
 from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.draft.heads.masked import MaskedHead
 from foreword.model import Model, Read
@@ -31,7 +31,7 @@ from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
 
-class MaskedBlocks(BlockPredictor):
+class MaskedBlocks(HeadBlocks):
     """Block predictor with a masked head; stores keys and values of each sequence, but
     none of blocks.
     """

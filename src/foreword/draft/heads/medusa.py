@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from foreword.draft.heads.block import (
     BlockDrafter,
-    BlockPredictor,
     BlockRequest,
+    HeadBlocks,
 )
 from foreword.draft.heads.loading import saved
 from foreword.errors import ModelError
@@ -193,7 +193,7 @@ def _is_matrix(tensor: Tensor | None) -> TypeGuard[Tensor]:
     return tensor is not None and tensor.dim() == 2
 
 
-class MedusaBlocks(BlockPredictor):
+class MedusaBlocks(HeadBlocks):
     """Block predictor that applies the heads to the state of the last token that the
     target has read.
     """
