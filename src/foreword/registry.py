@@ -78,9 +78,7 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
         return tuple(self._homes)
 
     def installed(self) -> dict[str, EntryPoint]:
-        """Return the entries of other packages by name; of two with one name, the
-        first.
-        """
+        """Return other packages' entries by name; of two with one name, the first."""
         found = reversed(tuple(entry_points(group=self.group)))
         known = {*self._homes, *self._loaded}
         return {one.name: one for one in found if one.name not in known}
@@ -215,6 +213,13 @@ OWN_METHODS: dict[str, Method] = {
         needs=True,
         seq2seq=True,
     ),
+    "pard": Method(
+        "a smaller model that predicts several tokens in one forward, at masks",
+        "foreword.draft.pard:MaskedDrafter",
+        takes=MODEL,
+        needs=True,
+        seq2seq=True,
+    ),
     "eagle": Method(
         "predicts with one layer on the target's hidden states (EAGLE-3)",
         "foreword.draft.heads.eagle:EagleDrafter",
@@ -320,8 +325,9 @@ HEAD_METHODS: dict[str, str] = {
     **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
     "MtpModel": "mtp",
     **dict.fromkeys(("MedusaModel", "medusa_num_heads"), "medusa"),
+    **dict.fromkeys(("pard_token", "ptd_token_id"), "pard"),
 }
-"""Kind of a trained head, from its config -> its method."""
+"""Kind of a trained head, or key of a mask token, from its config -> its method."""
 HEAD_KEYS = "medusa_num_heads draft_vocab_size".split()  # of heads that name no kind
 HEAD_FILES = "medusa_lm_head.safetensors medusa_lm_head.pt".split()
 """Files of weights that heads have beside the usual ones."""
@@ -399,9 +405,7 @@ TOOL_FORMATS: Registry[ToolFormat] = Registry(
         "generic": "foreword.server.output.formats.generic:FORMAT",
     },
 )
-"""Formats of tool calls, in the order in which a chat template is compared with
-them.
-"""
+"""Formats of tool calls, in the order in which a chat template is compared."""
 
 WEIGHT_FORMATS: Registry[WeightFormat] = Registry(
     "quantization method",

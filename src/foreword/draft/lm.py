@@ -18,6 +18,7 @@ from torch import Tensor
 
 from foreword.draft.base import Source
 from foreword.draft.tree.drafter import (
+    DraftModel,
     ModelDrafter,
     capacity,
     catch_up,
@@ -84,11 +85,18 @@ class LanguageModelDrafter(ModelDrafter):
 
     about = OWN_METHODS["lm"]
 
-    def __init__(self, model: Model, vocab: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        vocab: int | None = None,
+        draft_model: DraftModel | None = None,
+    ) -> None:
         """Use `vocab` of the target if larger: models of one family pad their
         embeddings to different sizes.
+
+        `draft_model`: source of the logits after the text; None = `model`.
         """
-        super().__init__(model)
+        super().__init__(model if draft_model is None else draft_model)
         self.model = model
         self._missing = (vocab or model.vocab) - model.vocab
         self._memories: dict[int, _Memory] = {}
@@ -139,7 +147,8 @@ class LanguageModelDrafter(ModelDrafter):
         self._memories[sequence.id].remember(tree)
 
     def logits(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        return F.pad(self.model.read(reads), (0, self._missing), value=-math.inf)
+        logits = self.draft_model.read(reads)
+        return F.pad(logits, (0, self._missing), value=-math.inf)
 
     def prefill(self, sequence: Request) -> Read:
         """Read what was committed since the last draft, except the end, which the

@@ -36,11 +36,12 @@ class ExportLayout:
     """Command that starts the engine, with the placeholders FOLDER and TARGET."""
 
 
-def vllm(method: str, draft_tokens: int) -> tuple[str, ...]:
-    """Return the command that serves a folder with vLLM."""
-    config = json.dumps(
-        {"method": method, "model": FOLDER, "num_speculative_tokens": draft_tokens}
-    )
+def vllm(method: str, draft_tokens: int, **settings: Any) -> tuple[str, ...]:
+    """Return the command that serves a folder with vLLM; `settings` go into its
+    speculative config.
+    """
+    config = {"method": method, "model": FOLDER, "num_speculative_tokens": draft_tokens}
+    config = json.dumps({**config, **settings})
     return "vllm", "serve", TARGET, "--speculative-config", config
 
 

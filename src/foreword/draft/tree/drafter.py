@@ -81,6 +81,13 @@ class ModelDrafter(Drafter):
         predict the next token.
         """
 
+    def begin(
+        self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
+    ) -> None:
+        """Prepare the reads of the ends, by row of the batch; `budget` = most draft
+        tokens of each row.
+        """
+
     def remember(self, sequence: Request, tree: DraftTree) -> None:
         """Record that these draft tokens were read after the text, in this order."""
 
@@ -93,6 +100,7 @@ class ModelDrafter(Drafter):
             for row, count in enumerate(budget)
             if count
         }
+        self.begin(batch, budget, reads)
         if (
             not batch.draws.wants_probs
             and self.draft_model.mode is Mode.TREE

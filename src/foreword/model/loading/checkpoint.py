@@ -33,6 +33,10 @@ FILES = (WEIGHTS, PICKLED, *HEAD_FILES)
 first that exists is read.
 """
 INDEX = ".index.json"
+MASK_TOKENS = ("pard_token", "ptd_token_id")
+"""Config keys with the id of the mask token of a draft model that predicts several
+tokens in one forward, as vLLM reads them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +165,12 @@ def config_of(source: str | Path) -> dict[str, Any]:
 
 
 def kinds(source: str | Path) -> tuple[str, ...]:
-    """Return the kinds of model that a folder's config names; empty without a readable
-    config.
+    """Return the kinds of model that a folder's config names, then the key of its mask
+    token, if any; empty without a readable config.
     """
-    return kinds_of(config_of(source))
+    config = config_of(source)
+    masks = (key for key in MASK_TOKENS if config.get(key) is not None)
+    return (*kinds_of(config), *masks)
 
 
 def _tensors(source: str | Path) -> dict[str, Tensor]:

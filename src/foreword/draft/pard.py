@@ -1,0 +1,154 @@
+"""A draft model that predicts several tokens in one forward (PARD, arXiv 2504.18583).
+
+The forward reads the text, then masks: the row of the last committed token predicts
+the next token, and mask k the token k places later. The model is a causal model of
+transformers; its config names the mask token. Keys and values of masks are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.draft.heads.block import BlockPredictor
+from foreword.draft.heads.block_native import (
+    NativeBlockTrees,
+    supports_native_trees,
+)
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.errors import ModelError
+from foreword.model import HFModel, Mode, Model, Read
+from foreword.model.loading.checkpoint import MASK_TOKENS
+from foreword.registry import OWN_METHODS
+from foreword.types import Batch, DraftTree, Request
+
+DEEP = 12
+"""Draft tokens. Longest chain from one forward: K at inference in the paper's
+experiments, where models were trained on 8 (section 4).
+"""
+Block = Float[Tensor, "draft_tokens vocab"]
+
+
+class MaskBlocks(BlockPredictor[Read]):
+    """Blocks of a draft model: the logits of the last committed token and of masks
+    after it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        mask: int,
+        missing: int = 0,
+    ) -> None:
+        """`mask`: id of the mask token. `missing`: tokens that only the target has."""
+        super().__init__(model.context)
+        self.model = model
+        self.mask = mask
+        self._missing = missing
+        if supports_native_trees(model):
+            self._grower = NativeBlockTrees(model.vocab)
+
+    def masked(self, read: Read, count: int) -> Read:
+        """Return a read of the end of a text with masks after it, which keeps the
+        logits of so many draft tokens.
+        """
+        masks = [self.mask] * (count - 1)
+        tokens = read.tokens + masks
+        return replace(read, tokens=tokens, keep=count)
+
+    def compute(
+        self,
+        requests: Sequence[Read],
+    ) -> tuple[Block, ...]:
+        kept = [one.keep for one in requests]
+        return self.model.read(requests).split(kept)
+
+    def ahead(self, read: Read) -> Block:
+        block = self.block(read.id)
+        missing = (0, self._missing)
+        return F.pad(block, missing, value=-math.inf)
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self.model.close(id)
+
+
+class MaskedDrafter(LanguageModelDrafter):
+    """Drafter that grows trees from the distributions of one forward per round."""
+
+    about = OWN_METHODS["pard"]
+
+    def __init__(
+        self,
+        model: Model,
+        vocab: int | None = None,
+    ) -> None:
+        """Raises ModelError where the model's config has no mask token."""
+        mask = mask_token(model.hf)
+        missing = (vocab or model.vocab) - model.vocab
+        self.blocks = MaskBlocks(model, mask, missing)
+        super().__init__(model, vocab, self.blocks)
+        # without a cache, a forward scores one token
+        plain = model.mode is Mode.PLAIN
+        self.deep = 1 if plain else DEEP
+
+    def begin(
+        self,
+        batch: Batch,
+        budget: Sequence[int],
+        reads: dict[int, Read],
+    ) -> None:
+        for row, read in reads.items():
+            deep = self.reach(batch, batch.sequences[row])
+            count = min(budget[row], deep)
+            self.blocks.request(self.blocks.masked(read, count))
+
+    def remember(
+        self,
+        sequence: Request,
+        tree: DraftTree,
+    ) -> None:
+        """Keep nothing: masks were read, not these draft tokens."""
+
+    def rereads(self, sequence: Request) -> bool:
+        """Return False: a text without masks says nothing of what masks predict."""
+        del sequence
+        return False
+
+
+def mask_token(hf: HFModel) -> int:
+    """Return the id of the mask token in a model's config.
+
+    Raises ModelError where it has none, or one that is not a token.
+    """
+    mask = named_mask(hf)
+    vocab = hf.config.get_text_config().vocab_size
+    name = hf.config.name_or_path or type(hf).__name__
+    if mask is None:
+        raise ModelError(
+            f"cannot draft several tokens at once with {name}: its config names no "
+            f"mask token ({' or '.join(MASK_TOKENS)}). Train it with `foreword train "
+            "pard`, or use method 'lm'"
+        )
+    if type(mask) is not int or not 0 <= mask < vocab:
+        raise ModelError(
+            f"cannot draft with {name}: its mask token is {mask!r}, and it has "
+            f"{vocab} tokens. Correct {MASK_TOKENS[0]} in its config"
+        )
+    return mask
+
+
+def named_mask(hf: HFModel) -> object:
+    """Return the mask token that a model's config names, unchecked; None if none."""
+    config = hf.config
+    for key in MASK_TOKENS:
+        for part in (config, config.get_text_config()):
+            mask = getattr(part, key, None)
+            if mask is not None:
+                return mask
+    return None
