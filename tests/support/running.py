@@ -53,6 +53,7 @@ from foreword.train.registry import (
     EagleOptions,
     MedusaOptions,
     MtpOptions,
+    PardOptions,
     TrainOptions,
 )
 from foreword.types import Delta, Request, SamplingParams
@@ -239,6 +240,7 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "recycle": RecyclingDrafter,
         "lookahead": LookaheadDrafter,
         "lm": lambda: LanguageModelDrafter(draft(dtype)),
+        "pard": lambda: served(PardOptions(draft=str(starter.draft()), depth=4), dtype),
         "tli": lambda: IntersectionDrafter(pair(NEAR, dtype)),
         "slem": lambda: StringMatchDrafter(pair(NEAR, dtype)),
         "retrieval": lambda: RetrievalDrafter(datastore()),

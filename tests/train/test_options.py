@@ -20,8 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
 
 PROMPT = "3 and 3"
 PARAMS = SamplingParams(temperature=1.0, seed=5, max_tokens=8)
-SMALL: dict[str, dict[str, int]] = {
+SMALL: dict[str, dict[str, int | str]] = {
     "lm": {"hidden": 64},
+    "pard": {"draft": str(starter.draft()), "depth": 2},
     "eagle": {"unroll": 2, "draft_vocab": 100},
     "dflash": {"layers": 1, "block": 4},
     "dspark": {"layers": 1, "block": 3, "rank": 4},

@@ -86,6 +86,34 @@ class LmOptions(TrainOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PardOptions(TrainOptions):
+    """Options of a draft model that predicts several tokens in one forward."""
+
+    method = "pard"
+    summary = "Teach a draft model to predict several tokens in one forward, at masks."
+    example = "--draft DRAFT_MODEL --depth 8"
+    task = "foreword.train.methods.pard:MaskTraining"
+    pack = "foreword.train.methods.pard:pack"
+
+    draft: str | None = _option(
+        None, "Draft model to begin from. Default: the bundled one.", "MODEL"
+    )
+    depth: int = _option(8, "Tokens predicted in one forward.", least=1)
+    keep: float = _option(
+        0.7, "Share of the places of a depth that the next one keeps.", "P", least=0
+    )
+    least: float = _option(
+        0.2, "Smallest share of the places that a depth keeps.", "P", least=0
+    )
+    mask: int | None = _option(
+        None,
+        "Mask token. Default: the draft's, an unused one, or padding.",
+        "ID",
+        least=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EagleOptions(TrainOptions):
     """Options of an EAGLE-3 head: one layer that reads the target's hidden states."""
 
@@ -242,6 +270,7 @@ class EarlyExitOptions(TrainOptions):
 
 TRAIN_OPTIONS: tuple[type[TrainOptions], ...] = (
     LmOptions,
+    PardOptions,
     EagleOptions,
     MtpOptions,
     DFlashOptions,

@@ -182,9 +182,13 @@ class BlockTask(TrainTask):
             * block.learnt.sum()
         )
 
+    def anchors(self, block: Block, *, spread: bool) -> Anchors:
+        """Choose the anchors of a forward, evenly spread for a measurement."""
+        return pick(block, self._anchors, self.draft_tokens, spread=spread)
+
     def _predict(self, module: nn.Module, block: Block, *, spread: bool) -> Predictions:
         block, outputs = self.read_target(block, self._states)
-        anchors = pick(block, self._anchors, self.draft_tokens, spread=spread)
+        anchors = self.anchors(block, spread=spread)
         valid = anchors.valid
         depth = torch.arange(self.draft_tokens, device=valid.device).expand_as(valid)[
             valid

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -15,7 +16,6 @@ from transformers import PreTrainedConfig
 
 from foreword.draft.heads.export_layout import (
     SGLANG,
-    SPECULATORS,
     VLLM,
     ExportLayout,
     sglang,
@@ -23,7 +23,7 @@ from foreword.draft.heads.export_layout import (
     vllm,
 )
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model import HFModel, check_same, load_tokenizer
+from foreword.model import HFModel, Tokenizer, check_same, load_tokenizer
 from foreword.model.architectures import INNER, head_dim, loader
 from foreword.model.encoder import is_seq2seq
 from foreword.model.head_layers import HFConfig
@@ -61,27 +61,12 @@ class Distillation(TrainTask):
                 "'on_policy' must be in [0, 1] and 'temperature' above 0"
             )
         module = _initial_model(context, options) if module is None else module
+        check_draft(context, module)
         if context.start and on_policy:
             raise InvalidRequest(
                 f"cannot train with on_policy {on_policy}: {context.source} is an "
                 "encoder-decoder. Set on_policy to 0"
             )
-        limit = getattr(
-            module.config.get_text_config(), "max_position_embeddings", None
-        )
-        if limit is not None and context.length > limit:
-            raise InvalidRequest(
-                f"cannot train on blocks of {context.length} tokens: they exceed the "
-                f"draft's context of {limit}. "
-                "Lower 'length'"
-            )
-        for model in (target, module):
-            if getattr(model, "_is_stateful", False):
-                raise ModelError(
-                    f"cannot train with {type(model).__name__}: it is recurrent, so "
-                    "records packed side by side "
-                    "would mix. Use a model without recurrent layers"
-                )
         super().__init__(context, module)
         self.draft = module
         self._tokenizer = context.tokenizer
@@ -93,15 +78,7 @@ class Distillation(TrainTask):
         self._writer = Writer(module, context.eos, temperature)
 
     def save(self, folder: Path) -> None:
-        """Write the draft as transformers does, in the dtype of the target's
-        checkpoint, with its tokenizer, if any.
-        """
-        stored = copy.deepcopy(self.draft)
-        nn.Module.to(stored, self.target.dtype)
-        stored.generation_config = self.target.generation_config
-        stored.save_pretrained(folder)
-        if self._tokenizer is not None:
-            self._tokenizer.save_pretrained(folder)
+        write(self.draft, folder, self.target, self._tokenizer)
 
     def data(self, block: Block, seed: int) -> Block:
         if self.on_policy and random.Random(seed).random() < self.on_policy:
@@ -136,15 +113,62 @@ class Distillation(TrainTask):
         return target[:, : self._vocab], draft[:, : self._vocab]
 
 
+def check_draft(context: TrainContext, draft: HFModel) -> None:
+    """Raise InvalidRequest for blocks longer than the draft's context, ModelError for a
+    recurrent draft or target.
+    """
+    limit = getattr(draft.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and context.length > limit:
+        raise InvalidRequest(
+            f"cannot train on blocks of {context.length} tokens: they exceed the "
+            f"draft's context of {limit}. "
+            "Lower 'length'"
+        )
+    for model in (context.target, draft):
+        if getattr(model, "_is_stateful", False):
+            raise ModelError(
+                f"cannot train with {type(model).__name__}: it is recurrent, so "
+                "records packed side by side "
+                "would mix. Use a model without recurrent layers"
+            )
+
+
+def write(
+    draft: HFModel, folder: Path, target: HFModel, tokenizer: Tokenizer | None
+) -> None:
+    """Write the draft as transformers does, in the dtype of the target's checkpoint,
+    with the tokenizer, if any.
+    """
+    stored = copy.deepcopy(draft)
+    nn.Module.to(stored, target.dtype)
+    stored.generation_config = target.generation_config
+    stored.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+
+
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     """Return a layout that copies the model, a transformers checkpoint already, with
     its tokenizer.
     """
-    if engine == SPECULATORS:
+    start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
+    return copied(checkpoint, target, engine, start)
+
+
+def copied(
+    checkpoint: Checkpoint,
+    target: HFConfig,
+    engine: str,
+    start: Mapping[str, tuple[str, ...]],
+) -> ExportLayout:
+    """Return a layout that copies the model with its tokenizer; `start`: command of
+    each engine that serves it. Raises InvalidRequest for another engine.
+    """
+    if engine not in start:
         raise unsupported_engine(
             f"a draft model of its own ({checkpoint.source}) in this layout",
             engine,
-            (VLLM, SGLANG),
+            tuple(start),
         )
     dtype = next(iter(checkpoint.tensors.values())).dtype
     model, tokenizer = load(checkpoint.source, dtype), load_tokenizer(checkpoint.source)
@@ -155,7 +179,6 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
     return ExportLayout(
         write=write, names=frozenset(checkpoint.tensors), start=start[engine]
     )
@@ -172,18 +195,24 @@ def _initial_model(context: TrainContext, options: LmOptions) -> HFModel:
         if seq2seq:
             sizes["encoder_layers"] = options.encoder_layers or options.layers
         return new(context.source, **sizes, trusted=context.trusted)
-    if context.tokenizer is not None:
-        check_same(
-            context.tokenizer,
-            load_tokenizer(options.draft, trust_remote_code=context.trusted),
-        )
-    draft = load(options.draft, torch.float32, trusted=context.trusted, seq2seq=seq2seq)
+    draft = given_model(context, options.draft)
     if is_seq2seq(draft.config) != seq2seq:
         raise InvalidRequest(
             f"cannot train {options.draft}: {context.source} is an encoder-decoder. "
             "Give a draft that is one too"
         )
     return draft
+
+
+def given_model(context: TrainContext, source: str | Path) -> HFModel:
+    """Load a draft model, float32. Raises VocabularyMismatch for another tokenizer than
+    the target's.
+    """
+    if context.tokenizer is not None:
+        theirs = load_tokenizer(source, trust_remote_code=context.trusted)
+        check_same(context.tokenizer, theirs)
+    seq2seq = is_seq2seq(context.target.config)
+    return load(source, torch.float32, trusted=context.trusted, seq2seq=seq2seq)
 
 
 def load(

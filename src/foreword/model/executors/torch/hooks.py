@@ -13,7 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPastAndCrossAttentions,
+)
 
 from foreword.errors import ModelError
 from foreword.model.kv.reads import Read
@@ -71,6 +74,20 @@ def apply_lm_head(
         return model(
             encoder_outputs=states, decoder_input_ids=tokens, use_cache=False
         ).logits[0]
+
+
+def own_logits(
+    model: PreTrainedModel, hidden: Float[Tensor, "rows hidden"]
+) -> Float[Tensor, "rows vocab"]:
+    """Return the scores of a decoder-only model for hidden states after the final norm.
+
+    Its own forward runs, with these as the decoder's output: some models scale or cap
+    their scores.
+    """
+    states = BaseModelOutputWithPast(last_hidden_state=hidden[None])
+    tokens = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+    with replaced_forwards({model.base_model: lambda *_, **__: states}):
+        return model(input_ids=tokens, use_cache=False).logits[0]
 
 
 @torch.no_grad()
