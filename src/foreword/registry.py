@@ -216,7 +216,7 @@ OWN_METHODS: dict[str, Method] = {
     "pard": Method(
         "a smaller model that predicts several tokens in one forward, at masks",
         "foreword.draft.pard:MaskedDrafter",
-        takes=MODEL,
+        takes=f"{MODEL} with a mask token",
         needs=True,
         seq2seq=True,
     ),

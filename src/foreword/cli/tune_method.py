@@ -242,7 +242,7 @@ def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
     takes = find_method(best.method).about.takes
     return DraftingFile(
         target=model or BUNDLED,
-        draft=draft if takes in (MODEL, HEAD) else None,
+        draft=draft if takes.startswith((MODEL, HEAD)) else None,
         method=best.method,
         rule=best.rule if best.rule != DEFAULT_RULE else None,
         nodes=best.nodes or None,

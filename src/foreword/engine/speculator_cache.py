@@ -154,7 +154,7 @@ class SpeculatorCache:
         """
         name = str(self._chosen(params.drafting).method)
         kind = find_method(name)
-        if kind.about.takes in (MODEL, HEAD):
+        if kind.about.takes.startswith((MODEL, HEAD)):
             return self.load(params).result().anew()
         source = self._source(name, kind)
         return Loader(name, kind, Shared()).load(source, self._target, self._tokenizer)
