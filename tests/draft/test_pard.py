@@ -4,7 +4,7 @@ import copy
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from foreword.errors import ModelError, VocabularyMismatch
 from foreword.model import Model, Read
 from foreword.model.loading.checkpoint import MASK_TOKENS
 from foreword.train.methods.lm import load
-from foreword.types import Draft
+from foreword.types import Batch, Draft
 from other_tokenizers import NEAR
 from running import (
     DTYPE,
@@ -37,7 +37,29 @@ from running import (
 
 MASK = 0
 """Padding and end of text, which nothing follows in an answer."""
+BACKENDS = (
+    (None, 1.0),
+    (None, 0.0),
+    ("pool", 0.0),
+    ("pool", 1.0),
+    ("cache", 1.0),
+    ("cache", 0.0),
+)
+"""(backend of the draft model, temperature)."""
+FAMILIES = ((1.0, "t5"), (0.0, "t5"), (0.0, "bart"), (1.0, "bart"))
+"""(temperature, encoder-decoder)."""
 EVERY_RULE = ("match", "rejection", "block", "traversal", "specinfer", "kseq")
+
+
+def some(cases: Iterable[object]) -> list[object]:
+    """Return the cases, every second one for `make test-all` alone."""
+    return [
+        pytest.param(
+            *(one if isinstance(one, tuple) else (one,)),
+            marks=[pytest.mark.slow] if at % 2 else [],
+        )
+        for at, one in enumerate(cases)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +92,15 @@ class Counted:
 
     def __init__(self, made: LanguageModelDrafter) -> None:
         self.rows: list[list[int]] = []
+        self.longest = 0
+        """Tokens. Longest text read, masks included."""
         self._read = made.model.read
         made.model.read = self.read
 
     def read(self, reads: Sequence[Read]) -> torch.Tensor:
         self.rows.append([one.keep for one in reads])
+        ends = [one.start + len(one.tokens) for one in reads]
+        self.longest = max(self.longest, *ends)
         return self._read(reads)
 
 
@@ -82,8 +108,10 @@ def accepted(answers: Sequence[Answer]) -> int:
     return sum(one.sequence.stats.accepted for one in answers)
 
 
-@pytest.mark.parametrize("heat", [0.0, 1.0])
-@pytest.mark.parametrize("backend", [None, "pool", "cache"])
+@pytest.mark.parametrize(
+    ("backend", "heat"),
+    some(BACKENDS),
+)
 def test_text_is_plain_from_one_forward_a_round(folder, backend, heat):
     made = untrained(folder, backend)
     counted = Counted(made)
@@ -120,7 +148,7 @@ def test_first_draft_token_is_the_draft_models_own(folder):
     assert sum(both[0]) > 0
 
 
-@pytest.mark.parametrize("rule", EVERY_RULE)
+@pytest.mark.parametrize("rule", some(EVERY_RULE))
 def test_rules_accept_draft_tokens(rule):
     made = drafter("pard", DTYPE)
     loop = engine(target(DTYPE), made, 5, rule=rule)
@@ -130,16 +158,35 @@ def test_rules_accept_draft_tokens(rule):
 
 
 @torch.inference_mode()
-def test_masks_after_a_text_predict_as_definition_says(folder):
-    """In float32, against the model of transformers on text and masks."""
+def test_masks_predict_as_the_definition_says(folder):
+    """In every round, against the model of transformers on text and masks: nothing of
+    earlier masks is left.
+    """
     made = MaskedDrafter(Model.load(folder, dtype="float32"))
-    text = list(prompts()[1])
-    made.model.open(1, len(text) + 8)
-    made.blocks.request(made.blocks.masked(Read(1, 0, text), 4))
-    found = made.blocks.block(1)
     reference = load(folder, torch.float32)
-    whole = reference(torch.tensor([[*text, MASK, MASK, MASK]])).logits[0, -4:]
-    torch.testing.assert_close(found, whole, atol=1e-3, rtol=1e-3)
+    propose, rounds = made.propose, 0
+
+    def compared(batch: Batch, nodes: Sequence[int]) -> Draft:
+        nonlocal rounds
+        draft = propose(batch, nodes)
+        if draft.nodes:
+            rounds += 1
+            (one,) = batch.sequences
+            found = made.blocks.block(one.id)
+            masks = [MASK] * (len(found) - 1)
+            whole = reference(torch.tensor([[*one.tokens, *masks]])).logits[0]
+            torch.testing.assert_close(
+                found, whole[-len(found) :], atol=1e-3, rtol=1e-3
+            )
+        return draft
+
+    made.propose = compared
+    loop = engine(target(), made, 4)
+    answer = finish(loop, asked()[1:2])
+    assert loop.failed is None
+    assert rounds > 4
+    # some rounds follow accepted draft tokens
+    assert accepted(answer) > 2
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
@@ -185,7 +232,8 @@ def test_draft_context_bounds_the_masks(folder):
     answers = finish(engine(target(DTYPE), made, 8), asked(length=24))
     expected = plain(target(DTYPE), asked(length=24))
     assert [one.said for one in answers] == [one.said for one in expected]
-    assert counted.rows
+    assert accepted(answers) > 0
+    assert longest < counted.longest <= longest + 4
     made.model.context = made.blocks.context = 4
     counted.rows.clear()
     answers = finish(engine(target(DTYPE), made, 8), asked())
@@ -247,8 +295,10 @@ def test_another_tokenizer_is_refused(folder, tmp_path):
         MaskedDrafter.load(other, target(DTYPE), tokenizer())
 
 
-@pytest.mark.parametrize("heat", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize(
+    ("heat", "name"),
+    some(FAMILIES),
+)
 def test_an_encoder_decoder_drafts_for_another(name, heat):
     draft = tiny_seq2seq.build(name)
     draft.config.pard_token = draft.config.pad_token_id
