@@ -176,6 +176,8 @@ def gptq(package: Path) -> None:
         ("gptq-4-asym", 4, False, False),
         ("gptq-8-asym", 8, False, False),
         ("gptq-4-act-order", 4, False, True),
+        ("gptq-2", 2, True, False),
+        ("gptq-3-asym", 3, False, False),
     ):
         settings = dict(
             quant_method="gptq", bits=bits, group_size=GROUP, sym=sym, desc_act=order

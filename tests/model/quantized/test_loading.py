@@ -88,7 +88,7 @@ def missing(part: str) -> Edit:
         (
             "gptq-4",
             changed(".scales", lambda held: held[:, :32]),
-            "has 16 bits a weight, and only 4 and 8 are",
+            "has 16 bits a weight, and only 2, 3, 4 and 8 are",
         ),
         (
             "awq",
@@ -161,14 +161,14 @@ def test_a_tensor_that_cannot_be_read_is_named(tmp_path, name, edit, said):
 
 
 def test_other_bits_are_refused(tmp_path):
-    def three(tensors: dict[str, Tensor]) -> None:
-        tensors[f"{LAYER}.qzeros"] = torch.zeros(2, 12, dtype=torch.int32)
+    def six(tensors: dict[str, Tensor]) -> None:
+        tensors[f"{LAYER}.qzeros"] = torch.zeros(2, 24, dtype=torch.int32)
 
     with pytest.raises(
         ModelError,
-        match=rf"{LAYER}\.qweight has 3 bits a weight, and only 4 and 8 are read",
+        match=rf"{LAYER}\.qweight has 6 bits a weight, and only 2, 3, 4 and 8 are read",
     ):
-        loaded(edited("gptq-4", tmp_path / "gptq", three))
+        loaded(edited("gptq-4", tmp_path / "gptq", six))
     with pytest.raises(ModelError, match="has 6 bits a weight and 128 outputs"):
         loaded(
             edited(

@@ -19,6 +19,8 @@ from foreword.registry import WEIGHT_FORMATS
 RECORDED = Path(__file__).parent / "recorded"
 EXACT = [
     *(
+        "gptq-2",
+        "gptq-3-asym",
         "gptq-4",
         "gptq-4-asym",
         "gptq-4-v2",
@@ -35,6 +37,8 @@ EXACT = [
     ),
     *("torchao-int4", "torchao-int8"),
 ]
+DENSE = ["gptq-4-act-order"]
+"""Checkpoints whose weights are dequantized on every backend."""
 ROUNDED = {"bitsandbytes-nf4": 0.0039, "bitsandbytes-fp4": 0.0032}
 """Tables that are rounded to whole numbers where codes are multiplied -> the largest
 difference, as a share of the block's largest weight."""
@@ -135,7 +139,7 @@ def test_scores_are_those_of_the_library(name):
 def test_every_layer_holds_its_few_bits_beside_its_weight(name, dtype):
     model = loaded(name, dtype)
     layers = quantized(model)
-    assert len(layers) == (0 if name == "gptq-4-act-order" else 7)
+    assert len(layers) == (0 if name in DENSE else 7)
     for layer in layers.values():
         assert torch.equal(layer.coded.weights(dtype), layer.weight)
         assert name in ROUNDED or torch.equal(
@@ -157,13 +161,15 @@ def test_codes_are_as_few_as_the_checkpoint_says():
     few = {
         name: next(iter(quantized(loaded(name, torch.float32)).values())).coded.read()
         for name in EXACT
-        if "act" not in name
+        if name not in DENSE
     }
+    odd = {"gptq-2": 4, "gptq-3-asym": 8}
     assert {name: len(coded.levels) for name, coded in few.items()} == {
         name: 256 if "8" in name.removeprefix("compressed-").removesuffix("a8") else 16
         for name in few
-    }
+    } | odd
     zero = {
+        "gptq-3-asym",
         "gptq-4-asym",
         "gptq-4-v2",
         "gptq-8-asym",

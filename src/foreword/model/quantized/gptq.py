@@ -1,5 +1,5 @@
-"""Provides the reader of GPTQ: codes of 4 or 8 bits packed along the inputs, a scale
-and a zero point a group.
+"""Provides the reader of GPTQ: codes of 2, 3, 4 or 8 bits packed along the inputs, a
+scale and a zero point a group.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from foreword.model.quantized.coded import Coded
-from foreword.model.quantized.layer import Format, Layer, affine, unpack
+from foreword.model.quantized.layer import WORD, Format, Layer, affine, unpack
 
 SECOND = "gptq_v2"
 """Name of the version that stores zero points as they are; the first stores them minus
 one.
 """
+BITS = (2, 3, 4, 8)
+"""Bits of a code that are read."""
 
 
 def read(layer: Layer) -> Coded | Tensor:
@@ -26,14 +28,20 @@ def read(layer: Layer) -> Coded | Tensor:
     scale = layer.take(".scales", None, None, None)
     groups, outputs = scale.shape
     packed = layer.take(".qzeros", torch.int32, groups, None)
-    bits = 32 * packed.shape[1] // outputs
-    if bits not in (4, 8):
+    bits = WORD * packed.shape[1] // outputs
+    if bits not in BITS:
         raise layer.error(
-            ".qweight", f"has {bits} bits a weight, and only 4 and 8 are read"
+            ".qweight", f"has {bits} bits a weight, and only 2, 3, 4 and 8 are read"
         )
-    codes = unpack(layer.take(".qweight", torch.int32, None, outputs).T, bits)
+    words = layer.take(".qweight", torch.int32, None, outputs)
+    if len(words) * WORD % bits or packed.shape[1] * WORD != outputs * bits:
+        raise layer.error(
+            ".qweight",
+            f"has {len(words)} words, which are no whole codes of {bits} bits",
+        )
+    codes = unpack(words.T, bits)
     zeros = unpack(packed, bits).to(torch.int32)
-    if layer.settings.get("checkpoint_format") != SECOND:
+    if _layout(layer.settings) != SECOND:
         zeros = (zeros + 1) & ((1 << bits) - 1)
     index = (
         layer.take(".g_idx", None, codes.shape[1])
@@ -45,8 +53,13 @@ def read(layer: Layer) -> Coded | Tensor:
 
 def refused(settings: Mapping[str, Any]) -> str:
     """Return the layout of the file, where it is one that is packed for a kernel."""
-    layout = settings.get("checkpoint_format", "gptq")
+    layout = _layout(settings)
     return "" if layout in ("gptq", SECOND) else f"checkpoint_format={layout!r}"
+
+
+def _layout(settings: Mapping[str, Any]) -> str:
+    """Return the version; GPTQModel names it `format` too."""
+    return settings.get("checkpoint_format") or settings.get("format") or "gptq"
 
 
 FORMAT = Format(

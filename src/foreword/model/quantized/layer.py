@@ -17,6 +17,8 @@ from foreword.model.quantized.coded import Coded, Scales
 
 STEP = 16
 """Inputs. The groups of `Coded` are multiples of this."""
+WORD = 32
+"""Bits. Checkpoints pack codes in words of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,18 @@ def named(dtype: torch.dtype) -> str:
 
 
 def unpack(words: Int[Tensor, "rows words"], bits: int) -> UInt8[Tensor, "rows codes"]:
-    """Return the codes of 4 or 8 bits in words of 32, the lowest bits first."""
-    codes = words.contiguous().view(torch.uint8)
-    return (
-        codes if bits == 8 else torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
-    )
+    """Return the codes of 2, 3, 4 or 8 bits in words of 32, the lowest bits first; of
+    3 bits, a code may begin in one word and end in the next.
+    """
+    octets = words.contiguous().view(torch.uint8)
+    if bits == 8:
+        return octets
+    if bits == 4:
+        return torch.stack([octets & 15, octets >> 4], dim=-1).flatten(1)
+    single = octets[..., None] >> torch.arange(8, dtype=torch.uint8) & 1
+    codes = single.flatten(1).unflatten(1, (-1, bits))
+    weights = 1 << torch.arange(bits, dtype=torch.uint8)
+    return (codes * weights).sum(-1, dtype=torch.uint8)
 
 
 def affine(
