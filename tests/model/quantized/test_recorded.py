@@ -34,10 +34,14 @@ EXACT = [
         "compressed-w4a16-asym",
         "compressed-w8a16",
         "compressed-w8a8",
+        "compressed-fp8",
+        "compressed-nvfp4",
+        "compressed-mxfp4",
     ),
+    *("modelopt-nvfp4", "modelopt-fp8"),
     *("torchao-int4", "torchao-int8"),
 ]
-DENSE = ["gptq-4-act-order"]
+DENSE = ["gptq-4-act-order", "compressed-fp8", "modelopt-fp8"]
 """Checkpoints whose weights are dequantized on every backend."""
 ROUNDED = {"bitsandbytes-nf4": 0.0039, "bitsandbytes-fp4": 0.0032}
 """Tables that are rounded to whole numbers where codes are multiplied -> the largest

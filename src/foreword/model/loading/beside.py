@@ -15,8 +15,10 @@ from torch import Tensor
 from foreword.errors import ModelError
 from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, WEIGHTS, check_finite
-from foreword.model.loading.config import read_json
-from foreword.model.loading.quantized import SETTINGS, files, read_tensors
+from foreword.model.loading.config import QUANTIZATION, read_json
+from foreword.model.loading.quantized import files, read_tensors
+from foreword.model.quantized.modelopt import SETTINGS_FILE
+from foreword.model.quantized.modelopt import settings as of_file
 from foreword.registry import WEIGHT_FORMATS
 
 
@@ -66,7 +68,8 @@ def _quantization(source: str | Path) -> dict[str, Any] | None:
     """Return the settings of a checkpoint whose quantized matrices can be read."""
     config = read_json(source, hub.CONFIG) or {}
     text = config.get("text_config") or {}
-    settings = config.get(SETTINGS) or text.get(SETTINGS)
+    settings = config.get(QUANTIZATION) or text.get(QUANTIZATION)
+    settings = settings or of_file(read_json(source, SETTINGS_FILE) or {})
     if not isinstance(settings, dict):
         return None
     return settings if settings.get("quant_method") in WEIGHT_FORMATS else None

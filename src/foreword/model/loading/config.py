@@ -22,6 +22,7 @@ from foreword.model.loading import hub
 from foreword.model.quantized.gguf_config import complete
 from foreword.model.quantized.gguf_families import family_config
 from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.quantized.modelopt import SETTINGS_FILE, settings
 from foreword.registry import HEAD_KEYS, HEAD_METHODS
 
 CONFIG = hub.CONFIG
@@ -29,6 +30,8 @@ SPEECH = "whisper"
 """Kind of the encoder-decoders of sound that are supported: features of a fixed length,
 and rules of their own.
 """
+QUANTIZATION = "quantization_config"
+"""Entry of a config, or of its text config."""
 REMOTE = "auto_map"
 """Entry of a config, or a tokenizer's config, that names classes in its own folder."""
 
@@ -153,7 +156,7 @@ def read_config(
             config = (file and family_config(file)) or AutoConfig.from_pretrained(
                 trust_remote_code=trust_remote_code, **hub.location(source)
             )
-        config = config if file is None else complete(config, file)
+        config = _quantized(config, source) if file is None else complete(config, file)
         _check_lengths(config.get_text_config())
     except _Invalid as invalid:
         raise ModelError(
@@ -206,6 +209,17 @@ def misplaced_head(source: str | Path, config: Mapping[str, Any]) -> ModelError 
         if heads
         else None
     )
+
+
+def _quantized(config: PreTrainedConfig, source: str | Path) -> PreTrainedConfig:
+    """Return a config with the settings of a file of their own, where it has none."""
+    if not any(
+        hasattr(part, QUANTIZATION) for part in (config, config.get_text_config())
+    ):
+        found = settings(read_json(source, SETTINGS_FILE) or {})
+        if found is not None:
+            setattr(config, QUANTIZATION, found)
+    return config
 
 
 def unloadable(

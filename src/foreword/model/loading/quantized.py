@@ -24,7 +24,7 @@ from foreword.errors import ModelError
 from foreword.model.architectures import loader
 from foreword.model.loading import hub
 from foreword.model.loading.complete import INDEX, WEIGHTS
-from foreword.model.loading.config import read_json
+from foreword.model.loading.config import QUANTIZATION, read_json
 from foreword.model.loading.sizes import check_total
 from foreword.model.quantized.coded import Coded, Matrix
 from foreword.model.quantized.gguf_file import GgufFile
@@ -34,9 +34,6 @@ from foreword.native.huge_pages import Pages
 from foreword.native.openmp import in_parallel
 from foreword.registry import WEIGHT_FORMATS
 
-SETTINGS = "quantization_config"
-"""Entry of a config, or of its text config."""
-
 
 def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
     """Return the settings of a quantized checkpoint; None where it is not one, or
@@ -45,8 +42,8 @@ def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
     Raises ModelError for a method that transformers does not know either: it would load
     the model without its weights.
     """
-    settings = getattr(config, SETTINGS, None) or getattr(
-        config.get_text_config(), SETTINGS, None
+    settings = getattr(config, QUANTIZATION, None) or getattr(
+        config.get_text_config(), QUANTIZATION, None
     )
     if not isinstance(settings, dict):
         return None
@@ -77,8 +74,8 @@ def load_dequantized(
     tensors, matrices, unused = read_tensors(str(source), files(source), settings, kind)
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
-        if hasattr(part, SETTINGS):
-            delattr(part, SETTINGS)
+        if hasattr(part, QUANTIZATION):
+            delattr(part, QUANTIZATION)
     model = empty(config, trust_remote_code=trust_remote_code)
     how |= {"trust_remote_code": trust_remote_code}
     model, info = _filled(str(source), model, tensors, matrices, kind, **how)
@@ -209,8 +206,8 @@ def _found(
 
 def _unsupported(source: str, setting: str) -> ModelError:
     return ModelError(
-        f"cannot load the weights of {source!r}: {setting} of its {SETTINGS} is not "
-        "supported. Use a checkpoint in a form of docs/targets/quantized.md"
+        f"cannot load the weights of {source!r}: {setting} of its {QUANTIZATION} is "
+        "not supported. Use a checkpoint in a form of docs/targets/quantized.md"
     )
 
 
@@ -274,12 +271,10 @@ def read_tensors(
         raise _unsupported(source, setting)
     matrices: dict[str, Matrix] = {}
     opened = [safe_open(file, framework="pt") for file in files]
-    places = {
-        name: file
-        for file in opened
-        for name in file.keys()  # noqa: SIM118 - a handle cannot be iterated
-        if wanted(name)
-    }
+    every = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle cannot be iterated
+    used = [name for name in every if wanted(name)]
+    used = [name for name in used if not name.endswith(method.unused)]
+    places = {name: every[name] for name in used}
     layers = _layers(places, method)
     parts = {name for layer in layers.values() for name in layer.values()}
     tensors = {
@@ -288,9 +283,8 @@ def read_tensors(
         if name not in parts
     }
     for name, tensor in tensors.items():
-        if name.endswith(".weight") and (
-            not tensor.is_floating_point() or tensor.element_size() == 1
-        ):
+        few = tensor.is_floating_point() and tensor.element_size() == 1
+        if few or (name.endswith(".weight") and not tensor.is_floating_point()):
             raise Layer(source, name, {}, settings).error(
                 "", f"holds {named(tensor.dtype)} and has no scale"
             )
@@ -349,10 +343,12 @@ def _layers(names: Mapping[str, object], method: Format) -> dict[str, dict[str, 
     layers: dict[str, dict[str, str]] = {}
     for name, ending in _parts(names, method.endings):
         layers.setdefault(name.removesuffix(ending), {})[ending] = name
-    if method.codes:
+    if method.codes is not None:
         for name, endings in layers.items():
             if name + method.codes in names:
                 endings[method.codes] = name + method.codes
+    if method.codes == "":  # else the ending is that of a plain tensor
+        layers = {name: held for name, held in layers.items() if "" in held}
     return layers
 
 

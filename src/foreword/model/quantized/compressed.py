@@ -1,5 +1,5 @@
 """Provides the reader of compressed-tensors: whole numbers of 4 or 8 bits, packed
-(pack-quantized) or as int8.
+(pack-quantized) or as int8, and floating-point numbers of 4 or 8 bits.
 
 Activations are not quantized, whatever the checkpoint says of them: its weights are the
 model.
@@ -14,11 +14,73 @@ import torch
 from torch import Tensor
 
 from foreword.model.quantized.coded import Coded
-from foreword.model.quantized.layer import Format, Layer, affine, signed, unpack
+from foreword.model.quantized.floats import (
+    E4M3,
+    Block,
+    numbers,
+    read_fp4,
+    read_fp8,
+)
+from foreword.model.quantized.layer import (
+    KV_SCALES,
+    Format,
+    Layer,
+    affine,
+    signed,
+    unpack,
+)
 
 
 def read(layer: Layer) -> Coded | Tensor:
-    """Return a matrix with a scale for each group, each output, or all of it."""
+    """Return a matrix; the weights of one of FP8 numbers."""
+    packed = layer.tensors.get(".weight_packed")
+    if packed is not None and packed.dtype == torch.uint8:
+        return _read_fp4(layer)
+    weight = layer.tensors.get(".weight")
+    if weight is not None and weight.dtype == E4M3:
+        return _read_fp8(layer)
+    return _read_whole(layer)
+
+
+def _read_fp4(layer: Layer) -> Coded:
+    """Return a matrix of nvfp4-pack-quantized, whose scales are divided by a number, or
+    of mxfp4-pack-quantized.
+    """
+    if ".weight_global_scale" not in layer.tensors:
+        powers = layer.take(".weight_scale", torch.uint8, None, None)
+        return read_fp4(layer, ".weight_packed", numbers(powers))
+    whole = layer.take(".weight_global_scale", torch.float32, 1)
+    stored = layer.take(".weight_scale", E4M3, None, None)
+    return read_fp4(layer, ".weight_packed", numbers(stored) / whole)
+
+
+def _read_fp8(layer: Layer) -> Tensor:
+    """Return the weights of float-quantized, naive-quantized or mxfp8-quantized."""
+    zeros = layer.tensors.get(".weight_zero_point")
+    if zeros is not None and zeros.float().any():
+        raise layer.error(".weight_zero_point", "is not zero beside FP8 numbers")
+    return read_fp8(layer, ".weight", ".weight_scale", _blocks(layer.settings))
+
+
+def _blocks(settings: Mapping[str, Any]) -> list[Block]:
+    """Return the sizes of blocks and groups of all schemes: a matrix does not name its
+    own.
+    """
+    found: list[Block] = []
+    for group in (settings.get("config_groups") or {}).values():
+        scheme = group.get("weights") or {}
+        if scheme.get("block_structure"):
+            high, wide = scheme["block_structure"]
+            found.append((high, wide))
+        if scheme.get("group_size"):
+            found.append((1, scheme["group_size"]))
+    return found
+
+
+def _read_whole(layer: Layer) -> Coded | Tensor:
+    """Return a matrix of whole numbers, with a scale for each group, each output, or
+    all of it.
+    """
     zeros = layer.tensors.get(".weight_zero_point")
     index = layer.tensors.get(".weight_g_idx")
     if ".weight" in layer.tensors:
@@ -85,5 +147,6 @@ FORMAT = Format(
     ),
     read,
     codes=".weight",
+    unused=(*KV_SCALES, ".k_zero_point", ".v_zero_point"),
     refused=refused,
 )

@@ -17,6 +17,10 @@ from foreword.model.quantized.coded import Coded, Scales
 
 STEP = 16
 """Inputs. The groups of `Coded` are multiples of this."""
+KV_SCALES = (".q_scale", ".k_scale", ".v_scale")
+"""Endings of tensors for queries, keys and values in 8 bits, which are not rounded
+here.
+"""
 WORD = 32
 """Bits. Checkpoints pack codes in words of this size."""
 
@@ -79,14 +83,16 @@ class Format:
     endings: tuple[str, ...]
     """Suffixes of tensor names; any one of them marks a quantized matrix."""
     read: Reader
-    codes: str = ""
+    codes: str | None = None
     """Ending of a tensor that plain matrices have too, and which holds the codes of a
-    quantized one.
+    quantized one. Empty = the endings follow its whole name.
     """
     weight: str = ".weight"
     """Ending of the name of the weight in the model that is not quantized."""
     shaped: Callable[[Layer, Tensor], Tensor] = lambda _, weight: weight
     """Returns the dequantized weights in the shape that the model holds."""
+    unused: tuple[str, ...] = ()
+    """Suffixes of tensors that the weights do not depend on, which are left out."""
     exact: Callable[[Layer], Tensor] | None = None
     """Returns the weights in float32, where `read` rounds them; None = it does not."""
     refused: Callable[[Mapping[str, Any]], str] = lambda _: ""

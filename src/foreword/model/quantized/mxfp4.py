@@ -8,30 +8,21 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from foreword.model.quantized.coded import Coded, Scales
+from foreword.model.quantized.coded import Coded
+from foreword.model.quantized.floats import fp4
 from foreword.model.quantized.layer import Format, Layer
 
 BLOCK = 32
 """Inputs that share a scale."""
-HALVES = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the numbers of FP4 (one sign, two exponent and one mantissa bit); the other
-eight are negative.
-"""
 
 
 def coded(
     blocks: UInt8[Tensor, "outputs groups bytes"],
     scales: UInt8[Tensor, "outputs groups"],
 ) -> Coded:
-    """Return the matrix of one expert, exactly: levels are twice the numbers, scales
-    half the powers of two.
-    """
-    codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(1)
-    levels = torch.tensor([*HALVES, *(-level for level in HALVES)], dtype=torch.int8)
-    scale = torch.ldexp(
-        torch.ones(scales.shape, dtype=torch.float32), scales.int() - 128
-    )
-    return Coded(codes, levels, Scales(scale), None, BLOCK)
+    """Return the matrix of one expert, exactly."""
+    one = torch.ones(scales.shape, dtype=torch.float32)
+    return fp4(blocks.flatten(1), torch.ldexp(one, scales.int() - 127))
 
 
 def read(layer: Layer) -> Coded:

@@ -1,0 +1,186 @@
+"""FP8 numbers with scales of blocks are read as transformers dequantizes them, and as
+their definition says.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, FineGrainedFP8Config
+
+import quantizing
+import quantizing.floats
+import tiny_models
+import tiny_vision
+from foreword.errors import ModelError
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
+from foreword.model.quantized.layer import Layer
+from foreword.registry import WEIGHT_FORMATS
+
+NAME = "model.layers.0.mlp.up_proj.weight"
+
+
+def saved(name: str, folder: Path) -> Path:
+    tiny_models.build(name).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def loaded(folder: Path, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
+    return load_weights(folder, read_config(folder), dtype).eval()
+
+
+def weights_of(folder: Path, plain: dict[str, Tensor], model: str) -> nn.Module:
+    """The plain model with these weights."""
+    saved(model, folder)
+    held = {name: tensor.float().contiguous() for name, tensor in plain.items()}
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+    return loaded(folder, torch.float32)
+
+
+def read(settings: dict[str, object], **tensors: Tensor) -> Tensor:
+    held = {"" if name == "codes" else name: one for name, one in tensors.items()}
+    found = WEIGHT_FORMATS["fp8"].read(Layer("here", NAME, held, settings))
+    assert isinstance(found, Tensor)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen3-moe"])
+def test_weights_are_those_of_transformers(tmp_path, name):
+    quantizing.floats.fp8(saved(name, tmp_path))
+    how = FineGrainedFP8Config(weight_block_size=(16, 16), dequantize=True)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.bfloat16, quantization_config=how
+    )
+    ours = loaded(tmp_path)
+    assert tiny_models.differing(theirs.state_dict(), ours.state_dict()) == []
+    plain = tiny_models.build(name).to(torch.bfloat16).state_dict()
+    assert len(tiny_models.differing(plain, ours.state_dict())) >= 5
+    tokens = torch.arange(20)[None]
+    with torch.inference_mode():
+        assert torch.equal(ours(tokens).logits, theirs(tokens).logits)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["apart", "fused"])
+@pytest.mark.parametrize("size", [16, 24])
+def test_experts_are_read_apart_and_as_one_tensor(tmp_path, fused, size):
+    """24 divides no side of a matrix: the last block of each is cut off."""
+    folder = saved("qwen3-moe", tmp_path / "fp8")
+    held = tiny_models.build("qwen3-moe").to(torch.bfloat16).state_dict()
+    whole = {name: one.clone() for name, one in held.items()} if fused else None
+    plain = quantizing.floats.fp8(folder, size, whole)
+    names = load_file(folder / "model.safetensors")
+    assert any(name.endswith("experts.gate_up_proj_scale_inv") for name in names) == (
+        fused
+    )
+    expected = weights_of(tmp_path / "plain", plain, "qwen3-moe")
+    found = loaded(folder, torch.float32)
+    assert tiny_models.differing(found.state_dict(), expected.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "scale"),
+    [
+        (None, torch.tensor(0.25)),
+        (None, torch.tensor([0.25])),
+        (None, torch.rand(40, 1) + 1),
+        (None, torch.rand(40) + 1),
+        (None, torch.rand(2, 3) + 1),
+        ([32, 32], torch.rand(2, 2) + 1),
+        ([32, 32], (torch.rand(2, 2) + 1).bfloat16()),
+        ([32, 32], torch.tensor([[120, 127], [128, 140]], dtype=torch.uint8)),
+        ([32, 32], torch.tensor(2.0)),
+        ([1, 16], torch.rand(40, 3) + 1),
+    ],
+    ids=str,
+)
+def test_scales_of_every_shape(size, scale):
+    codes = torch.randn(40, 48).to(torch.float8_e4m3fn)
+    found = read(dict(weight_block_size=size), codes=codes, _scale_inv=scale)
+    number = scale.float()
+    if scale.dtype == torch.uint8:
+        number = 2.0 ** (scale.float() - 127)
+    grid = number.reshape(-1, 1) if number.dim() < 2 else number
+    high, wide = size or (40 // grid.shape[0], 48 // grid.shape[1])
+    if number.numel() == 1:
+        high, wide = 40, 48
+    rows, columns = torch.arange(40)[:, None] // high, torch.arange(48) // wide
+    assert torch.equal(found, codes.float() * grid[rows, columns])
+
+
+def test_older_names_and_scales_of_activations(tmp_path):
+    """AutoFP8 calls the scale weight_scale; activations and keys have scales too."""
+    folder = saved("llama-gqa", tmp_path)
+    quantizing.floats.fp8(folder)
+    expected = loaded(folder).state_dict()
+    held = load_file(folder / "model.safetensors")
+    for name in [name for name in held if name.endswith("_scale_inv")]:
+        held[name.removesuffix("_inv")] = held.pop(name)
+        start = name.removesuffix("weight_scale_inv")
+        for ending in ("input_scale", "activation_scale", "k_scale"):
+            held[start + ending] = torch.tensor(0.5)
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+    assert tiny_models.differing(loaded(folder).state_dict(), expected) == []
+
+
+def test_settings_of_the_text_config(tmp_path):
+    """A model of images and text may name them there alone."""
+    tiny_vision.build("llava").to(torch.bfloat16).save_pretrained(tmp_path)
+    quantizing.floats.fp8(tmp_path)
+    expected = loaded(tmp_path).state_dict()
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    settings = config.pop("quantization_config")
+    config["text_config"]["quantization_config"] = settings
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert not hasattr(read_config(tmp_path), "quantization_config")
+    assert tiny_models.differing(loaded(tmp_path).state_dict(), expected) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale", "said"),
+    [
+        (
+            dict(weight_block_size=[32, 32]),
+            torch.ones(3, 2),
+            r"\(32 x 32\) of \[40, 48",
+        ),
+        (dict(weight_block_size=None), torch.ones(0, 1), r"\(any size\) of \[40, 48\]"),
+        (dict(weight_block_size=None), torch.ones(7, 1), r"\(any size\) of \[40, 48\]"),
+        (
+            {},
+            torch.ones(2, 2),
+            r"\[2, 2\], which is not that of the blocks \(128 x 128",
+        ),
+    ],
+)
+def test_scales_that_do_not_fit_are_named(settings, scale, said):
+    codes = torch.ones(40, 48).to(torch.float8_e4m3fn)
+    with pytest.raises(ModelError, match=rf"{NAME}_scale_inv has the shape .*{said}"):
+        read(settings, codes=codes, _scale_inv=scale)
+
+
+def test_other_numbers_are_refused(tmp_path):
+    codes = torch.ones(40, 48).to(torch.float8_e5m2)
+    with pytest.raises(ModelError, match="holds float8_e5m2, and only float8_e4m3fn"):
+        read({}, codes=codes, _scale_inv=torch.ones(1))
+    folder = saved("llama-gqa", tmp_path / "one")
+    quantizing.floats.fp8(folder)
+    with pytest.raises(ModelError, match=r"weight_block_size=\[16\] of its quant"):
+        loaded(shifted(folder, tmp_path / "size", weight_block_size=[16]))
+    held = load_file(folder / "model.safetensors")
+    del held[f"{NAME}_scale_inv"]
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=rf"{NAME} holds float8_e4m3fn and has no sc"):
+        loaded(folder)
+
+
+def shifted(folder: Path, to: Path, **settings: object) -> Path:
+    """A copy with other settings."""
+    shutil.copytree(folder, to)
+    own = read_config(folder).quantization_config
+    return quantizing.configured(to, quantization_config=own | settings)
