@@ -90,5 +90,5 @@ def fp4(weight: Tensor, divided: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _projections(held: Held) -> Iterator[str]:
     for name, tensor in list(held.items()):
-        if name.removesuffix(".weight").endswith("_proj") and tensor.dim() > 1:
+        if "_proj" in name and tensor.dim() > 1:
             yield name

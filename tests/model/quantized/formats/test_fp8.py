@@ -67,18 +67,21 @@ def test_weights_are_those_of_transformers(tmp_path, name):
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["apart", "fused"])
-@pytest.mark.parametrize("size", [16, 24])
-def test_experts_are_read_apart_and_as_one_tensor(tmp_path, fused, size):
-    """24 divides no side of a matrix: the last block of each is cut off."""
-    folder = saved("qwen3-moe", tmp_path / "fp8")
-    held = tiny_models.build("qwen3-moe").to(torch.bfloat16).state_dict()
-    whole = {name: one.clone() for name, one in held.items()} if fused else None
+@pytest.mark.parametrize(
+    ("name", "size"), [("qwen3-moe", 16), ("qwen3-moe", 24), ("deepseek-v3", 16)]
+)
+def test_experts_are_read_apart_and_as_one_tensor(tmp_path, name, size, fused):
+    """Blocks of 24, and for deepseek-v3 of 16, do not divide each side: the last is cut
+    off, where transformers would divide the side evenly.
+    """
+    folder = saved(name, tmp_path / "fp8")
+    held = tiny_models.build(name).to(torch.bfloat16).state_dict()
+    whole = {part: one.clone() for part, one in held.items()} if fused else None
     plain = quantizing.floats.fp8(folder, size, whole)
     names = load_file(folder / "model.safetensors")
-    assert any(name.endswith("experts.gate_up_proj_scale_inv") for name in names) == (
-        fused
-    )
-    expected = weights_of(tmp_path / "plain", plain, "qwen3-moe")
+    together = [part for part in names if part.endswith("gate_up_proj_scale_inv")]
+    assert bool(together) == fused
+    expected = weights_of(tmp_path / "plain", plain, name)
     found = loaded(folder, torch.float32)
     assert tiny_models.differing(found.state_dict(), expected.state_dict()) == []
 
