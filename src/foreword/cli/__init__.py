@@ -147,7 +147,7 @@ for panel, command, example in (
         quantize,
         (
             "foreword quantize path/or/hub-id --to int4 --out model-int4",
-            "foreword quantize path/or/hub-id --to Q8_0 --out model.Q8_0.gguf",
+            "foreword quantize path/or/hub-id --to Q4_K_M --out model.Q4_K_M.gguf",
         ),
     ),
     (

@@ -7,14 +7,34 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from foreword.cli.common import early, options, runtime
+from foreword.cli.common.progress import LineProgress
+from foreword.files import atomic_file, room
 
-Form = Literal["int4", "int8", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+Form = Literal[
+    "int4",
+    "int8",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q2_K",
+    "Q3_K_S",
+    "Q3_K_M",
+    "Q3_K_L",
+    "Q4_K_S",
+    "Q4_K_M",
+    "Q5_K_S",
+    "Q5_K_M",
+    "Q6_K",
+]
 FOLDERS = ("int4", "int8")
 """Forms that are a folder; others are a file."""
 
@@ -24,7 +44,7 @@ To = Annotated[
         "--to",
         help=(
             "int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF "
-            "file (Llama)."
+            "file (Llama), Q…_K… with llama.cpp's mixtures of K-quants."
         ),
     ),
 ]
@@ -48,7 +68,7 @@ def quantize(
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a model with weights of 4 to 8 bits, which `foreword` and other engines
+    """Write a model with weights of 2 to 8 bits, which `foreword` and other engines
     load.
     """
     if to not in FOLDERS:
@@ -91,10 +111,24 @@ def _gguf(source: str, out: Path, kind: str, *, trusted: bool) -> dict[str, Any]
     config = read_config(source, trust_remote_code=trusted)
     hf = load_weights(source, config, torch.bfloat16, trust_remote_code=trusted)
     before = sum(parameter.nbytes for parameter in hf.parameters())
+    tokenizer = load_tokenizer(source, trust_remote_code=trusted)
+    model = convertible(source, hf, tokenizer)
     runtime.note(f"writing {out}")
-    write(
-        convertible(source, hf, load_tokenizer(source, trust_remote_code=trusted)),
-        out,
-        kind,
+    with LineProgress() as progress, room(out), atomic_file(out) as partial:
+        choices = write(model, partial, kind, progress)
+    kinds = Counter(choice.kind for choice in choices.values())
+    replaced = Counter(
+        (choice.instead, choice.kind)
+        for choice in choices.values()
+        if choice.instead is not None
     )
-    return {"bytes_before": before, "bytes": out.stat().st_size}
+    for (wanted, instead), count in replaced.items():
+        runtime.note(
+            f"{count} of {len(choices)} tensors are in {instead}, not {wanted}: their "
+            "rows are no multiple of 256 weights"
+        )
+    return {
+        "bytes_before": before,
+        "bytes": out.stat().st_size,
+        "tensors": dict(kinds),
+    }

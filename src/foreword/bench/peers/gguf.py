@@ -1,5 +1,5 @@
 """Writer of a Llama and its tokenizer as a GGUF file; weights keep their dtype, or are
-quantized by the package gguf.
+rounded to few bits.
 
 Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
@@ -7,11 +7,12 @@ Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
@@ -20,6 +21,9 @@ from foreword.bench.inflate.model import shape_of
 from foreword.bench.peers.convert import INT4, INT8, Source
 from foreword.errors import ModelError
 from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.quantized.gguf_writing.blocks import blocks
+from foreword.model.quantized.gguf_writing.mixtures import Choice, Sizes, choice
+from foreword.native.openmp import in_parallel
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -32,8 +36,8 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-BLOCK = 32
-"""Weights of a block in the types that are written."""
+FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+"""Types that hold numbers, by dtype."""
 FEW = {INT4: 6, INT8: 12}
 """Form -> bits per weight below which a file is held in it by engines that do not read
 it.
@@ -49,10 +53,16 @@ UNUSED = "[unused{}]"
 """Name of an id that the model has and the tokenizer does not."""
 
 
-def write(source: Source, path: Path, form: str | None = None) -> None:
-    """Write model and tokenizer into one file, with matrices of the type `form`
-    ("Q4_0"); None keeps the dtype.
+def write(
+    source: Source,
+    path: Path,
+    form: str | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> dict[str, Choice]:
+    """Write model and tokenizer into one file, matrices in a form ("Q4_0"); None keeps
+    the dtype. Return the type of each tensor.
 
+    One matrix after another is rounded and written; `note` gets lines that count.
     Raises ModelError when the tokenizer is not byte-level BPE, or the package gguf is
     missing.
     """
@@ -66,28 +76,50 @@ def write(source: Source, path: Path, form: str | None = None) -> None:
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer, source.model)
     _spell(writer, source)
-    types = gguf.GGMLQuantizationType
-    kinds = {
-        torch.bfloat16: types.BF16,
-        torch.float16: types.F16,
-        torch.float32: types.F32,
-    }
+    if form is not None:
+        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{form}"])
+    choices: dict[str, Choice] = {}
     for name, weight in tensors(source.model):
-        if form is not None and weight.dim() > 1 and weight.shape[1] % BLOCK == 0:
-            kind = types[form]
-            writer.add_tensor(
-                name, gguf.quants.quantize(weight.float().numpy(), kind), raw_dtype=kind
-            )
-            continue
-        writer.add_tensor(
-            name,
-            weight.contiguous().view(torch.uint8).numpy(),
-            raw_dtype=kinds[weight.dtype],
-        )
+        choices[name] = _choice(source.model, name, weight, form)
+        type_ = gguf.GGMLQuantizationType[choices[name].kind]
+        each, size = gguf.GGML_QUANT_SIZES[type_]
+        bytes_ = weight.numel() // each * size
+        writer.add_tensor_info(name, weight.shape, np.float32, bytes_, type_)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    writer.write_ti_data_to_file()
+
+    def data(one: tuple[str, Tensor]) -> Tensor:
+        return _data(one[1], choices[one[0]].kind)
+
+    for done, held in enumerate(in_parallel(data, tensors(source.model)), 1):
+        writer.write_tensor_data(held.numpy())
+        if done % len(NAMES) == 0 or done == len(choices):
+            note(f"{done} of {len(choices)}: tensors written")
     writer.close()
+    return choices
+
+
+def _choice(
+    model: LlamaForCausalLM, name: str, weight: Tensor, form: str | None
+) -> Choice:
+    """Return the type of a tensor; vectors, and rows that fit no type, keep their
+    dtype.
+    """
+    own = Choice(FLOATS[weight.dtype])
+    if form is None or weight.dim() == 1:
+        return own
+    shape = shape_of(model.config)
+    tied = model.config.tie_word_embeddings
+    sizes = Sizes(shape.layers, shape.heads // shape.kv_heads, tied)
+    return choice(form, name, weight.shape[1], sizes) or own
+
+
+def _data(weight: Tensor, kind: str) -> Tensor:
+    """Return a tensor as a file holds it, in bytes."""
+    if kind in FLOATS.values():
+        return weight.contiguous().view(torch.uint8)
+    return blocks(weight, kind)
 
 
 def form_of(file: Path) -> str | None:

@@ -1,0 +1,3 @@
+"""Provides the quantized matrices of a GGUF file that is written: the type of each, and
+its blocks.
+"""
