@@ -1,5 +1,5 @@
-"""Atomic creation of files and folders, and early checks that output paths are
-writable.
+"""Atomic creation of files and folders, early checks that output paths are writable,
+and the names of files in parts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ FULL = re.compile(
     re.IGNORECASE,
 )
 """Error texts of a full disk; not every library raises an OSError with an errno."""
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
+"""Name of a part of a model in several GGUF files (ggml-org/llama.cpp,
+tools/gguf-split).
+"""
 
 
 @contextmanager
@@ -191,3 +195,28 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def part_names(name: str) -> list[str]:
+    """Return the names of all parts of a model, by the name of one of them; a file that
+    is not a part is the only one.
+    """
+    match = PART.fullmatch(name)
+    if match is None:
+        return [name]
+    count = int(match[3])
+    if not 0 < int(match[2]) <= count:
+        return [name]
+    base = match[1]
+    ending = name[-len(".gguf") :]
+    return [
+        f"{base}-{number:05d}-of-{match[3]}{ending}" for number in range(1, count + 1)
+    ]
+
+
+def model_name(name: str) -> str:
+    """Return the name of a model in a GGUF file, without its ending and the number of
+    its part.
+    """
+    match = PART.fullmatch(name)
+    return Path(name).stem if match is None else match[1]

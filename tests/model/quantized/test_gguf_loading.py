@@ -334,7 +334,7 @@ def test_a_type_that_is_not_supported_is_named(tmp_path):
         (
             "llama",
             {"split.count": 3},
-            r"it is one of several parts\. Join them: llama-gguf-split --merge",
+            r"it is one of 3 parts, .* Name the parts NAME-00001-of-00003\.gguf",
         ),
         (
             "llama",

@@ -107,14 +107,7 @@ def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
     """
     read = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path, read.fields["general.architecture"].contents())
-    for field in read.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            inner, value = (
-                field.types[-1] if len(field.types) > 1 else None,
-                more.pop(field.name, field.contents()),
-            )
-            if value is not None:
-                writer.add_key_value(field.name, value, field.types[0], inner)
+    _copy_fields(read, writer, more)
     for name, value in more.items():
         {int: writer.add_uint32, str: writer.add_string}[type(value)](name, value)
     for tensor in read.tensors:
@@ -126,6 +119,35 @@ def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
         )
     finish(writer)
     return path
+
+
+def split(source: Path, path: Path, count: int) -> list[Path]:
+    """Write the parts of a file, and return their paths: the first has no tensors."""
+    read = gguf.GGUFReader(source)
+    each = -(-len(read.tensors) // (count - 1))
+    writer = gguf.GGUFWriter(
+        path,
+        read.fields["general.architecture"].contents(),
+        split_max_tensors=each,
+        small_first_shard=True,
+    )
+    _copy_fields(read, writer, {})
+    for tensor in read.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    finish(writer)
+    return writer.format_shard_names(path)
+
+
+def _copy_fields(read: Any, writer: Any, changed: dict[str, Any]) -> None:
+    """Copy the fields of a file; takes the changed ones out of `changed`."""
+    for field in read.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            inner, value = (
+                field.types[-1] if len(field.types) > 1 else None,
+                changed.pop(field.name, field.contents()),
+            )
+            if value is not None:
+                writer.add_key_value(field.name, value, field.types[0], inner)
 
 
 def _tensors(model: PreTrainedModel, architecture: str):

@@ -8,6 +8,7 @@ sends several.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
@@ -17,6 +18,8 @@ from huggingface_hub import constants, get_session
 from transformers.utils.hub import cached_file, cached_files
 
 from foreword.errors import ModelError, words
+from foreword.files import part_names
+from foreword.model.quantized.gguf_parts import part_paths
 
 CONFIG, GGUF = "config.json", ".gguf"
 TIMEOUT = 2.0
@@ -55,20 +58,22 @@ def location(source: str | Path) -> dict[str, Any]:
 def gguf(source: str | Path) -> Path | None:
     """Return the path of a GGUF file, downloaded if need be; None for any other source.
 
-    Raises ModelError if the file is not found.
+    A model in several parts may be named by each; the path is that of the first part,
+    and the others lie beside it. Raises ModelError if one is not found.
     """
     path, (repo, _, name) = Path(source).expanduser(), str(source).rpartition(":")
     if not str(source).lower().endswith(GGUF) or path.is_dir():
         return None
     if path.is_file():
-        return path
+        return _with_parts(source, part_paths(path)[0])
     found, reason = None, "no such file exists"
     if repo and not lost(source):
+        first = part_names(name)[0]
         try:
             found = cached_file(
-                repo, name, local_files_only=local_only(repo, name), **_SILENT
+                repo, first, local_files_only=local_only(repo, first), **_SILENT
             )
-            reason = f"{repo} has no file {name}"
+            reason = f"{repo} has no file {first}"
         except OSError as error:
             reason = words(error)
     if found is None:
@@ -76,7 +81,38 @@ def gguf(source: str | Path) -> Path | None:
             f"cannot load {str(source)!r}: {reason}. Give the path of a GGUF file, or "
             "repo/id:name.gguf"
         )
-    return Path(found)
+    return _with_parts(source, Path(found), repo, part_names(name))
+
+
+def _with_parts(
+    source: str | Path, first: Path, repo: str = "", names: Sequence[str] = ()
+) -> Path:
+    """Return the first part of a GGUF model once all parts lie beside it; `names` in
+    `repo` are downloaded side by side if need be.
+
+    Raises ModelError if one is not found.
+    """
+    lacking = _lacking(first)
+    reason = f"{first.parent} lacks"
+    if lacking and repo:
+        reason = f"{repo} lacks, or has not sent,"
+        wanted = [name for name in names if Path(name).name in lacking]
+        try:
+            local = local_only(repo, names[0])
+            cached_files(repo, wanted, local_files_only=local, **_SILENT)
+        except OSError as error:
+            reason = f"{words(error)}; {reason}"
+        lacking = _lacking(first)
+    if lacking:
+        raise ModelError(
+            f"cannot load {str(source)!r}: {reason} {', '.join(lacking)}. Download all "
+            "parts of the model"
+        )
+    return first
+
+
+def _lacking(first: Path) -> list[str]:
+    return [part.name for part in part_paths(first) if not part.is_file()]
 
 
 def local_only(source: str | Path, name: str = CONFIG) -> bool:

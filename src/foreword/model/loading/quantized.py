@@ -28,6 +28,7 @@ from foreword.model.loading.config import QUANTIZATION, read_json
 from foreword.model.loading.sizes import check_total
 from foreword.model.quantized.coded import Coded, Matrix
 from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.quantized.gguf_parts import part_paths
 from foreword.model.quantized.gguf_weights import weights
 from foreword.model.quantized.layer import Format, Layer, named
 from foreword.native.huge_pages import Pages
@@ -95,7 +96,7 @@ def load_gguf(
     model = empty(config)
     held = weights(file, model, kind)
     # what the file lacks would be made
-    check_total(source, model, file.path.stat().st_size)
+    check_total(source, model, file.bytes)
     return _filled(str(source), model, *held, kind, **how)
 
 
@@ -241,7 +242,8 @@ def stamps(source: str | Path, *, fetch: bool = True) -> list[tuple[str, int, in
 
     Raises ModelError where one does not exist.
     """
-    checkpoint = [path] if (path := hub.gguf(source)) else files(source, fetch=fetch)
+    path = hub.gguf(source)
+    checkpoint = part_paths(path) if path else files(source, fetch=fetch)
     return [
         (file.name, file.stat().st_size, file.stat().st_mtime_ns)
         for file in map(Path.resolve, checkpoint)

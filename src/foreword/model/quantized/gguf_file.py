@@ -6,7 +6,7 @@ Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +22,7 @@ from torch import Tensor
 from foreword.errors import ModelError, words
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.gguf import FLOATS, check_kind, coded
+from foreword.model.quantized.gguf_parts import check_parts, part_paths
 from foreword.model.quantized.gguf_reader import parsed
 
 ARCHITECTURES = (
@@ -45,10 +46,11 @@ class GgufFile:
 
     source: str
     """The source as the caller named it, for messages."""
-    path: Path
+    paths: tuple[Path, ...]
+    """All parts of the model, the first one first."""
     architecture: str
     reader: Any
-    """GGUFReader of the file."""
+    """GGUFReader of the first part, with the tensors of all."""
     fields: Mapping[str, Any]
     """ReaderField of each name."""
     tensors: Mapping[str, Any]
@@ -60,10 +62,11 @@ class GgufFile:
 
         Raises ModelError if it is damaged or not supported.
         """
-        key = str(source), path.resolve(), path.stat().st_mtime_ns
+        paths = tuple(part.resolve() for part in part_paths(path))
+        key = str(source), tuple((part, part.stat().st_mtime_ns) for part in paths)
         with _LOCK:
             if (file := _OPENED.get(key)) is None:
-                file = _opened(*key[:2])
+                file = _opened(str(source), paths, part_paths(path))
                 while len(_OPENED) >= MOST_OPENED:
                     _OPENED.pop(next(iter(_OPENED)))
                 _OPENED[key] = file
@@ -74,9 +77,15 @@ class GgufFile:
         """Unmap a file, whose pages count as memory of this process, once nothing else
         holds its tensors.
         """
+        first = part_paths(path)[0].resolve()
         with _LOCK:
-            for key in [key for key in _OPENED if key[1] == path.resolve()]:
+            for key in [key for key in _OPENED if key[1][0][0] == first]:
                 del _OPENED[key]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(path.stat().st_size for path in self.paths)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
@@ -87,7 +96,9 @@ class GgufFile:
         with _LOCK:
             reader = gguf.GGUFReader
             gguf.GGUFReader = lambda path, *how: (
-                self.reader if Path(path).resolve() == self.path else reader(path, *how)
+                self.reader
+                if Path(path).resolve() == self.paths[0]
+                else reader(path, *how)
             )
             try:
                 yield
@@ -152,46 +163,32 @@ MOST_OPENED = 2
 
 A target and its draft: each is opened for its config, its tokenizer and its weights.
 """
-_OPENED: dict[tuple[str, Path, int], GgufFile] = {}
-"""By source, path and time of change, in nanoseconds."""
+_OPENED: dict[tuple[str, tuple[tuple[Path, int], ...]], GgufFile] = {}
+"""By source, and the path and time of change, in nanoseconds, of each part."""
 _LOCK = RLock()
 """Held while files are opened, forgotten or lent: other threads may load
 other models.
 """
 
 
-def _opened(source: str, path: Path) -> GgufFile:
+def _opened(source: str, paths: tuple[Path, ...], called: Sequence[Path]) -> GgufFile:
+    """Open the parts of a file; `called`: their paths before links were followed."""
+    readers: list[Any] = []
+    for path, name in zip(paths, called, strict=True):
+        readers.append(_parsed(source, path, name.name if len(paths) > 1 else "it"))
+    reader = readers[0]
+    tensors = check_parts(source, called, readers)
+    reader.tensors = list(tensors.values())
     try:
-        reader = parsed(path)
         architecture = reader.fields["general.architecture"].contents()
-    except ImportError as error:
-        raise ModelError(
-            f"cannot read {source}: the package gguf is not installed. Run: pip "
-            "install 'foreword[gguf]'"
-        ) from error
     except Exception as error:
-        raise ModelError(
-            f"cannot read {source}: it is not a complete GGUF file: {words(error)}. "
-            "Download it again"
-        ) from error
-    file = GgufFile(
-        source,
-        path,
-        architecture,
-        reader,
-        reader.fields,
-        {tensor.name: tensor for tensor in reader.tensors},
-    )
+        raise _damaged(source, "it", error) from error
+    file = GgufFile(source, paths, architecture, reader, reader.fields, tensors)
     if architecture not in ARCHITECTURES:
         raise ModelError(
             f"cannot read {source}: its architecture {architecture!r} is not "
             f"supported. Use a file of one of {', '.join(ARCHITECTURES)}, or the same "
             "model in safetensors"
-        )
-    if (file.field("split.count") or 1) > 1:
-        raise ModelError(
-            f"cannot read {source}: it is one of several parts. Join them: "
-            "llama-gguf-split --merge"
         )
     layers = file.field("{}.block_count")
     if isinstance(layers, int) and layers > len(file.tensors):
@@ -207,3 +204,23 @@ def _opened(source: str, path: Path) -> GgufFile:
     for tensor in reader.tensors:
         check_kind(tensor.name, tensor.tensor_type.name)
     return file
+
+
+def _parsed(source: str, path: Path, called: str) -> Any:
+    """Return the GGUFReader of one part, `called` so in messages."""
+    try:
+        return parsed(path)
+    except ImportError as error:
+        raise ModelError(
+            f"cannot read {source}: the package gguf is not installed. Run: pip "
+            "install 'foreword[gguf]'"
+        ) from error
+    except Exception as error:
+        raise _damaged(source, called, error) from error
+
+
+def _damaged(source: str, called: str, error: Exception) -> ModelError:
+    return ModelError(
+        f"cannot read {source}: {called} is not a complete GGUF file: {words(error)}. "
+        "Download it again"
+    )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foreword.errors import InvalidRequest, words
+from foreword.files import model_name, part_names
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.settings_file import BUNDLED
 
@@ -116,6 +117,8 @@ def _in_folder(folder: Path) -> Iterator[Entry]:
     for one in found:
         if one in adapters:
             continue
+        if one.name in part_names(one.name)[1:]:
+            continue  # the first part stands for all
         if (one / CONFIG).is_file() or one.suffix == ".gguf":
             own = {
                 adapter.name: str(adapter)
@@ -123,7 +126,8 @@ def _in_folder(folder: Path) -> Iterator[Entry]:
                 if _base(adapter) == one.name
             }
             options = {"adapters": own} if own else {}
-            yield Entry(name=one.stem, model=str(one), options=options)
+            name = model_name(one.name) if one.suffix == ".gguf" else one.stem
+            yield Entry(name=name, model=str(one), options=options)
 
 
 def _base(adapter: Path) -> str:
@@ -235,7 +239,8 @@ def _check(path: Path, where: str, table: dict[str, Any]) -> None:
 def _size(name: str) -> int:
     path = Path(name)
     if path.is_file():
-        return path.stat().st_size
+        parts = map(path.with_name, part_names(path.name))
+        return sum(part.stat().st_size for part in parts if part.is_file())
     if not path.is_dir():
         return 0
     for pattern in WEIGHTS:
