@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from foreword import LLM, SamplingParams, registry
+from foreword import LLM, SamplingParams, entries, registry
+from foreword.entries import Registry
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.method_name import MethodName, parsed, spelled
 from foreword.options import DraftingOptions
-from foreword.registry import BUDGETS, METHODS, OWN_METHODS, RULES, Registry
+from foreword.registry import BUDGETS, METHODS, OWN_METHODS, RULES
 
 REGISTRIES = [one for one in vars(registry).values() if isinstance(one, Registry)]
 MODULE = """
@@ -52,8 +53,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("one", REGISTRIES, ids=lambda one: one.kind)
 def test_every_name_is_imported_and_known(one):
-    base = registry._imported(one._base)
-    assert [name for name in one.own if not registry._is(one[name], base)] == []
+    base = entries.imported(one._base)
+    assert [name for name in one.own if not entries._is(one[name], base)] == []
     assert list(one)[: len(one.own)] == list(one.own)
     assert all(name in one for name in one.own)
     assert "absent" not in one
@@ -139,7 +140,7 @@ def test_names_that_cannot_be_read_are_refused(name, reason):
 
 
 def test_own_names_are_checked_without_a_look_at_other_packages(monkeypatch):
-    monkeypatch.setattr(registry, "entry_points", None)
+    monkeypatch.setattr(entries, "entry_points", None)
     options = DraftingOptions(method="fuse(suffix, lm)", rule="match", budget="svip")
     assert options.method == "fuse(suffix, lm)"
     RULES.check("same-text", *registry.GUARANTEES)

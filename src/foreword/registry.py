@@ -1,22 +1,16 @@
 """Names of what one can choose: drafting methods, verification rules, budgets, losses,
 formats of tool calls and of quantized weights.
 
-Plain data. Nothing heavy is imported, so the command line knows every name at once; the
-code behind a name is imported when it is first used. Other packages add names through
-entry points, and a process adds its own by assignment: `METHODS["echo"] = EchoDrafter`.
+Plain data. Nothing heavy is imported, so the command line knows every name at once
+(`entries.Registry`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from foreword.errors import InvalidRequest, UnknownMethod, named
+from foreword.entries import Registry, imported
 
 if TYPE_CHECKING:
     from foreword.budget.base import DraftBudget
@@ -25,122 +19,6 @@ if TYPE_CHECKING:
     from foreword.server.output.formats.base import Format as ToolFormat
     from foreword.train.losses import Loss
     from foreword.verify.base import Rule
-
-Entry = TypeVar("Entry")
-"""What a name stands for."""
-
-
-class Registry(MutableMapping[str, Entry], Generic[Entry]):
-    """Mapping from a name to a class, rule or format, imported on first use.
-
-    Names of Foreword come first, then names that the process added, then names of other
-    packages. A package cannot replace a name.
-    """
-
-    def __init__(self, kind: str, group: str, base: str, homes: dict[str, str]) -> None:
-        """`kind`: the noun of error messages. `group`: the entry point group of other
-        packages. `base`: "module:class" of what a name may stand for, as class or as
-        instance. `homes`: name -> "module:attribute".
-        """
-        self.kind = kind
-        self.group = group
-        self._base = base
-        self._homes = homes
-        self._loaded: dict[str, Entry] = {}
-
-    def __getitem__(self, name: str) -> Entry:
-        if name in self._loaded:
-            return self._loaded[name]
-        if name in self._homes:
-            self._loaded[name] = _imported(self._homes[name])
-            return self._loaded[name]
-        return self._from_package(name, self.installed()[name])
-
-    def __setitem__(self, name: str, entry: Entry) -> None:
-        self._loaded[name] = entry
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        own = dict.fromkeys((*self._homes, *self._loaded))
-        return iter((*own, *sorted(self.installed())))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._homes or name in self._loaded or name in self.installed()
-
-    @property
-    def own(self) -> tuple[str, ...]:
-        """The names of Foreword's own entries."""
-        return tuple(self._homes)
-
-    def installed(self) -> dict[str, EntryPoint]:
-        """Return other packages' entries by name; of two with one name, the first."""
-        found = reversed(tuple(entry_points(group=self.group)))
-        known = {*self._homes, *self._loaded}
-        return {one.name: one for one in found if one.name not in known}
-
-    def check(self, name: object, *more: str) -> None:
-        """Raise UnknownMethod, with the nearest names, unless this is a name or one of
-        `more`; InvalidRequest if it is not a string or is blank.
-        """
-        # Names of other packages are listed only for an error: it takes milliseconds.
-        if isinstance(name, str) and (name in more or name in self):
-            return
-        names = (*self, *more)
-        choices = f"Choose one of {', '.join(names)}"
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidRequest(
-                f"cannot use {self.kind} {name!r}: it is not a name. {choices}"
-            )
-        near = get_close_matches(name, names, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownMethod(
-            f"cannot use {self.kind} {name!r}: no such {self.kind} exists."
-            f"{hint} {choices}"
-        )
-
-    def find(self, name: object) -> Entry:
-        """Return what the name stands for. Raises as `check` does."""
-        self.check(name)
-        return self[str(name)]
-
-    def _from_package(self, name: str, entry: EntryPoint) -> Entry:
-        base = _imported(self._base)
-        found: Any = None
-        try:
-            found = entry.load()
-            reason = f"{entry.value} is not a {base.__name__}"
-        except Exception as error:  # noqa: BLE001 - code of another package
-            reason = named(error)
-        if _is(found, base):
-            return found
-        raise InvalidRequest(
-            f"cannot use the {self.kind} {name!r} of {package(entry)}: {reason}. "
-            "Update or remove that package"
-        )
-
-
-def package(entry: EntryPoint) -> str:
-    """Return the package of an entry point, in words."""
-    return f"the package {entry.dist.name}" if entry.dist else "an unknown package"
-
-
-@cache
-def _imported(home: str) -> Any:
-    module, _, attribute = home.partition(":")
-    return getattr(import_module(module), attribute)
-
-
-def _is(found: object, base: type) -> bool:
-    """Return whether this is an instance or a subclass of the class."""
-    return isinstance(found, base) or (
-        isinstance(found, type) and issubclass(found, base)
-    )
-
 
 MODEL = "a draft model"
 HEAD = "a trained head"
@@ -170,7 +48,7 @@ class Method:
         """Return whether a target's checkpoint brings what the method needs; False for
         methods that no checkpoint serves. `target`: a folder or hub id, or a model.
         """
-        return bool(self.found and target and _imported(self.found)(target))
+        return bool(self.found and target and imported(self.found)(target))
 
 
 OWN_METHODS: dict[str, Method] = {
@@ -317,13 +195,24 @@ SHARED_TOKENS = "tli"
 """Method for a draft model of another vocabulary, by the tokens that both have."""
 SHARED_TEXT = "slem"
 """Method for a draft model of another vocabulary, by text."""
+AHEAD_TENSORS = "mtp"
+"""Beginning of the names of tensors that predict tokens further on, in checkpoints."""
+OF_CHECKPOINT = "mtp"
+"""Method of a target whose checkpoint brings layers that draft."""
 EARLY_EXIT = "layers"
 """Method of a target that drafts with its own first layers."""
 HEAD_METHODS: dict[str, str] = {
     **dict.fromkeys(("LlamaForCausalLMEagle3", "eagle3", "draft_vocab_size"), "eagle"),
     **dict.fromkeys(("DFlashDraftModel", "dflash"), "dflash"),
     **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
-    "MtpModel": "mtp",
+    **dict.fromkeys(
+        (
+            "MtpModel",
+            "Gemma4AssistantForCausalLM",
+            "Gemma4UnifiedAssistantForCausalLM",
+        ),
+        "mtp",
+    ),
     **dict.fromkeys(("MedusaModel", "medusa_num_heads"), "medusa"),
     **dict.fromkeys(("pard_token", "ptd_token_id"), "pard"),
 }
@@ -412,14 +301,14 @@ WEIGHT_FORMATS: Registry[WeightFormat] = Registry(
     "foreword.weight_formats",
     "foreword.model.quantized.layer:Format",
     {
-        "awq": "foreword.model.quantized.awq:FORMAT",
-        "bitsandbytes": "foreword.model.quantized.bitsandbytes:FORMAT",
-        "compressed-tensors": "foreword.model.quantized.compressed:FORMAT",
-        "fp8": "foreword.model.quantized.fp8:FORMAT",
-        "gptq": "foreword.model.quantized.gptq:FORMAT",
-        "modelopt": "foreword.model.quantized.modelopt:FORMAT",
-        "mxfp4": "foreword.model.quantized.mxfp4:FORMAT",
-        "torchao": "foreword.model.quantized.torchao:FORMAT",
+        "awq": "foreword.model.quantized.formats.awq:FORMAT",
+        "bitsandbytes": "foreword.model.quantized.formats.bitsandbytes:FORMAT",
+        "compressed-tensors": "foreword.model.quantized.formats.compressed:FORMAT",
+        "fp8": "foreword.model.quantized.formats.fp8:FORMAT",
+        "gptq": "foreword.model.quantized.formats.gptq:FORMAT",
+        "modelopt": "foreword.model.quantized.formats.modelopt:FORMAT",
+        "mxfp4": "foreword.model.quantized.formats.mxfp4:FORMAT",
+        "torchao": "foreword.model.quantized.formats.torchao:FORMAT",
     },
 )
 """The value of `quant_method` in a config -> how it stores a matrix."""

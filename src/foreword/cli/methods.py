@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from foreword.cli.common import options, render
+from foreword.entries import package
 from foreword.errors import ForewordError
 from foreword.registry import (
     AUTO,
     DEFAULT_MEMBERS,
     METHODS,
     OWN_METHODS,
+    PLAIN,
     Method,
-    package,
 )
 from foreword.tables import BARE, Column, Table
 
@@ -60,7 +61,8 @@ def _own(name: str) -> dict[str, Any]:
         source = max(members, key=lambda member: member.needs)
         summary = f"{about.summary}: {', '.join(DEFAULT_MEMBERS)}"
         about = replace(source, summary=summary)
-    return _row(name, about, f"docs/methods/{name}.md")
+    page = "choose-a-method.md" if name == PLAIN else f"methods/{name}.md"
+    return _row(name, about, f"docs/{page}")
 
 
 def _installed() -> list[dict[str, Any]]:

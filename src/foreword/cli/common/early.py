@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from foreword.bench.peers.engines import ENGINES, MODES
+from foreword.entries import Registry
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import check_creatable, check_writable
 from foreword.method_name import parsed
-from foreword.registry import BUDGETS, GUARANTEES, METHODS, RULES, Registry
+from foreword.registry import BUDGETS, GUARANTEES, METHODS, RULES
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
 """Kinds of devices that torch supports.

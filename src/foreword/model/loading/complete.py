@@ -17,10 +17,12 @@ from transformers.pytorch_utils import Conv1D
 from foreword.errors import ModelError
 from foreword.model.layers import layer_count
 from foreword.native.openmp import one_thread
+from foreword.registry import AHEAD_TENSORS
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 APART = re.compile(
-    r"(^|\.)(vision|visual|image|video|audio|speech|multi_?modal|mm|connector|vit|mtp)(_\w*)?\."
+    r"(^|\.)(vision|visual|image|video|audio|speech|multi_?modal|mm|connector|vit|"
+    rf"{AHEAD_TENSORS})(_\w*)?\."
     r"|\.rotary_emb\.\w*inv_freq$|\.(attn|attention)\.(masked_)?bias$|(^|\.)position_ids$"
 )
 """Names of tensors that the language model does not use: vision, audio and multi-token
