@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from foreword.model.executors.native.grouped import SIZES
-from foreword.model.quantized.bitsandbytes import MOST_BLOCK, STATE, exact, read
 from foreword.model.quantized.coded import Coded
+from foreword.model.quantized.formats.bitsandbytes import MOST_BLOCK, STATE, exact, read
 from foreword.model.quantized.layer import Layer
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -13,7 +13,7 @@ import tiny_models
 from foreword.errors import ModelError
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.quantized.mxfp4 import coded
+from foreword.model.quantized.formats.mxfp4 import coded
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,13 @@ from foreword.model.loading import hub
 from foreword.model.quantized.gguf_config import complete
 from foreword.model.quantized.gguf_families import family_config
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.quantized.modelopt import SETTINGS_FILE, settings
 from foreword.registry import HEAD_KEYS, HEAD_METHODS
 
 CONFIG = hub.CONFIG
+SETTINGS_FILE = "hf_quant_config.json"
+"""File with the settings of a quantized checkpoint; older ones of ModelOpt have none in
+their config.
+"""
 SPEECH = "whisper"
 """Kind of the encoder-decoders of sound that are supported: features of a fixed length,
 and rules of their own.
@@ -216,10 +219,23 @@ def _quantized(config: PreTrainedConfig, source: str | Path) -> PreTrainedConfig
     if not any(
         hasattr(part, QUANTIZATION) for part in (config, config.get_text_config())
     ):
-        found = settings(read_json(source, SETTINGS_FILE) or {})
+        found = quantization_file(source)
         if found is not None:
             setattr(config, QUANTIZATION, found)
     return config
+
+
+def quantization_file(source: str | Path) -> dict[str, Any] | None:
+    """Return the settings of a quantized checkpoint that stand in a file of their own;
+    None where there is none.
+    """
+    content = read_json(source, SETTINGS_FILE)
+    if content is None:
+        return None
+    # seldom needed
+    from foreword.model.quantized.formats.modelopt import settings
+
+    return settings(content)
 
 
 def unloadable(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from foreword.model.quantized.coded import Coded
-from foreword.model.quantized.floats import (
+from foreword.model.quantized.formats.floats import (
     E4M3,
     Block,
     numbers,

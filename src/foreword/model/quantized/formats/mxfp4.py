@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from foreword.model.quantized.coded import Coded
-from foreword.model.quantized.floats import fp4
+from foreword.model.quantized.formats.floats import fp4
 from foreword.model.quantized.layer import Format, Layer
 
 BLOCK = 32

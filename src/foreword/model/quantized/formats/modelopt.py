@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from foreword.model.quantized.coded import Coded
-from foreword.model.quantized.floats import E4M3, numbers, read_fp4, read_fp8
+from foreword.model.quantized.formats.floats import E4M3, numbers, read_fp4, read_fp8
 from foreword.model.quantized.layer import KV_SCALES, Format, Layer, named
 
 METHOD = "modelopt"
-SETTINGS_FILE = "hf_quant_config.json"
-"""File with the settings; older checkpoints have none in config.json."""
 SMOOTHING = ".pre_quant_scale"
 """Ending of a tensor that multiplies activations (AWQ, SmoothQuant)."""
 KINDS = (
@@ -64,8 +62,8 @@ def refused(settings: Mapping[str, Any]) -> str:
 
 
 def settings(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the content of SETTINGS_FILE as a quantization_config; None where it says
-    nothing of weights.
+    """Return the content of the settings file as a quantization_config; None where it
+    says nothing of weights.
     """
     found = content.get("quantization")
     if not isinstance(found, dict) or not found.get("quant_algo"):

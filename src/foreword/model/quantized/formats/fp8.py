@@ -15,7 +15,7 @@ from typing import Any
 from jaxtyping import Float32
 from torch import Tensor
 
-from foreword.model.quantized.floats import Block, read_fp8
+from foreword.model.quantized.formats.floats import Block, read_fp8
 from foreword.model.quantized.layer import KV_SCALES, Format, Layer
 
 BLOCK = (128, 128)

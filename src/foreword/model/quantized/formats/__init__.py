@@ -1,0 +1,1 @@
+"""One file per form of quantized safetensors."""
