@@ -21,17 +21,16 @@ from transformers import (
 )
 
 from foreword.errors import InvalidRequest
-from foreword.hf.early_exit import early_exit
 from foreword.hf.inputs import copied_source
 from foreword.hf.job import Job, Output
 from foreword.hf.loop import Prompts, Speculation
+from foreword.hf.own_drafts import own_draft
 from foreword.hf.pictures import as_given, image_rows_of, picture_inputs
 from foreword.hf.refusal import not_a_call
 from foreword.hf.unsupported import check_names
 from foreword.model import is_seq2seq, is_speech
 from foreword.model.vision.rows import ImageRows
 from foreword.options import DraftingOptions
-from foreword.registry import EARLY_EXIT
 from foreword.types import Features
 
 
@@ -59,8 +58,8 @@ def generate(
     custom_generate=foreword.generate, drafter=…)`.
 
     drafter: a smaller model in memory, a folder or a hub id; without one the text
-        itself is searched for draft tokens, or with `assistant_early_exit` the model's
-        own first layers draft.
+        itself is searched for draft tokens, or with `assistant_early_exit` or
+        `use_mtp` the model's own layers draft.
     method, rule, budget, nodes: as in `foreword.LLM`. seed: by default drawn from
         torch's global generator, so
         `torch.manual_seed` fixes the text; rows use seed, seed + 1, …
@@ -153,8 +152,8 @@ def _drafts(
     """
     draft = next((one for one in models if one is not None), None)
     beside = {"drafter": draft, "method": method}
-    layers = early_exit(model, vars(config).get, beside)
-    return (draft, method) if layers is None else (layers, EARLY_EXIT)
+    own = own_draft(model, vars(config).get, beside)
+    return (draft, method) if own is None else (own.source, own.method)
 
 
 @contextmanager

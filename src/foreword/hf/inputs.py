@@ -15,6 +15,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from foreword.hf.refusal import Refusal
+from foreword.model.layers import CACHES
 
 Ids = Int[Tensor, "batch length"]
 Setting = Callable[[str], Any]
@@ -25,7 +26,6 @@ VISION = ("mm_encoder_outputs", "mm_token_type_ids")
 alone.
 """
 _SERVED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep"}
-_CACHES = ("past_key_values", "cache_params")
 _DECODER = {"decoder_input_ids", "decoder_attention_mask"}
 _FEATURES = "input_features"
 _ONLY = "only token ids and attention_mask are read"
@@ -105,7 +105,7 @@ def _names(
     for name, value in inputs.items():
         if value is None or name in served:
             continue
-        if name in _CACHES:
+        if name in CACHES:
             # transformers adds an empty cache of its own to every call; ignoring it
             # changes nothing.
             filled = any(

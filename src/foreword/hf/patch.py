@@ -27,23 +27,22 @@ from transformers.modeling_outputs import BaseModelOutput
 from foreword.errors import InvalidRequest, words
 from foreword.hf.borrowed import model_record
 from foreword.hf.draft_models import AssistantModel
-from foreword.hf.early_exit import OPTION as EXIT
-from foreword.hf.early_exit import early_exit
 from foreword.hf.generation import generate, serve
 from foreword.hf.inputs import Setting
 from foreword.hf.loop import Speculation
+from foreword.hf.own_drafts import OPTIONS, is_set, own_draft
 from foreword.hf.pictures import PIXELS, image_rows_of, picture_inputs
 from foreword.hf.refusal import Refusal
 from foreword.hf.unsupported import Call, check_names
 from foreword.model import is_seq2seq
+from foreword.model.layers import CACHES
 from foreword.model.loading.given import check_model
 from foreword.options import DraftingOptions
-from foreword.registry import EARLY_EXIT
 
 _GUARD = Lock()
 _OURS = ("speculative_decoding", "draft_model")
 """Arguments that `generate` gains."""
-_DRAFTING = ("prompt_lookup_num_tokens", EXIT)
+_DRAFTING = ("prompt_lookup_num_tokens", *OPTIONS)
 """Options of transformers that ask for drafts without a draft model."""
 _HOST: Any = GenerationMixin
 """The class whose `generate` every model inherits; Any, since its own type forbids the
@@ -78,13 +77,12 @@ def enable() -> Enabled:
 
     Served are `draft_model=small` (a model, a folder or a hub id),
     `assistant_model=small`, `prompt_lookup_num_tokens=n`,
-    `assistant_early_exit=layers`, and `speculative_decoding=True` with or without a
-    draft model. With `tokenizer` and
-    `assistant_tokenizer`, the draft model may have another tokenizer. All other calls
-    run in transformers. So do calls that cannot be served exactly (beams, images of
-    several prompts, caches, custom processors …): they reach it unchanged, with a
-    warning that gives the reason. Custom processors that `foreword.pure` marks are
-    served.
+    `assistant_early_exit=layers`, `use_mtp=True`, and `speculative_decoding=True` with
+    or without a draft model. With `tokenizer` and `assistant_tokenizer`, the draft
+    model may have another tokenizer. All other calls run in transformers. So do calls
+    that cannot be served exactly (beams, images of several prompts, caches, custom
+    processors …): they reach it unchanged, with a warning that gives the reason. Custom
+    processors that `foreword.pure` marks are served.
 
     >>> foreword.enable()
     >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
@@ -131,7 +129,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         speculate = (
             draft is not None
             or requested
-            or any(setting(name) is not None for name in _DRAFTING)
+            or any(is_set(setting, name) for name in _DRAFTING)
         )
         if (
             not speculate
@@ -199,7 +197,7 @@ def _served(
     or the refusal.
     """
     beside = {"draft model": draft, _DRAFTING[0]: setting(_DRAFTING[0])}
-    layers = early_exit(model, setting, beside)
+    own = own_draft(model, setting, beside)
     call = _call(model, given, setting)
     refusal = call.refusal()
     if refusal:
@@ -233,10 +231,9 @@ def _served(
             images = image_rows_of(model, call.inputs["input_ids"], pictures)
         except InvalidRequest as error:
             return Refusal(PIXELS, words(error))
-    method = None if layers is None else EARLY_EXIT
     speculation = Speculation(
-        drafter=layers or draft,
-        drafting=DraftingOptions(method=method),
+        drafter=draft if own is None else own.source,
+        drafting=DraftingOptions(method=None if own is None else own.method),
         tokenizers=tokenizers,
     )
     streamer = given.get("streamer")
@@ -260,7 +257,7 @@ def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Ca
     criteria = list(given.get("stopping_criteria") or ())
     own_ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
     timed = setting("stop_strings") is not None or setting("max_time") is not None
-    for name in ("past_key_values", "cache_params"):
+    for name in CACHES:
         if inputs.get(name) is not None:
             inputs[name] = _CallerCache(inputs[name])
     return Call(

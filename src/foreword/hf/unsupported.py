@@ -45,7 +45,6 @@ _REFUSED: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("guidance_scale", (1,), "it runs the model a second time for every token"),
     ("negative_prompt_ids", (), "it runs the model a second time for every token"),
     ("watermarking_config", (), "a watermark depends on how the text was sampled"),
-    ("use_mtp", (False,), _OTHER_DRAFT),
     ("speculation_type", (), _OTHER_DRAFT),
     ("assistant_ensemble_weight", (0,), "it changes the distribution of the target"),
     ("output_attentions", (False,), "attention weights are not recorded"),
