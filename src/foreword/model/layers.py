@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 from torch import nn
@@ -11,6 +12,18 @@ from foreword.errors import ModelError
 
 LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
 """Names of the number of decoder layers in a config; the first that there is."""
+
+
+CACHES = ("cache_params", "cache", "past_key_values")
+"""Names of the cache among the arguments of a model's forward: of state space models,
+and of others from transformers 5.24 on and before.
+"""
+
+
+def cache_argument(model: nn.Module) -> str:
+    """Return by which name the forward of a model takes its cache."""
+    names = inspect.signature(model.forward).parameters
+    return next((name for name in CACHES if name in names), CACHES[-1])
 
 
 def layer_count(config: PreTrainedConfig) -> int:

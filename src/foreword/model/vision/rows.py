@@ -34,6 +34,7 @@ IGNORED = (
     "attention_mask",
     "input_ids",
     "position_ids",
+    "cache",
     "past_key_values",
     "cache_position",
     *MASKS,

@@ -10,7 +10,6 @@ same cache again, without padding and draft tokens.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from foreword.model.executors.cache.memories import CacheMemory
 from foreword.model.executors.torch.hooks import CapturesHiddenStates, listening
 from foreword.model.kv.memories import Remembers
 from foreword.model.kv.reads import Read
+from foreword.model.layers import cache_argument
 from foreword.native.openmp import all_threads
 
 BLOCK = 8
@@ -92,9 +92,7 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         self.memories = memories
         self._cache = cache
         self._device = next(model.parameters()).device
-        names = inspect.signature(model.forward).parameters
-        # State space models call their cache `cache_params`.
-        self._keyword = "cache_params" if "cache_params" in names else "past_key_values"
+        self._keyword = cache_argument(model)
         self._states: dict[int, _State] = {}
 
     def open(

@@ -4,8 +4,17 @@ hooks; its code is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+)
 from functools import partial
 from typing import Any
 
@@ -91,7 +100,9 @@ def own_logits(
 
 
 @torch.no_grad()
-def lm_head_weight(model: PreTrainedModel) -> Float[Tensor, "vocab hidden"] | None:
+def lm_head_weight(
+    model: PreTrainedModel,
+) -> Float[Tensor, "vocab hidden"] | None:
     """Return the matrix of the LM head, float32, without a bias; None where the model
     has no head.
 
@@ -136,7 +147,11 @@ def resumed(
     while inside; a forward may have further rows.
     """
 
-    def given(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+    def given(
+        hidden_states: Tensor,
+        *_: object,
+        **__: object,
+    ) -> Tensor:
         rest = hidden_states[0, len(states) :]
         return torch.cat([states, rest])[None]
 
@@ -151,7 +166,10 @@ class CapturesHiddenStates:
 
     model: PreTrainedModel
 
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "kept vocab"]:
         raise NotImplementedError
 
     def read_hidden(
@@ -174,7 +192,10 @@ class CapturesHiddenStates:
         with all_threads():
             return apply_lm_head(self.model, hidden)
 
-    def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
+    def _forwards(
+        self,
+        reads: Sequence[Read],
+    ) -> Sequence[Sequence[Read]]:
         """Group the reads that share a forward."""
         return [[read] for read in reads]
 
@@ -196,7 +217,11 @@ class CapturesHiddenStates:
         )
 
 
-def _passed(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+def _passed(
+    hidden_states: Tensor,
+    *_: object,
+    **__: object,
+) -> Tensor:
     return hidden_states
 
 

@@ -22,6 +22,7 @@ from foreword.model.executors.torch.packing import Packing
 from foreword.model.executors.torch.plan import Plan
 from foreword.model.executors.torch.positions import Positions
 from foreword.model.kv.pages import PageTable
+from foreword.model.layers import cache_argument
 
 
 class TorchSources(EncoderMemory, TorchMemory):
@@ -49,8 +50,8 @@ class TorchSources(EncoderMemory, TorchMemory):
         self._model(
             encoder_outputs=states,
             decoder_input_ids=first,
-            past_key_values=cache,
             use_cache=True,
+            **{cache_argument(self._model): cache},
         )
         made: list[Any] = list(cache.cross_attention_cache.layers)
         if not self._options:
@@ -87,7 +88,7 @@ class TorchSources(EncoderMemory, TorchMemory):
             "encoder_outputs": type(states)(
                 **{**states, "last_hidden_state": states[0][:, :1].clone()}
             ),
-            "past_key_values": EncoderDecoderCache(_NoCache(), cross),
+            cache_argument(self._model): EncoderDecoderCache(_NoCache(), cross),
         }
 
     def run(
