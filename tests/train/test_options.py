@@ -24,6 +24,7 @@ SMALL: dict[str, dict[str, int | str]] = {
     "lm": {"hidden": 64},
     "pard": {"draft": str(starter.draft()), "depth": 2},
     "eagle": {"unroll": 2, "draft_vocab": 100},
+    "mtp": {"unroll": 2},
     "dflash": {"layers": 1, "block": 4},
     "dspark": {"layers": 1, "block": 3, "rank": 4},
     "medusa": {"heads": 2},

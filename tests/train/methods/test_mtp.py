@@ -112,7 +112,7 @@ def test_new_layer_is_written_and_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (llama(0, layers=2), "num_hidden_layers is 3 there and 2"),
+        (llama(0, layers=2), "num_target_layers is 3 there and 2"),
         (llama(0, layers=3, hidden=64), "hidden_size is 32 there and 64"),
     ],
 )

@@ -25,6 +25,7 @@ SAME = "same"
 them; query heads; key heads; the MLP's channels; axes that do not grow."""
 AXES: dict[str, tuple[str, ...]] = {
     "fc.weight": (HIDDEN, HIDDEN),
+    "eh_proj.weight": (HIDDEN, HIDDEN),
     "q_proj.weight": (QUERIES, HIDDEN),
     "k_proj.weight": (KEYS, HIDDEN),
     "v_proj.weight": (KEYS, HIDDEN),
@@ -94,10 +95,19 @@ def inflate_head(source: str | Path, small: Shape, large: Shape) -> Checkpoint:
     if "rms_norm_eps" in config:
         config["rms_norm_eps"] *= small.hidden / large.hidden
     tensors = {
-        name: _enlarged(name, tensor, small, large)
+        _numbered(name, small, large): _enlarged(name, tensor, small, large)
         for name, tensor in head.tensors.items()
     }
     return Checkpoint(head.source, config, tensors)
+
+
+def _numbered(name: str, small: Shape, large: Shape) -> str:
+    """Return the name of a tensor; a layer that is numbered after the target's layers
+    is numbered anew.
+    """
+    before = f"model.layers.{small.layers}."
+    after = f"model.layers.{large.layers}."
+    return name.replace(before, after, 1) if name.startswith(before) else name
 
 
 def _enlarged(name: str, tensor: Tensor, small: Shape, large: Shape) -> Tensor:

@@ -15,12 +15,21 @@ from torch import Tensor, nn
 from foreword.draft.base import Source
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
-from foreword.draft.heads.eagle_native import NativeHead, unsupported
-from foreword.draft.heads.hidden_states import HeadStates, over_target_vocab
+from foreword.draft.heads.eagle_native import (
+    NativeHead,
+    unsupported,
+)
+from foreword.draft.heads.hidden_states import (
+    HeadStates,
+    over_target_vocab,
+)
 from foreword.draft.heads.state_drafter import StateDrafter
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.model.executors.torch.attention import attend
-from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
+from foreword.model.executors.torch.packed_linear import (
+    MIN_ROWS,
+    swap_in,
+)
 from foreword.model.executors.torch.packing import Packing
 from foreword.native.openmp import threads_for
 from foreword.registry import OWN_METHODS
@@ -35,7 +44,11 @@ class _TorchHead(Packing):
 
     mode = Mode.TREE
 
-    def __init__(self, head: EagleHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: EagleHead,
+        target: Model,
+    ) -> None:
         super().__init__(target.device)
         self._head = head
         self._vocab = target.vocab
@@ -50,7 +63,10 @@ class _TorchHead(Packing):
         self.head_states.forget(id)
 
     @torch.inference_mode()
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "kept vocab"]:
         with self._threads():
             rows = self._pack(reads)
             # a single row would be summed in another order
@@ -63,7 +79,11 @@ class _TorchHead(Packing):
                 torch.cat([self._before(read) for read in reads]), MIN_ROWS
             )
 
-            def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            def attended(
+                q: Tensor,
+                k: Tensor,
+                v: Tensor,
+            ) -> Tensor:
                 layer = self._head.midlayer.self_attn
                 return attend(
                     layer,
@@ -87,7 +107,10 @@ class _TorchHead(Packing):
             ]
             return over_target_vocab(logits, self._head.tokens, self._vocab)
 
-    def _before(self, read: Read) -> Float[Tensor, "tokens hidden"]:
+    def _before(
+        self,
+        read: Read,
+    ) -> Float[Tensor, "tokens hidden"]:
         """Return the state read beside each token: the target's for committed tokens,
         the head's for draft tokens.
         """
@@ -105,7 +128,11 @@ class EagleDrafter(StateDrafter):
 
     about = OWN_METHODS["eagle"]
 
-    def __init__(self, head: EagleHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: EagleHead,
+        target: Model,
+    ) -> None:
         """Pack the linear layers of `head` where that is faster; it is in the target's
         dtype, on its device.
         """

@@ -12,20 +12,32 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.draft.heads.eagle_model import EagleHead
-from foreword.draft.heads.hidden_states import over_target_vocab
-from foreword.draft.heads.native_states import NativeStateHead
+from foreword.draft.heads.hidden_states import (
+    over_target_vocab,
+)
+from foreword.draft.heads.native_states import (
+    NativeStateHead,
+)
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights
 from foreword.model.executors.native.angles import Angles
-from foreword.model.executors.native.executor import lay_words
+from foreword.model.executors.native.executor import (
+    lay_words,
+)
 from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.rows import Rows
-from foreword.model.executors.native.supported import activation, unfit
+from foreword.model.executors.native.supported import (
+    activation,
+    unfit,
+)
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
 
-def unsupported(head: EagleHead, target: Model) -> str | None:
+def unsupported(
+    head: EagleHead,
+    target: Model,
+) -> str | None:
     """Return why C cannot run this head; None if it can."""
     embedding = _embedding(head, target)
     weights = [*head.parameters(), *embedding.parameters()]
@@ -48,7 +60,11 @@ class NativeHead(NativeStateHead):
     sequence's end and draft tokens.
     """
 
-    def __init__(self, head: EagleHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: EagleHead,
+        target: Model,
+    ) -> None:
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         llama_config, attention = head.config.llama, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
@@ -88,7 +104,13 @@ class NativeHead(NativeStateHead):
             activation=activation(llama_config),
         )
         lay_words(described, embedding, target.backend)
+        self._pack_fc(head)
+        self.describe(described, min(embedding.num_embeddings, target.vocab))
+        drop_weights(head)
+
+    def _pack_fc(self, head: EagleHead) -> None:
         fc = head.fc
+        self._before_fc = head.before_fc
         self._fc = forward.Model(
             layers=0,
             hidden=fc.in_features,
@@ -97,14 +119,18 @@ class NativeHead(NativeStateHead):
             coding=forward.WHOLE,
         )
         self._fc_scratch = Workspace(self._fc)
-        self._before_fc = head.before_fc
-        self.describe(described, min(embedding.num_embeddings, target.vocab))
-        drop_weights(head)
 
-    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+    def quantize(
+        self,
+        *others: forward.Model,
+        coding: int = forward.BYTES,
+    ) -> None:
         super().quantize(self._fc, *others, coding=coding)
 
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "kept vocab"]:
         return over_target_vocab(super().read(reads), self._tokens, self._vocab)
 
     def fused(

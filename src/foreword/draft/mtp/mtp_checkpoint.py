@@ -11,22 +11,40 @@ import torch
 from torch import Tensor
 
 from foreword.draft.mtp.mtp_head import MtpHead
-from foreword.draft.mtp.mtp_layouts import SHARED_NORM, Layout, layout_of, unread
+from foreword.draft.mtp.mtp_layouts import (
+    SHARED_NORM,
+    Layout,
+    layout_of,
+    unread,
+)
 from foreword.errors import ModelError
 from foreword.model import HFModel
-from foreword.model.executors.torch.attention import NAME as ATTENTION
+from foreword.model.executors.torch.attention import (
+    NAME as ATTENTION,
+)
 from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
-from foreword.model.loading.ahead import Kinds, fill, layers_ahead
-from foreword.model.loading.beside import read_beside, tensor_names
-from foreword.model.loading.checkpoint import CONFIG, Checkpoint
+from foreword.model.loading.ahead import (
+    Kinds,
+    fill,
+    layers_ahead,
+)
+from foreword.model.loading.beside import (
+    read_beside,
+    tensor_names,
+)
+from foreword.model.loading.checkpoint import (
+    CONFIG,
+    Checkpoint,
+)
 from foreword.model.loading.config import read_json
 from foreword.model.loading.sizes import check_total
 
 KIND = "MtpModel"
 """Architecture in the config of a folder that holds only such layers."""
-SIZES = ("hidden_size", "vocab_size", "num_hidden_layers")
-"""Entries of its config that must be the target's."""
+SIZES = ("hidden_size", "vocab_size")
+LAYERS = "num_target_layers"
+"""Entries of its config that must be the target's; the last is its number of layers."""
 
 
 def available(source: str | Path, layers: int) -> bool:
@@ -37,7 +55,11 @@ def available(source: str | Path, layers: int) -> bool:
     return layout_of(tensor_names(source), layers) is not None
 
 
-def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
+def load(
+    source: str | Path,
+    hf: HFModel,
+    dtype: torch.dtype,
+) -> MtpHead:
     """Load the layers of a checkpoint for a target.
 
     Raises ModelError where there are none, or they do not fit.
@@ -62,7 +84,11 @@ def new(hf: HFModel) -> MtpHead:
     return _taken(layers_ahead(hf, Kinds(), 1))
 
 
-def dump(head: MtpHead, dtype: torch.dtype, config: HFConfig) -> Checkpoint:
+def dump(
+    head: MtpHead,
+    dtype: torch.dtype,
+    config: HFConfig,
+) -> Checkpoint:
     """Return a single layer in DeepSeek's layout, numbered after the target's layers;
     experts are fused as in transformers.
     """
@@ -76,22 +102,31 @@ def dump(head: MtpHead, dtype: torch.dtype, config: HFConfig) -> Checkpoint:
     about = {
         "architectures": [KIND],
         "model_type": text.model_type,
-        **{name: getattr(text, name) for name in SIZES},
+        **_sizes(text),
         "num_nextn_predict_layers": 1,
         "dtype": str(dtype).removeprefix("torch."),
     }
     return Checkpoint("", about, tensors)
 
 
-def _check_target(source: str | Path, config: HFConfig) -> None:
+def _sizes(config: HFConfig) -> dict[str, int]:
+    """Return the sizes of a target that its layers depend on."""
+    sizes = {name: getattr(config, name) for name in SIZES}
+    return {**sizes, LAYERS: layer_count(config)}
+
+
+def _check_target(
+    source: str | Path,
+    config: HFConfig,
+) -> None:
     """Raise ModelError where a folder of its own was trained for another target."""
     about = read_json(source, CONFIG) or {}
     if KIND not in (about.get("architectures") or ()):
         return
     wrong = [
-        f"{name} is {about.get(name)} there and {getattr(config, name)} in the target"
-        for name in SIZES
-        if about.get(name) != getattr(config, name)
+        f"{name} is {about.get(name)} there and {size} in the target"
+        for name, size in _sizes(config).items()
+        if about.get(name) != size
     ]
     if wrong:
         raise ModelError(
@@ -100,7 +135,11 @@ def _check_target(source: str | Path, config: HFConfig) -> None:
         )
 
 
-def _ours(layout: Layout, name: str, hf: HFModel) -> str | None:
+def _ours(
+    layout: Layout,
+    name: str,
+    hf: HFModel,
+) -> str | None:
     return layout.ours(name, layer_count(hf.config))
 
 
@@ -119,7 +158,10 @@ def _taken(layers: Any) -> MtpHead:
     return head
 
 
-def _missing(source: str | Path, reason: str | None) -> ModelError:
+def _missing(
+    source: str | Path,
+    reason: str | None,
+) -> ModelError:
     why = reason or "it holds no layers of multi-token prediction"
     return ModelError(
         f"cannot load the multi-token prediction of {source}: {why}. Use another "

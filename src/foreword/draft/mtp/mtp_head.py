@@ -78,16 +78,18 @@ class MtpHead(nn.Module):
 
         `attention`: what the attention function of the layers is given.
         """
-        hidden = self.layers[layer](
-            embedded,
-            states,
+        # not by the layer's own forward, whose arguments differ between versions
+        one: Any = self.layers[layer]
+        parts = [one.enorm(embedded), one.hnorm(states)]
+        hidden = one.mtp_block(
+            one.eh_proj(torch.cat(parts, -1)),
             position_embeddings=self._angles(layer, embedded, positions),
             attention_mask=None,
             position_ids=positions,
-            past_key_values=None,
             **attention,
         )
-        return hidden if self.norm is None else self.norm(hidden)
+        norm = self.norm if one.post_norm is None else one.post_norm
+        return hidden if norm is None else norm(hidden)
 
     def _angles(
         self, layer: int, embedded: Rows, positions: Int[Tensor, "batch row"]

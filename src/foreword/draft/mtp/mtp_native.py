@@ -10,19 +10,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.heads.native_states import NativeStateHead
+from foreword.draft.heads.native_states import (
+    NativeStateHead,
+)
 from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.model import Model
-from foreword.model.architectures import drop_weights, routed, scales, window
+from foreword.model.architectures import (
+    drop_weights,
+    routed,
+    scales,
+    window,
+)
 from foreword.model.executors.native.angles import Angles
-from foreword.model.executors.native.backend import NativeBackend
-from foreword.model.executors.native.rotary import rotaries_of
-from foreword.model.executors.native.rows import Rows, kv_head_count
+from foreword.model.executors.native.backend import (
+    NativeBackend,
+)
+from foreword.model.executors.native.rotary import (
+    rotaries_of,
+)
+from foreword.model.executors.native.rows import (
+    Rows,
+    kv_head_count,
+)
 from foreword.model.executors.native.supported import inside
 from foreword.native import forward
 
 
-def unsupported(head: MtpHead, target: Model) -> str | None:
+def unsupported(
+    head: MtpHead,
+    target: Model,
+) -> str | None:
     """Return why C cannot run these layers; None if it can."""
     if not isinstance(target.backend, NativeBackend):
         return "the target does not run in C"
@@ -40,7 +57,11 @@ def unsupported(head: MtpHead, target: Model) -> str | None:
 class NativeMtp(NativeStateHead):
     """The layer in C, with the target's embeddings and LM head."""
 
-    def __init__(self, head: MtpHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MtpHead,
+        target: Model,
+    ) -> None:
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         whole = target.backend
         assert isinstance(whole, NativeBackend), "see `unsupported`"
@@ -78,9 +99,13 @@ class NativeMtp(NativeStateHead):
     def _vector(self, norm: Any) -> int:
         return self.matrices.keep(scales(norm).detach().float())
 
-    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
+    def quantize(
+        self,
+        *others: forward.Model,
+        coding: int = forward.BYTES,
+    ) -> None:
         """Quantize the layer, and a copy of the LM head; they stay as they are beside a
-        target in few bits.
+        target of fewer bits.
         """
         del others
         if self.model.coding == forward.WHOLE:
@@ -90,7 +115,11 @@ class NativeMtp(NativeStateHead):
             held = backend.matrices.held
             self._code(coding, [one for one in held if one.data_ptr() == address])
 
-    def _code(self, coding: int, heads: list[Tensor]) -> None:
+    def _code(
+        self,
+        coding: int,
+        heads: list[Tensor],
+    ) -> None:
         """Quantize the matrices, also an LM head in `heads`."""
         whole = [*self.matrices.held, *heads]
         self.matrices.drop(self.model)

@@ -13,19 +13,29 @@ from torch import Tensor
 from foreword.draft.heads.hidden_states import HeadStates
 from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.model import Mode, Model, Read
-from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
-from foreword.model.executors.torch.packing import Packed, Packing
+from foreword.model.executors.torch.packed_linear import (
+    MIN_ROWS,
+    swap_in,
+)
+from foreword.model.executors.torch.packing import (
+    Packed,
+    Packing,
+)
 from foreword.native.openmp import threads_for
 
 
 class MtpReader(Packing):
     """Reader of many sequences; it keeps its states at each sequence's end and draft
-    tokens, those of all layers side by side.
+    tokens: of all layers, side by side.
     """
 
     mode = Mode.TREE
 
-    def __init__(self, head: MtpHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MtpHead,
+        target: Model,
+    ) -> None:
         super().__init__(target.device)
         self._head = head
         self._target = target
@@ -40,7 +50,10 @@ class MtpReader(Packing):
         self.head_states.forget(id)
 
     @torch.inference_mode()
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "kept vocab"]:
         with self._threads():
             rows = self._pack(reads)
             depths = [depth for read in reads for depth in _depths(read)]
@@ -79,11 +92,14 @@ class MtpReader(Packing):
                 self._shift(reads, states[:, layer], before[:, layer + 1])
         return states
 
-    def _before(self, read: Read) -> Float[Tensor, "tokens layers hidden"]:
+    def _before(
+        self,
+        read: Read,
+    ) -> Float[Tensor, "tokens layers hidden"]:
         """Return the states that the layers read beside each token.
 
         For committed tokens the first layer reads the target's; the others wait for the
-        layer before them (`_shift`). For draft tokens they are those of the parent.
+        layer before them (`_shift`). Draft tokens have the states of their parent.
         """
         depth = self._head.depth
         if not read.parents:
@@ -97,7 +113,10 @@ class MtpReader(Packing):
         own = own.unflatten(1, (depth, self._head.hidden))
         return own if depth == 1 else own[:, [0, *range(depth - 1)]]
 
-    def _last(self, read: Read) -> Float[Tensor, "layers hidden"] | None:
+    def _last(
+        self,
+        read: Read,
+    ) -> Float[Tensor, "layers hidden"] | None:
         """Return the states at the last committed token before a read, if there are
         any.
         """

@@ -43,7 +43,7 @@ def buildable() -> bool:
         from transformers.modeling_layers import MtpModel
     except ImportError:
         return False
-    return MtpModel is not None
+    return MtpModel is not None and hasattr(PreTrainedConfig, "get_mtp_config")
 
 
 def layers_ahead(model: PreTrainedModel, kinds: Kinds, count: int) -> Any:

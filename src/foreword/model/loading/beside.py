@@ -14,11 +14,20 @@ from torch import Tensor
 
 from foreword.errors import ModelError
 from foreword.model.loading import hub
-from foreword.model.loading.complete import INDEX, WEIGHTS, check_finite
-from foreword.model.loading.config import QUANTIZATION, read_json
-from foreword.model.loading.quantized import files, read_tensors
-from foreword.model.quantized.modelopt import SETTINGS_FILE
-from foreword.model.quantized.modelopt import settings as of_file
+from foreword.model.loading.complete import (
+    INDEX,
+    WEIGHTS,
+    check_finite,
+)
+from foreword.model.loading.config import (
+    QUANTIZATION,
+    quantization_file,
+    read_json,
+)
+from foreword.model.loading.quantized import (
+    files,
+    read_tensors,
+)
 from foreword.registry import WEIGHT_FORMATS
 
 
@@ -64,18 +73,23 @@ def read_beside(
     return found
 
 
-def _quantization(source: str | Path) -> dict[str, Any] | None:
+def _quantization(
+    source: str | Path,
+) -> dict[str, Any] | None:
     """Return the settings of a checkpoint whose quantized matrices can be read."""
     config = read_json(source, hub.CONFIG) or {}
     text = config.get("text_config") or {}
     settings = config.get(QUANTIZATION) or text.get(QUANTIZATION)
-    settings = settings or of_file(read_json(source, SETTINGS_FILE) or {})
+    settings = settings or quantization_file(source)
     if not isinstance(settings, dict):
         return None
     return settings if settings.get("quant_method") in WEIGHT_FORMATS else None
 
 
-def _holding(source: str | Path, wanted: Callable[[str], object]) -> list[Path]:
+def _holding(
+    source: str | Path,
+    wanted: Callable[[str], object],
+) -> list[Path]:
     """Return the files that hold wanted tensors."""
     index = read_json(source, INDEX)
     if index is None:

@@ -91,8 +91,8 @@ class UnrolledTask(TrainTask):
     """Task that trains a head to predict its target several tokens ahead; the target
     runs on the fly.
 
-    The head has `fused` (target states to its own), `normed` and `lm_head` (its states to
-    logits), and is called with (embedded, states, positions, attention).
+    The head has `fused` (target states to its own), `normed` and `lm_head` (its states
+    to logits), and is called with (embedded, states, positions, attention).
     """
 
     def __init__(

@@ -1,0 +1,183 @@
+"""Gemma 4's assistants: small models that predict further tokens from the target's own
+keys and values (transformers' `Gemma4AssistantForCausalLM`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foreword.draft.heads.hidden_states import HeadStates
+from foreword.errors import ModelError
+from foreword.model import Mode, Model, Read
+from foreword.model.executors.torch.packing import Packing
+from foreword.model.loading.checkpoint import kinds
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
+
+SHARED = "set of layer types producing a cache"
+"""Part of the error of transformers 5.23.0 for every assistant."""
+KINDS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
+"""Architectures of such models."""
+
+
+def is_assistant(source: str | Path | None) -> bool:
+    """Return whether a folder holds such a model."""
+    return source is not None and not set(KINDS).isdisjoint(kinds(source))
+
+
+class AssistantReader:
+    """Reader of many sequences that writes no keys and values: every draft token
+    attends to the target's, from the place of the last token of the text.
+    """
+
+    mode = Mode.TREE
+
+    def __init__(
+        self,
+        source: str | Path,
+        target: Model,
+    ) -> None:
+        """Raises ModelError where the model and the target do not fit."""
+        if not isinstance(target.backend, Packing):
+            raise ModelError(
+                f"cannot draft with {source}: it reads the target's keys and values, "
+                f"and backend '{target.capability.backend}' does not lend them. Use "
+                "backend 'pool'"
+            )
+        config = read_config(source)
+        _check(source, config, target)
+        self._assistant: Any = _loaded(source, config, target)
+        self._assistant.to(target.device).eval().requires_grad_(False)
+        self._target = target
+        self._pages: Packing = target.backend
+        self._stored = _stored(target)
+        self._ends: dict[int, int] = {}
+        """Place of the last token of each text."""
+        self.context: int = target.context
+        self.head_states = HeadStates()
+
+    def open(self, id: int, capacity: int) -> int:
+        del id, capacity  # it keeps nothing
+        return 0
+
+    def close(self, id: int) -> None:
+        self._ends.pop(id, None)
+        self.head_states.forget(id)
+
+    @torch.inference_mode()
+    def read(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "kept vocab"]:
+        return torch.cat([self._read(read) for read in reads])
+
+    def _read(
+        self,
+        read: Read,
+    ) -> Float[Tensor, "kept vocab"]:
+        """Return the logits after the last token of a text, or after draft tokens."""
+        if read.parents:
+            parents = [parent + 1 for parent in read.parents[read.held :]]
+            states = self.head_states.of(read.id)[parents]
+        else:
+            self._ends[read.id] = read.past + len(read.tokens)
+            states = self.head_states.given(read.id)[-1:]
+            read = replace(read, tokens=read.tokens[-1:])
+        if not read.keep:
+            return states.new_empty(0, self._target.vocab)
+        tokens = torch.tensor(read.tokens, device=self._target.device)
+        logits, hidden = self._run(read.id, tokens, states)
+        self.head_states.keep([read], hidden)
+        return logits[-read.keep :]
+
+    def _run(
+        self,
+        id: int,
+        tokens: Int[Tensor, "rows"],
+        states: Float[Tensor, "rows hidden"],
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows hidden"]]:
+        """Run the assistant for rows that do not see each other."""
+        rows = len(tokens)
+        end = self._ends[id]
+        embedded = self._target.embed(tokens[:, None])
+        beside = states[:, None].to(embedded.dtype)
+        shared = {
+            kind: tuple(
+                part.expand(rows, -1, -1, -1) for part in self._keys(id, layer, end)
+            )
+            for kind, layer in self._stored.items()
+        }
+        out = self._assistant(
+            inputs_embeds=torch.cat([embedded, beside], -1),
+            position_ids=torch.full((rows, 1), end, device=tokens.device),
+            shared_kv_states=shared,
+        )
+        return out.logits[:, 0], out.last_hidden_state[:, 0]
+
+    def _keys(
+        self,
+        id: int,
+        layer: int,
+        length: int,
+    ) -> list[Tensor]:
+        """Return the target's keys and values of a text, [1, heads, length, dim]."""
+        rows = self._pages.pool[id].rows(0, length)
+        where = torch.tensor(rows, device=self._target.device)
+        parts = self._pages.pool.layer(layer)
+        return [part[where].transpose(0, 1)[None] for part in parts]
+
+
+def _loaded(
+    source: str | Path,
+    config: Any,
+    target: Model,
+) -> Any:
+    try:
+        return load_weights(source, config, target.dtype)
+    except ModelError as error:
+        if SHARED not in str(error):
+            raise
+        raise ModelError(
+            f"cannot load the assistant {source}: transformers 5.23.0 builds no model "
+            "whose layers all share keys and values. Run pip install "
+            "'transformers>=5.24'"
+        ) from error
+
+
+def _stored(target: Model) -> dict[str, int]:
+    """Return the last layer of each kind of attention that writes keys and values."""
+    config = target.hf.config.get_text_config()
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    return {kind: layer for layer, kind in enumerate(config.layer_types[:own])}
+
+
+def _check(
+    source: str | Path,
+    config: Any,
+    target: Model,
+) -> None:
+    """Raise ModelError where an assistant was made for another target."""
+    text = target.hf.config.get_text_config()
+    wanted = {
+        "backbone_hidden_size": (config.backbone_hidden_size, text.hidden_size),
+        "vocab_size": (config.get_text_config().vocab_size, text.vocab_size),
+    }
+    wrong = [
+        f"{name} is {own} and the target has {theirs}"
+        for name, (own, theirs) in wanted.items()
+        if own != theirs
+    ]
+    if not hasattr(text, "num_kv_shared_layers"):
+        wrong = [f"{target.name} is not a Gemma 4"]
+    if wrong:
+        raise ModelError(
+            f"cannot use {source}: it is for another target: {', '.join(wrong)}. "
+            "Choose the assistant of this target"
+        )
