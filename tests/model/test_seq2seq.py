@@ -153,7 +153,7 @@ def test_other_methods_are_refused_with_those_that_work(method):
         InvalidRequest,
         match=(
             r"is an encoder-decoder\. Use one of none, ngram, suffix, predicted, "
-            r"recycle, lookahead, lm, eagle, "
+            r"recycle, lookahead, lm, pard, eagle, "
         ),
     ):
         llm().generate("A text.", SamplingParams(method=method, max_tokens=8))

@@ -36,8 +36,18 @@ def test_pickled_weights_are_read_without_running_them(folder):
         Checkpoint.read(folder)
 
 
-@pytest.mark.parametrize("wrong", ["folder", "config", "json", "weights", "bytes"])
-def test_unreadable_file_is_refused(folder, wrong):
+MISSING = ("folder", "config", "json")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        *((one, "Give a folder that holds config.json") for one in MISSING),
+        ("weights", "it holds config.json but no weights"),
+        ("bytes", "its safetensors file is damaged or incomplete"),
+    ],
+)
+def test_unreadable_file_is_refused(folder, wrong, says):
     match wrong:
         case "config":
             (folder / "config.json").unlink()
@@ -47,7 +57,7 @@ def test_unreadable_file_is_refused(folder, wrong):
             (folder / "model.safetensors").unlink()
         case "bytes":
             (folder / "model.safetensors").write_bytes(b"nothing of the kind")
-    with pytest.raises(ModelError, match=r"Give a folder that holds config\.json"):
+    with pytest.raises(ModelError, match=says):
         Checkpoint.read(folder / "elsewhere" if wrong == "folder" else folder)
 
 
