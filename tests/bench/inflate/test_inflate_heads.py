@@ -23,6 +23,7 @@ from foreword.train.registry import (
     DSparkOptions,
     EagleOptions,
     MedusaOptions,
+    MtpOptions,
 )
 from running import Case, engine, finish, prompts, shelf, target, tokenizer
 
@@ -34,6 +35,7 @@ TRAIN_OPTIONS = (
     DSparkOptions(layers=1, block=4, anchors=24, rank=16),
     DFlashOptions(layers=1, block=5, anchors=24),
     MedusaOptions(),
+    MtpOptions(unroll=2),
     MedusaOptions(heads=2, own=True),
 )
 
