@@ -358,9 +358,8 @@ def _drafter(
     spec = method(PLAIN if name == PLAIN_ROW else name)
     if target.seq2seq is not None and not spec.about.seq2seq:
         raise InvalidRequest(f"{target.name} is an encoder-decoder")
-    given = source.sources.get(
-        name, source.default_source(name) if spec.about.needs else None
-    )
+    wanted = spec.about.needs or spec.about.takes == HEAD
+    given = source.sources.get(name, source.default_source(name) if wanted else None)
     if spec.about.needs and given is None:
         raise InvalidRequest(
             f"it needs {spec.about.takes}, and none was given; name one with --source "

@@ -16,7 +16,7 @@ from foreword.draft.base import Drafter, Source
 from foreword.draft.ensemble.joint import JointDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
-from foreword.registry import MODEL, Method
+from foreword.registry import HEAD, MODEL, Method
 from foreword.shared import Shared
 
 Sources = Source | Mapping[str, Source]
@@ -48,13 +48,14 @@ def _text_of(source: str | Path | HFModel | Model) -> str:
 
 
 def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
-    """Return the bundled draft model or head for a method; None if it needs none, or
+    """Return the bundled draft model or head for a method; None if it takes none, or
     none is bundled.
     """
-    if not kind.about.needs:
-        return None
     taker = kind.taker if isinstance(kind, MethodSpec) else name
-    return bundled.draft() if kind.about.takes == MODEL else bundled.head(taker)
+    if kind.about.takes == MODEL:
+        return bundled.draft() if kind.about.needs else None
+    needed = kind.about.needs or kind.about.takes == HEAD
+    return bundled.head(taker) if needed else None
 
 
 @dataclass(frozen=True, slots=True)
