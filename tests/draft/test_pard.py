@@ -252,7 +252,7 @@ def test_sequences_end_and_leave_nothing(folder):
 
 
 def test_reused_prefix_drafts_the_same(folder):
-    """Pages that a text with masks left are those of the text alone."""
+    """A text with masks leaves the same pages as the text alone."""
     long = Case(prompts()[3] * 3, SamplingParams(temperature=0, max_tokens=16))
     once, again = untrained(folder), untrained(folder)
     counts = []

@@ -15,13 +15,13 @@ import quantizing
 
 E4M3 = torch.float8_e4m3fn
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-"""The numbers of codes 0 to 7; those of 8 to 15 are negative."""
+"""The numbers of codes 0 to 7; codes 8 to 15 are their negatives."""
 Held = dict[str, Tensor]
 
 
 def fp8(folder: Path, size: int = 16, fused: Held | None = None) -> Held:
     """Blocks of `size` by `size`, as DeepSeek-V3 names them; `fused` are tensors to
-    take instead of the file's, of which those of experts have three dimensions.
+    take instead of the tensors of the file; experts have three dimensions.
     """
     held = fused or load_file(folder / "model.safetensors")
     plain = dict(held)

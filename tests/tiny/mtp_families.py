@@ -227,8 +227,8 @@ def _layers(model: PreTrainedModel, family: Family) -> dict[tuple[str, str], Ten
                 one.zero_()
         _weaken(layers)
         for layer in layers:
-            layer.eh_proj.weight.zero_()
-            layer.eh_proj.weight[:, :HIDDEN] = torch.eye(HIDDEN)
+            layer.eh_proj.weight.normal_(std=1e-3)
+            layer.eh_proj.weight[:, :HIDDEN] += torch.eye(HIDDEN)
     found: dict[tuple[str, str], Tensor] = {}
     for name, tensor in layers.state_dict().items():
         number, _, rest = name.partition(".")

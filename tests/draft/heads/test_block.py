@@ -23,8 +23,8 @@ from running import Case, prompts, target
 DEEP = 4
 
 
-class Told(HeadBlocks):
-    """Stands where a head stands: its distributions are drawn from the anchor and the
+class Seeded(HeadBlocks):
+    """A head whose distributions are drawn from the anchor and the
     number of states it was shown.
     """
 
@@ -46,12 +46,12 @@ class Told(HeadBlocks):
         )
 
 
-class Independent(Told):
+class Independent(Seeded):
     def ahead(self, read: Read) -> torch.Tensor:
         return self.block(read.id)
 
 
-class Dependent(Told):
+class Dependent(Seeded):
     """Each draft token depends on the one before it."""
 
     def after(self, distributions: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:

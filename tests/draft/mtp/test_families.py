@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+import quantizing.floats
 from foreword import LLM, SamplingParams
+from foreword.draft import resolved
 from foreword.draft.mtp.mtp_checkpoint import available
+from foreword.draft.tree.drafter import CHUNK
+from foreword.errors import ModelError
 from mtp_families import FAMILIES, LAYERS, VOCAB, write
 
 PROMPTS = tuple(
@@ -23,6 +28,7 @@ SETTINGS = (
 )
 
 
+LONG = {"max_position_embeddings": 1024}
 SLOW = ("qwen3.5-moe", "mellum")
 """Of a layout that another family has too."""
 
@@ -53,3 +59,57 @@ def test_several_layers_draft_one_token_each(tmp_path):
     (answer,) = llm.generate([PROMPTS[1]], params)
     assert answer.stats.accepted > 0
     assert 1 < len(answer.stats.accepted_at) <= FAMILIES["mimo"].count
+
+
+@pytest.mark.parametrize("name", ["llama", "mimo"])
+def test_long_texts_are_read_in_parts(name, tmp_path):
+    """More than one forward reads the prompt, and only the last one has logits."""
+    family = replace(FAMILIES[name], config={**FAMILIES[name].config, **LONG})
+    llm = LLM(
+        write(family, tmp_path),
+        method="mtp",
+        tokenizer=False,
+        dtype="float32",
+        nodes=4,
+    )
+    prompt = PROMPTS[2] * 16
+    params = SamplingParams(temperature=0, max_tokens=12)
+    (plain,) = llm.generate([prompt], replace(params, method="none"))
+    (found,) = llm.generate([prompt], params)
+    assert len(prompt) > CHUNK
+    assert found.tokens == plain.tokens
+    assert found.stats.accepted > 0
+
+
+def test_target_that_brings_layers_drafts_with_them(tmp_path):
+    folder = write(FAMILIES["llama"], tmp_path)
+    how = {"tokenizer": False, "dtype": "float32", "nodes": 4}
+    llm = LLM(folder, **how)
+    assert llm.method == "mtp"
+    assert resolved("auto", None, str(folder)) == "auto(mtp, ngram, suffix)"
+    (answer,) = llm.generate([PROMPTS[1]], SETTINGS[0])
+    assert answer.stats.accepted > 0
+    # a conversion often drops the layers, and keeps their number in the config
+    file = folder / "model.safetensors"
+    kept = {
+        name: one
+        for name, one in load_file(file).items()
+        if not name.startswith(f"model.layers.{LAYERS}.")
+    }
+    save_file(kept, file, {"format": "pt"})
+    assert LLM(folder, **how).method == "ngram"
+    with pytest.raises(ModelError, match="holds no layers of multi-token prediction"):
+        LLM(folder, method="mtp", **how)
+
+
+def test_quantized_checkpoint_keeps_its_layers(tmp_path):
+    folder = write(FAMILIES["llama"], tmp_path)
+    quantizing.floats.fp8(folder, 16)
+    names = load_file(folder / "model.safetensors")
+    assert f"model.layers.{LAYERS}.eh_proj.weight_scale_inv" in names
+    llm = LLM(folder, tokenizer=False, dtype="float32", nodes=4)
+    assert llm.method == "mtp"
+    (plain,) = llm.generate([PROMPTS[1]], replace(SETTINGS[0], method="none"))
+    (found,) = llm.generate([PROMPTS[1]], SETTINGS[0])
+    assert found.tokens == plain.tokens
+    assert found.stats.accepted > 0

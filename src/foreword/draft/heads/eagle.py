@@ -20,47 +20,33 @@ from foreword.draft.heads.eagle_native import (
     unsupported,
 )
 from foreword.draft.heads.hidden_states import (
-    HeadStates,
     over_target_vocab,
 )
 from foreword.draft.heads.state_drafter import StateDrafter
-from foreword.model import Mode, Model, Read, Tokenizer
+from foreword.draft.heads.state_packing import StatePacking
+from foreword.model import Model, Read, Tokenizer
 from foreword.model.executors.torch.attention import attend
 from foreword.model.executors.torch.packed_linear import (
     MIN_ROWS,
-    swap_in,
 )
-from foreword.model.executors.torch.packing import Packing
-from foreword.native.openmp import threads_for
 from foreword.registry import OWN_METHODS
 
 
-class _TorchHead(Packing):
-    """The head in torch: reads many sequences and keeps its hidden states at each
-    sequence's end and draft tokens.
-
-    The reference implementation of `NativeHead` in eagle_native.py.
+class _TorchHead(StatePacking):
+    """The head in torch, the reference implementation of `NativeHead` in
+    eagle_native.py.
     """
-
-    mode = Mode.TREE
 
     def __init__(
         self,
         head: EagleHead,
         target: Model,
     ) -> None:
-        super().__init__(target.device)
+        super().__init__(head, target)
         self._head = head
         self._vocab = target.vocab
-        self._threads = threads_for(head)
         self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
         self.context = min(target.context, head.config.llama.max_position_embeddings)
-        self.head_states = HeadStates()
-        swap_in(head)  # after threads_for counted its weights
-
-    def close(self, id: int) -> None:
-        super().close(id)
-        self.head_states.forget(id)
 
     @torch.inference_mode()
     def read(
@@ -69,12 +55,7 @@ class _TorchHead(Packing):
     ) -> Float[Tensor, "kept vocab"]:
         with self._threads():
             rows = self._pack(reads)
-            # a single row would be summed in another order
-            lack = max(0, MIN_ROWS - len(rows.tokens))
-            packed = torch.tensor(
-                [rows.tokens + [0] * lack, rows.positions + [0] * lack],
-                device=self._device,
-            )
+            packed = self._padded(rows)
             states = _at_least(
                 torch.cat([self._before(read) for read in reads]), MIN_ROWS
             )

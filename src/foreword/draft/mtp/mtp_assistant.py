@@ -25,6 +25,8 @@ SHARED = "set of layer types producing a cache"
 """Part of the error of transformers 5.23.0 for every assistant."""
 KINDS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
 """Architectures of such models."""
+Shared = dict[str, list[Float[Tensor, "1 heads length dim"]]]
+"""Kind of attention -> keys and values of a text."""
 
 
 def is_assistant(source: str | Path | None) -> bool:
@@ -58,8 +60,8 @@ class AssistantReader:
         self._target = target
         self._pages: Packing = target.backend
         self._stored = _stored(target)
-        self._ends: dict[int, int] = {}
-        """Place of the last token of each text."""
+        self._texts: dict[int, tuple[int, Shared]] = {}
+        """Place of the last token of each text, and the keys and values before it."""
         self.context: int = target.context
         self.head_states = HeadStates()
 
@@ -68,7 +70,7 @@ class AssistantReader:
         return 0
 
     def close(self, id: int) -> None:
-        self._ends.pop(id, None)
+        self._texts.pop(id, None)
         self.head_states.forget(id)
 
     @torch.inference_mode()
@@ -87,11 +89,11 @@ class AssistantReader:
             parents = [parent + 1 for parent in read.parents[read.held :]]
             states = self.head_states.of(read.id)[parents]
         else:
-            self._ends[read.id] = read.past + len(read.tokens)
             states = self.head_states.given(read.id)[-1:]
+            if not read.keep:
+                return states.new_empty(0, self._target.vocab)
+            self._texts[read.id] = self._text(read)
             read = replace(read, tokens=read.tokens[-1:])
-        if not read.keep:
-            return states.new_empty(0, self._target.vocab)
         tokens = torch.tensor(read.tokens, device=self._target.device)
         logits, hidden = self._run(read.id, tokens, states)
         self.head_states.keep([read], hidden)
@@ -105,14 +107,12 @@ class AssistantReader:
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows hidden"]]:
         """Run the assistant for rows that do not see each other."""
         rows = len(tokens)
-        end = self._ends[id]
+        end, text = self._texts[id]
         embedded = self._target.embed(tokens[:, None])
         beside = states[:, None].to(embedded.dtype)
         shared = {
-            kind: tuple(
-                part.expand(rows, -1, -1, -1) for part in self._keys(id, layer, end)
-            )
-            for kind, layer in self._stored.items()
+            kind: tuple(part.expand(rows, -1, -1, -1) for part in parts)
+            for kind, parts in text.items()
         }
         out = self._assistant(
             inputs_embeds=torch.cat([embedded, beside], -1),
@@ -121,17 +121,21 @@ class AssistantReader:
         )
         return out.logits[:, 0], out.last_hidden_state[:, 0]
 
-    def _keys(
-        self,
-        id: int,
-        layer: int,
-        length: int,
-    ) -> list[Tensor]:
-        """Return the target's keys and values of a text, [1, heads, length, dim]."""
-        rows = self._pages.pool[id].rows(0, length)
+    def _text(self, read: Read) -> tuple[int, Shared]:
+        """Return the place of the last token of a text, and the target's keys and
+        values before it.
+        """
+        end = read.past + len(read.tokens)
+        rows = self._pages.pool[read.id].rows(0, end)
         where = torch.tensor(rows, device=self._target.device)
-        parts = self._pages.pool.layer(layer)
-        return [part[where].transpose(0, 1)[None] for part in parts]
+        shared = {
+            kind: [
+                part[where].transpose(0, 1)[None]
+                for part in self._pages.pool.layer(layer)
+            ]
+            for kind, layer in self._stored.items()
+        }
+        return end, shared
 
 
 def _loaded(

@@ -10,44 +10,30 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.heads.hidden_states import HeadStates
+from foreword.draft.heads.state_packing import StatePacking
 from foreword.draft.mtp.mtp_head import MtpHead
-from foreword.model import Mode, Model, Read
-from foreword.model.executors.torch.packed_linear import (
-    MIN_ROWS,
-    swap_in,
-)
+from foreword.model import Model, Read
 from foreword.model.executors.torch.packing import (
     Packed,
-    Packing,
 )
-from foreword.native.openmp import threads_for
 
 
-class MtpReader(Packing):
+class MtpReader(StatePacking):
     """Reader of many sequences; it keeps its states at each sequence's end and draft
     tokens: of all layers, side by side.
     """
-
-    mode = Mode.TREE
 
     def __init__(
         self,
         head: MtpHead,
         target: Model,
     ) -> None:
-        super().__init__(target.device)
+        # packed layers have no weights to ask
+        self._dtype = head.dtype
+        super().__init__(head, target)
         self._head = head
         self._target = target
-        self._dtype = head.dtype
-        self._threads = threads_for(head)
         self.context: int = target.context
-        self.head_states = HeadStates()
-        swap_in(head)  # after threads_for counted its weights
-
-    def close(self, id: int) -> None:
-        super().close(id)
-        self.head_states.forget(id)
 
     @torch.inference_mode()
     def read(
@@ -59,6 +45,8 @@ class MtpReader(Packing):
             depths = [depth for read in reads for depth in _depths(read)]
             hidden = self._states(reads, rows, first=self._layer(min(depths)))
             self.head_states.keep(reads, hidden.flatten(1))
+            if not rows.kept:
+                return hidden.new_empty(0, self._target.vocab)
             layers = [self._layer(depths[row]) for row in rows.kept]
             return self._target.lm_head(hidden[rows.kept, layers])
 
@@ -74,12 +62,8 @@ class MtpReader(Packing):
         """Return the states of the layers from `first` on; zeros before it."""
         before = torch.cat([self._before(read) for read in reads])
         count = len(before)
-        # a single row would be summed in another order
-        lack = max(0, MIN_ROWS - count)
-        packed = torch.tensor(
-            [rows.tokens + [0] * lack, rows.positions + [0] * lack],
-            device=self._device,
-        )
+        packed = self._padded(rows)
+        lack = packed.shape[1] - count
         embedded = self._target.embed(packed[:1]).to(before.dtype)
         states = torch.zeros_like(before)
         for layer in range(first, self._head.depth):
@@ -146,7 +130,4 @@ def _depths(read: Read) -> Sequence[int]:
     """Return the depth of each token as a draft token; 0 for committed ones."""
     if not read.parents:
         return [0] * len(read.tokens)
-    depths: list[int] = []
-    for parent in read.parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return depths[read.held :]
+    return [depth + 1 for depth in read.depths]
