@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen bench clean
+.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs bench clean
 
 PYTHON ?= python3
 # Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
@@ -87,6 +87,9 @@ freeze: $(STAMP)  ## Record tokens, answers, output and public names, before a c
 
 frozen: $(STAMP)  ## Compare them, after it, on the same machine
 	PYTHONPATH=tests:tests/support:tests/tiny $(PY) tests/freeze.py check
+
+docs: $(STAMP)  ## Build the site into build/site; a broken link is an error
+	$(PY) -m website
 
 bench: $(STAMP)  ## Measure Foreword on this machine
 	$(PY) -m foreword bench

@@ -35,13 +35,14 @@ class AsyncLLM:
     """One LLM for the requests of one or several event loops; all of them share its
     rounds.
 
-    >>> async with AsyncLLM(LLM()) as llm:
-    ...     async for delta in llm.stream("The capital of France is"):
-    ...         print(delta.text, end="")
-
     Leaving an iterator early, or cancelling the task that reads it, aborts the request.
     The LLM stays usable on its own, also from other threads at the same time; closing
     this object does not close it.
+
+    Examples:
+        >>> async with AsyncLLM(LLM()) as llm:
+        ...     async for delta in llm.stream("The capital of France is"):
+        ...         print(delta.text, end="")
     """
 
     def __init__(self, llm: LLM) -> None:

@@ -77,42 +77,57 @@ def _check_tokenizer(source: Sources, options: ModelOptions) -> None:
 class LLM:
     """A target model, a drafter and the engine that runs them.
 
-    >>> llm = LLM()                                              # the bundled models
-    >>> llm.generate("The capital of France is", SamplingParams(temperature=0,
-        max_tokens=16))[0].text
+    Requests may set their own method, rule and budget (`SamplingParams`). Threads may
+    share one LLM: their requests share rounds.
 
-    target, draft: folder, hub id, GGUF file or model in memory, which stays unchanged.
-        One that cannot be loaded is an
-        error; only the bundled draft model, if nothing names it, is done without
+    Where none of `draft`, `method`, `rule`, `budget` and `nodes` is given, a
+    `foreword.toml` of the working directory for this target gives them
+    (docs/analysis/tune.md).
+
+    Args:
+        target: Folder, hub id, GGUF file or model in memory, which stays unchanged.
+            Default: the bundled target.
+        tokenizer: Default: that of the target's folder. False: token ids alone
+            (docs/targets/image-tokens.md).
+        draft: As `target`, or the folder of a head. If several methods need a source,
+            a dict from method to source; the first is the default. The bundled draft
+            model, if nothing names it, is done without where it cannot be loaded
             (`Completion.undrafted` says why).
-    method: drafting method (`foreword methods` lists them); "none" decodes plainly. By
-        default that of the draft: a
-        head's own, a lookup without one, and for another tokenizer one that maps its
-            tokens, unless it is "lm".
-    rule: verification rule. "match" gives the same text as plain decoding with the same
-        seed, the others the same
-        distribution. Or a guarantee, "same-text" or "same-distribution", for the
-            fastest rule that gives it.
-    budget: policy for the number of draft tokens (docs/budgets.md). nodes: instead, a
-        fixed number per round.
-    dtype, device, backend, weights, kv, offload_folder, portable, trust_remote_code:
-        see `Model.load`.
-    adapters: folders of LoRA adapters by the names that requests give
-        (docs/targets/adapters.md).
-    tensor_parallel: processes that share the target's weights
-        (docs/scaling/tensor-parallel.md).
-    tokenizer: default, that of the target's folder; False for token ids alone
-        (docs/targets/image-tokens.md).
-    slots: sequences that run at a time.  chunk: prompt tokens read in one round.
-    cache_tokens: most tokens of keys and values held, a quarter of the free memory by
-        default (docs/kv-cache.md).
+        method: Drafting method (`foreword methods` lists them); "none" decodes
+            plainly. Default: that of the draft. A head names its own, a model with
+            another tokenizer is mapped, and without a draft a lookup serves.
+        rule: Verification rule. "match" gives the same text as plain decoding with the
+            same seed, the others the same distribution. Or a guarantee, "same-text" or
+            "same-distribution", for the fastest rule that gives it.
+        budget: Policy for the number of draft tokens (docs/budgets.md).
+        nodes: Fixed number of draft tokens per round, instead of a budget.
+        dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 where it is fast.
+        device: "cpu", "cuda", "cuda:1" or "auto".
+        backend: How the target runs (docs/how-it-works.md). Default: the fastest that
+            gives the model's own scores.
+        weights: "int8" or "int4": form of linear weights (docs/targets/quantized.md).
+        kv: "int8": keys and values in 8 bits.
+        offload_folder: Folder for packed weights that do not fit in memory
+            (docs/targets/larger-than-memory.md).
+        portable: Same text on every processor, without instructions for bfloat16.
+        tensor_parallel: Processes that share the target's weights
+            (docs/scaling/tensor-parallel.md).
+        slots: Sequences that run at a time.
+        chunk: Prompt tokens read in one round.
+        cache_tokens: Most tokens of keys and values held. Default: a quarter of the
+            free memory (docs/kv-cache.md).
+        trust_remote_code: Permission to run code from the model's folder.
+        adapters: Folders of LoRA adapters by the names that requests give
+            (docs/targets/adapters.md).
 
-    Where none of draft, method, rule, budget and nodes is given, a `foreword.toml` of
-    the working directory for this target gives them (docs/analysis/tune.md).
+    Raises:
+        ModelError: A model that is named cannot be loaded or run.
+        UnknownMethod: The method, rule or budget does not exist.
 
-    Requests may set their own method, rule and budget (`SamplingParams`). If several
-    methods need a source, `draft` maps method names to sources; the first is the
-    default. Threads may share one LLM: their requests share rounds.
+    Examples:
+        >>> llm = LLM()  # the bundled models
+        >>> params = SamplingParams(temperature=0, max_tokens=16)
+        >>> llm.generate("The capital of France is", params)[0].text
     """
 
     def __init__(

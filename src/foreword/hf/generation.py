@@ -54,34 +54,47 @@ def generate(
     inputs_tensor: Tensor | None = None,
     **model_kwargs: Any,
 ) -> Output:
-    """Speculative decoding for `model.generate(**inputs,
+    """Generate as transformers does, drafted: `model.generate(**inputs,
     custom_generate=foreword.generate, drafter=…)`.
 
-    drafter: a smaller model in memory, a folder or a hub id; without one the text
-        itself is searched for draft tokens, or with `assistant_early_exit` or
-        `use_mtp` the model's own layers draft.
-    method, rule, budget, nodes: as in `foreword.LLM`. seed: by default drawn from
-        torch's global generator, so
-        `torch.manual_seed` fixes the text; rows use seed, seed + 1, …
-    tokenizer, assistant_tokenizer: the target's and the drafter's; where they differ,
-        draft tokens are translated.
-        transformers does not pass them to a callable: bind them,
-        `custom_generate=functools.partial(foreword.generate, …)`.
-    inputs_tensor: the source of an encoder-decoder, which transformers gives to a
-        callable; `input_ids` are then what
-        its decoder begins with.
-    All other arguments mean what they mean in transformers.
+    Greedy text is that of transformers; sampled text has the same distribution, and is
+    the same for every drafter. The model is returned unchanged, and other threads
+    cannot use it meanwhile. Processors are called once per draft token, with its own
+    path: they must be pure functions of their arguments.
 
-    Returns Int64[batch, length], prompts included and padded on the right, or with
-    `return_dict_in_generate` a SpeculativeOutput, of an encoder-decoder a
-    SpeculativeSeq2SeqOutput. Greedy text is that of transformers; sampled text has the
-    same distribution, and is the same for every drafter. The model is returned
-    unchanged, and other threads cannot use it meanwhile. Processors are called once per
-    draft token, with its own path: they must be pure functions of their arguments.
+    Args:
+        model: The model whose `generate` was called.
+        input_ids: Int64[batch, length], the prompts, padded on the left.
+        generation_config: As in transformers.
+        logits_processor: As in transformers.
+        stopping_criteria: As in transformers.
+        drafter: Smaller model in memory, folder or hub id. Without one the text itself
+            is searched for draft tokens, or with `assistant_early_exit` or `use_mtp`
+            the model's own layers draft.
+        method: As in `foreword.LLM`.
+        rule: As in `foreword.LLM`.
+        budget: As in `foreword.LLM`.
+        nodes: As in `foreword.LLM`.
+        seed: Rows use seed, seed + 1, … Default: drawn from torch's global generator,
+            so `torch.manual_seed` fixes the text.
+        streamer: As in transformers.
+        assistant_model: Another name for `drafter`.
+        tokenizer: The target's tokenizer. transformers does not pass it to a callable:
+            bind it, `custom_generate=functools.partial(foreword.generate, …)`, and
+            for stop strings pass a StopStringCriteria, or use `foreword.enable`.
+        assistant_tokenizer: The drafter's tokenizer; where the two differ, draft
+            tokens are translated.
+        inputs_tensor: Source of an encoder-decoder, which transformers gives to a
+            callable; `input_ids` are then what its decoder begins with.
+        **model_kwargs: As in transformers.
 
-    Raises InvalidRequest, before any work starts, for options that cannot be served
-    exactly. transformers does not pass `tokenizer` to a callable: for stop strings pass
-    a StopStringCriteria, or use `foreword.enable`.
+    Returns:
+        Int64[batch, length], prompts included and padded on the right. With
+            `return_dict_in_generate` a SpeculativeOutput, of an encoder-decoder a
+            SpeculativeSeq2SeqOutput.
+
+    Raises:
+        InvalidRequest: Options that cannot be served exactly; no work has started.
     """
     if input_ids is None or generation_config is None:
         raise not_a_call(model)

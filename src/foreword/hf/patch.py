@@ -84,8 +84,9 @@ def enable() -> Enabled:
     processors …): they reach it unchanged, with a warning that gives the reason. Custom
     processors that `foreword.pure` marks are served.
 
-    >>> foreword.enable()
-    >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
+    Examples:
+        >>> foreword.enable()
+        >>> model.generate(**inputs, draft_model=small, max_new_tokens=64)
     """
     with _GUARD:
         changed = not hasattr(_HOST.generate, "_before_foreword")

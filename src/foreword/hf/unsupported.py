@@ -82,8 +82,9 @@ def pure(thing: T) -> T:
     must leave no trace in it. The attribute `is_pure = True` says the same. Raises
     InvalidRequest for an object that takes no attributes.
 
-    >>> @foreword.pure
-    ... def no_digits(input_ids, scores): ...
+    Examples:
+        >>> @foreword.pure
+        ... def no_digits(input_ids, scores): ...
     """
     try:
         setattr(thing, PURE, True)

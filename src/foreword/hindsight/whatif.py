@@ -139,14 +139,15 @@ def what_if(
     """Re-score a recorded answer for these methods (default: all that `llm` can draft
     with), each with these numbers of draft tokens and rules, and for plain decoding.
 
-    >>> for one in what_if(llm, recording, ["suffix", "lm"]).outcomes:
-    ...     print(one.method, one.nodes, one.tokens_per_pass, one.over_plain)
-
     Exact for the rule `match`, under which the text does not depend on the drafter. The
     rounds of another rule are a sample of what it would have taken, given this text, on
     chains; at temperature 0 they are a fact. A method that cannot be replayed is left
     out, with the reason. Raises InvalidRequest for a recording without tokens, one of
     another vocabulary, or a rule that cannot be replayed.
+
+    Examples:
+        >>> for one in what_if(llm, recording, ["suffix", "lm"]).outcomes:
+        ...     print(one.method, one.nodes, one.tokens_per_pass, one.over_plain)
     """
     for rule in rules:
         check_rule(rule)

@@ -87,9 +87,10 @@ class Totals:
 class Recording:
     """One answer with every round that made it. As JSON it follows `SCHEMA`.
 
-    >>> params = SamplingParams(trace=True)
-    >>> completion = llm.generate(prompt, params)[0]
-    >>> Recording.of(llm, params, completion).write("answer.json")
+    Examples:
+        >>> params = SamplingParams(trace=True)
+        >>> completion = llm.generate(prompt, params)[0]
+        >>> Recording.of(llm, params, completion).write("answer.json")
     """
 
     version: Literal[1] = VERSION
