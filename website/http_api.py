@@ -15,7 +15,8 @@ from foreword.server.settings import Settings
 HEAD = """# HTTP API
 
 Every path of `foreword serve`, with the fields of its body, from the server's own
-description: `GET /openapi.json`. [Serving](../serving.md) says how to start the server and which clients work with it.
+description: `GET /openapi.json`. [Serving](../serving.md) says how to start the server,
+and which clients work with it.
 """
 SHARED = ("Speculative", "Prediction", "StreamOptions")
 """Objects that several bodies hold; they have sections of their own."""
