@@ -1,5 +1,5 @@
-"""The tables of docs/rules.md are what the rules give: how often a list serves, and how
-much of a tree is kept.
+"""The tables of docs/benchmarks/rules.md are what the rules give: how often a list serves,
+and how much of a tree is kept.
 
 Distributions are random and the draws are sampled, with fixed seeds.
 """
@@ -17,7 +17,7 @@ from foreword.draft.tree.shapes import full_tree
 from foreword.types import Draft, Noise
 from foreword.verify import RULES
 
-PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "rules.md"
 PAIRS, RUNS, VOCAB = 60, 500, 14
 DRAFTERS = {"good": 0.7, "noisy": 1.5}
 

@@ -36,7 +36,7 @@ def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
     that gives it.
 
     `draws`: the drafter can sample its draft tokens for a rule that compares
-    distributions. `trees`: the target can verify trees. By docs/rules.md coupled trees
+    distributions. `trees`: the target can verify trees. By docs/benchmarks/rules.md coupled trees
     have about as many accepted tokens as sampled ones and cost less; for chains,
     sampled drafts under `block` have more. Raises UnknownMethod for any other name.
     """
