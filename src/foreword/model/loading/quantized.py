@@ -208,7 +208,8 @@ def _found(
 def _unsupported(source: str, setting: str) -> ModelError:
     return ModelError(
         f"cannot load the weights of {source!r}: {setting} of its {QUANTIZATION} is "
-        "not supported. Use a checkpoint in a form of docs/targets/quantized.md"
+        "not supported. Use a checkpoint in a form of "
+        "docs/targets/quantized/checkpoints.md"
     )
 
 

@@ -67,7 +67,7 @@ class Layer:
         return ModelError(
             f"cannot load the weights of {self.source!r}: {self.name}{ending} "
             f"{reason}. Download the files again, or use a checkpoint in a form of "
-            "docs/targets/quantized.md"
+            "docs/targets/quantized/checkpoints.md"
         )
 
 
