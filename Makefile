@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs bench clean
+.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers bench clean
 
 PYTHON ?= python3
 # Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
@@ -93,6 +93,9 @@ docs: $(STAMP)  ## Build the site into build/site; a broken link is an error
 
 bench: $(STAMP)  ## Measure Foreword on this machine
 	$(PY) -m foreword bench
+
+numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/numbers
+	$(PY) site/fill_numbers.py
 
 clean:  ## Remove what was installed, built and cached
 	rm -rf .venv .venv-clients dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,163 @@
+"""Tables of the README and the pages are made from docs/numbers, by site/."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "site" / "fill_numbers.py"
+NUMBERS = sorted((ROOT / "docs" / "numbers").glob("*.json"))
+
+
+def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the program on a repository, apart from this process."""
+    command = [sys.executable, str(PROGRAM), "--root", str(root), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of what the program reads and writes."""
+    shutil.copy(ROOT / "README.md", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    return tmp_path
+
+
+def test_pages_and_chart_equal_their_numbers() -> None:
+    checked = run(ROOT, "--check")
+    assert checked.stderr == ""
+    assert checked.returncode == 0
+
+
+def test_every_file_says_what_made_it() -> None:
+    assert len(NUMBERS) > 20
+    for path in NUMBERS:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for field in ("command", "date", "machine"):
+            assert found.get(field), f"{path.name} has no {field}"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"]), path.name
+
+
+def test_figures_of_the_readme_equal_the_run() -> None:
+    """Read without the program, so that a wrong rounding is seen."""
+    run = json.loads((ROOT / "docs/numbers/350m-amx.json").read_text(encoding="utf-8"))
+    figures = {(row["name"], row["temperature"]): row for row in run["rows"]}
+    region = (ROOT / "README.md").read_text(encoding="utf-8")
+    region = region[region.index("<!-- numbers: 350m-amx") : region.index("<!-- end")]
+    lines = [line.strip("|").split("|") for line in region.splitlines() if "|" in line]
+    order = re.search(r"rows=(\S+)", region)
+    assert order is not None
+    names = order[1].split(",")
+    assert len(lines) == len(names) + 2
+    for name, cells in zip(names, lines[2:], strict=True):
+        for place, temperature in ((1, 0), (3, 1)):
+            row = figures[name, temperature]
+            speed = row["tokens_per_second"]
+            assert abs(float(cells[place].replace(",", "")) - speed) <= 0.5
+            shown = [float(one) for one in re.findall(r"[\d.]+", cells[place + 1])]
+            low, mid, high = row["speedup_over_generate"]
+            assert shown == ([mid] if low == high else [mid, low, high])
+
+
+def test_changed_number_is_noticed_and_mended(copy: Path) -> None:
+    path = copy / "docs" / "numbers" / "350m-amx.json"
+    path.write_text(path.read_text("utf-8").replace("213.3", "999.9"), "utf-8")
+    stale = run(copy, "--check")
+    assert stale.returncode == 1
+    assert "README.md" in stale.stderr
+    assert "docs/pictures/numbers.svg" in stale.stderr
+    assert "213" in (copy / "README.md").read_text(encoding="utf-8")
+    assert run(copy).stderr == ""
+    assert "|1,000|" in (copy / "README.md").read_text(encoding="utf-8")
+    assert run(copy, "--check").returncode == 0
+
+
+def test_report_of_bench_enters_with_date_and_command(copy: Path) -> None:
+    """A report holds more than is shown, and its machine as an object."""
+    row = {
+        "name": "plain",
+        "temperature": 0.0,
+        "tokens_per_second": 27.8,
+        "tokens_per_pass": 1.0,
+        "speedup_over_plain": [1.0, 1.0, 1.0],
+        "speedup_over_generate": [None, 2.8, None],
+        "prompts": 2,
+    }
+    report = {
+        "machine": {"cpu": "AMD EPYC", "cores": 2},
+        "target": "bundled models as llama-350m",
+        "settings": {"max_tokens": 32},
+        "rows": [row],
+        "date": "2026-11-28",
+        "command": "foreword bench --quick",
+    }
+    path = copy / "docs" / "numbers" / "mine.json"
+    path.write_text(json.dumps(report), encoding="utf-8")
+    page = copy / "docs" / "mine.md"
+    what = "mine columns=name,temperature,tokens_per_second,speedup_over_generate"
+    page.write_text(f"<!-- numbers: {what} -->\n<!-- end -->\n", encoding="utf-8")
+    assert run(copy).stderr == ""
+    text = page.read_text(encoding="utf-8")
+    assert "|Foreword, plain|0|27.8|2.80|" in text
+    assert "AMD EPYC, 2026-11-28; bundled models as llama-350m:" in text
+    assert "`foreword bench --quick`" in text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("date", None, 'field "date" is missing'),
+        ("date", "yesterday", 'field "date" is not YYYY-MM-DD'),
+        ("machine", "", 'field "machine" is not a str with content'),
+        ("command", None, 'field "command" is missing'),
+        ("rows", [{"name": "lm", "size": 1}], "row 1\" has 'size'"),
+        ("rows", [{"name": "lm", "temperature": [1, 2]}], "row 1, temperature"),
+        ("rows", [{"name": "lm"}, {"name": "lm"}], 'row 2" repeats the keys'),
+        ("keys", ["size"], "which is not a column"),
+    ],
+)
+def test_malformed_file_is_refused_by_name_and_field(
+    copy: Path, field: str, value: object, problem: str
+) -> None:
+    path = copy / "docs" / "numbers" / "350m-amx.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    found[field] = value
+    if value is None:
+        del found[field]
+    path.write_text(json.dumps(found), encoding="utf-8")
+    refused = run(copy)
+    assert refused.returncode == 1
+    assert "docs/numbers/350m-amx.json" in refused.stderr
+    assert problem in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("unknown", "there is no docs/numbers/unknown.json"),
+        ("350m-amx columns=speed", "350m-amx has no column 'speed'"),
+        ("350m-amx rows=lm,speed", "350m-amx has no row 'speed'"),
+        ("350m-amx where=lm", "'where' is none of"),
+    ],
+)
+def test_region_that_asks_for_nothing_known_is_refused(
+    copy: Path, what: str, problem: str
+) -> None:
+    page = copy / "docs" / "mine.md"
+    page.write_text(f"<!-- numbers: {what} -->\n<!-- end -->\n", encoding="utf-8")
+    refused = run(copy)
+    assert refused.returncode == 1
+    assert f"cannot fill docs/mine.md: {problem}" in refused.stderr
+
+
+def test_text_outside_of_regions_stays(copy: Path) -> None:
+    page = copy / "docs" / "mine.md"
+    text = "Before\n\n    <!-- numbers: 350m-amx -->\n    <!-- end -->\n\nAfter\n"
+    page.write_text(text, encoding="utf-8")
+    assert run(copy).stderr == ""
+    assert page.read_text(encoding="utf-8") == text
