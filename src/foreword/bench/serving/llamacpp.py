@@ -41,7 +41,7 @@ def program() -> str:
     if found is None:
         raise InvalidRequest(
             f"cannot serve with llama.cpp: no {PROGRAM} is on the PATH. Build it: "
-            "docs/benchmarks.md"
+            "docs/benchmarks/install-other-engines.md"
         )
     return found
 

@@ -13,7 +13,7 @@ FULL = 0.9
 """Share of the memory of keys and values in use, from which answers soon wait."""
 CROWD = 16
 """Answers at a time, from which a forward over draft tokens is no longer nearly free
-(docs/benchmarks.md).
+(docs/benchmarks/batches.md).
 """
 
 

@@ -1,7 +1,7 @@
 """Provides linear layers on CPU with weights packed once for oneDNN: faster, and the
 same bits for any number of rows.
 
-Measurements are in docs/performance.md.
+Measurements are in docs/notes/2026-11-performance.md.
 """
 
 from __future__ import annotations
