@@ -95,7 +95,7 @@ bench: $(STAMP)  ## Measure Foreword on this machine
 	$(PY) -m foreword bench
 
 numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/numbers
-	$(PY) site/fill_numbers.py
+	$(PY) -m website.fill_numbers
 
 clean:  ## Remove what was installed, built and cached
 	rm -rf .venv .venv-clients dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Tables of the README and the pages are made from docs/numbers, by site/."""
+"""Tables of the README and the pages are made from docs/numbers, by website/."""
 
 import json
 import re
@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "site" / "fill_numbers.py"
+PROGRAM = ("-m", "website.fill_numbers")
 NUMBERS = sorted((ROOT / "docs" / "numbers").glob("*.json"))
 
 
 def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the program on a repository, apart from this process."""
-    command = [sys.executable, str(PROGRAM), "--root", str(root), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, *PROGRAM, "--root", str(root), *options]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture

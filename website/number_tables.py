@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runs import Row, Run
+from website.runs import Row, Run
 
 LABELS = {
     "plain": "Foreword, plain",

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from number_chart import PICTURE, draw, is_current
-from number_tables import Selection, table
-from runs import Run, UnreadableRun, read_runs
+from website.number_chart import PICTURE, draw, is_current
+from website.number_tables import Selection, table
+from website.runs import Run, UnreadableRun, read_runs
 
 ROOT = Path(__file__).parents[1]
 REGION = re.compile(

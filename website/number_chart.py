@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs import Run
+from website.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
