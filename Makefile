@@ -5,9 +5,14 @@
 .PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers bench clean
 
 PYTHON ?= python3
-# Where torch comes from, if the usual index has no build that suits, as https://download.pytorch.org/whl/cpu
+# Other versions need a .venv of their own: make clean, then make venv TORCH=2.11.0 TRANSFORMERS=5.16.1
+TORCH ?= 2.13.0
+TRANSFORMERS ?= $(shell sed -n 's/^transformers==//p' constraints.txt)
+# Where torch comes from. Empty: CPU builds where no NVIDIA GPU is found, if their index answers; else the usual index.
 TORCH_INDEX ?=
+TORCH_FROM = $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)",$(shell "$(PYTHON)" recipes/torch_index.py))
 PY := .venv/bin/python
+PINS := .venv/constraints.txt
 # As many processes as cores; a test that hangs ends the run once the others are done. A file stays in one process;
 # with the slow tests, of which one file has hours, a process that is idle takes tests of the other.
 WORKERS := -n auto --max-worker-restart 0
@@ -27,13 +32,14 @@ venv: $(STAMP)  ## Install Foreword and its tools into .venv (needs a package in
 $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Foreword needs Python 3.11 or newer: make venv PYTHON=python3.12")'
 	"$(PYTHON)" -m venv .venv
-	$(PY) -m pip install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
-	$(PY) -m pip install --quiet --editable ".[dev,bench]" --constraint constraints.txt
+	sed "s/^transformers==.*/transformers==$(TRANSFORMERS)/" constraints.txt >$(PINS)
+	$(PY) -m pip install --quiet "torch==$(TORCH)" $(TORCH_FROM)
+	$(PY) -m pip install --quiet --editable ".[dev,bench]" --constraint $(PINS)
 	@touch $(STAMP)
 
 # Large, so only for those who run the tests; CUDA builds of torch bring it.
 $(KERNELS): $(STAMP)
-	$(PY) -m pip install --quiet --editable ".[interpreter]" --constraint constraints.txt
+	$(PY) -m pip install --quiet --editable ".[interpreter]" --constraint $(PINS)
 	@touch $(KERNELS)
 
 # The tests of the page need Chromium. Without one, and without the right to install Debian's, they are skipped.
@@ -52,7 +58,7 @@ check: $(STAMP)  ## Format, lint, types, which module may import which, and rule
 	$(PY) -c 'from importlinter.cli import import_linter; import_linter()' lint --no-cache
 	$(PY) -m pytest -q tests/rules
 
-test: $(KERNELS) $(BROWSER)  ## The tests that see what no other does: seven minutes on two cores
+test: $(KERNELS) $(BROWSER)  ## The tests that see what no other does: 13 minutes on two cores
 	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --durations=10
 
 test-all: $(KERNELS) $(BROWSER)  ## Every test, the slow ones and (where there is one) those on the GPU too
@@ -64,7 +70,7 @@ durations: $(KERNELS) $(BROWSER)  ## Measure how long each file of tests takes, 
 # An environment of their own: they pin what we do not. Torch comes first here too, as lm-eval wants it.
 $(CLIENTS): tests/clients/constraints.txt
 	"$(PYTHON)" -m venv .venv-clients
-	.venv-clients/bin/python -m pip install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
+	.venv-clients/bin/python -m pip install --quiet "torch==$(TORCH)" $(TORCH_FROM)
 	.venv-clients/bin/python -m pip install --quiet guidellm langchain-openai litellm llm "lm-eval[api]" \
 		"transformers[serving]" --constraint tests/clients/constraints.txt
 	@touch $(CLIENTS)
