@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers bench clean
+.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers bench release clean
 
 PYTHON ?= python3
 # Other versions need a .venv of their own: make clean, then make venv TORCH=2.11.0 TRANSFORMERS=5.16.1
@@ -102,6 +102,9 @@ bench: $(STAMP)  ## Measure Foreword on this machine
 
 numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/numbers
 	$(PY) -m website.fill_numbers
+
+release: $(STAMP)  ## Build the archives of a release, and try the wheel in an environment of its own (needs a package index)
+	$(PY) recipes/release.py --torch "$(TORCH)"
 
 clean:  ## Remove what was installed, built and cached
 	rm -rf .venv .venv-clients dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

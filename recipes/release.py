@@ -1,0 +1,199 @@
+"""Build a release, check its archives, and run the wheel in an environment of its own.
+
+    make release    takes minutes, and needs a package index
+
+Nothing is tagged or published: the last lines say how.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import torch_index
+import typer
+
+ROOT = Path(__file__).parents[1]
+LARGEST = 100 * 2**20
+"""Bytes. The package index takes no larger file without being asked."""
+HEADING = r"^## \[{version}\] - (.+)$"
+"""The line of CHANGELOG.md that begins a version, and its date."""
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+RECIPE = """
+Built and tried: {names}. To release it:
+
+    1. In CHANGELOG.md, write today's date behind [{version}], and commit it.
+    2. git tag -a v{version} -m "Foreword {version}"
+    3. git push origin v{version}    # .github/workflows/release.yml publishes it
+"""
+
+Tag = Annotated[str, typer.Option(envvar="TAG", help="Git tag to be published.")]
+Torch = Annotated[str, typer.Option(help="Version of torch to try the wheel with.")]
+Out = Annotated[Path, typer.Option(help="Folder of the archives; emptied first.")]
+
+
+class ReleaseError(Exception):
+    """A reason not to release, in one line."""
+
+
+def tracked(folder: Path) -> list[str]:
+    """Return the files that git holds, relative to the folder."""
+    return _git(folder, "ls-files", "-z").strip("\0").split("\0")
+
+
+def check_clean(folder: Path) -> None:
+    """Raise ReleaseError where a file differs from the last commit, or is new."""
+    changed = _git(folder, "status", "--porcelain").splitlines()
+    if changed:
+        raise ReleaseError(
+            f"cannot release: {len(changed)} files are not committed, "
+            f"{changed[0][3:]} first. Commit or stash them."
+        )
+
+
+def check_version(version: str, changelog: str, tag: str = "") -> None:
+    """Raise ReleaseError where the changelog does not name the version, or where a tag
+    names another version or one without a date.
+    """
+    heading = HEADING.format(version=re.escape(version))
+    found = re.search(heading, changelog, re.MULTILINE)
+    if found is None:
+        raise ReleaseError(
+            f"cannot release {version}: CHANGELOG.md does not name it. "
+            f'Add a section "## [{version}] - DATE".'
+        )
+    if tag and tag != f"v{version}":
+        raise ReleaseError(
+            f"cannot release {version} as tag {tag!r}. Tag v{version}, or change "
+            "the version in pyproject.toml."
+        )
+    if tag and not DATE.fullmatch(found[1]):
+        raise ReleaseError(
+            f"cannot publish {version}: its date in CHANGELOG.md is {found[1]!r}. "
+            "Write the day as YYYY-MM-DD."
+        )
+
+
+def check_wheel(wheel: Path, files: Iterable[str], licences: Iterable[str]) -> None:
+    """Raise ReleaseError where the wheel has not every file of the package, models
+    included, and every licence.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    prefix = "src/"
+    package = [file for file in files if file.startswith(f"{prefix}foreword/")]
+    wanted = [file.removeprefix(prefix) for file in package]
+    (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+    wanted += [f"{info}/licenses/{licence}" for licence in licences]
+    _require(wheel, wanted, names)
+
+
+def check_sdist(sdist: Path, files: Iterable[str]) -> None:
+    """Raise ReleaseError where the source archive lacks a file of the repository.
+    Files of tools, which begin with a dot, may be missing.
+    """
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    _require(sdist, [file for file in files if not file.startswith(".")], names)
+
+
+def check_size(archive: Path, largest: int = LARGEST) -> None:
+    """Raise ReleaseError for an archive that the package index would refuse."""
+    size = archive.stat().st_size
+    if size > largest:
+        raise ReleaseError(
+            f"cannot release {archive.name}: {size / 1e6:.1f} MB are more than the "
+            f"package index takes, {largest / 1e6:.1f} MB. Ship smaller models."
+        )
+
+
+def try_wheel(wheel: Path, torch: str) -> None:
+    """Install the wheel in a new environment, and run its demo outside of the source."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _run([sys.executable, "-m", "venv", "env"], folder)
+        python = str(folder / "env" / "bin" / "python")
+        install = [python, "-m", "pip", "install", "--quiet"]
+        option, reason = torch_index.option(gpu=False)
+        sys.stdout.write(f"{reason}\n")
+        _run([*install, f"torch=={torch}", *option.split()], folder)
+        _run([*install, str(wheel.resolve())], folder)
+        found = _run(
+            [python, "-c", "import foreword; print(foreword.__file__)"], folder
+        )
+        if not Path(found.strip()).is_relative_to(folder):
+            raise ReleaseError(f"cannot try the wheel: python imports {found.strip()}")
+        _run([str(folder / "env" / "bin" / "foreword"), "--version"], folder)
+        # A cache of its own: the kernels are compiled from the sources in the wheel.
+        cache = {"XDG_CACHE_HOME": str(folder / "cache")}
+        demo = [python, "-m", "foreword", "demo", "--quick"]
+        sys.stdout.write(_run(demo, folder, cache))
+
+
+def main(torch: Torch, tag: Tag = "", out: Out = Path("dist")) -> None:
+    """Build and check the archives of this version."""
+    os.chdir(ROOT)
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    version = project["version"]
+    try:
+        check_clean(ROOT)
+        check_version(version, Path("CHANGELOG.md").read_text(encoding="utf-8"), tag)
+        shutil.rmtree(out, ignore_errors=True)
+        _run([sys.executable, "-m", "build", "--outdir", str(out)], ROOT)
+        (wheel,) = out.glob("*.whl")
+        (sdist,) = out.glob("*.tar.gz")
+        check_wheel(wheel, tracked(ROOT), project["license-files"])
+        check_sdist(sdist, tracked(ROOT))
+        for archive in (wheel, sdist):
+            check_size(archive)
+            sys.stdout.write(f"{archive.name}: {archive.stat().st_size / 1e6:.1f} MB\n")
+        try_wheel(wheel, torch)
+    except ReleaseError as error:
+        sys.exit(f"{error}")
+    names = f"{wheel.name} and {sdist.name}"
+    sys.stdout.write(RECIPE.format(version=version, names=names))
+
+
+def _require(archive: Path, wanted: list[str], names: list[str]) -> None:
+    missing = sorted(set(wanted) - set(names))
+    if missing:
+        raise ReleaseError(
+            f"cannot release {archive.name}: {len(missing)} files are missing, "
+            f"{missing[0]} first. See [tool.hatch.build] in pyproject.toml."
+        )
+
+
+def _git(folder: Path, *words: str) -> str:
+    return _run(["git", *words], folder)
+
+
+def _run(
+    command: list[str], folder: Path, variables: dict[str, str] | None = None
+) -> str:
+    """Return what a command prints; raise ReleaseError with its errors if it fails."""
+    settings = os.environ | (variables or {})
+    settings.pop("PYTHONPATH", None)
+    ran = subprocess.run(
+        command, cwd=folder, env=settings, capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        raise ReleaseError(
+            f"cannot release: {' '.join(command)} failed\n{ran.stdout}{ran.stderr}"
+        )
+    return ran.stdout
+
+
+if __name__ == "__main__":
+    typer.run(main)
