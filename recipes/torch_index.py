@@ -55,6 +55,7 @@ def option(index: str = CPU_INDEX, *, gpu: bool) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Print the option to stdout and the reason to stderr."""
     # The usual index has CPU builds for other systems.
     if sys.platform != "linux":
         return
