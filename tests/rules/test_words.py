@@ -47,9 +47,7 @@ FILES = sorted(
             for path in (ROOT / top).rglob("*.py")
         ),
         *(ROOT / "docs").rglob("*.md"),
-        ROOT / "README.md",
-        ROOT / "CHANGELOG.md",
-        ROOT / "CONTRIBUTING.md",
+        *ROOT.glob("*.md"),
     ]
 )
 TAGS = re.compile(r"</?think>|\[/?THINK\]|\.listen\(|pirate speak", re.IGNORECASE)
