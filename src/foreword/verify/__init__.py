@@ -36,9 +36,9 @@ def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
     that gives it.
 
     `draws`: the drafter can sample its draft tokens for a rule that compares
-    distributions. `trees`: the target can verify trees. By docs/benchmarks/rules.md coupled trees
-    have about as many accepted tokens as sampled ones and cost less; for chains,
-    sampled drafts under `block` have more. Raises UnknownMethod for any other name.
+    distributions. `trees`: the target can verify trees. Coupled trees have about as
+    many accepted tokens as sampled ones and cost less; for chains, sampled drafts under
+    `block` have more (docs/benchmarks/rules.md). Raises UnknownMethod for any other name.
     """
     RULES.check(name, *GUARANTEES)
     if name not in GUARANTEES:
