@@ -1,7 +1,4 @@
-"""Every Python block of the pages runs: block after block of a page is one program.
-
-The programs of some pages are tested for what they say in tests/test_examples.py.
-"""
+"""Every Python block of the pages runs: block after block of a page is one program."""
 
 import json
 import re
@@ -10,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 import foreword
@@ -24,8 +21,21 @@ from foreword.cli import app
 from pages import Block, blocks
 from serving import running
 
-ELSEWHERE = ("docs/add-a-method.md", "docs/extend/backend.md")
-"""They register what must be taken back: tests/test_examples.py runs them."""
+ELSEWHERE = (
+    "README.md",
+    "docs/add-a-method.md",
+    "docs/extend/backend.md",
+    "docs/structured-output.md",
+)
+"""tests/test_examples.py runs these, and looks at what they do."""
+SLOW = (
+    "docs/targets/adapters.md",
+    "docs/targets/encoder-decoders.md",
+    "docs/targets/gguf.md",
+    "docs/targets/speech.md",
+    "docs/targets/vision.md",
+)
+"""Programs of more than ten seconds: `make test-all` runs them."""
 WORDS = "A river is a large stream of water.\nA noun names a thing.\n" * 8
 
 
@@ -67,7 +77,7 @@ PREPARED = {
     "model.gguf": gguf,
     "t5": lambda path: tiny_seq2seq.saved("t5", path),
     "whisper": whisper,
-    "vision-model": lambda path: tiny_vision.saved("qwen2_vl", path),
+    "vision-model": lambda path: tiny_vision.saved("qwen2-vl", path),
     "talk.wav": talk,
     "photo.png": lambda path: tiny_vision.picture(64, 48).save(path),
     "notes.txt": lambda path: path.write_text(WORDS, encoding="utf-8"),
@@ -90,20 +100,6 @@ def run(found: list[Block], names: dict[str, object]) -> dict[str, object]:
     return names
 
 
-def given(page: str) -> dict[str, object]:
-    """Return what the README takes to be there."""
-    if page != "README.md":
-        return {}
-    tokenizer = AutoTokenizer.from_pretrained(bundled.target())
-    inputs = tokenizer("The capital of France is", return_tensors="pt")
-    return {
-        "model": AutoModelForCausalLM.from_pretrained(bundled.target()),
-        "small_model": AutoModelForCausalLM.from_pretrained(bundled.draft()),
-        "inputs": inputs,
-        "ids": inputs["input_ids"],
-    }
-
-
 def by_page(language: str) -> dict[str, list[Block]]:
     found: dict[str, list[Block]] = {}
     for block in blocks(language):
@@ -114,14 +110,21 @@ def by_page(language: str) -> dict[str, list[Block]]:
 PROGRAMS = by_page("python")
 
 
-@pytest.mark.parametrize("page", [page for page in PROGRAMS if page not in ELSEWHERE])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page in SLOW else ())
+        for page in PROGRAMS
+        if page not in ELSEWHERE
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*its draft tokens are translated")
 def test_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = PROGRAMS[page]
     prepare(tmp_path, "".join(block.text for block in found))
     try:
-        names = run(found, given(page))
+        names = run(found, {})
     finally:
         foreword.disable()
     for value in names.values():

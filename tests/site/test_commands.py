@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import pairwise
 
 import pytest
 import typer
@@ -10,6 +11,27 @@ from typer.main import get_command
 from foreword.cli import app
 from pages import Block, blocks
 
+FILES = (
+    "answer.json",
+    "answers.jsonl",
+    "chats.jsonl",
+    "keys.txt",
+    "mask.json",
+    "models.toml",
+    "pairs.jsonl",
+    "prompts.jsonl",
+    "requests.jsonl",
+    "sources.jsonl",
+    "talk.wav",
+)
+"""Files that commands read; the command line looks for them before it starts."""
+FOLDERS = ("DIR", "acceptance", "docs/numbers", "models")
+STARTS = (
+    ("foreword",),
+    ("pipx", "run", "foreword"),
+    ("python", "-m", "foreword"),
+    ("uvx", "foreword"),
+)
 OTHERS = ("|", "&&", "||", ";", "&", ">", "<", "2>")
 """Words of the shell that end a command."""
 
@@ -18,14 +40,40 @@ def commands(block: Block) -> list[list[str]]:
     """Return the arguments of each command of Foreword in a block."""
     text = re.sub(r"\\\n\s*", " ", block.text)
     lines = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
-    found: list[list[str]] = []
-    for line in lines:
-        words = shlex.split(line, comments=True)
-        while "foreword" in words:
-            words = words[words.index("foreword") + 1 :]
-            end = next((i for i, word in enumerate(words) if word in OTHERS), None)
-            found.append(words[:end])
+    return [
+        arguments
+        for line in lines
+        for words in split(shlex.split(line, comments=True))
+        if (arguments := arguments_of(words))
+    ]
+
+
+def split(words: list[str]) -> list[list[str]]:
+    """Return the commands of a line of the shell."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word in OTHERS:
+            found.append([])
+        else:
+            found[-1].append(word)
     return found
+
+
+def arguments_of(words: list[str]) -> list[str]:
+    """Return what Foreword is given by a command; nothing if it is another program."""
+    while words and re.match(r"\w+=", words[0]):
+        words = words[1:]
+    for start in STARTS:
+        if tuple(words[: len(start)]) == start:
+            return words[len(start) :]
+    return []
+
+
+def made_by(arguments: list[str]) -> set[str]:
+    """Return what a command writes; it must not exist before."""
+    writes = ("--out", "-o", "--json", "--html", "--record")
+    pairs = pairwise(arguments)
+    return {value for option, value in pairs if option in writes}
 
 
 def shown() -> list[object]:
@@ -56,6 +104,11 @@ def test_pages_show_commands():
 @pytest.mark.parametrize("arguments", shown())
 def test_command_of_a_page_is_read(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for name in FOLDERS:
+        (tmp_path / name).mkdir(parents=True)
+    for name in FILES:
+        if name not in made_by(arguments):
+            (tmp_path / name).write_text("{}\n", encoding="utf-8")
     assert parse(arguments)
 
 
