@@ -2,12 +2,14 @@
 best mode that it allows.
 
 `make test` takes one architecture of two for its mode and one of nine for its text;
-docs/models.md lists how every kind runs, and `make test-all` runs them all.
+docs/numbers/models/sweep.json has how every kind runs, and `make test-all` runs them
+all.
 """
 
-import re
+import json
 import warnings
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Mode, Model
 from foreword.types import Request, SamplingParams
 from running import Answer, Case, engine, finish
-from sweep import DTYPES, PAGE, find
+from sweep import DTYPES, FILE, find
 from tiny_models import ARCHITECTURES, EXPECTED, VOCAB, Support
 
 NEW = 16
@@ -131,33 +133,36 @@ def test_trees_for_a_model_that_scores_chains_change_no_token(name):
         assert sum(answer.sequence.stats.accepted for answer in got) > 0
 
 
-# ---- docs/models.md says of every kind of model what is found here
+# ---- docs/numbers/models/sweep.json says of every kind of model what is found here
 
 
-def listed() -> dict[str, list[str]]:
-    rows = re.findall(
-        r"^\| (\S+) \| ([^|]*) \| ([^|]*) \|",
-        PAGE.read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    return {kind: list(cells) for kind, *cells in rows if kind != "kind"}
+def recorded() -> dict[str, dict[str, Any]]:
+    return json.loads(FILE.read_text(encoding="utf-8"))["kinds"]
 
 
-def test_every_kind_is_listed_and_none_differs():
-    page = listed()
-    assert set(page) == set(zoo.kinds())
-    assert [kind for kind, cells in page.items() if "differs" in "".join(cells)] == []
+def test_every_kind_is_recorded_and_none_differs():
+    kinds = recorded()
+    assert set(kinds) == set(zoo.kinds())
+    cells = [(kind, kinds[kind][dtype]) for kind in kinds for dtype in DTYPES]
+    assert [kind for kind, cell in cells if cell["differs"]] == []
+    assert all(cell["backend"] or cell["why"] for _, cell in cells)
+
+
+def test_the_family_of_a_kind_is_what_its_config_says():
+    found = {kind: zoo.family(kind) for kind in ("internlm3", "mamba", "mixtral")}
+    assert found == {"internlm3": "dense", "mamba": "recurrent", "mixtral": "experts"}
+    assert {kind: recorded()[kind]["family"] for kind in found} == found
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("kind", "cells"), listed().items() if PAGE.exists() else [])
-def test_no_bit_differs_on_the_backend_of_a_kind(kind, cells):
+@pytest.mark.parametrize(("kind", "found"), recorded().items())
+def test_no_bit_differs_on_the_backend_of_a_kind(kind, found):
     """Which backend that is depends on the bits of this machine's arithmetic, so the
-    page may name another one.
+    file may name another one.
     """
-    for dtype, cell in zip(DTYPES, cells, strict=True):
-        if cell != "-":
+    for dtype in DTYPES:
+        if found[dtype]["backend"]:
             assert find(kind, dtype).differing == ()
 
 

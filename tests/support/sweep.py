@@ -1,11 +1,12 @@
 """How every kind of model in transformers is driven, and whether its texts depend on
 draft tokens, batch or chunks.
 
-`PYTHONPATH=tests python tests/support/sweep.py` writes docs/models.md, which
-tests/guarantees/test_architectures.py checks.
+`PYTHONPATH=tests python tests/support/sweep.py` writes the file that
+tests/guarantees/test_architectures.py checks, and `python site/models.py` then fills
+the tables of docs/models.md. With names of kinds, it prints what it found of these.
 """
 
-import re
+import json
 import signal
 import sys
 import warnings
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -23,21 +25,12 @@ from foreword.model import Mode, Model
 from foreword.types import SamplingParams
 from running import Answer, Case, engine, finish, plain
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+FILE = Path(__file__).parents[2] / "docs" / "numbers" / "models" / "sweep.json"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SECONDS = 180
 """A kind that takes longer is not tried to its end."""
-HEAD = """# Kinds of model
-
-Every model type that `transformers` {version} loads as a causal language model, as a tiny random model in which states,
-experts and biases matter, and the backend that the probe chooses for it on a CPU ([how it works](how-it-works.md)).
-Texts and log-probabilities of each row were equal bit for bit: plain alone, and with draft tokens of which some were
-accepted and some refused, alone, in a batch and with the prompt in chunks. A row where they were not says so. `plain`
-scores no draft tokens, so nothing is faster there. `PYTHONPATH=tests python tests/support/sweep.py` writes this page.
-
-| kind | float32 | bfloat16 | why not better |
-|---|---|---|---|
-"""
+LONGEST = 300
+"""Characters of a reason that are kept."""
 
 
 @dataclass(frozen=True)
@@ -137,37 +130,49 @@ def _limit() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def row(kind: str) -> str:
-    """One line of the table."""
-    cells, reasons = [], []
+def record(kind: str) -> dict[str, Any]:
+    """Return what the file has of one kind; an error is the reason of no backend."""
+    found: dict[str, Any] = {"family": _family(kind)}
+    same = zoo.same_class(kind)
+    if same:
+        found["also"] = same
     for dtype in DTYPES:
         try:
-            found = find(kind, dtype)
-        except Exception as error:  # noqa: BLE001 - it is what the table is to say
-            cells.append("-")
-            reasons.append(f"{type(error).__name__}: {error}")
-            continue
-        cells.append(
-            found.backend.replace("plain (whole texts)", "plain, whole texts")
-            + (f" **differs: {', '.join(found.differing)}**" if found.differing else "")
-        )
-        reasons.append(found.why)
-    why = " / ".join(
-        dict.fromkeys(
-            re.sub(r"[\s|]+", " ", reason)[:300] for reason in reasons if reason
-        )
-    )
-    return f"| {kind} | {cells[0]} | {cells[1]} | {why} |\n"
+            run = find(kind, dtype)
+        except Exception as error:  # noqa: BLE001 - it is what the file is to say
+            found[dtype] = _cell(None, f"{type(error).__name__}: {error}", ())
+        else:
+            found[dtype] = _cell(run.backend, run.why, run.differing)
+        if "keep a recurrent state" in found[dtype]["why"]:
+            found["family"] = "recurrent"
+    return found
+
+
+def _family(kind: str) -> str:
+    try:
+        return zoo.family(kind)
+    except Exception:  # noqa: BLE001 - no config of this kind can be made
+        return "unknown"
+
+
+def _cell(backend: str | None, why: str, differs: tuple[str, ...]) -> dict[str, Any]:
+    reason = " ".join(why.split())[:LONGEST]
+    return {"backend": backend, "why": reason, "differs": list(differs)}
+
+
+def sweep(kinds: list[str]) -> str:
+    """Return the file of these kinds."""
+    found = {
+        "transformers": transformers.__version__,
+        "kinds": {kind: record(kind) for kind in kinds},
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     if sys.argv[1:]:
-        sys.stdout.writelines(map(row, sys.argv[1:]))
+        sys.stdout.write(sweep(sys.argv[1:]))
     else:
-        PAGE.write_text(
-            HEAD.format(version=transformers.__version__)
-            + "".join(map(row, zoo.kinds())),
-            encoding="utf-8",
-        )
+        FILE.write_text(sweep(zoo.kinds()), encoding="utf-8")

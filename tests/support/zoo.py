@@ -6,6 +6,7 @@ own.
 """
 
 import copy
+import re
 import warnings
 from typing import Any
 
@@ -168,6 +169,10 @@ OWN: dict[str, dict[str, Any]] = {
 """Settings of one kind."""
 MOST = 15_000_000
 """Parameters; a kind that has more with these sizes has sizes of its own."""
+EXPERTS = {name for name in SIZES if "experts" in name or name.startswith("moe_")}
+"""Settings that only mixtures of experts have."""
+STATES = {"linear_attention", "conv", "mamba", "recurrent", "conv_L_cache"}
+"""Types of layers that keep a state, and a setting of such layers."""
 LENGTHY = (
     "layer_types",
     "layers_block_type",
@@ -193,15 +198,53 @@ def kinds() -> list[str]:
     return sorted(set(found.values()))
 
 
+def same_class(kind: str) -> list[str]:
+    """Return the other model types of the class that a kind stands for."""
+    found = [
+        config.model_type
+        for config, model in _mapping().items()
+        if model.__name__ == _mapping()[_config(kind)].__name__
+    ]
+    return sorted({*found} - {kind})
+
+
+def family(kind: str) -> str:
+    """Return what decides how a kind is run: seq2seq, encoder, recurrent, experts or
+    dense.
+    """
+    config = _config(kind)
+    default = config()
+    text = default.get_text_config()
+    if getattr(default, "is_encoder_decoder", False):
+        return "seq2seq"
+    if config in hf.MODEL_FOR_MASKED_LM_MAPPING:
+        return "encoder"
+    words = {*re.findall(r"\w+", str(text.to_dict())), *type(text).attribute_map}
+    if _mapping()[config]._is_stateful or STATES & words:
+        return "recurrent"
+    return "experts" if EXPERTS & words else "dense"
+
+
+def _mapping() -> dict[type[PreTrainedConfig], type[PreTrainedModel]]:
+    """Return the class of each config of transformers' own, the first of several."""
+    found = hf.MODEL_FOR_CAUSAL_LM_MAPPING.items()
+    return {
+        config: model[0] if isinstance(model, tuple) else model
+        for config, model in found
+        if config.__module__.startswith("transformers.models.")
+    }
+
+
+def _config(kind: str) -> type[PreTrainedConfig]:
+    return next(config for config in _mapping() if config.model_type == kind)
+
+
 def config_of(kind: str) -> PreTrainedConfig:
     """A small config of this kind.
 
     Raises whatever the config raises where it cannot be so small.
     """
-    made = next(
-        config for config in hf.MODEL_FOR_CAUSAL_LM_MAPPING if config.model_type == kind
-    )
-    default = made()
+    default = _config(kind)()
     with_text = default.get_text_config()
     return _shrunk(type(with_text), OWN.get(kind) or OWN.get(with_text.model_type, {}))
 

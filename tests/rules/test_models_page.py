@@ -1,0 +1,50 @@
+"""The tables of docs/models.md are what docs/numbers/models/sweep.json says."""
+
+import importlib.util
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sources import ROOT
+
+
+@pytest.fixture
+def models() -> ModuleType:
+    path = ROOT / "site" / "models.py"
+    spec = importlib.util.spec_from_file_location("models_page", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def kind(family: str, backend: str | None, why: str = "") -> dict[str, Any]:
+    cell = {"backend": backend, "why": why, "differs": []}
+    return {"family": family, "float32": cell, "bfloat16": cell}
+
+
+def test_the_page_is_filled_from_the_file(models):
+    assert models.write(check=True) == [], "run `python site/models.py`"
+
+
+def test_a_kind_stands_in_one_row_with_others_of_its_class(models):
+    kinds = {
+        "one": kind("dense", "native") | {"also": ["three"]},
+        "two": kind("dense", "plain (whole texts)"),
+        "four": kind("encoder", None, "ModelError: Four is bidirectional"),
+    }
+    _, _, first, second = models.served(kinds)
+    assert first.endswith("| `native` | all, as trees | `one`, `three` |")
+    assert second == "|  | `plain` | none | `two` |"
+    assert [*models.refused(kinds)][2:] == [
+        "| bidirectional: a score depends on later tokens | `four` |"
+    ]
+
+
+def test_a_backend_in_float32_alone_is_named_so(models):
+    half = kind("dense", "pool")
+    half["bfloat16"] = {"backend": None, "why": "TypeError: no", "differs": []}
+    *_, row = models.served({"one": half})
+    assert row.endswith("| `one` (in float32 only) |")
