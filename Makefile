@@ -102,6 +102,7 @@ bench: $(STAMP)  ## Measure Foreword on this machine
 
 numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/numbers
 	$(PY) -m website.fill_numbers
+	$(PY) -m website.models
 
 release: $(STAMP)  ## Build the archives of a release, and try the wheel in an environment of its own (needs a package index)
 	$(PY) recipes/release.py --torch "$(TORCH)"

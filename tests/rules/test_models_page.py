@@ -11,7 +11,7 @@ from sources import ROOT
 
 @pytest.fixture
 def models() -> ModuleType:
-    path = ROOT / "site" / "models.py"
+    path = ROOT / "website" / "models.py"
     spec = importlib.util.spec_from_file_location("models_page", path)
     assert spec is not None
     assert spec.loader is not None
@@ -26,7 +26,7 @@ def kind(family: str, backend: str | None, why: str = "") -> dict[str, Any]:
 
 
 def test_the_page_is_filled_from_the_file(models):
-    assert models.write(check=True) == [], "run `python site/models.py`"
+    assert models.write(check=True) == [], "run `python -m website.models`"
 
 
 def test_a_kind_stands_in_one_row_with_others_of_its_class(models):

@@ -2,7 +2,7 @@
 draft tokens, batch or chunks.
 
 `PYTHONPATH=tests python tests/support/sweep.py` writes the file that
-tests/guarantees/test_architectures.py checks, and `python site/models.py` then fills
+tests/guarantees/test_architectures.py checks, and `python -m website.models` then fills
 the tables of docs/models.md. With names of kinds, it prints what it found of these.
 """
 

@@ -1,6 +1,6 @@
 """Fill the tables of docs/models.md from docs/numbers/models/sweep.json.
 
-`tests/support/sweep.py` writes that file. `python site/models.py` fills the regions
+`tests/support/sweep.py` writes that file. `python -m website.models` fills the regions
 between `<!-- models: NAME -->` and `<!-- end -->`; with `--check` it writes nothing and
 fails where the page differs.
 """
@@ -132,4 +132,4 @@ if __name__ == "__main__":
     only_check = sys.argv[1:] == ["--check"]
     stale = write(check=only_check)
     if only_check and stale:
-        sys.exit(f"{stale[0]} differs from {SWEEP.name}: run `python site/models.py`")
+        sys.exit(f"{stale[0]} differs from {SWEEP.name}: run `python -m website.models`")
