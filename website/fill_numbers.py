@@ -1,7 +1,7 @@
 """Fill the tables of the README and the pages from docs/numbers, and draw the chart.
 
 A region starts with a line `<!-- numbers: NAME … -->` and ends with `<!-- end -->`.
-NAME is a file of docs/numbers without its ending, or several with commas between.
+NAME is a file below docs/numbers without its ending, or several with commas between.
 After it may stand `rows=`, `columns=`, `by=` and `only=key:value`, each a list with
 commas, and `under=NUMBER`. number_tables.Selection describes them.
 """
@@ -82,7 +82,7 @@ def _content(what: str, runs: Mapping[str, Run]) -> str:
     chosen = []
     for name in names.split(","):
         if name not in runs:
-            raise WrongRegion(f"there is no docs/numbers/{name}.json")
+            raise WrongRegion(f"docs/numbers has no {name}.json")
         chosen.append(runs[name])
     selection = _selection(rest)
     known = {"machine", *chosen[0].columns}

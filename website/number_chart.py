@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PICTURE = "docs/pictures/numbers.svg"
-RUNS = ("350m-amx", "350m-starter-zen5", "350m-avx2")
+RUNS = ("350m-amx", "350m-avx2", "350m-starter-zen5")
 """One run a machine."""
 METHODS = {
     "lm": "Foreword, draft model",
@@ -95,6 +95,7 @@ def _panel(axes: Axes, run: Run, name: str) -> None:
     axes.axvline(1, color="#555555", linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(METHODS)), list(METHODS.values()))
     axes.set_ylim(len(METHODS) - 0.5, -0.5)
+    axes.margins(x=0.12)
 
 
 def _bar(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 HELP = "docs/numbers/add-a-run.md lists the fields"
+OTHER_FOLDERS = {"models"}
+"""Folders of docs/numbers that hold no runs; other programs read them."""
 BENCH_KEYS = ("name", "temperature")
 BENCH_COLUMNS = {
     "name": "method",
@@ -56,7 +58,7 @@ class UnreadableRun(ValueError):
 
     def __init__(self, path: Path, field: str, problem: str) -> None:
         """Name the file, the field and the problem."""
-        where = "/".join(path.parts[-3:])
+        where = "/".join(path.parts[-4:])
         super().__init__(f'cannot read {where}: field "{field}" {problem}. {HELP}')
 
 
@@ -74,15 +76,19 @@ def read_run(path: Path) -> Run:
 
 
 def read_runs(folder: Path) -> dict[str, Run]:
-    """Return all runs of a folder, by name."""
-    return {path.stem: read_run(path) for path in sorted(folder.glob("*.json"))}
+    """Return all runs of a folder, by name; each machine has a folder in it."""
+    runs: dict[str, Run] = {}
+    for path in sorted(folder.glob("*/*.json")):
+        if path.parent.name in OTHER_FOLDERS:
+            continue
+        if path.stem in runs:
+            raise UnreadableRun(path, "(name)", "is the name of another file, too")
+        runs[path.stem] = read_run(path)
+    return runs
 
 
 def _from_report(path: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Return a report of `foreword bench --json` in our own form.
-
-    Whoever adds one writes `command`, `date` and `machine_in_words` into it.
-    """
+    """Return a report of `foreword bench --json` in our own form."""
     machine = report.get("machine")
     if not isinstance(machine, dict) or "cpu" not in machine:
         raise UnreadableRun(path, "machine", 'of a report has no "cpu"')

@@ -11,7 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("-m", "website.fill_numbers")
-NUMBERS = sorted((ROOT / "docs" / "numbers").glob("*.json"))
+NUMBERS = sorted(
+    path
+    for path in (ROOT / "docs" / "numbers").glob("*/*.json")
+    if path.parent.name != "models"
+)
+XEON = Path("docs", "numbers", "xeon-amx", "350m-amx.json")
 
 
 def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +52,7 @@ def test_every_file_says_what_made_it() -> None:
 
 def test_figures_of_the_readme_equal_the_run() -> None:
     """Read without the program, so that a wrong rounding is seen."""
-    run = json.loads((ROOT / "docs/numbers/350m-amx.json").read_text(encoding="utf-8"))
+    run = json.loads((ROOT / XEON).read_text(encoding="utf-8"))
     figures = {(row["name"], row["temperature"]): row for row in run["rows"]}
     region = (ROOT / "README.md").read_text(encoding="utf-8")
     region = region[region.index("<!-- numbers: 350m-amx") : region.index("<!-- end")]
@@ -67,7 +72,7 @@ def test_figures_of_the_readme_equal_the_run() -> None:
 
 
 def test_changed_number_is_noticed_and_mended(copy: Path) -> None:
-    path = copy / "docs" / "numbers" / "350m-amx.json"
+    path = copy / XEON
     path.write_text(path.read_text("utf-8").replace("213.3", "999.9"), "utf-8")
     stale = run(copy, "--check")
     assert stale.returncode == 1
@@ -98,7 +103,7 @@ def test_report_of_bench_enters_with_date_and_command(copy: Path) -> None:
         "date": "2026-11-28",
         "command": "foreword bench --quick",
     }
-    path = copy / "docs" / "numbers" / "mine.json"
+    path = copy / "docs" / "numbers" / "epyc-avx2" / "mine.json"
     path.write_text(json.dumps(report), encoding="utf-8")
     page = copy / "docs" / "mine.md"
     what = "mine columns=name,temperature,tokens_per_second,speedup_over_generate"
@@ -126,7 +131,7 @@ def test_report_of_bench_enters_with_date_and_command(copy: Path) -> None:
 def test_malformed_file_is_refused_by_name_and_field(
     copy: Path, field: str, value: object, problem: str
 ) -> None:
-    path = copy / "docs" / "numbers" / "350m-amx.json"
+    path = copy / XEON
     found = json.loads(path.read_text(encoding="utf-8"))
     found[field] = value
     if value is None:
@@ -134,14 +139,14 @@ def test_malformed_file_is_refused_by_name_and_field(
     path.write_text(json.dumps(found), encoding="utf-8")
     refused = run(copy)
     assert refused.returncode == 1
-    assert "docs/numbers/350m-amx.json" in refused.stderr
+    assert XEON.as_posix() in refused.stderr
     assert problem in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("what", "problem"),
     [
-        ("unknown", "there is no docs/numbers/unknown.json"),
+        ("unknown", "docs/numbers has no unknown.json"),
         ("350m-amx columns=speed", "350m-amx has no column 'speed'"),
         ("350m-amx rows=lm,speed", "350m-amx has no row 'speed'"),
         ("350m-amx where=lm", "'where' is none of"),
