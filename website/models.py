@@ -132,4 +132,6 @@ if __name__ == "__main__":
     only_check = sys.argv[1:] == ["--check"]
     stale = write(check=only_check)
     if only_check and stale:
-        sys.exit(f"{stale[0]} differs from {SWEEP.name}: run `python -m website.models`")
+        sys.exit(
+            f"{stale[0]} differs from {SWEEP.name}: run `python -m website.models`"
+        )

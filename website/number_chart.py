@@ -21,19 +21,16 @@ METHODS = {
     "plain": "Foreword, plain",
     "transformers.assisted": "transformers, draft model",
     "transformers.lookup": "transformers, prompt lookup",
-    "transformers.generate": "transformers, generate",
+    "transformers.generate": "transformers, plain",
 }
-PANELS = {
-    "speedup_over_plain": "times Foreword's plain decoding",
-    "speedup_over_generate": "times transformers' generate",
-}
+FIGURE = "speedup_over_generate"
 COLORS = {0: "#2f6fb0", 1: "#d9822b"}
 """Temperature -> colour; both are legible without colour vision."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "foreword",
     "font.family": "sans-serif",
-    "font.size": 9,
+    "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
@@ -60,20 +57,18 @@ def draw(picture: Path, runs: Mapping[str, Run]) -> None:
     shown = [runs[name] for name in RUNS if name in runs]
     with mpl.rc_context(STYLE):
         figure, grid = plt.subplots(
-            len(PANELS),
+            1,
             len(shown),
-            figsize=(3.6 * len(shown) + 1.2, 5.6),
+            figsize=(8.4, 3.6),
             sharey=True,
-            sharex="row",
+            sharex=True,
             squeeze=False,
             layout="constrained",
         )
-        for line, (figure_name, title) in zip(grid, PANELS.items(), strict=True):
-            for axes, run in zip(line, shown, strict=True):
-                _panel(axes, run, figure_name)
-                axes.set_xlabel(title)
         for axes, run in zip(grid[0], shown, strict=True):
-            axes.set_title(run.short, fontsize=10)
+            _panel(axes, run)
+            axes.set_xlabel("times the speed of transformers' generate")
+            axes.set_title(run.short)
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
         # White, because the same picture stands on light and dark pages.
@@ -82,20 +77,20 @@ def draw(picture: Path, runs: Mapping[str, Run]) -> None:
         plt.close(figure)
 
 
-def _panel(axes: Axes, run: Run, name: str) -> None:
+def _panel(axes: Axes, run: Run) -> None:
     for place, temperature in enumerate(COLORS):
         found = {
             row["name"]: row for row in run.rows if row["temperature"] == temperature
         }
         for line, method in enumerate(METHODS):
-            interval = found.get(method, {}).get(name)
+            interval = found.get(method, {}).get(FIGURE)
             height = line + (place - 0.5) * BAR
             label = f"temperature {temperature}" if line == 0 else None
             _bar(axes, height, interval, COLORS[temperature], label)
     axes.axvline(1, color="#555555", linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(METHODS)), list(METHODS.values()))
     axes.set_ylim(len(METHODS) - 0.5, -0.5)
-    axes.margins(x=0.12)
+    axes.margins(x=0.15)
 
 
 def _bar(
@@ -114,7 +109,7 @@ def _bar(
         xytext=(3, 0),
         textcoords="offset points",
         va="center",
-        fontsize=7.5,
+        fontsize=9,
     )
 
 

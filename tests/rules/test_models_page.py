@@ -1,23 +1,8 @@
 """The tables of docs/models.md are what docs/numbers/models/sweep.json says."""
 
-import importlib.util
-from types import ModuleType
 from typing import Any
 
-import pytest
-
-from sources import ROOT
-
-
-@pytest.fixture
-def models() -> ModuleType:
-    path = ROOT / "website" / "models.py"
-    spec = importlib.util.spec_from_file_location("models_page", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from website import models
 
 
 def kind(family: str, backend: str | None, why: str = "") -> dict[str, Any]:
@@ -25,11 +10,11 @@ def kind(family: str, backend: str | None, why: str = "") -> dict[str, Any]:
     return {"family": family, "float32": cell, "bfloat16": cell}
 
 
-def test_the_page_is_filled_from_the_file(models):
+def test_the_page_is_filled_from_the_file():
     assert models.write(check=True) == [], "run `python -m website.models`"
 
 
-def test_a_kind_stands_in_one_row_with_others_of_its_class(models):
+def test_a_kind_stands_in_one_row_with_others_of_its_class():
     kinds = {
         "one": kind("dense", "native") | {"also": ["three"]},
         "two": kind("dense", "plain (whole texts)"),
@@ -43,7 +28,7 @@ def test_a_kind_stands_in_one_row_with_others_of_its_class(models):
     ]
 
 
-def test_a_backend_in_float32_alone_is_named_so(models):
+def test_a_backend_in_float32_alone_is_named_so():
     half = kind("dense", "pool")
     half["bfloat16"] = {"backend": None, "why": "TypeError: no", "differs": []}
     *_, row = models.served({"one": half})
