@@ -5,14 +5,19 @@
 .PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers bench release clean
 
 PYTHON ?= python3
-# Other versions need a .venv of their own: make clean, then make venv TORCH=2.11.0 TRANSFORMERS=5.16.1
-TORCH ?= 2.13.0
-TRANSFORMERS ?= $(shell sed -n 's/^transformers==//p' constraints.txt)
+PINNED_TORCH := 2.13.0
+# Empty: the pinned versions. Others need a .venv of their own: make clean venv TORCH=2.11.0 TRANSFORMERS=5.16.0
+TORCH ?=
+TRANSFORMERS ?=
 # Where torch comes from. Empty: CPU builds where no NVIDIA GPU is found, if their index answers; else the usual index.
 TORCH_INDEX ?=
 TORCH_FROM = $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)",$(shell "$(PYTHON)" recipes/torch_index.py))
 PY := .venv/bin/python
+TORCH_WANTED := torch==$(or $(TORCH),$(PINNED_TORCH))
 PINS := .venv/constraints.txt
+# Another torch needs its own Triton, another transformers its own hub client.
+OTHER_PINS = $(if $(TORCH),-e "/^triton==/d") \
+	$(if $(TRANSFORMERS),-e "/^huggingface_hub==/d" -e "s/^transformers==.*/transformers==$(TRANSFORMERS)/")
 # As many processes as cores; a test that hangs ends the run once the others are done. A file stays in one process;
 # with the slow tests, of which one file has hours, a process that is idle takes tests of the other.
 WORKERS := -n auto --max-worker-restart 0
@@ -32,8 +37,8 @@ venv: $(STAMP)  ## Install Foreword and its tools into .venv (needs a package in
 $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Foreword needs Python 3.11 or newer: make venv PYTHON=python3.12")'
 	"$(PYTHON)" -m venv .venv
-	sed "s/^transformers==.*/transformers==$(TRANSFORMERS)/" constraints.txt >$(PINS)
-	$(PY) -m pip install --quiet "torch==$(TORCH)" $(TORCH_FROM)
+	sed -e "" $(OTHER_PINS) constraints.txt >$(PINS)
+	$(PY) -m pip install --quiet "$(TORCH_WANTED)" $(TORCH_FROM)
 	$(PY) -m pip install --quiet --editable ".[dev,bench]" --constraint $(PINS)
 	@touch $(STAMP)
 
@@ -70,7 +75,7 @@ durations: $(KERNELS) $(BROWSER)  ## Measure how long each file of tests takes, 
 # An environment of their own: they pin what we do not. Torch comes first here too, as lm-eval wants it.
 $(CLIENTS): tests/clients/constraints.txt
 	"$(PYTHON)" -m venv .venv-clients
-	.venv-clients/bin/python -m pip install --quiet "torch==$(TORCH)" $(TORCH_FROM)
+	.venv-clients/bin/python -m pip install --quiet "$(TORCH_WANTED)" $(TORCH_FROM)
 	.venv-clients/bin/python -m pip install --quiet guidellm langchain-openai litellm llm "lm-eval[api]" \
 		"transformers[serving]" --constraint tests/clients/constraints.txt
 	@touch $(CLIENTS)
@@ -105,7 +110,7 @@ numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/num
 	$(PY) -m website.models
 
 release: $(STAMP)  ## Build the archives of a release, and try the wheel in an environment of its own (needs a package index)
-	$(PY) recipes/release.py --torch "$(TORCH)"
+	$(PY) recipes/release.py "$(TORCH_WANTED)"
 
 clean:  ## Remove what was installed, built and cached
 	rm -rf .venv .venv-clients dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -38,7 +38,7 @@ Built and tried: {names}. To release it:
 """
 
 Tag = Annotated[str, typer.Option(envvar="TAG", help="Git tag to be published.")]
-Torch = Annotated[str, typer.Option(help="Version of torch to try the wheel with.")]
+Torch = Annotated[str, typer.Argument(help="Build of torch to try the wheel with.")]
 Out = Annotated[Path, typer.Option(help="Folder of the archives; emptied first.")]
 
 
@@ -126,7 +126,7 @@ def try_wheel(wheel: Path, torch: str) -> None:
         install = [python, "-m", "pip", "install", "--quiet"]
         option, reason = torch_index.option(gpu=False)
         sys.stdout.write(f"{reason}\n")
-        _run([*install, f"torch=={torch}", *option.split()], folder)
+        _run([*install, torch, *option.split()], folder)
         _run([*install, str(wheel.resolve())], folder)
         found = _run(
             [python, "-c", "import foreword; print(foreword.__file__)"], folder

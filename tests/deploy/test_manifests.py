@@ -129,7 +129,7 @@ def test_image_runs_the_server_as_a_user_and_is_probed():
             assert (ROOT / source).exists()
     pins = (ROOT / "Makefile").read_text(encoding="utf-8")
     (torch,) = re.findall(r"torch==[\d.]+", text)
-    assert torch in pins or torch in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"PINNED_TORCH := {torch.removeprefix('torch==')}\n" in pins
 
 
 @pytest.fixture
