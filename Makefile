@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers bench release clean
+.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers pictures bench release clean
 
 PYTHON ?= python3
 PINNED_TORCH := 2.13.0
@@ -104,6 +104,9 @@ docs: $(STAMP)  ## Build the site into build/site; a broken link is an error
 
 bench: $(STAMP)  ## Measure Foreword on this machine
 	$(PY) -m foreword bench
+
+pictures: $(STAMP)  ## Take the pictures of the page and the terminal anew, on an idle machine (needs Chromium)
+	$(PY) -m website.pictures
 
 numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/numbers
 	$(PY) -m website.fill_numbers

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/pictures: `python site/pictures.py [NAME…]`.
+"""Make the pictures of docs/pictures: `python -m website.pictures [NAME…]`.
 
 A real server with the bundled models, its page in Chromium, and `foreword demo`. The
 figures in them are measured meanwhile: use a machine that does nothing else.
