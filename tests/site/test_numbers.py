@@ -16,6 +16,7 @@ NUMBERS = sorted(
     for path in (ROOT / "docs" / "numbers").glob("*/*.json")
     if path.parent.name != "models"
 )
+METHODS = Path("docs", "numbers", "xeon-amx", "every-method-350m-amx.json")
 XEON = Path("docs", "numbers", "xeon-amx", "350m-amx.json")
 
 
@@ -69,6 +70,45 @@ def test_figures_of_the_readme_equal_the_run() -> None:
             shown = [float(one) for one in re.findall(r"[\d.]+", cells[place + 1])]
             low, mid, high = row["speedup_over_generate"]
             assert shown == ([mid] if low == high else [mid, low, high])
+
+
+def speedups() -> dict[tuple[str, float], str]:
+    """Return the times over plain of each method, by temperature, as pages say them."""
+    rows = json.loads((ROOT / METHODS).read_text(encoding="utf-8"))["rows"]
+    return {
+        (row["name"], row["temperature"]): f"{row['speedup_over_plain'][1]:.2f}"
+        for row in rows
+    }
+
+
+def test_figures_of_the_choice_equal_the_run() -> None:
+    text = (ROOT / "docs" / "choose-a-method.md").read_text(encoding="utf-8")
+    found = 0
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if not re.fullmatch(r"[\d.]+(; [\d.]+)?", cells[-1].strip(" |")):
+            continue
+        names = re.findall(r"methods/(\w+)\.md", line)
+        for cell, temperature in ((cells[-2], 0), (cells[-1].strip(" |"), 1)):
+            shown = [speedups()[name, temperature] for name in names]
+            assert cell.split("; ") == shown, line
+            found += 1
+    assert found >= 12
+
+
+def test_figures_of_the_methods_equal_the_run() -> None:
+    said = re.compile(
+        r"\*\*Measured\*\*: ([\d.]+) × plain decoding at temperature 0, "
+        r"([\d.]+) at 1 \([^()]*\[every method\]"
+    )
+    found = {
+        page.stem: match.groups()
+        for page in (ROOT / "docs" / "methods").glob("*.md")
+        if (match := said.search(" ".join(page.read_text("utf-8").split())))
+    }
+    assert len(found) >= 9
+    for name, shown in found.items():
+        assert shown == (speedups()[name, 0], speedups()[name, 1]), name
 
 
 def test_changed_number_is_noticed_and_mended(copy: Path) -> None:
