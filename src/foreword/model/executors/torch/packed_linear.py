@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,6 +30,12 @@ Beyond both, oneDNN splits sums at other positions, in bfloat16 on CPUs with AMX
 """
 
 
+TAIL = 6
+"""Rows.
+
+Without AVX-512, oneDNN before 3.12 multiplies float32 so many rows at a time, and sums
+the last few in another order.
+"""
 TILE = 8
 """Rows of one product where the summation order of a library depends on the number of
 rows.
@@ -60,6 +67,7 @@ class PackedLinear(nn.Module):
             weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
         )
         self._most = MOST_ROWS if in_matrices and self.in_features > DEPTH else None
+        self._padded = weight.dtype == torch.float32 and tail_differs()
 
     @property
     def dense(self) -> Float[Tensor, "out_features in_features"]:
@@ -87,9 +95,35 @@ class PackedLinear(nn.Module):
     def _multiply(
         self, x: Float[Tensor, "*rows in_features"]
     ) -> Float[Tensor, "*rows out_features"]:
+        if not self._padded:
+            return self._product(x)
+        rows = x.reshape(-1, self.in_features)
+        padded = F.pad(rows, (0, 0, 0, -len(rows) % TAIL))
+        result = self._product(padded)[: len(rows)]
+        return result.view(*x.shape[:-1], self.out_features)
+
+    def _product(
+        self, x: Float[Tensor, "*rows in_features"]
+    ) -> Float[Tensor, "*rows out_features"]:
         return torch.ops.mkldnn._linear_pointwise(
             x, self.packed, self.bias, "none", [], ""
         )
+
+
+@cache
+def tail_differs() -> bool:
+    """Return whether the bits of the last float32 rows of a product depend on their
+    number, as oneDNN multiplies on this machine.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 64, generator=generator)
+    x = torch.randn(2 * TAIL, 64, generator=generator)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    whole, part = (
+        torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")
+        for rows in (x, x[: TAIL + 1])
+    )
+    return not torch.equal(whole[: TAIL + 1], part)
 
 
 def packable(module: nn.Module) -> bool:
