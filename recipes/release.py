@@ -98,13 +98,14 @@ def check_wheel(wheel: Path, files: Iterable[str], licences: Iterable[str]) -> N
     _require(wheel, wanted, names)
 
 
-def check_sdist(sdist: Path, files: Iterable[str]) -> None:
+def check_sdist(sdist: Path, files: Iterable[str], left_out: Iterable[str]) -> None:
     """Raise ReleaseError where the source archive lacks a file of the repository.
-    Files of tools, which begin with a dot, may be missing.
+    Files of tools, which begin with a dot, may be missing, and folders left out.
     """
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
-    _require(sdist, [file for file in files if not file.startswith(".")], names)
+    without = (".", *(f"{folder}/" for folder in left_out))
+    _require(sdist, [file for file in files if not file.startswith(without)], names)
 
 
 def check_size(archive: Path, largest: int = LARGEST) -> None:
@@ -143,9 +144,9 @@ def try_wheel(wheel: Path, torch: str) -> None:
 def main(torch: Torch, tag: Tag = "", out: Out = Path("dist")) -> None:
     """Build and check the archives of this version."""
     os.chdir(ROOT)
-    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
+    settings = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    project = settings["project"]
+    left_out = settings["tool"]["hatch"]["build"]["targets"]["sdist"]["exclude"]
     version = project["version"]
     try:
         check_clean(ROOT)
@@ -155,7 +156,7 @@ def main(torch: Torch, tag: Tag = "", out: Out = Path("dist")) -> None:
         (wheel,) = out.glob("*.whl")
         (sdist,) = out.glob("*.tar.gz")
         check_wheel(wheel, tracked(ROOT), project["license-files"])
-        check_sdist(sdist, tracked(ROOT))
+        check_sdist(sdist, tracked(ROOT), left_out)
         for archive in (wheel, sdist):
             check_size(archive)
             sys.stdout.write(f"{archive.name}: {archive.stat().st_size / 1e6:.1f} MB\n")

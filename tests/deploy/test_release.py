@@ -21,7 +21,9 @@ FILES = [
     "src/foreword/__init__.py",
     "src/foreword/bundled/target/model.safetensors",
     "tests/test_one.py",
+    "tests/starter/model.safetensors",
 ]
+LEFT_OUT = ["tests/starter"]
 LICENCES = ["LICENSE", "src/foreword/bundled/ATTRIBUTION.md"]
 INFO = "foreword-0.1.0.dist-info"
 IN_WHEEL = [
@@ -30,7 +32,9 @@ IN_WHEEL = [
     f"{INFO}/METADATA",
     *(f"{INFO}/licenses/{name}" for name in LICENCES),
 ]
-IN_SDIST = [name for name in FILES if name != ".gitignore"]
+IN_SDIST = [
+    name for name in FILES if not name.startswith((".gitignore", "tests/starter"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +122,10 @@ def test_a_wheel_without_a_file_of_the_package_is_refused(release, tmp_path, mis
 
 @pytest.mark.parametrize("missing", IN_SDIST)
 def test_a_source_archive_without_a_file_is_refused(release, tmp_path, missing):
-    release.check_sdist(sdist(tmp_path, IN_SDIST), FILES)
+    release.check_sdist(sdist(tmp_path, IN_SDIST), FILES, LEFT_OUT)
     others = [name for name in IN_SDIST if name != missing]
     with pytest.raises(release.ReleaseError, match=rf"1 files are missing, {missing}"):
-        release.check_sdist(sdist(tmp_path, others), FILES)
+        release.check_sdist(sdist(tmp_path, others), FILES, LEFT_OUT)
 
 
 def test_an_archive_that_no_index_takes_is_refused(release, tmp_path):
