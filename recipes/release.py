@@ -126,7 +126,8 @@ def try_wheel(wheel: Path, torch: str) -> None:
         python = str(folder / "env" / "bin" / "python")
         install = [python, "-m", "pip", "install", "--quiet"]
         option, reason = torch_index.option(gpu=False)
-        sys.stdout.write(f"{reason}\n")
+        sys.stdout.write(f"installing the wheel, which takes minutes; {reason}\n")
+        sys.stdout.flush()
         _run([*install, torch, *option.split()], folder)
         _run([*install, str(wheel.resolve())], folder)
         found = _run(
@@ -151,6 +152,7 @@ def main(torch: Torch, tag: Tag = "", out: Out = Path("dist")) -> None:
     try:
         check_clean(ROOT)
         check_version(version, Path("CHANGELOG.md").read_text(encoding="utf-8"), tag)
+        sys.stdout.write(f"building {out}\n")
         shutil.rmtree(out, ignore_errors=True)
         _run([sys.executable, "-m", "build", "--outdir", str(out)], ROOT)
         (wheel,) = out.glob("*.whl")
