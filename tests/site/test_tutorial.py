@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shlex
 import shutil
@@ -30,20 +29,22 @@ PAGE = ROOT / "docs" / "start" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 ADDRESS = "http://127.0.0.1:8000"
-"""Where the page's server listens; the test's takes a free port."""
+"""The server of the page; the one of the test takes a free port."""
 INSTALLS = ("python3 -m venv", "pip install")
 """Beginnings of commands that are not run: what they install is here."""
 APART = ("foreword train",)
 """Commands with a process of their own: a training keeps the memory that it frees."""
 SMALLER = {
-    "foreword tune method --minutes 1": "foreword tune method --minutes 0.1 "
-    "--method ngram --max-tokens 16",
-    "--out answers.jsonl --max-tokens 64": "--out answers.jsonl --max-tokens 8",
-    "--length 256 --batch 4 --steps 400": "--length 64 --batch 1 --steps 6 --prompts 2",
+    "tune method --minutes 1": "tune method --minutes 0.1 --method ngram "
+    "--max-tokens 4",
+    "--max-tokens 48": "--max-tokens 8",
+    "--batch 2 --steps 200": "--batch 1 --steps 20 --prompts 2",
     "foreword doctor draft": "foreword doctor draft --prompts 2 --max-tokens 8",
     "foreword serve --draft draft": "foreword serve --draft draft --port 0",
 }
 """Part of a command on the page -> what the test runs."""
+VERDICT = ("✗", "  ")
+"""Beginnings of lines that depend on how long the draft was trained."""
 
 
 @dataclass
@@ -137,5 +138,69 @@ def walk(
 
 
 def test_the_tutorial_works(walk: Walk) -> None:
-    walk.follow(PAGE.read_text(encoding="utf-8"))
+    """One test, since each step needs the ones before it."""
+    page = PAGE.read_text(encoding="utf-8")
+    walk.follow(page)
     assert walk.used == set(SMALLER)
+    check_answers(walk)
+    check_server(walk)
+    check_training(walk)
+    assert not_said(page, walk.said) == []
+
+
+def check_answers(walk: Walk) -> None:
+    """Answers are plain's, and drafts were accepted."""
+    llm = LLM(method="none")
+    for name in ("answer", "drafted"):
+        answer = walk.names[name]
+        plain = llm.chat(walk.names["messages"], walk.names["params"])
+        assert answer.text == plain.text
+        assert answer.stats.drafted >= answer.stats.accepted > 0
+    greedy = SamplingParams(temperature=0, max_tokens=256)
+    for command, said in walk.said.items():
+        if command.startswith("foreword generate"):
+            prompt = [{"role": "user", "content": shlex.split(command)[2]}]
+            assert said.startswith(llm.chat(prompt, greedy).text + "\n")
+            assert int(re.search(r"of (\d+) draft tokens accepted", said)[1]) > 0
+    assert walk.said["block 2"].endswith("True\n")
+
+
+def check_server(walk: Walk) -> None:
+    """Both clients got plain's text, and the page is there."""
+    (said,) = (said for name, said in walk.said.items() if name.startswith("curl"))
+    text = json.loads(said)["choices"][0]["message"]["content"]
+    assert text == walk.names["reply"].choices[0].message.content
+    params = SamplingParams(temperature=0.8, seed=7, max_tokens=900)
+    plain = LLM(method="none").chat(walk.names["messages"], params)
+    assert text == plain.text
+    page = httpx.get(walk.address)
+    assert page.status_code == 200
+    assert "<h1>Foreword</h1>" in page.text
+
+
+def check_training(walk: Walk) -> None:
+    """The draft learnt something, and the doctor has a verdict on it."""
+    folder = walk.here.folder / "draft"
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert report["settings"]["steps"] == 20
+    rows = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    held_out = [row["held_out"] for row in map(json.loads, rows) if row["held_out"]]
+    assert held_out[-1]["acceptance"] > held_out[0]["acceptance"]
+    assert "it loads with" in walk.said["foreword doctor draft"]
+
+
+def not_said(page: str, said: dict[str, str]) -> list[str]:
+    """Return the lines of output on the page that no run wrote, whatever the numbers."""
+    missing = []
+    for _, text in BLOCK.findall(page):
+        for command, shown in re.findall(rf"{COMMAND.pattern}((?:(?!\$ ).*\n)*)", text):
+            wrote = plainly(said.get(command, ""))
+            lines = [one for one in shown.splitlines() if not one.startswith(VERDICT)]
+            parts = [part for line in lines for part in line.split("…")]
+            missing += [part for part in parts if plainly(part) not in wrote]
+    return missing
+
+
+def plainly(text: str) -> str:
+    """Return text with one sign for every number, and single spaces."""
+    return " ".join(re.sub(r"\d[\d.,]*", "#", text).split())
