@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 from rich.text import Text
+from typer.core import TyperCommand
 from typer.main import get_command
 
 from foreword.cli import app
@@ -27,7 +28,7 @@ def write(folder: Path) -> None:
         _save(folder / "commands" / f"{name}.md", _page(command, name, context))
 
 
-def members(group, context) -> Iterator[tuple[str, typer.core.TyperCommand]]:
+def members(group, context) -> Iterator[tuple[str, TyperCommand]]:
     """Yield the commands of a group that its help lists, by name."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)

@@ -38,7 +38,8 @@ def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:
     `draws`: the drafter can sample its draft tokens for a rule that compares
     distributions. `trees`: the target can verify trees. Coupled trees have about as
     many accepted tokens as sampled ones and cost less; for chains, sampled drafts under
-    `block` have more (docs/benchmarks/rules.md). Raises UnknownMethod for any other name.
+    `block` have more (docs/benchmarks/rules.md). Raises UnknownMethod for any other
+    name.
     """
     RULES.check(name, *GUARANTEES)
     if name not in GUARANTEES:
