@@ -25,9 +25,10 @@ ELSEWHERE = (
     "README.md",
     "docs/add-a-method.md",
     "docs/extend/backend.md",
+    "docs/start/tutorial.md",
     "docs/structured-output.md",
 )
-"""tests/test_examples.py runs these, and looks at what they do."""
+"""tests/test_examples.py and test_tutorial.py run these, and look at what they do."""
 SLOW = (
     "docs/targets/adapters.md",
     "docs/targets/encoder-decoders.md",
