@@ -36,8 +36,6 @@ COLOURS = 128
 MARGIN = 24
 """Pixels around what is shown."""
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
-RIVER = "What is a river?"
-"""Harder for the drafter: some of its tokens are refused."""
 
 
 @contextmanager
@@ -161,11 +159,11 @@ def opened_pass(browser: Browser, url: str) -> None:
         save(page, "page-pass", page.locator("#stage .opened"))
 
 
-def ask_warm(page: Page, nodes: str, prompt: str = TALE) -> None:
+def ask_warm(page: Page, nodes: str, temperature: str = "0") -> None:
     """Ask the same twice, and show the second answer: the first one warms up."""
-    ask(page, prompt, seed="7", tokens="64", nodes=nodes, temperature="0")
+    ask(page, TALE, seed="7", tokens="64", nodes=nodes, temperature=temperature)
     page.locator("#fresh").click()
-    ask(page, prompt)
+    ask(page, TALE)
 
 
 def race(browser: Browser, url: str) -> None:
@@ -194,10 +192,11 @@ def run_race(page: Page) -> None:
 def costs(browser: Browser, url: str) -> None:
     """What pays, with the last answer and a race on the curve."""
     with opened(browser, url, 1100, 900) as page:
-        ask_warm(page, nodes="8", prompt=RIVER)
+        # at temperature 0 nearly all draft tokens are accepted: the curve only rises
+        ask_warm(page, nodes="8", temperature="0.5")
         page.get_by_role("tab", name="Race").click()
         page.locator("#settings [name=nodes]").select_option("16")
-        page.locator("#race-form textarea").fill(RIVER)
+        page.locator("#race-form textarea").fill(TALE)
         run_race(page)
         page.get_by_role("tab", name="What pays").click()
         expect(page.locator("#plot text.measured")).to_have_count(2)

@@ -37,8 +37,8 @@ APART = ("foreword train",)
 SMALLER = {
     "tune method --minutes 1": "tune method --minutes 0.1 --method ngram "
     "--max-tokens 4",
-    "--max-tokens 48": "--max-tokens 8",
-    "--batch 2 --steps 200": "--batch 1 --steps 20 --prompts 2",
+    "--max-tokens 48": "--max-tokens 8 --limit 40",
+    "--batch 2 --steps 200": "--batch 1 --steps 12 --prompts 1",
     "foreword doctor draft": "foreword doctor draft --prompts 2 --max-tokens 8",
     "foreword serve --draft draft": "foreword serve --draft draft --port 0",
 }
@@ -162,7 +162,7 @@ def check_answers(walk: Walk) -> None:
             prompt = [{"role": "user", "content": shlex.split(command)[2]}]
             assert said.startswith(llm.chat(prompt, greedy).text + "\n")
             assert int(re.search(r"of (\d+) draft tokens accepted", said)[1]) > 0
-    assert walk.said["block 2"].endswith("True\n")
+    assert walk.said["block 3"].endswith("True\n")
 
 
 def check_server(walk: Walk) -> None:
@@ -182,7 +182,7 @@ def check_training(walk: Walk) -> None:
     """The draft learnt something, and the doctor has a verdict on it."""
     folder = walk.here.folder / "draft"
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    assert report["settings"]["steps"] == 20
+    assert report["settings"]["steps"] == 12
     rows = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     held_out = [row["held_out"] for row in map(json.loads, rows) if row["held_out"]]
     assert held_out[-1]["acceptance"] > held_out[0]["acceptance"]
