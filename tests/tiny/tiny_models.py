@@ -221,7 +221,10 @@ def build(name: str) -> PreTrainedModel:
     config = family.config(vocab_size=VOCAB, **ends, **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(name.encode()))
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        # transformers before 5.21 leaves soft caps out by its default, SDPA
+        eager = getattr(config, "attn_logit_softcapping", None) is not None
+        options = dict(attn_implementation="eager") if eager else {}
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options)
         disturb(model)
     return model.eval()
 
