@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "start" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
+SHOWN = re.compile(COMMAND.pattern + r"((?:(?!\$ |```).*\n)*)", re.MULTILINE)
+"""A command and the output below it."""
 ADDRESS = "http://127.0.0.1:8000"
 """The server of the page; the one of the test takes a free port."""
 INSTALLS = ("python3 -m venv", "pip install")
@@ -192,12 +194,11 @@ def check_training(walk: Walk) -> None:
 def not_said(page: str, said: dict[str, str]) -> list[str]:
     """Return the lines of output on the page that no run wrote, whatever the numbers."""
     missing = []
-    for _, text in BLOCK.findall(page):
-        for command, shown in re.findall(rf"{COMMAND.pattern}((?:(?!\$ ).*\n)*)", text):
-            wrote = plainly(said.get(command, ""))
-            lines = [one for one in shown.splitlines() if not one.startswith(VERDICT)]
-            parts = [part for line in lines for part in line.split("…")]
-            missing += [part for part in parts if plainly(part) not in wrote]
+    for command, shown in SHOWN.findall(page):
+        wrote = plainly(said.get(command, ""))
+        lines = [one for one in shown.splitlines() if not one.startswith(VERDICT)]
+        parts = [part for line in lines for part in line.split("…")]
+        missing += [part for part in parts if plainly(part) not in wrote]
     return missing
 
 
