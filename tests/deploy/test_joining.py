@@ -15,7 +15,7 @@ from foreword.cli import app
 
 ROOT = Path(__file__).parents[2]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-PATH = re.compile(r"`((?:src|tests|docs|deploy|recipes|\.github)/[^` ]*)`")
+PATH = re.compile(r"`((?:src|tests|docs|deploy|recipes|website|\.github)/[^` ]*)`")
 
 
 def text(name: str) -> str:
