@@ -25,7 +25,7 @@ FILES = (
     "talk.wav",
 )
 """Files that commands read; the command line looks for them before it starts."""
-FOLDERS = ("DIR", "acceptance", "docs/numbers", "models")
+FOLDERS = ("DIR", "acceptance", "models")
 STARTS = (
     ("foreword",),
     ("pipx", "run", "foreword"),
@@ -106,6 +106,8 @@ def test_command_of_a_page_is_read(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in FOLDERS:
         (tmp_path / name).mkdir(parents=True)
+    for written in made_by(arguments):
+        (tmp_path / written).parent.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         if name not in made_by(arguments):
             (tmp_path / name).write_text("{}\n", encoding="utf-8")
