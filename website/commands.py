@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from foreword.cli import app
+from website.markdown import cell
 
 OPTIONS = "Options"
 """Panel of options that name none."""
@@ -47,10 +48,9 @@ def _page(command, name: str, parent, depth: int = 1) -> Iterator[str]:
     yield ""
     yield from _examples(command)
     yield from _options(command, context)
-    for below, inner in (
-        members(command, context) if hasattr(command, "commands") else ()
-    ):
-        yield from _page(inner, below, context, depth + 1)
+    if hasattr(command, "commands"):
+        for below, inner in members(command, context):
+            yield from _page(inner, below, context, depth + 1)
 
 
 def _about(command) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _commands(group, context) -> Iterator[str]:
         yield "|---|---|"
         for name, command in commands:
             short = _plain(command.get_short_help_str(limit=200))
-            yield f"| [`{name}`](commands/{name}.md) | {_cell(short)} |"
+            yield f"| [`{name}`](commands/{name}.md) | {cell(short)} |"
         yield ""
 
 
@@ -100,7 +100,7 @@ def _options(command, context) -> Iterator[str]:
         yield f"| {title} | |"
         yield "|---|---|"
         for name, meaning in records:
-            yield f"| `{_cell(name)}` | {_cell(_plain(_escaped(meaning)))} |"
+            yield f"| `{cell(name)}` | {cell(_plain(_escaped(meaning)))} |"
         yield ""
 
 
@@ -112,10 +112,6 @@ def _plain(text: str) -> str:
 def _escaped(meaning: str) -> str:
     """Return the help of an option whose default, in brackets, is text."""
     return meaning.replace("  [", r"  \[")
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _save(page: Path, lines) -> None:

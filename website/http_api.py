@@ -11,12 +11,13 @@ from foreword.server import speech
 from foreword.server.app import build_app
 from foreword.server.service import Service
 from foreword.server.settings import Settings
+from website.markdown import cell
 
 HEAD = """# HTTP API
 
 Every path of `foreword serve`, with the fields of its body, from the server's own
 description: `GET /openapi.json`. [Serving](../serving.md) says how to start the server,
-and which clients work with it.
+and which clients work with it. A star marks a field that a request must have.
 """
 SHARED = ("Speculative", "Prediction", "StreamOptions")
 """Objects that several bodies hold; they have sections of their own."""
@@ -105,7 +106,7 @@ def _table(rows) -> Iterator[str]:
     yield "| field | type | meaning |"
     yield "|---|---|---|"
     for name, schema, meaning in rows:
-        yield f"| `{name}` | {_cell(_kind(schema))} | {_cell(meaning)} |"
+        yield f"| `{name}` | {cell(_kind(schema))} | {cell(meaning)} |"
     yield ""
 
 
@@ -133,7 +134,3 @@ def _kind(schema: dict[str, Any]) -> str:
     if schema.get("type") == "array":
         return "list of " + (_kind(schema.get("items", {})) or "anything")
     return str(schema.get("type", ""))
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PICTURE = "docs/pictures/numbers.svg"
-RUNS = ("350m-amx", "350m-avx2", "350m-starter-zen5")
+RUNS = ("350m-amx", "350m-avx2")
 """One run a machine."""
 METHODS = {
     "lm": "Foreword, draft model",

@@ -58,10 +58,10 @@ def test_targets_that_contributing_names_are_made() -> None:
 
 def test_times_of_contributing_and_make_agree() -> None:
     (minutes,) = re.findall(r"make test +# .*: (\d+ minutes)", text("CONTRIBUTING.md"))
-    (told,) = re.findall(
+    (stated,) = re.findall(
         r"^test:.*## .*: (\d+ minutes)", text("Makefile"), re.MULTILINE
     )
-    assert minutes == told
+    assert minutes == stated
 
 
 def test_the_citation_has_the_version_of_the_package() -> None:

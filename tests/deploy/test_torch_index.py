@@ -6,12 +6,13 @@ import importlib
 import socket
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from types import ModuleType
 
 import pytest
+
+from serving import answering
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -37,12 +38,8 @@ def torch_index() -> Iterator[ModuleType]:
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as running:
-        thread = Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
-        thread.join()
+    with answering(Index) as found:
+        yield found
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_clients_of_a_page_run(page, found, tmp_path, monkeypatch):
     text = "".join(block.text for block in found)
     prepare(tmp_path, text)
     with foreword.LLM() as llm, running(llm, files=tmp_path / "kept") as server:
-        told = [
+        addressed = [
             Block(
                 block.page,
                 block.number,
@@ -149,5 +149,5 @@ def test_clients_of_a_page_run(page, found, tmp_path, monkeypatch):
             )
             for block in found
         ]
-        names = run(told, {})
+        names = run(addressed, {})
     assert {"answer", "answers"} & set(names)

@@ -6,9 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import yaml
@@ -16,17 +14,11 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from website import staging
 
 from browsing import chromium, tab
+from serving import Files, answering
 
 ROOT = Path(__file__).parents[2]
 READ = ("index", "numbers", "choose-a-method", "models", "methods/eagle", "api/python")
 """Pages that are looked at; tables, code and pictures are among them."""
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Files over HTTP, without a log."""
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +38,8 @@ def site() -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    handler = partial(Quiet, directory=str(site))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering(partial(Files, directory=str(site))) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import (
+    BaseHTTPRequestHandler,
+    SimpleHTTPRequestHandler,
+    ThreadingHTTPServer,
+)
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -17,6 +22,24 @@ from foreword.server.batches.store import Store
 from foreword.server.run import HttpServer, bound
 from foreword.server.service import Service
 from foreword.server.settings import Settings
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Answers with files of a folder, without a log."""
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run a server of another program's files or answers; yield its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 @dataclass(frozen=True)

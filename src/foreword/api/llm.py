@@ -87,14 +87,14 @@ class LLM:
     Args:
         target: Folder, hub id, GGUF file or model in memory, which stays unchanged.
             Default: the bundled target.
-        tokenizer: Default: that of the target's folder. False: token ids alone
-            (docs/targets/image-tokens.md).
+        tokenizer: Default: the tokenizer of the target's folder. False: token ids
+            alone (docs/targets/image-tokens.md).
         draft: As `target`, or the folder of a head. If several methods need a source,
             a dict from method to source; the first is the default. The bundled draft
             model, if nothing names it, is done without where it cannot be loaded
             (`Completion.undrafted` says why).
         method: Drafting method (`foreword methods` lists them); "none" decodes
-            plainly. Default: that of the draft. A head names its own, a model with
+            plainly. Default: the draft's method. A head names its own, a model with
             another tokenizer is mapped, and without a draft a lookup serves.
         rule: Verification rule. "match" gives the same text as plain decoding with the
             same seed, the others the same distribution. Or a guarantee, "same-text" or

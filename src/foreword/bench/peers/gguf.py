@@ -1,7 +1,7 @@
 """Writer of a Llama and its tokenizer as a GGUF file; weights keep their dtype, or are
 rounded to few bits.
 
-Names follow the specification of GGUF: ggml-org/ggml, docs/targets/gguf.md.
+Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
 
 from __future__ import annotations

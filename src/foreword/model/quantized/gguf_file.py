@@ -1,7 +1,7 @@
 """Provides a GGUF file, checked before anything is built from it, and its quantized
 matrices.
 
-Specification: ggml-org/ggml, docs/targets/gguf.md. The package gguf parses the file.
+Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file.
 """
 
 from __future__ import annotations
