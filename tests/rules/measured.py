@@ -15,11 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from sources import ROOT, SOURCE, code
+from sources import ROOT, SOURCE, code, lines
 
 if TYPE_CHECKING:
     from foreword import LLM
@@ -100,8 +101,11 @@ def chat_files() -> list[Path]:
     return own(min(requests, key=len))
 
 
-def measure() -> dict[str, dict[str, float]]:
-    """Return files and lines of code of each path, measured in a new process."""
+@cache
+def measure() -> dict[str, dict[str, dict[str, float]]]:
+    """Return files and lines of code of each path, and all lines of what `LLM()` and one
+    answer import; measured in a new process.
+    """
     paths = os.pathsep.join(
         [str(ROOT / "src"), str(SUPPORT), str(Path(__file__).parent)]
     )
@@ -120,7 +124,14 @@ def main() -> None:
         "a round imports": lambda: imported,
         "a chat request runs": chat_files,
     }
-    found = {name: summary(part()) for name, part in parts.items()}
+    found = {
+        "paths": {name: summary(part()) for name, part in parts.items()},
+        "whole": {
+            "LLM() and one answer": {
+                "lines": sum(len(lines(path)) for path in imported)
+            }
+        },
+    }
     if "-v" in sys.argv:
         sys.stderr.write("".join(f"{path.relative_to(SOURCE)}\n" for path in run))
     sys.stdout.write(json.dumps(found) + "\n")

@@ -1,4 +1,5 @@
-"""Limits of a file and of a round, and the numbers of what exceeds them still: these may only fall.
+"""Limits of a file and of a round, the numbers of what exceeds them still, and the sizes
+of the whole: these may only fall.
 
     python tests/rules/ratchet.py    write the numbers of today where they are lower
 
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import measured
+import whole
 from sources import (
     FILES,
     code,
@@ -60,6 +62,16 @@ def files() -> Numbers:
     return {name: numbers for name, numbers in found.items() if numbers}
 
 
+def numbers() -> dict[str, Numbers]:
+    """Return all numbers of today."""
+    runs = measured.measure()
+    return {
+        "files": files(),
+        "paths": runs["paths"],
+        "whole": whole.sizes() | runs["whole"],
+    }
+
+
 def recorded() -> dict[str, Numbers]:
     """Return the numbers that stand in the file."""
     return json.loads(FILE.read_text(encoding="utf-8"))
@@ -99,7 +111,7 @@ def lower(now: Numbers, before: Numbers) -> Numbers:
 
 def main() -> int:
     before = recorded()
-    now = {"files": files(), "paths": measured.measure()}
+    now = numbers()
     refused = [line for part in now for line in worse(now[part], before[part])]
     kept = {part: lower(now[part], before[part]) for part in now}
     FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import measured
 import ratchet
+import whole
 from sources import FILES, SOURCE, functions, where
 
 KERNELS = SOURCE / "model" / "executors" / "cuda" / "kernels.py"
@@ -24,7 +25,20 @@ def test_no_file_gets_larger_or_denser():
 
 
 def test_a_round_and_a_chat_request_run_no_more_code_than_before():
-    assert ratchet.longer(measured.measure(), ratchet.recorded()["paths"]) == []
+    now = measured.measure()["paths"]
+    assert ratchet.longer(now, ratchet.recorded()["paths"]) == []
+
+
+def test_the_whole_gets_no_larger():
+    now = ratchet.numbers()["whole"]
+    assert ratchet.worse(now, ratchet.recorded()["whole"]) == [], whole.ROOM
+
+
+def test_what_grows_is_named_and_the_limit_stays():
+    before = {"src": {"lines": 10, "classes": 3}, "tests": {"lines": 5}}
+    now = {"src": {"lines": 11, "classes": 2}, "tests": {"lines": 5}}
+    assert ratchet.worse(now, before) == ["src: lines is 11, and may be 10"]
+    assert ratchet.lower(now, before)["src"] == {"lines": 10, "classes": 2}
 
 
 def test_functions_have_few_positional_parameters():

@@ -1,0 +1,80 @@
+"""The sizes of the whole: what one person has to hold in the head."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import grimp
+import networkx
+
+from sources import FILES, ROOT, SOURCE, lines, syntax
+
+ROOM = (
+    "Make room: remove what was measured not to pay, a copy (one function for both), a "
+    "protocol with one implementation, a function that only forwards, a file that one "
+    "file uses"
+)
+BASES = {"Drafter": "draft/base.py", "DraftBudget": "budget/base.py"}
+"""The classes that every method and every budget derives from."""
+
+
+def classes() -> list[ast.ClassDef]:
+    """Return all classes of the source."""
+    nodes = [node for path in FILES for node in ast.walk(syntax(path))]
+    return [node for node in nodes if isinstance(node, ast.ClassDef)]
+
+
+def is_protocol(node: ast.ClassDef) -> bool:
+    """Return whether a class is a protocol itself, and not an implementation."""
+    names = [ast.unparse(base).partition("[")[0] for base in node.bases]
+    return "Protocol" in names
+
+
+def members(name: str) -> int:
+    """Return how many methods and annotated attributes a base class has."""
+    tree = syntax(SOURCE / BASES[name])
+    [node] = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    ]
+    return sum(isinstance(part, ast.FunctionDef | ast.AnnAssign) for part in node.body)
+
+
+def largest_group() -> list[Path]:
+    """Return the largest set of files that reach each other by imports of any kind."""
+    imports = grimp.build_graph("foreword", cache_dir=None)
+    graph = networkx.DiGraph(
+        (module, other)
+        for module in imports.modules
+        for other in imports.find_modules_directly_imported_by(module)
+    )
+    groups = networkx.strongly_connected_components(graph)
+    return [file_of(module) for module in max(groups, key=len)]
+
+
+def file_of(module: str) -> Path:
+    """Return the file of a module or of a package."""
+    path = SOURCE.parent / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def count(paths: list[Path]) -> int:
+    """Return the lines of some files, blank ones too."""
+    return sum(len(lines(path)) for path in paths)
+
+
+def sizes() -> dict[str, dict[str, float]]:
+    """Return the sizes, but for what has to be measured."""
+    known = classes()
+    return {
+        "src": {
+            "lines": count(FILES),
+            "classes": len(known),
+            "protocols": sum(map(is_protocol, known)),
+            "lines of the largest import group": count(largest_group()),
+        },
+        "tests": {"lines": count(list((ROOT / "tests").rglob("*.py")))},
+        **{name: {"members": members(name)} for name in BASES},
+    }
