@@ -324,11 +324,10 @@ def test_a_reader_who_leaves_is_no_trouble(shell):
 
 @pytest.mark.parametrize(
     "words",
-    [("--stats",), ("--color",), ("--batch", "prompts.txt")],
+    [("--stats",), ("--color",)],
     ids=lambda words: words[0],
 )
 def test_quiet_keeps_the_text(here, unbarred, words):
-    (here.folder / "prompts.txt").write_text("Hello\n")
     asked = (
         "generate",
         "-t",
@@ -338,7 +337,8 @@ def test_quiet_keeps_the_text(here, unbarred, words):
         "--max-tokens",
         "3",
         *PLAIN,
-        *(words if "--batch" in words else ("Hello", *words)),
+        "Hello",
+        *words,
     )
     found, quiet = (here(*asked, *more, FORCE_COLOR="1") for more in ((), ("--quiet",)))
     assert quiet.returncode == 0

@@ -109,9 +109,6 @@ def test_bars_are_for_people_at_a_terminal(here):
         here("index", "words.txt", "-o", "other", "--json", FORCE_COLOR="1").stderr
         == ""
     )
-    words = ("generate", "--batch", "words.txt", "--max-tokens", "2")
-    assert re.search(r"answers .*1/1", here(*words, FORCE_COLOR="1").stderr)
-    assert "answers ━" not in here(*words, "--json", FORCE_COLOR="1").stderr
 
 
 def test_a_line_that_counts_moves_the_bar(capsys, monkeypatch):

@@ -42,26 +42,6 @@ def test_forms_reach_the_request(here, llm):
             assert set(json.loads(found.stdout)) == {"ok", "n"}
 
 
-def test_lines_of_a_batch_have_forms_of_their_own(here):
-    lines = [
-        {"prompt": "Well?", "json_schema": SCHEMA},
-        {"prompt": "Well?", "regex": "[ab]{4}"},
-        {"prompt": "Well?", "regex": "("},
-        {"prompt": "Well?", "max_tokens": 4},
-    ]
-    (here.folder / "in.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
-    )
-    found = here("generate", "--batch", "in.jsonl", "--seed", "1", "--max-tokens", "40")
-    answers = {one["index"]: one for one in map(json.loads, found.stdout.splitlines())}
-    assert found.returncode == 1
-    assert set(json.loads(answers[0]["text"])) == {"ok", "n"}
-    assert re.fullmatch("[ab]{4}", answers[1]["text"])
-    assert answers[1]["finish_reason"] == "stop"
-    assert "cannot follow this regex: " in answers[2]["error"]
-    assert "error" not in answers[3]
-
-
 def test_chat_answers_in_the_form(here):
     found = here(
         "chat", "--regex", "(yes|no)!", "--no-stats", typed="Is it?\nAnd now?\n"

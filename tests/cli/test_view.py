@@ -75,13 +75,6 @@ def test_what_cannot_be_recorded_is_refused_at_once(here, words, said):
     assert said in found.stderr
 
 
-def test_a_batch_is_not_recorded(here):
-    (here.folder / "prompts.txt").write_text("One\nTwo\n", encoding="utf-8")
-    found = here("generate", "--batch", "prompts.txt", "--record", "a.json")
-    assert found.returncode == 2
-    assert "cannot record several answers" in found.stderr
-
-
 def test_view_shows_the_answer_and_the_totals(here, file):
     recording, found = Recording.read(file), here("view", "answer.json")
     assert (found.returncode, found.stderr) == (0, "")

@@ -1,36 +1,25 @@
-"""`foreword generate`: options, input and output of completions for one prompt or a
-file of prompts.
-"""
+"""`foreword generate`: options, input and output of completions for one prompt."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import Sampling, bundled, open_llm
-from foreword.cli.common.prompt_text import (
-    PromptText,
-    decoded,
-    prediction_text,
-    prompt_text,
-)
+from foreword.cli.common.prompt_text import PromptText, prediction_text, prompt_text
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
     from foreword.chats.prompts import Rendered
-    from foreword.cli.batch import Prompt
     from foreword.types.params import SamplingParams
 
 PromptArgument = Annotated[
@@ -57,31 +46,6 @@ Count = Annotated[
         help="Answers per prompt, with consecutive seeds.",
         min=1,
         metavar="N",
-    ),
-]
-Batch = Annotated[
-    Path | None,
-    typer.Option(
-        "--batch",
-        help="File of prompts: JSON lines or .txt lines.",
-        metavar="FILE",
-        callback=options.checked(lambda file: file and early.data([file])),
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        "-o",
-        help="With --batch: file to append answers to. Default: stdout.",
-        metavar="FILE",
-        callback=options.checked(early.file),
-    ),
-]
-Slots = Annotated[
-    int | None,
-    typer.Option(
-        "--slots", help="With --batch: concurrent prompts. Default: 8.", min=1
     ),
 ]
 Logprobs = Annotated[
@@ -113,9 +77,6 @@ Prediction = Annotated[
     ),
 ]
 
-SLOTS = 8
-"""Prompts of a batch that run at the same time by default."""
-
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -132,9 +93,6 @@ def generate(
     prompt: PromptArgument = None,
     prompt_file: PromptFile = None,
     *,
-    batch: Batch = None,
-    out: Out = None,
-    slots: Slots = None,
     chat: Chat = None,
     n: Count = 1,
     model: options.ModelName = None,
@@ -152,15 +110,12 @@ def generate(
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Generate the answer to a prompt, or to every prompt of a file.
+    """Generate the answer to a prompt.
 
     The text streams to stdout; notes and statistics go to stderr. With the chat
     template, the final line end of a file or of standard input is left out.
-
-    A line of a --batch file is {"prompt": "…"} or {"messages": […]}, with an optional
-    id and sampling parameters; in a .txt file every line is a prompt. JSON lines are
-    written as answers finish. The exit code is 1 if any failed.
     """
+    del quiet  # its check sets runtime.IS_QUIET, which runtime.note reads
     params = replace(
         sampling.params(),
         logprobs=logprobs,
@@ -168,17 +123,10 @@ def generate(
         trace=record is not None,
     )
     _check_template(chat, needed=system is not None or bool(image))
-    _check_output(params, as_json=as_json, answers=n if batch is None else None)
-    _check_input(batch, (prompt, prompt_file, image or None), (out, slots))
-    opening = partial(open_llm, model, draft, loading, drafting)
-    if batch is not None:
-        is_quiet = as_json or quiet or not stats
-        many = Many(batch, model, out, slots or SLOTS, n, quiet=is_quiet)
-        _batch(many, sampling, params, (chat, system), opening)
-        return
+    _check_output(params, as_json=as_json, answers=n)
     text = prompt_text(prompt, prompt_file)
     early.vision(model, image, trusted=loading.trust_remote_code)
-    llm = opening()
+    llm = open_llm(model, draft, loading, drafting)
     ids = read(llm, text, chat, system, image)
     output = Output(render.use_colour(color), stats, as_json, record)
     params = sampling.fitting(llm, params, ids)
@@ -195,111 +143,16 @@ def _check_template(chat: bool | None, *, needed: bool) -> None:
         )
 
 
-def _check_output(
-    params: SamplingParams, *, as_json: bool, answers: int | None
-) -> None:
-    """Raise InvalidRequest for an output that could not be written.
-
-    `answers`: to the only prompt; None for a file of prompts.
-    """
-    if params.logprobs is not None and not (as_json or answers is None):
+def _check_output(params: SamplingParams, *, as_json: bool, answers: int) -> None:
+    """Raise InvalidRequest for an output that could not be written."""
+    if params.logprobs is not None and not as_json:
         raise InvalidRequest(
             "cannot show '--logprobs': they are part of the JSON output. Add '--json'"
         )
-    if params.trace and (answers is None or answers > 1):
+    if params.trace and answers > 1:
         raise InvalidRequest(
-            "cannot record several answers: '--record' writes one. Leave out '--batch' "
-            "and '-n'"
+            "cannot record several answers: '--record' writes one. Leave out '-n'"
         )
-
-
-def _check_input(
-    batch: Path | None, single: tuple[object, ...], several: tuple[object, ...]
-) -> None:
-    """Raise InvalidRequest for options of a single prompt with '--batch', or for a
-    batch's options without it.
-    """
-    if batch is not None and any(one is not None for one in single):
-        raise InvalidRequest(
-            "cannot read two inputs: '--batch' is given with a prompt or an image. "
-            "Give only one"
-        )
-    if batch is None and any(one is not None for one in several):
-        raise InvalidRequest(
-            "cannot use '--out' or '--slots' here: they go with '--batch'. Leave them "
-            "out"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Many:
-    """A file of prompts and the destination of its answers."""
-
-    batch: Path
-    model: str | None
-    out: Path | None
-    slots: int
-    n: int
-    quiet: bool
-
-
-def _batch(
-    many: Many,
-    sampling: Sampling,
-    params: SamplingParams,
-    template: tuple[bool | None, str | None],
-    load: Callable[..., LLM],
-) -> None:
-    """Answer every line of a file.
-
-    Raises Exit(1) if one failed, Exit(130) after Ctrl-C; written answers stay.
-    """
-    from foreword.cli.batch import Runner, done, jobs, writer
-
-    text = decoded(many.batch.read_bytes(), str(many.batch))
-    requests = jobs(
-        text,
-        many.batch.name,
-        params,
-        partial(seeds, count=many.n),
-        (many.model, template),
-    )
-    finished = done(many.out, requests) if many.out else set()
-    pending = [job for job in requests if job.key not in finished]
-    llm = load(slots=many.slots)
-    ids = partial(_ids, llm, template)
-    started = perf_counter()
-    with render.bar(quiet=many.quiet) as shown:
-        task = shown.add_task("answers", total=len(requests), completed=len(finished))
-        write = writer(many.out)
-
-        def write_and_count(record: Mapping[str, Any]) -> None:
-            write(record)
-            shown.update(task, advance=1)
-
-        tally = Runner(llm, ids, partial(sampling.fitting, llm)).run(
-            pending, write_and_count, many.slots
-        )
-    if not many.quiet:
-        rate = tally.tokens / (perf_counter() - started)
-        runtime.note(
-            f"{tally.answers} answers, {tally.failed} failed · {tally.tokens} tokens · "
-            f"{rate:.0f} tok/s"
-        )
-    if tally.failed:
-        raise typer.Exit(1)
-
-
-def _ids(
-    llm: LLM, template: tuple[bool | None, str | None], prompt: Prompt
-) -> Rendered:
-    """Return the token ids of a prompt of a file: of a text or of messages."""
-    if isinstance(prompt, str):
-        return read(llm, PromptText(prompt, prompt), *template)
-    opening = (
-        [{"role": "system", "content": template[1]}] if template[1] is not None else []
-    )
-    return llm.render([*opening, *prompt])
 
 
 def seeds(first: int | None, count: int) -> list[int]:
