@@ -207,6 +207,24 @@ def test_adapters_in_a_folder_belong_to_their_model(folder: Path) -> None:
         read_catalog(folder, {})
 
 
+def test_folders_are_named_in_full(tmp_path: Path) -> None:
+    names = [
+        "Llama-3.1-8B",
+        "Llama-3.2-1B",
+        "Phi-3.5-mini-instruct",
+        "Qwen2.5-7B-Instruct",
+        "gemma-3-4b-it.v1.0",
+    ]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    parts = ("Qwen2.5-7B-Q4_K_M-00001-of-00002", "Qwen2.5-7B-Q4_K_M-00002-of-00002")
+    for file in (*parts, "Llama-3.2-1B-Instruct.Q8_0"):
+        (tmp_path / f"{file}.gguf").touch()
+    files = ["Qwen2.5-7B-Q4_K_M", "Llama-3.2-1B-Instruct.Q8_0"]
+    assert {one.name for one in read_catalog(tmp_path, {})} == {*names, *files}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -126,7 +126,7 @@ def _in_folder(folder: Path) -> Iterator[Entry]:
                 if _base(adapter) == one.name
             }
             options = {"adapters": own} if own else {}
-            name = model_name(one.name) if one.suffix == ".gguf" else one.stem
+            name = one.name if one.is_dir() else model_name(one.name)
             yield Entry(name=name, model=str(one), options=options)
 
 
