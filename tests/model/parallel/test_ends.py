@@ -73,6 +73,7 @@ def test_killed_rank_fails_requests_and_a_closed_one_makes_room():
     del llm
     assert not distributed.is_initialized()
     assert [one.returncode for one in ranks.processes] == [0]
+    assert not ranks.folder.exists()
 
 
 def test_killed_in_the_middle_of_a_text():
@@ -113,20 +114,27 @@ def test_damaged_weights_are_named_and_no_rank_stays(tmp_path: Path):
     assert not distributed.is_initialized()
 
 
-def test_ranks_end_when_rank_0_is_killed():
+def test_ranks_end_when_rank_0_is_killed(tmp_path: Path):
     command = [sys.executable, "-P", "-c", HELD]
     first = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TMPDIR": str(tmp_path),
+        },
     )
     with first:
         pids = [int(one) for one in first.stdout.readline().split()]
         assert len(pids) == 1
+        (folder,) = tmp_path.glob("foreword-ranks-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
         first.kill()
     assert ended(pids)
+    assert not folder.exists()
 
 
 def interrupted(done: list[str]) -> None:

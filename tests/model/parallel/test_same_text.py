@@ -3,6 +3,8 @@ its scores are close to the scores of one process.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +26,8 @@ PROMPTS = [
     "1, 2, 3, 4, 5, 6,",
     "def add(a, b):",
 ]
+ACCEPTING = "0A"
+"""State of a socket that accepts connections, in /proc/net/tcp."""
 CLOSE = 1e-4
 """Largest difference of logits; 2.5e-5 was measured over 1,389 rows."""
 
@@ -59,6 +63,31 @@ def test_each_rank_holds_its_heads(split: LLM):
     assert split.target.capability.backend == "pool"
     keys, _ = split.target.backend.pool.layer(0)
     assert keys.shape[1] == split.target.hf.config.num_key_value_heads // 2
+
+
+def accepting(pid: int | str) -> list[str]:
+    """Return the addresses, in hexadecimal, at which a process accepts connections."""
+    links = []
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(str(file.readlink()))
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+    ]
+    return [
+        row[1] for row in rows if row[3] == ACCEPTING and f"socket:[{row[9]}]" in links
+    ]
+
+
+def test_ranks_accept_connections_on_loopback_alone(split: LLM):
+    """The rank accepts connections of rank 0; a number of bytes is in machine order."""
+    (process,) = split.target.backend.lead.ranks.processes
+    addresses = [one for pid in ("self", process.pid) for one in accepting(pid)]
+    assert addresses
+    loopback = ("0100007F:", "0" * 24 + "01000000:", "0" * 16 + "FFFF00000100007F:")
+    assert [one for one in addresses if not one.startswith(loopback)] == []
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

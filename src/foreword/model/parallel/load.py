@@ -14,7 +14,7 @@ from foreword.model.loading.options import dtypes, placed
 from foreword.model.parallel.backend import ParallelBackend
 from foreword.model.parallel.checks import check_parallel
 from foreword.model.parallel.lead import Lead
-from foreword.model.parallel.ranks import Order, Ranks
+from foreword.model.parallel.ranks import Order, Ranks, loopback
 from foreword.model.parallel.sums import ordered
 from foreword.options import POOL, ModelOptions
 
@@ -31,13 +31,14 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     device, _ = placed(options)
     check_parallel(source, options, device)
     order = Order(source, options, device.type)
-    ranks = Ranks(order)
-    try:
-        control = ranks.join()
-        model = shard(make, order)
-        ranks.check()
-    except BaseException as error:  # noqa: BLE001 - an interrupt ends the ranks too
-        ranks.fail(error)
+    with loopback():
+        ranks = Ranks(order)
+        try:
+            control = ranks.join()
+            model = shard(make, order)
+            ranks.check()
+        except BaseException as error:  # noqa: BLE001 - an interrupt ends the ranks too
+            ranks.fail(error)
     backend = cast("ParallelBackend", model.backend)
     backend.take_lead(Lead(ranks, control))
     weakref.finalize(backend, ranks.end)

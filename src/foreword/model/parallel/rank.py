@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import sys
 import threading
 import warnings
 from typing import cast
 
-from torch._C._distributed_c10d import TCPStore
 from transformers.utils.logging import disable_progress_bar
 
 from foreword.errors import words
@@ -19,13 +19,13 @@ from foreword.model.model import Model
 from foreword.model.parallel.backend import ParallelBackend
 from foreword.model.parallel.lead import messages
 from foreword.model.parallel.load import shard
-from foreword.model.parallel.ranks import HOST, Seat, grouped, joined
+from foreword.model.parallel.ranks import Seat, grouped, joined
 
 
 def main() -> None:
     """Take the seat that standard input names; end with rank 0."""
     seat: Seat = pickle.load(sys.stdin.buffer)  # noqa: S301 - its parent
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(seat,), daemon=True).start()
     warnings.simplefilter("ignore")  # rank 0 gives them, and shows the progress
     disable_progress_bar()
     try:
@@ -38,16 +38,17 @@ def main() -> None:
 
 
 def _run(seat: Seat) -> None:
-    store = TCPStore(HOST, seat.port, is_master=False)
+    store = seat.store
     store.set(joined(seat.rank), "")
     control = grouped(store, seat.order, seat.rank)
     model = shard(Model, seat.order)
     cast("ParallelBackend", model.backend).follow(messages(control))
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(seat: Seat) -> None:
     """End this process when the pipe closes: rank 0 has ended, or wants it."""
     sys.stdin.buffer.read()
+    shutil.rmtree(seat.folder, ignore_errors=True)  # rank 0 may have been killed
     os._exit(0)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,12 +19,13 @@ from typing import NoReturn, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroup, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, ProcessGroup, Store
 
 from foreword.errors import ModelError, named, words
 from foreword.options import ModelOptions
 
-HOST = "127.0.0.1"
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""Environment: network interfaces of the groups of gloo and of NCCL."""
 POLL = 0.05
 """Seconds between two looks at the ranks that have not joined yet."""
 FOREVER = timedelta(days=3650)
@@ -54,7 +59,13 @@ class Seat:
 
     order: Order
     rank: int
-    port: int
+    folder: Path
+    """Where the ranks find each other; only their user may enter it."""
+
+    @property
+    def store(self) -> FileStore:
+        """The ranks' addresses. It is a file: anybody may connect to a port."""
+        return FileStore(str(self.folder / "store"), self.order.count)
 
 
 class Ranks:
@@ -70,7 +81,9 @@ class Ranks:
         self._ended = threading.Event()
         self._closing = False
         self._owner = os.getpid()
-        self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        self.folder = Path(tempfile.mkdtemp(prefix="foreword-ranks-"))
+        """Removed with the ranks."""
+        self._store = Seat(order, 0, self.folder).store
         numbers = range(1, order.count)
         self.processes = [self._started(rank) for rank in numbers]
         for rank, process in zip(numbers, self.processes, strict=True):
@@ -130,6 +143,7 @@ class Ranks:
                 process.wait()
         if dist.is_initialized():
             dist.destroy_process_group()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _error(self) -> ModelError:
         return ModelError(
@@ -152,7 +166,7 @@ class Ranks:
             start_new_session=True,  # an interrupt at the terminal is for rank 0
         )
         assert process.stdin is not None
-        seat = Seat(self._order, rank, self._store.port)
+        seat = Seat(self._order, rank, self.folder)
         with suppress(BrokenPipeError):  # its end is seen by the watch
             process.stdin.write(pickle.dumps(seat))
             process.stdin.flush()
@@ -173,6 +187,24 @@ class Ranks:
         group = dist.group.WORLD
         if self.device == "cuda" and group is not None:
             group.abort()  # NCCL waits for a lost rank without end
+
+
+@contextmanager
+def loopback() -> Iterator[None]:
+    """Have groups that are formed in the block, and by ranks that are started in it,
+    use the loopback interface alone: ranks unpickle what they receive.
+    """
+    names = [name for _, name in socket.if_nameindex()]
+    interface = next((name for name in names if name.startswith("lo")), "lo")
+    before = {name: os.environ.get(name) for name in INTERFACES}
+    os.environ.update(dict.fromkeys(INTERFACES, interface))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def joined(rank: int) -> str:
