@@ -13,7 +13,6 @@ DATA = ("--data", "data.jsonl", "--out", "out")
     "words",
     [
         ("doctor", "--model", "pegasus"),
-        ("tune", "layers", "--model", "pegasus", *DATA),
         ("train", "dspark", "--target", "pegasus", *DATA),
         ("bench", "rules", "--model", "pegasus", "--draft", "pegasus"),
     ],

@@ -31,8 +31,7 @@ COMMANDS = {
     "generate": "generate - --raw --model stranger --max-tokens 3 -t 0 --no-stats",
     "doctor": "doctor stranger --model stranger --prompts 1 --max-tokens 4",
     "tune": (
-        "tune layers --model stranger --out mask.json --prompts 1 --max-tokens 4 "
-        "--trials 1"
+        "tune method --model stranger --method ngram --minutes 0.1 --max-tokens 4"
     ),
     "bench": (
         "bench --model stranger --draft stranger --limit-prompts 1 --max-tokens 4 -t "

@@ -14,7 +14,6 @@ from foreword import LLM, SamplingParams
 from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.draft.heads.medusa import MedusaHeads
-from foreword.draft.self_speculative.layers import save
 from foreword.model import Model, Read
 from foreword.model.head_layers import LlamaConfig
 from foreword.model.layers import layer_count, layers_of
@@ -97,7 +96,7 @@ def drafted(name: str, method: str, folder: Path) -> Path:
     elif method == "eagle":
         dump(eagle(name), torch.float32, target(name).hf.config).write(folder)
     else:
-        save(frozenset({1}), folder)
+        folder.write_text('{"attention": [], "mlp": [0]}')
     return folder
 
 

@@ -36,13 +36,14 @@ from foreword.draft.lookup.suffix import SuffixDrafter
 from foreword.draft.lookup.suffix_store import AnswerStore
 from foreword.draft.none import NoDrafter
 from foreword.draft.self_speculative.base import SPARE
-from foreword.draft.self_speculative.layers import LayersDrafter, costs
+from foreword.draft.self_speculative.layers import LayersDrafter
 from foreword.draft.self_speculative.quantized import QuantizedDrafter
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_folder
 from foreword.model import Model, Read, load_tokenizer
+from foreword.model.skip import LayerSkip
 from foreword.model.view import view
 from foreword.native.cpu import fast_bfloat16
 from foreword.native.forward import library
@@ -322,9 +323,7 @@ def layers(dtype: str) -> Drafter:
     """
     shares, model = dtype == "bfloat16", target(dtype)
     made = view(model, spare=SPARE if shares else 0)
-    return LayersDrafter(
-        made, costs(model), frozenset({3, 5}), every=4 if shares else 0, shares=shares
-    )
+    return LayersDrafter(made, LayerSkip(mlp=frozenset({1, 2})), shares=shares)
 
 
 def quantized(dtype: str) -> Drafter:

@@ -32,8 +32,7 @@ from foreword.cli.training.data import data
 from foreword.cli.training.export import export
 from foreword.cli.training.train import train
 from foreword.cli.transcribe import transcribe
-from foreword.cli.tune import tune
-from foreword.cli.tune_method import method
+from foreword.cli.tune import method, tune
 from foreword.cli.view import view
 from foreword.cli.whatif import whatif
 
@@ -256,15 +255,7 @@ tune.command(
 for group, example in (
     (train, ("foreword train lm --data answers.jsonl --out draft",)),
     (data, ("foreword data regenerate --data chats.jsonl --out answers.jsonl",)),
-    (
-        tune,
-        (
-            (
-                "foreword tune layers --model path/or/hub-id --data chats.jsonl --out "
-                "mask.json"
-            ),
-        ),
-    ),
+    (tune, ("foreword tune method --model path/or/hub-id --prompts mine.jsonl",)),
 ):
     app.add_typer(group, rich_help_panel=PREPARE, epilog=examples(*example))
 

@@ -1,243 +1,299 @@
-"""`foreword tune`: options, progress and output of the search in foreword.tune.run."""
+"""`foreword tune method`: the fastest method and number of draft tokens for a target,
+this machine and these prompts.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import bundled
-from foreword.cli.common.options import examples
-from foreword.options import LoadingOptions, keywords
+from foreword.cli.common.bundles import bundled, open_llm
+from foreword.cli.common.progress import LineProgress
+from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.options import DraftingOptions, ModelOptions
+from foreword.registry import DEFAULT_RULE, HEAD, MODEL
+from foreword.settings_file import BUNDLED, NAME, DraftingFile
+from foreword.tables import WIDE, Column, Table, figure, share
 
 if TYPE_CHECKING:
-    from foreword.tune.run import Tuned
+    from foreword.tune.arms import Arm, Chosen, Search
+    from foreword.tune.chosen import Confirmation, Prediction
 
 tune = typer.Typer(
     name="tune",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Search for the fastest settings of a method on this machine.",
+    help="Choose the fastest drafting method on this machine.",
 )
 
-Data = Annotated[
-    list[Path] | None,
+SHOWN = 10
+"""Predictions in the table."""
+MOST_PROMPTS = 48
+"""Prompts of a set that are used at most, spread over their sources."""
+
+Drafts = Annotated[
+    list[str] | None,
     typer.Option(
-        "--data",
-        help=(
-            "Prompts as JSON lines (.gz too). Repeatable. Default: the benchmark's "
-            "prompts."
-        ),
-        metavar="FILE",
-        callback=options.checked(early.data),
+        "--draft",
+        "-d",
+        help="Draft model or head, or a folder of several. Repeatable.",
+        metavar="MODEL",
     ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="Method to consider. Repeatable. Default: all usable ones.",
+        metavar="NAME",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        help="Verification rule to consider. Repeatable. Default: match.",
+        metavar="NAME",
+    ),
+]
+Prompts = Annotated[
+    str,
+    typer.Option(
+        help="Prompt set: in-domain, out-of-domain or a JSON-lines file.",
+        metavar="KIND",
+    ),
+]
+Minutes = Annotated[
+    float, typer.Option(help="Time for each draft.", min=0.1, metavar="MINUTES")
+]
+MaxTokens = Annotated[
+    int,
+    typer.Option(help="Maximum number of new tokens per answer.", min=2, metavar="N"),
 ]
 Out = Annotated[
     Path,
     typer.Option(
         "--out",
         "-o",
-        help="File of the mask, for --draft.",
+        help="File of the choice, found by LLM, serve and the command line.",
         metavar="FILE",
         callback=options.checked(early.file),
     ),
 ]
-Trials = Annotated[
-    int,
-    typer.Option(help="Most masks tried.", min=1, metavar="N"),
-]
-Prompts = Annotated[
-    int,
-    typer.Option(help="Prompts for the search, and the timing.", min=1, metavar="N"),
-]
-MaxTokens = Annotated[
-    int,
-    typer.Option(help="Maximum number of new tokens per answer.", min=2, metavar="N"),
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="One HTML page with plots: acceptance, costs, predicted and measured.",
+        metavar="FILE.html",
+        callback=options.checked(early.file),
+    ),
 ]
 Seed = Annotated[
-    int,
-    typer.Option(help="Seed of the answers and the search.", min=0, metavar="N"),
-]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Search on from the mask in --out."),
+    int, typer.Option(help="Seed of the first answer.", min=0, metavar="N")
 ]
 
 
-@tune.command(
-    epilog=examples(
-        "foreword tune layers --out mask.json",
-        "foreword tune layers --model path/or/hub-id --data chats.jsonl --trials 300 "
-        "--out mask.json",
-        "foreword tune layers --model path/or/hub-id --data chats.jsonl --resume "
-        "--out mask.json",
-        "foreword generate - --model path/or/hub-id --method layers --draft mask.json",
-    )
-)
 @bundled
-def layers(
+def method(
     *,
     model: options.ModelName = None,
-    data: Data = None,
-    out: Out,
-    trials: Trials = 200,
-    prompts: Prompts = 12,
+    draft: Drafts = None,
+    methods: Methods = None,
+    rules: Rules = None,
+    prompts: Prompts = "in-domain",
+    minutes: Minutes = 3.0,
     max_tokens: MaxTokens = 64,
     temperature: options.Temperature = 0.0,
     seed: Seed = 0,
-    resume: Resume = False,
-    loading: LoadingOptions,
+    out: Out = Path(NAME),
+    report: ReportFile = None,
+    loading: ModelOptions,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the layers that a model can skip while it drafts for itself (--method
-    layers).
+    """Choose the drafting method and the number of draft tokens, and write them to
+    foreword.toml.
 
-    A search over masks of attentions and MLPs, by accepted draft tokens and their
-    share of the weights. The best mask is written, then timed against plain decoding,
-    even if it is not faster; the output says which. Ctrl-C ends the search and keeps
-    the best mask so far.
+    The target answers prompts once. Every choice is then predicted on the same answers,
+    which do not depend on the drafter; the best are timed against plain decoding.
+    Only the rule match keeps the text of a seed, so others are considered if named.
     """
-    from foreword.tune.run import TuneOptions, check
-    from foreword.tune.run import tune as search
+    from foreword.tune.arms import Search
 
-    request = TuneOptions(
-        out=out,
-        target=model,
-        trials=trials,
-        prompts=prompts,
-        tokens=max_tokens,
+    _check(methods or (), rules or ())
+    search = Search(
+        methods=tuple(methods) if methods else None,
+        rules=tuple(dict.fromkeys(rules or [DEFAULT_RULE])),
         temperature=temperature,
+        tokens=max_tokens,
+        minutes=minutes,
         seed=seed,
-        resume=resume,
-        **keywords(loading),
     )
-    check(request)
-    texts = _prompts(model, data, 2 * prompts, trusted=loading.trust_remote_code)
-    with SearchProgress(trials, quiet=as_json) as progress:
-        tuned = search(request, texts, watch=progress, note=runtime.note)
-    _write(tuned, out, as_json)
-    if tuned.over_plain is None:
-        raise typer.Exit(130)
-
-
-def _prompts(
-    model: str | None, data: list[Path] | None, most: int, *, trusted: bool
-) -> list[Any]:
-    """Return the token ids of the prompts: the part of each record before the first
-    answer, `most` at most.
-
-    By default the benchmark's prompts, in-domain for the bundled target.
-    """
-    from foreword import bundled
-    from foreword.bench.prompts import load
-    from foreword.bench.run import render as rendered
-    from foreword.model import load_tokenizer
-    from foreword.train.data.packing import Encoder
-    from foreword.train.data.records import read
-    from foreword.train.report.measure import spread
-
-    # first, since it is the cheapest step that can fail
-    records = read(data, answered=False) if data else []
-    tokenizer = load_tokenizer(model or bundled.target(), trust_remote_code=trusted)
-    if not data:
-        name = "in-domain" if model is None else "out-of-domain"
-        return [list(rendered(tokenizer, prompt)) for prompt in load(name)]
-    encode = Encoder(tokenizer, frozenset())
-    chosen = spread(
-        [(record.source, [place]) for place, record in enumerate(records)], most
-    )
-    return [ids for _, (place,) in chosen if (ids := encode.prompt(records[place]))]
-
-
-class SearchProgress:
-    """Progress of a search on stderr: a bar on a terminal, one line per EVERY trials in
-    a pipe.
-    """
-
-    EVERY = 50
-    """Trials between two lines."""
-
-    def __init__(self, trials: int, *, quiet: bool = False) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        columns = (
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-        )
-        self._console = render.notes()
-        self._bar = Progress(
-            *columns,
-            console=self._console,
-            disable=quiet or not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=trials)
-
-    def __enter__(self) -> SearchProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, done: int, best: float) -> None:
-        """Show one trial."""
-        status = f"best expected {best:.2f}x"
-        self._bar.update(self._task, completed=done, description=status)
-        if not self._console.is_terminal and done % self.EVERY == 0:
-            runtime.note(f"{done} trials, {status}")
-
-
-def _write(tuned: Tuned, out: Path, as_json: bool) -> None:
-    from foreword.draft.self_speculative.layers import named
-
-    values = asdict(tuned) | {"out": str(out), "pays": tuned.pays}
-    values |= named(values.pop("mask"))
+    found = [
+        (one, _choose(model, one, loading, prompts, search, quiet=as_json))
+        for one in _drafts(model, draft, trusted=loading.trust_remote_code)
+    ]
+    best, chosen = max(found, key=lambda one: one[1].confirmations[0].measured.mid)
+    head = f"Written by `foreword tune method` on {date.today()}."
+    text = _file(model, best, chosen.best).text(head, *chosen.why)
+    out.write_text(text, encoding="utf-8")
+    if report is not None:
+        _report(report, chosen, model, best)
     if as_json:
+        values = {"out": str(out), "draft": best, **chosen.as_json()}
         sys.stdout.write(json.dumps(values) + "\n")
         return
-    facts: dict[str, object] = {
-        "skipped": (
-            f"attention of {values['attention'] or 'none'}, MLP of "
-            f"{values['mlp'] or 'none'}"
-        ),
-        "trials": tuned.trials,
-        "cost of a draft token": f"{tuned.propose:.2f} of a forward",
-        "expected": f"{tuned.expected:.2f}x plain decoding",
-    }
-    over = tuned.over_plain
-    if over is not None:
-        facts["measured"] = (
-            f"{over.mid:.2f}x plain decoding (95%: {over.low:.2f} to {over.high:.2f})"
+    console = render.stdout()
+    for one, result in found:
+        title = "predicted on the same answers"
+        console.print(_table(result, title if one is None else f"{one}: {title}"))
+        console.print(_timed(result))
+    for line in chosen.why:
+        console.print(line, markup=False)
+    runtime.note(f"wrote {out}: LLM, serve and the command line find it here")
+
+
+def _check(methods: Iterable[str], rules: Iterable[str]) -> None:
+    """Raise InvalidRequest if one of these is unknown, or cannot be predicted."""
+    from foreword.draft import method as find_method
+    from foreword.hindsight.known_rule import check_rule
+
+    for name in methods:
+        find_method(name)
+    for name in rules:
+        check_rule(name)
+
+
+def _report(file: Path, chosen: Chosen, model: str | None, draft: str | None) -> None:
+    from foreword.tune.chosen_page import write_page
+
+    drafted = "" if draft is None else f", draft {draft}"
+    write_page(file, chosen, f"{model or 'the bundled models'}{drafted}")
+    runtime.note(f"wrote {file}")
+
+
+def _drafts(
+    model: str | None, given: list[str] | None, *, trusted: bool
+) -> list[str | None]:
+    """Return the drafts with the target's tokenizer; says which have another one.
+
+    Raises InvalidRequest if none is left.
+    """
+    if not given:
+        return [None]
+    from foreword import bundled as models
+    from foreword.model import check_same, load_tokenizer
+
+    remote = {"trust_remote_code": True} if trusted else {}
+    own = load_tokenizer(model or models.target(), **remote)
+    fitting: list[str | None] = []
+    listed = [path for one in given for path in _each(one)]
+    for one in listed:
+        try:
+            check_same(own, load_tokenizer(one, **remote))
+        except VocabularyMismatch as error:
+            runtime.note(f"left out {one}: {error}")
+        else:
+            fitting.append(one)
+    if not fitting:
+        raise InvalidRequest(
+            "cannot choose among these drafts: none has the target's tokenizer. Give "
+            "smaller models of its family"
         )
-    render.facts(facts)
-    runtime.note(_summary(tuned, out))
+    return fitting
 
 
-def _summary(tuned: Tuned, out: Path) -> str:
-    over = tuned.over_plain
-    if over is None:
-        return f"{out} holds the best mask so far, not timed; continue with --resume"
-    if tuned.pays:
-        return f"{out} holds the mask; use it with --method layers --draft {out}"
-    reason = (
-        "plain decoding is faster"
-        if over.high < 1
-        else "the difference to plain decoding is within the noise"
+def _each(given: str) -> list[str]:
+    """Return the models of a folder of models, or the one that is given."""
+    folder = Path(given)
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return [given]
+    return sorted(str(file.parent) for file in folder.glob("*/config.json")) or [given]
+
+
+def _choose(
+    model: str | None,
+    draft: str | None,
+    loading: ModelOptions,
+    prompts: str,
+    search: Search,
+    *,
+    quiet: bool,
+) -> Chosen:
+    from foreword.bench.prompts import load
+    from foreword.bench.run import render as as_tokens
+    from foreword.bench.run import spread
+    from foreword.tune.arms import choose
+
+    chosen = spread(load(prompts), MOST_PROMPTS)
+    # a method that is named keeps a foreword.toml out
+    drafting = DraftingOptions(rule="match")
+    with (
+        open_llm(model, draft, loading, drafting) as llm,
+        LineProgress(quiet=quiet) as progress,
+    ):
+        room = llm.target.context - search.tokens
+        texts = [as_tokens(llm.tokenizer, prompt)[-room:] for prompt in chosen]
+        return choose(llm, texts, search, progress)
+
+
+def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
+    from foreword.draft import method as find_method
+
+    takes = find_method(best.method).about.takes
+    return DraftingFile(
+        target=model or BUNDLED,
+        draft=draft if takes.startswith((MODEL, HEAD)) else None,
+        method=best.method,
+        rule=best.rule if best.rule != DEFAULT_RULE else None,
+        nodes=best.nodes or None,
     )
-    return (
-        f"no mask gives a speedup: {reason} ({over.mid:.2f}x). {out} holds the best "
-        "mask; another method is better"
+
+
+def _table(found: Chosen, title: str) -> Table[Prediction]:
+    """Return the best predictions."""
+    columns = (
+        Column["Prediction"]("method", lambda one: one.arm.name, justify="left"),
+        _column("draft tokens", lambda one: str(one.arm.nodes or "–")),
+        _column("× plain", lambda one: f"{one.over_plain.mid:.2f}"),
+        _column("95 %", lambda one: one.over_plain.ends),
+        _column("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
+        _column("accepted", lambda one: share(one.accepted)),
+        _column("drafting", lambda one: share(one.drafting)),
     )
+    return Table(found.predictions[:SHOWN], columns, title=title, look=WIDE)
+
+
+def _timed(found: Chosen) -> Table[Confirmation]:
+    """Return the choices that were timed, beside what was predicted."""
+    columns = (
+        Column["Confirmation"]("method", lambda one: one.arm.name, justify="left"),
+        _column("draft tokens", _nodes),
+        _column("× plain", lambda one: f"{one.measured.mid:.2f}"),
+        _column("95 %", lambda one: one.measured.ends),
+        _column("predicted", lambda one: figure(one.predicted, missing="–")),
+        _column(
+            "off by", lambda one: "–" if one.error is None else f"{one.error:+.0%}"
+        ),
+    )
+    return Table(
+        found.confirmations,
+        columns,
+        title=f"timed on {found.prompts} prompts",
+        look=WIDE,
+        emphasis=lambda one: "bold" if one.arm == found.best else None,
+    )
+
+
+def _nodes(one: Confirmation) -> str:
+    return "adaptive" if one.arm.nodes is None else str(one.arm.nodes or "–")
+
+
+def _column(head: str, cell: Callable[[Any], str]) -> Column[Any]:
+    return Column(head, cell, no_wrap=True)

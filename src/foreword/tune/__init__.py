@@ -1,3 +1,1 @@
-"""Search for the layers that self-speculative drafting leaves out, by
-measured speed.
-"""
+"""Choice of the fastest drafting method for a target, a machine and prompts."""

@@ -20,9 +20,6 @@ layers were trained.
 PREFIX = "exit:"
 """Of a draft that is an exit, such as exit:4: the first 4 layers."""
 
-MOST = 8
-"""Exits that are compared: each costs a forward up to it, now and then."""
-
 
 def trained_exits(target: Model) -> tuple[int, ...]:
     """Return the exits that a target was trained for, by its config or its name; empty
@@ -62,12 +59,6 @@ def check_exit(layers: object, of: int, target: str, name: str) -> int:
         f"cannot exit early with {name}: {target} has {of} "
         f"layers. Give a number from 1 to {last}"
     )
-
-
-def spread(exits: Sequence[int]) -> list[int]:
-    """Return at most `MOST` of the exits, evenly spread."""
-    step = max(1, -(-len(exits) // MOST))
-    return list(exits[::step])
 
 
 def read_first(draft: Draft, read: Sequence[DraftTree]) -> Draft:
