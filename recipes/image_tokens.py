@@ -70,7 +70,7 @@ METHODS = [
     "medusa",
     "eagle",
     "lm",
-    "fuse(recycle, lm)",
+    "cascade(recycle, lm)",
 ]
 HELD_OUT = 16
 """Pictures that are not learnt from."""

@@ -60,7 +60,7 @@ def test_a_method_finds_its_head_and_keeps_the_text(method, plain):
                 temperature=temperature, seed=1, max_tokens=24, ignore_eos=True
             )
             expected = plain.chat(QUESTION, params).tokens
-            for name in (None, f"fuse(suffix, {method})"):
+            for name in (None, f"cascade(suffix, {method})"):
                 found = llm.chat(QUESTION, replace(params, method=name))
                 assert found.tokens == expected, name
                 assert found.stats.accepted >= 4, name

@@ -568,7 +568,7 @@ CHOICES = (
     SamplingParams(method="none"),
     SamplingParams(nodes=1),
     SamplingParams(budget="heuristic"),
-    SamplingParams(method="fuse(suffix, lm)", nodes=4),
+    SamplingParams(method="cascade(suffix, lm)", nodes=4),
 )
 
 

@@ -40,9 +40,9 @@ def test_budget_that_is_no_name_is_refused(wrong):
 @pytest.mark.parametrize(
     "twice",
     [
-        "fuse(ngram, ngram)",
+        "cascade(ngram, ngram)",
         "cascade(suffix, lm, suffix)",
-        "fuse(cascade(ngram, lm),cascade(ngram, lm))",
+        "cascade(cascade(ngram, lm),cascade(ngram, lm))",
     ],
 )
 def test_method_that_joins_one_with_itself_is_refused(twice):

@@ -30,7 +30,7 @@ def test_a_call_of_generate_and_a_request_have_the_drafting_settings():
     ("given", "error", "message"),
     [
         (dict(method="lmm"), UnknownMethod, "Did you mean 'lm'"),
-        (dict(method="fuse(lm, lmm)"), UnknownMethod, "'lmm'"),
+        (dict(method="cascade(lm, lmm)"), UnknownMethod, "'lmm'"),
         (dict(rule="machen"), UnknownMethod, "Did you mean 'match'"),
         (dict(budget="svipp"), UnknownMethod, "Did you mean 'svip'"),
         (
@@ -78,12 +78,12 @@ def test_wrong_loading_is_refused(given, error, message):
 
 def test_methods_have_one_spelling_and_options_can_be_keys():
     one, same = (
-        DraftingOptions(method="fuse(suffix,lm)"),
-        DraftingOptions(method=" fuse( suffix, lm ) "),
+        DraftingOptions(method="cascade(suffix,lm)"),
+        DraftingOptions(method=" cascade( suffix, lm ) "),
     )
     assert one == same
     assert {one: 1}[same] == 1
-    assert SamplingParams(method="fuse(suffix,lm)").drafting == one
+    assert SamplingParams(method="cascade(suffix,lm)").drafting == one
     assert keywords(DraftingOptions(nodes=3)) == dict(
         method=None, rule=None, budget=None, nodes=3
     )

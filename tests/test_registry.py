@@ -110,27 +110,27 @@ def test_what_is_no_budget_is_refused_by_the_package(package):
 
 
 def test_names_of_methods_are_parsed():
-    assert parsed(" fuse( suffix ,cascade(ngram, lm)) ") == MethodName(
-        "fuse",
+    assert parsed(" cascade( suffix ,cascade(ngram, lm)) ") == MethodName(
+        "cascade",
         (
             MethodName("suffix"),
             MethodName("cascade", (MethodName("ngram"), MethodName("lm"))),
         ),
     )
     assert (
-        str(parsed("fuse(suffix,lm)"))
-        == spelled("fuse( suffix,lm )")
-        == "fuse(suffix, lm)"
+        str(parsed("cascade(suffix,lm)"))
+        == spelled("cascade( suffix,lm )")
+        == "cascade(suffix, lm)"
     )
-    assert parsed("fuse").members is None
+    assert parsed("cascade").members is None
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("lm(", "not a name or call"),
-        ("fuse(lm,)", "it is not a name"),
-        ("fuse(mm)", "no such method"),
+        ("cascade(lm,)", "it is not a name"),
+        ("cascade(mm)", "no such method"),
         (" ", "not a name"),
     ],
 )
@@ -141,6 +141,6 @@ def test_names_that_cannot_be_read_are_refused(name, reason):
 
 def test_own_names_are_checked_without_a_look_at_other_packages(monkeypatch):
     monkeypatch.setattr(entries, "entry_points", None)
-    options = DraftingOptions(method="fuse(suffix, lm)", rule="match", budget="svip")
-    assert options.method == "fuse(suffix, lm)"
+    options = DraftingOptions(method="cascade(suffix, lm)", rule="match", budget="svip")
+    assert options.method == "cascade(suffix, lm)"
     RULES.check("same-text", *registry.GUARANTEES)

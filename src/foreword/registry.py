@@ -166,10 +166,6 @@ OWN_METHODS: dict[str, Method] = {
         takes=MODEL,
         seq2seq=True,
     ),
-    "fuse": Method(
-        "several methods at once, their likeliest draft tokens in one tree",
-        "foreword.draft.ensemble.fuse:FusedDrafter",
-    ),
     "cascade": Method(
         "several methods in turn, the next where the one before is not confident",
         "foreword.draft.ensemble.cascade:CascadeDrafter",

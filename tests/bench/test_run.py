@@ -208,9 +208,9 @@ def test_selected_rows_keep_the_baselines():
     assert row_names(("none",), quick=False) == ("plain", hf.GENERATE)
     assert set(row_names(None, quick=True)) >= DEFAULT_ROWS
     assert set(row_names(("all",), quick=False)) == {"plain", *SPECULATIVE, hf.GENERATE}
-    assert row_names(("fuse(ngram, lm)",), quick=False) == (
+    assert row_names(("cascade(ngram, lm)",), quick=False) == (
         "plain",
-        "fuse(ngram, lm)",
+        "cascade(ngram, lm)",
         hf.GENERATE,
     )
 

@@ -8,7 +8,7 @@ import torch
 from foreword import LLM, SamplingParams
 from foreword.bench import timed as timing
 from foreword.bench.timed import TimedBackend, TimedTreeBackend, timed, timed_drafts
-from foreword.draft.ensemble.fuse import FusedDrafter
+from foreword.draft.ensemble.cascade import CascadeDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Mode, Model, Read
@@ -143,7 +143,7 @@ def test_read_hidden_is_timed_too():
 def test_model_shared_by_members_is_counted_once():
     drafter = LanguageModelDrafter(Model(build("llama")))
     assert timed_drafts(drafter) == [drafter.model.backend]
-    assert len(timed_drafts(FusedDrafter([drafter, NgramDrafter()]))) == 1
+    assert len(timed_drafts(CascadeDrafter([drafter, NgramDrafter()]))) == 1
 
 
 @pytest.mark.parametrize("name", ["eagle", "dspark", "medusa"])

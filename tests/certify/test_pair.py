@@ -124,7 +124,7 @@ def test_method_without_its_source_is_refused(plain: LLM) -> None:
 def test_pair_decides_which_methods_are_certified(plain: LLM) -> None:
     names = [one.name for one in load_all(plain, (), (), bundled=True)]
     assert names[:2] == ["lm", "ngram"]
-    assert not {"none", "fuse", "cascade", "eagle"} & {*names}
+    assert not {"none", "cascade", "eagle"} & {*names}
     alone = [one.name for one in load_all(plain, (), (), bundled=False)]
     assert alone == names[1:]
 

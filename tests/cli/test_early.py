@@ -31,7 +31,7 @@ ASKED = ("generate", "x")
 TRAINED = ("train", "lm", "--data", "data.jsonl", "--out", "new")
 WRONG: dict[tuple[str, ...], str] = {
     (*ASKED, "--method", "sufix"): "Did you mean 'suffix'?",
-    (*ASKED, "--method", "fuse(suffix, ml)"): "cannot use method 'ml'",
+    (*ASKED, "--method", "cascade(suffix, ml)"): "cannot use method 'ml'",
     (*ASKED, "--method", "lm("): "cannot read the method 'lm('",
     (*ASKED, "--rule", "machen"): "Did you mean 'match'?",
     (*ASKED, "--budget", "adaptiv"): "Did you mean 'adaptive'?",

@@ -61,7 +61,7 @@ def test_method_of_package_drafts_for_llm_and_for_request(package, heat):
             PROMPT, SamplingParams(**params)
         ),
         *plain.generate(PROMPT, SamplingParams(**params, method="echo", nodes=3)),
-        *LLM(starter.target(), method="fuse(ngram, echo)", nodes=3).generate(
+        *LLM(starter.target(), method="cascade(ngram, echo)", nodes=3).generate(
             PROMPT, SamplingParams(**params)
         ),
     ]
@@ -98,7 +98,7 @@ def test_broken_package_is_named_when_its_method_is_asked_for(package, name, why
 def test_names_of_packages_are_suggested_and_listed(package, capsys):
     with pytest.raises(UnknownMethod, match="Did you mean 'echo'"):
         method("ecoh")
-    early.method("fuse(echo, lm)")
+    early.method("cascade(echo, lm)")
     methods(as_json=True)
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows)[: len(METHODS)] == list(METHODS)

@@ -23,7 +23,7 @@ LENGTH = 24
 """Tokens of an answer."""
 NODES = 6
 """Draft tokens of a round."""
-TIMED = frozenset({"fuse", "cascade"})
+TIMED = frozenset({"cascade"})
 """Methods that choose what to draft by measured seconds: their tokens are fixed, their
 drafts are not.
 """

@@ -25,7 +25,7 @@ METHODS = {
     "medusa": 0,
     "eagle": 0,
     "lm": 0,
-    "fuse(recycle, lm)": 0,
+    "cascade(recycle, lm)": 0,
 }
 """Method, and the likeliest tokens kept: where all are, copies of a text as random as
 this are hardly ever accepted.

@@ -12,7 +12,7 @@ from torch import Tensor
 import tiny_models
 from foreword import LLM, Completion, bundled
 from foreword.draft.base import Drafter, chosen
-from foreword.draft.ensemble.fuse import FusedDrafter
+from foreword.draft.ensemble.cascade import CascadeDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Model, Read
@@ -42,8 +42,8 @@ the other heads get their states the same way.
 
 
 def made(name: str, dtype: str) -> Drafter:
-    if name == "fuse":
-        return FusedDrafter(
+    if name == "cascade":
+        return CascadeDrafter(
             [
                 drafter("eagle", dtype),
                 LanguageModelDrafter(draft(dtype)),
@@ -62,7 +62,7 @@ def counts(answer) -> tuple[object, ...]:
     ("name", "dtype"),
     grid(
         COVERED,
-        ["eagle", "dspark", "dflash", "medusa", "fuse"],
+        ["eagle", "dspark", "dflash", "medusa", "cascade"],
         ["float32", "bfloat16"],
         in_c=lambda case: case[1] == "bfloat16",
     ),
@@ -92,7 +92,7 @@ def test_second_turns_read_only_what_is_new(name, dtype):
         assert other.sequence.stats.cached == 0
         assert one.sequence.stats.cached in (128, 192)
         assert one.said == other.said
-        if name != "fuse":  # whose drafts depend on measured times
+        if name != "cascade":  # whose drafts depend on measured times
             assert counts(one) == counts(other)
     assert sum(one.sequence.stats.accepted for one in got) > 0
     emptied(model)

@@ -26,7 +26,6 @@ METHODS = [
     "dspark",
     "layers",
     "tli",
-    "fuse",
     "cascade",
 ]
 KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]

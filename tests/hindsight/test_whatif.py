@@ -104,10 +104,10 @@ def test_every_method_is_compared_and_plain_is_the_measure(llm):
 
 def test_what_cannot_be_replayed_is_said(llm):
     recording = recorded(llm, 0.0)
-    found = what_if(llm, recording, ["fuse(suffix, lm)", "retrieval"], (4,))
+    found = what_if(llm, recording, ["cascade(suffix, lm)", "retrieval"], (4,))
     assert [one.method for one in found.outcomes] == ["none"]
     why = {one.method: one.why for one in found.left_out}
-    assert "may remember this answer" in why["fuse(suffix, lm)"]
+    assert "may remember this answer" in why["cascade(suffix, lm)"]
     assert "needs a datastore" in why["retrieval"]
     empty = replace(recording, rounds=())
     with pytest.raises(InvalidRequest, match="it holds no token"):

@@ -146,7 +146,7 @@ def test_config_of_an_encoder_decoder_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    "method", ["quantized", "tli", "slem", "fuse(suffix, quantized)"]
+    "method", ["quantized", "tli", "slem", "cascade(suffix, quantized)"]
 )
 def test_other_methods_are_refused_with_those_that_work(method):
     with pytest.raises(

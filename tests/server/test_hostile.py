@@ -498,16 +498,16 @@ def test_an_error_quotes_no_whole_body(server: Running) -> None:
 def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving: Serving) -> None:
     with serving() as server:
         for method in (
-            "fuse(ngram, suffix)",
-            "fuse(suffix, ngram)",
-            "fuse(ngram, suffix, recycle)",
+            "cascade(ngram, suffix)",
+            "cascade(suffix, ngram)",
+            "cascade(ngram, suffix, recycle)",
         ):
             server.post(CHAT, **ASK, speculative={"method": method})
         labels = {
             line.partition('method="')[2].partition('"')[0]
             for line in server.http.get("/metrics").text.splitlines()
         }
-    assert labels == {"", "fuse"}
+    assert labels == {"", "cascade"}
 
 
 def test_paths_become_names() -> None:

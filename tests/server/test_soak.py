@@ -77,8 +77,8 @@ HOSTILE: tuple[tuple[dict[str, Any], int], ...] = (
         },
         400,
     ),
-    ({"speculative": {"method": "fuse(" * 900 + "ngram" + ")" * 900}}, 400),
-    ({"speculative": {"method": f"fuse({', '.join(['ngram'] * 5000)})"}}, 400),
+    ({"speculative": {"method": "cascade(" * 900 + "ngram" + ")" * 900}}, 400),
+    ({"speculative": {"method": f"cascade({', '.join(['ngram'] * 5000)})"}}, 400),
     ({"speculative": {"budget": "acceptance:/etc"}}, 400),
     (
         {

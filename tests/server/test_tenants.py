@@ -18,10 +18,10 @@ Serving = Callable[..., AbstractContextManager[Running]]
 ENDLESS = "".join(f"({letter}?)" for letter in 300 * "abcdefghij")
 """An expression that takes minutes to compile."""
 NAMES = {
-    "deep": "fuse(" * 900 + "lm" + ")" * 900,
-    "wide": f"fuse({'lm,' * 5000}suffix)",
-    "nested": "fuse(" * 5 + "lm,suffix" + ")" * 5,
-    "many": f"fuse({','.join('abcdefghijklmnopq')})",
+    "deep": "cascade(" * 900 + "lm" + ")" * 900,
+    "wide": f"cascade({'lm,' * 5000}suffix)",
+    "nested": "cascade(" * 5 + "lm,suffix" + ")" * 5,
+    "many": f"cascade({','.join('abcdefghijklmnopq')})",
 }
 DIALECTS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
@@ -55,7 +55,11 @@ def test_names_of_methods_are_bounded_in_every_dialect(
 def test_spellings_of_a_method_are_one_in_answers(serving: Serving) -> None:
     ask = {"prompt": "One day", "max_tokens": 4, "temperature": 0}
     with serving() as server:
-        names = ("fuse(suffix,lm)", "fuse(suffix,   lm)", " fuse ( suffix , lm ) ")
+        names = (
+            "cascade(suffix,lm)",
+            "cascade(suffix,   lm)",
+            " cascade ( suffix , lm ) ",
+        )
         answers = [
             server.post("/v1/completions", **ask, speculative={"method": name})
             for name in names
@@ -63,7 +67,7 @@ def test_spellings_of_a_method_are_one_in_answers(serving: Serving) -> None:
     methods = [
         answer["metrics"]["speculative_decoding"]["method"] for answer in answers
     ]
-    assert methods == ["fuse(suffix, lm)"] * len(names)
+    assert methods == ["cascade(suffix, lm)"] * len(names)
 
 
 def test_grammars_of_one_client_hold_up_no_other(serving: Serving, llm: LLM) -> None:

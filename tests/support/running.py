@@ -24,7 +24,6 @@ from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.draft.cross_vocab.tli import IntersectionDrafter
 from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.ensemble.cascade import CascadeDrafter
-from foreword.draft.ensemble.fuse import FusedDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.datastore import Datastore, build
 from foreword.draft.lookup.lookahead import LookaheadDrafter
@@ -256,12 +255,6 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "quantized": lambda: quantized(dtype),
         "auto": lambda: AutoDrafter(
             [LanguageModelDrafter(draft(dtype)), NgramDrafter()]
-        ),
-        "fuse": lambda: FusedDrafter(
-            [
-                SuffixDrafter(AnswerStore(target(dtype).vocab)),
-                LanguageModelDrafter(draft(dtype)),
-            ]
         ),
         "cascade": lambda: CascadeDrafter(
             [NgramDrafter(), LanguageModelDrafter(draft(dtype))]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from foreword.budget import AdaEdlBudget, AdaptiveBudget, Costs, RoundResult
-from foreword.draft.ensemble.base import DecayedMean
+from foreword.draft.ensemble.cascade import DecayedMean
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.estimators import CalibrationRatio, LinearCost, finite, steadied
 from foreword.sampling.streams import NoiseStreams

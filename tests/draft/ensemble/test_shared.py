@@ -32,10 +32,13 @@ def drafter(name: str):
 @pytest.mark.parametrize(
     ("name", "limit"),
     [
-        ("fuse(" * 900 + "lm" + ")" * 900, "characters, the limit is 256"),
-        ("fuse(" + "lm," * 5000 + "suffix)", "characters, the limit is 256"),
-        ("fuse(" * 5 + "lm,suffix" + ")" * 5, "nested 5 deep, the limit is 4"),
-        ("fuse(" + ",".join("abcdefghijklmnopq") + ")", "17 members, the limit is 16"),
+        ("cascade(" * 900 + "lm" + ")" * 900, "characters, the limit is 256"),
+        ("cascade(" + "lm," * 5000 + "suffix)", "characters, the limit is 256"),
+        ("cascade(" * 5 + "lm,suffix" + ")" * 5, "nested 5 deep, the limit is 4"),
+        (
+            "cascade(" + ",".join("abcdefghijklmnopq") + ")",
+            "17 members, the limit is 16",
+        ),
     ],
 )
 def test_names_are_bounded_before_they_are_read(name, limit):
@@ -46,21 +49,23 @@ def test_names_are_bounded_before_they_are_read(name, limit):
 
 
 def test_fifteen_methods_fit_in_one_name():
-    assert spelled(f"fuse({','.join(sorted(METHODS, key=len)[-15:])})").count(",") == 14
+    assert (
+        spelled(f"cascade({','.join(sorted(METHODS, key=len)[-15:])})").count(",") == 14
+    )
 
 
 def test_spellings_of_a_method_are_one():
     spellings = (
-        "fuse(suffix, lm)",
-        "fuse(suffix,lm)",
-        " fuse ( suffix ,lm )",
-        "fuse(suffix,   lm)\n",
+        "cascade(suffix, lm)",
+        "cascade(suffix,lm)",
+        " cascade ( suffix ,lm )",
+        "cascade(suffix,   lm)\n",
     )
     answers = [
         llm().generate("One day", SamplingParams(method=name, **PARAMS))[0]
         for name in spellings
     ]
-    assert {answer.method for answer in answers} == {"fuse(suffix, lm)"}
+    assert {answer.method for answer in answers} == {"cascade(suffix, lm)"}
     assert len({id(drafter(name)) for name in spellings}) == 1
     assert (
         LLM(starter.target(), draft={" lm ": starter.draft()}, method=" lm ").method
@@ -74,9 +79,9 @@ def test_methods_share_their_members():
     """
     names = (
         "lm",
-        "fuse(suffix, lm)",
+        "cascade(suffix, lm)",
         "cascade(lm, ngram)",
-        "fuse(cascade(suffix, lm), ngram)",
+        "cascade(cascade(suffix, lm), ngram)",
     )
     params = [SamplingParams(method=name, **PARAMS) for name in (*names, "none")]
     together = llm().generate(["One day"] * 5, params)
@@ -98,10 +103,12 @@ def test_drafters_that_no_request_uses_are_freed():
     )
     running = llm.stream(
         "One day",
-        SamplingParams(method="fuse(ngram, lm)", max_tokens=64, ignore_eos=True),
+        SamplingParams(method="cascade(ngram, lm)", max_tokens=64, ignore_eos=True),
     )
     next(running)
-    used = weakref.ref(llm.speculator(SamplingParams(method="fuse(ngram, lm)")).drafter)
+    used = weakref.ref(
+        llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
+    )
     unused = weakref.ref(
         llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
     )
@@ -109,9 +116,9 @@ def test_drafters_that_no_request_uses_are_freed():
         llm.speculator(SamplingParams(method="suffix", nodes=number))
     gc.collect()
     assert (used() is None, unused() is None) == (False, True)
-    assert llm.speculator(SamplingParams(method="fuse(ngram, lm)")).drafter is used(), (
-        "found again, not loaded again"
-    )
+    assert (
+        llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter is used()
+    ), "found again, not loaded again"
     running.close()
     for number in range(UNUSED):
         llm.speculator(SamplingParams(method="suffix", nodes=number))
@@ -154,7 +161,7 @@ def test_rounds_go_on_while_a_drafter_is_loaded(monkeypatch):
         return load(*args)
 
     monkeypatch.setattr(LanguageModelDrafter, "load", waiting)
-    loading = llm.session.load(SamplingParams(method="fuse(ngram, lm)"))
+    loading = llm.session.load(SamplingParams(method="cascade(ngram, lm)"))
     assert started.wait(60)
     assert next(other).tokens
     assert not loading.done()

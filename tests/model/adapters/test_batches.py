@@ -29,7 +29,7 @@ METHODS = (
     "medusa",
     "lookahead",
     "auto",
-    "fuse(lm,suffix)",
+    "cascade(lm,suffix)",
     "dspark",
 )
 

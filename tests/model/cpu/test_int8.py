@@ -12,7 +12,7 @@ from foreword.bench.lineup import Weights
 from foreword.bench.lineup import _drafter as lined_up
 from foreword.draft.base import quantized
 from foreword.draft.cross_vocab.pairing import load_pair
-from foreword.draft.ensemble.fuse import FusedDrafter
+from foreword.draft.ensemble.cascade import CascadeDrafter
 from foreword.draft.heads.dspark import DSparkDrafter
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.lm import LanguageModelDrafter
@@ -187,7 +187,7 @@ def test_target_is_never_quantized():
     for drafter in (LanguageModelDrafter(model), SelfDrafter(view(model, spare=SPARE))):
         quantized(drafter, model)
     assert coding(model) == forward.WHOLE
-    joined = FusedDrafter(
+    joined = CascadeDrafter(
         [SuffixDrafter.load(None, model, None), LanguageModelDrafter(loaded())]
     )
     quantized(joined, model)

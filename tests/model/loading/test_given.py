@@ -110,7 +110,7 @@ def test_what_is_no_model_is_no_draft(unchecked, draft):
         LLM(
             "/no/such/folder",
             draft=draft,
-            method="fuse(suffix, lm)" if isinstance(draft, dict) else None,
+            method="cascade(suffix, lm)" if isinstance(draft, dict) else None,
         )
 
 
