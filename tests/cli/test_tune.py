@@ -1,6 +1,7 @@
 """`foreword tune method`: what it says and writes."""
 
 import json
+from importlib import import_module
 
 import tiny_seq2seq
 from foreword import bundled
@@ -12,7 +13,7 @@ from foreword.tune.arms import Arm
 def test_tune_method_writes_a_file_that_is_found(here, monkeypatch):
     monkeypatch.delenv("FOREWORD_TOML", raising=False)
     asked = "tune method --method ngram --minutes 0.1 --max-tokens 8 --json --report r.html".split()
-    monkeypatch.setattr("foreword.cli.tune.MOST_PROMPTS", 4)
+    monkeypatch.setattr(import_module("foreword.cli.tune"), "MOST_PROMPTS", 4)
     found = here(*asked, "--draft", str(bundled.draft()))
     assert found.returncode == 0, found.stderr
     values = json.loads(found.stdout)
