@@ -1,24 +1,16 @@
 """Names of what one can choose: drafting methods, verification rules, budgets, losses,
 formats of tool calls and of quantized weights.
 
-Plain data. Nothing heavy is imported, so the command line knows every name at once
-(`entries.Registry`).
+Plain data. Nothing is imported but on first use, not even for types, so the command
+line knows every name at once (`entries.Registry`), and methods may import this module.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from foreword.entries import Registry, imported
-
-if TYPE_CHECKING:
-    from foreword.budget.base import DraftBudget
-    from foreword.draft.base import Drafter
-    from foreword.model.quantized.layer import Format as WeightFormat
-    from foreword.server.output.formats.base import Format as ToolFormat
-    from foreword.train.losses import Loss
-    from foreword.verify.base import Rule
 
 MODEL = "a draft model"
 HEAD = "a trained head"
@@ -222,7 +214,7 @@ OTHER_HEADS = (
 ).split()
 """Published kinds of heads that no method runs."""
 
-METHODS: Registry[type[Drafter]] = Registry(
+METHODS: Registry[Any] = Registry(
     "method",
     "foreword.methods",
     "foreword.draft.base:Drafter",
@@ -232,7 +224,7 @@ METHODS: Registry[type[Drafter]] = Registry(
 DEFAULT_RULE = "match"
 GUARANTEES = ("same-text", "same-distribution")
 """What a rule may promise; a name for the fastest rule that does."""
-RULES: Registry[Rule] = Registry(
+RULES: Registry[Any] = Registry(
     "verification rule",
     "foreword.rules",
     "foreword.verify.base:Rule",
@@ -248,7 +240,7 @@ RULES: Registry[Rule] = Registry(
 )
 
 DEFAULT_BUDGET = "adaptive"
-BUDGETS: Registry[type[DraftBudget]] = Registry(
+BUDGETS: Registry[Any] = Registry(
     "budget",
     "foreword.budgets",
     "foreword.budget.base:DraftBudget",
@@ -262,7 +254,7 @@ BUDGETS: Registry[type[DraftBudget]] = Registry(
     },
 )
 
-LOSSES: Registry[Loss] = Registry(
+LOSSES: Registry[Any] = Registry(
     "loss",
     "foreword.losses",
     "collections.abc:Callable",
@@ -277,7 +269,7 @@ LOSSES: Registry[Loss] = Registry(
     },
 )
 
-TOOL_FORMATS: Registry[ToolFormat] = Registry(
+TOOL_FORMATS: Registry[Any] = Registry(
     "tool format",
     "foreword.tool_formats",
     "foreword.server.output.formats.base:Format",
@@ -292,7 +284,7 @@ TOOL_FORMATS: Registry[ToolFormat] = Registry(
 )
 """Formats of tool calls, in the order in which a chat template is compared."""
 
-WEIGHT_FORMATS: Registry[WeightFormat] = Registry(
+WEIGHT_FORMATS: Registry[Any] = Registry(
     "quantization method",
     "foreword.weight_formats",
     "foreword.model.quantized.layer:Format",

@@ -314,9 +314,8 @@ def layers(dtype: str) -> Drafter:
     """The target without two MLPs: in its own memory in bfloat16, in a memory of the
     drafter's otherwise.
     """
-    shares, model = dtype == "bfloat16", target(dtype)
-    made = view(model, spare=SPARE if shares else 0)
-    return LayersDrafter(made, LayerSkip(mlp=frozenset({1, 2})), shares=shares)
+    spare = SPARE if dtype == "bfloat16" else 0
+    return LayersDrafter(target(dtype), LayerSkip(mlp=frozenset({1, 2})), spare=spare)
 
 
 def quantized(dtype: str) -> Drafter:

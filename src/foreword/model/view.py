@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -35,15 +35,6 @@ CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.GROUPS}
 
 During = Callable[[LayerSkip], AbstractContextManager[Any]]
 """Skips sublayers in forwards that run inside."""
-
-
-@runtime_checkable
-class Skipping(Protocol):
-    """The backend of a view, whose skipped sublayers can be changed."""
-
-    def skip(self, skip: LayerSkip) -> None:
-        """Skip these sublayers from now on."""
-        ...
 
 
 class View:

@@ -2,11 +2,9 @@
 
 import pytest
 
-from foreword.draft.self_speculative.base import SPARE
 from foreword.draft.self_speculative.layers import LayersDrafter, exit_after, read
 from foreword.errors import InvalidRequest
 from foreword.model.skip import LayerSkip
-from foreword.model.view import view
 from foreword.types import SamplingParams
 from running import Case, engine, finish, plain, prompts, target
 
@@ -28,7 +26,7 @@ def test_a_file_says_what_is_skipped(tmp_path):
         with pytest.raises(InvalidRequest, match="cannot read a mask"):
             read(tmp_path / "wrong.json")
     (tmp_path / "far.json").write_text('{"attention": [8], "mlp": []}')
-    with pytest.raises(InvalidRequest, match="does not have"):
+    with pytest.raises(InvalidRequest, match="cannot skip other layers"):
         LayersDrafter.load(tmp_path / "far.json", target(), None)
     with pytest.raises(InvalidRequest, match="no draft model"):
         LayersDrafter.load(target(), target(), None)
@@ -49,7 +47,7 @@ def test_early_exit_skips_all_later_layers():
     ],
 )
 def test_the_text_stays_what_it_is_whatever_is_left_out(skip, least, most):
-    drafter = LayersDrafter(view(target(), spare=SPARE), skip)
+    drafter = LayersDrafter(target(), skip)
     asked = requests(24)[2:8]
     got = finish(engine(target(), drafter, 4, chunk=16, slots=4), asked)
     assert [one.said for one in got] == [one.said for one in plain(target(), asked)]

@@ -18,7 +18,7 @@ from foreword.errors import InvalidRequest, named
 from foreword.model import Model, Tokenizer
 from foreword.model.layers import layer_count
 from foreword.model.skip import LayerSkip
-from foreword.model.view import Skipping, view
+from foreword.model.view import view
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request
 
@@ -70,12 +70,12 @@ class LayersDrafter(SelfDrafter):
 
     about = OWN_METHODS[NAME]
 
-    def __init__(self, model: Model, skip: LayerSkip, *, shares: bool = True) -> None:
-        """Take `model`, a view of the target, and the sublayers that it skips."""
-        super().__init__(model, shares=shares)
+    def __init__(self, target: Model, skip: LayerSkip, *, spare: int = SPARE) -> None:
+        """Take the target and the sublayers that are skipped; with `spare` = 0 it has a
+        KV cache of its own.
+        """
+        super().__init__(view(target, skip=skip, spare=spare), shares=spare > 0)
         self.skip = skip
-        assert isinstance(model.backend, Skipping)
-        model.backend.skip(skip)
 
     @classmethod
     def load(
@@ -91,7 +91,7 @@ class LayersDrafter(SelfDrafter):
                 "draft='mask.json' or draft='exit:4', or none"
             )
         skip = default(target) if source is None else _chosen(source, target)
-        return cls(view(target, spare=SPARE), skip)
+        return cls(target, skip)
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         draft = super().propose(batch, nodes)
@@ -106,18 +106,10 @@ class LayersDrafter(SelfDrafter):
 
 
 def _chosen(source: str | Path, target: Model) -> LayerSkip:
-    """Return what a draft says to skip. Raises InvalidRequest where it does not fit the
-    target.
-    """
-    layers = layer_count(target.hf.config)
+    """Return what a draft says to skip."""
     number = given_exit(source)
-    if number is not None:
-        name = f"draft={str(source)!r}"
-        return exit_after(check_exit(number, layers, target.name, name), layers)
-    skip = read(source)
-    if not (skip.attention | skip.mlp) <= set(range(layers)):
-        raise InvalidRequest(
-            f"cannot use the mask {source}: it skips layers that {target.name} does "
-            "not have. Give another"
-        )
-    return skip
+    if number is None:
+        return read(source)
+    layers = layer_count(target.hf.config)
+    last = check_exit(number, layers, target.name, f"draft={str(source)!r}")
+    return exit_after(last, layers)
