@@ -5,7 +5,7 @@ Weights are float32 and a function of the name alone; nothing is downloaded.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
@@ -71,107 +71,9 @@ class Family:
     """Of the processor."""
 
 
-def _qwen2_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    rope = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])
-    return hf.Qwen2VLConfig(
-        text_config=dict(SIZES, rope_parameters=rope),
-        vision_config=dict(
-            depth=2,
-            embed_dim=32,
-            hidden_size=64,
-            num_heads=2,
-            mlp_ratio=2,
-            patch_size=4,
-            spatial_merge_size=2,
-            temporal_patch_size=2,
-            initializer_range=0.3,
-        ),
-        image_token_id=ids["image_token"],
-        video_token_id=ids["video_token"],
-        vision_start_token_id=ids["vision_start"],
-        vision_end_token_id=ids["vision_end"],
-        tie_word_embeddings=False,
-    )
-
-
-def _tied(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    config = _qwen2_vl(ids)
-    config.tie_word_embeddings = config.text_config.tie_word_embeddings = True
-    return config
-
-
-def _llava(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.LlavaConfig(
-        text_config=hf.LlamaConfig(**SIZES),
-        vision_config=hf.CLIPVisionConfig(
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=3,
-            num_attention_heads=2,
-            image_size=32,
-            patch_size=8,
-            projection_dim=32,
-            initializer_range=0.3,
-        ),
-        image_token_id=ids["image_token"],
-        image_seq_length=16,
-        tie_word_embeddings=False,
-    )
-
-
-def _qwen2_5_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    rope = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])
-    return hf.Qwen2_5_VLConfig(
-        text_config=dict(SIZES, rope_parameters=rope),
-        vision_config=dict(
-            depth=2,
-            hidden_size=32,
-            out_hidden_size=64,
-            num_heads=2,
-            intermediate_size=48,
-            patch_size=4,
-            spatial_merge_size=2,
-            temporal_patch_size=2,
-            window_size=16,
-            fullatt_block_indexes=[1],
-        ),
-        image_token_id=ids["image_token"],
-        video_token_id=ids["video_token"],
-        vision_start_token_id=ids["vision_start"],
-        vision_end_token_id=ids["vision_end"],
-        tie_word_embeddings=False,
-    )
-
-
-def _qwen3_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    rope = dict(
-        rope_type="default",
-        rope_theta=10000.0,
-        mrope_section=[3, 3, 2],
-        mrope_interleaved=True,
-    )
-    return hf.Qwen3VLConfig(
-        text_config=dict(SIZES, rope_parameters=rope),
-        vision_config=dict(
-            depth=3,
-            hidden_size=32,
-            out_hidden_size=64,
-            num_heads=2,
-            intermediate_size=48,
-            patch_size=4,
-            spatial_merge_size=2,
-            temporal_patch_size=2,
-            num_position_embeddings=64,
-            deepstack_visual_indexes=[0, 2],
-        ),
-        image_token_id=ids["image_token"],
-        video_token_id=ids["video_token"],
-        vision_start_token_id=ids["vision_start"],
-        vision_end_token_id=ids["vision_end"],
-        tie_word_embeddings=False,
-    )
-
-
+Ids = dict[str, int]
+QWEN = ("image_token", "video_token", "vision_start_token", "vision_end_token")
+GEMMA = ("image_token", "boi_token", "eoi_token")
 _CLIP: dict[str, Any] = dict(
     hidden_size=32,
     intermediate_size=48,
@@ -181,50 +83,78 @@ _CLIP: dict[str, Any] = dict(
     patch_size=8,
     initializer_range=0.3,
 )
+_QWEN_VISION = dict(
+    depth=2, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2
+)
+_WIDER = dict(hidden_size=32, out_hidden_size=64, intermediate_size=48)
 
 
-def _llava_next(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.LlavaNextConfig(
-        text_config=hf.LlamaConfig(**SIZES),
-        vision_config=hf.CLIPVisionConfig(**_CLIP, projection_dim=32),
-        image_token_id=ids["image_token"],
-        image_seq_length=16,
+def _config(
+    kind: Any, ids: Ids, text: Any, vision: Any, named: Sequence[str] = (), **rest: Any
+) -> hf.PreTrainedConfig:
+    """Return the config of a kind, with the ids of its tokens: of an image at least."""
+    named_ids = {
+        f"{name}_id": ids.get(name) or ids[name.removesuffix("_token")]
+        for name in named or ("image_token",)
+    }
+    return kind(
+        text_config=text,
+        vision_config=vision,
         tie_word_embeddings=False,
+        **named_ids,
+        **rest,
+    )
+
+
+def _qwen(kind: Any, ids: Ids, sections: list[int], vision: Any, **rope: Any) -> Any:
+    rope |= dict(rope_type="default", rope_theta=10000.0, mrope_section=sections)
+    text = dict(SIZES, rope_parameters=rope)
+    return _config(kind, ids, text, {**_QWEN_VISION, **vision}, QWEN)
+
+
+def _qwen2_vl(ids: Ids) -> Any:
+    vision = dict(embed_dim=32, hidden_size=64, mlp_ratio=2, initializer_range=0.3)
+    return _qwen(hf.Qwen2VLConfig, ids, [2, 3, 3], vision)
+
+
+def _tied(ids: Ids) -> Any:
+    config = _qwen2_vl(ids)
+    config.tie_word_embeddings = config.text_config.tie_word_embeddings = True
+    return config
+
+
+def _qwen2_5_vl(ids: Ids) -> Any:
+    vision = dict(_WIDER, window_size=16, fullatt_block_indexes=[1])
+    return _qwen(hf.Qwen2_5_VLConfig, ids, [2, 3, 3], vision)
+
+
+def _qwen3_vl(ids: Ids) -> Any:
+    vision = dict(
+        _WIDER, depth=3, num_position_embeddings=64, deepstack_visual_indexes=[0, 2]
+    )
+    return _qwen(hf.Qwen3VLConfig, ids, [3, 3, 2], vision, mrope_interleaved=True)
+
+
+def _llava(kind: Any, ids: Ids, **rest: Any) -> Any:
+    vision = hf.CLIPVisionConfig(**_CLIP, projection_dim=32)
+    text = hf.LlamaConfig(**SIZES)
+    return _config(kind, ids, text, vision, image_seq_length=16, **rest)
+
+
+def _llava_onevision(ids: Ids) -> Any:
+    return _config(
+        hf.LlavaOnevisionConfig,
+        ids,
+        hf.Qwen2Config(**SIZES),
+        hf.SiglipVisionConfig(**_CLIP),
+        ("image_token", "video_token"),
         image_grid_pinpoints=GRIDS,
     )
 
 
-def _llava_onevision(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.LlavaOnevisionConfig(
-        text_config=hf.Qwen2Config(**SIZES),
-        vision_config=hf.SiglipVisionConfig(**_CLIP),
-        image_token_id=ids["image_token"],
-        video_token_id=ids["video_token"],
-        tie_word_embeddings=False,
-        image_grid_pinpoints=GRIDS,
-    )
-
-
-def _idefics3(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.Idefics3Config(
-        text_config=hf.LlamaConfig(**SIZES),
-        vision_config=dict(_CLIP),
-        scale_factor=2,
-        image_token_id=ids["image_token"],
-        tie_word_embeddings=False,
-        pad_token_id=0,
-    )
-
-
-def _smolvlm(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.SmolVLMConfig(
-        text_config=hf.LlamaConfig(**SIZES),
-        vision_config=dict(_CLIP),
-        scale_factor=2,
-        image_token_id=ids["image_token"],
-        tie_word_embeddings=False,
-        pad_token_id=0,
-    )
+def _idefics(kind: Any, ids: Ids) -> Any:
+    text = hf.LlamaConfig(**SIZES)
+    return _config(kind, ids, text, dict(_CLIP), scale_factor=2, pad_token_id=0)
 
 
 def _kinds() -> dict[str, Any]:
@@ -237,108 +167,74 @@ def _kinds() -> dict[str, Any]:
     )
 
 
-def _gemma3(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.Gemma3Config(
-        text_config=dict(SIZES, **_kinds(), query_pre_attn_scalar=8),
-        vision_config=dict(_CLIP),
-        mm_tokens_per_image=4,
-        image_token_id=ids["image_token"],
-        boi_token_id=ids["boi_token"],
-        eoi_token_id=ids["eoi_token"],
-        tie_word_embeddings=False,
+def _gemma3(ids: Ids) -> Any:
+    text = dict(SIZES, **_kinds(), query_pre_attn_scalar=8)
+    return _config(
+        hf.Gemma3Config, ids, text, dict(_CLIP), GEMMA, mm_tokens_per_image=4
     )
 
 
-def _gemma4(ids: dict[str, int], **options: Any) -> hf.PreTrainedConfig:
-    return hf.Gemma4Config(
-        text_config=dict(
-            SIZES,
-            **_kinds(),
-            vocab_size_per_layer_input=VOCAB,
-            hidden_size_per_layer_input=8,
-            num_kv_shared_layers=0,
-            global_head_dim=16,
-            **options,
-        ),
-        vision_config=dict(
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            head_dim=16,
-            patch_size=4,
-            pooling_kernel_size=2,
-            position_embedding_size=64,
-            initializer_range=0.3,
-        ),
-        audio_config=None,
-        image_token_id=ids["image_token"],
-        boi_token_id=ids["boi_token"],
-        eoi_token_id=ids["eoi_token"],
-        video_token_id=ids["video_token"],
-        audio_token_id=ids["audio_token"],
-        tie_word_embeddings=False,
-    )
-
-
-def _internvl(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    vision = {**_CLIP, "image_size": [32, 32], "patch_size": [8, 8]}
-    return hf.InternVLConfig(
-        text_config=hf.Qwen2Config(**SIZES),
-        vision_config=vision,
-        image_token_id=ids["image_token"],
-        image_seq_length=4,
-        downsample_ratio=0.5,
-        tie_word_embeddings=False,
-    )
-
-
-def _mistral3(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.Mistral3Config(
-        text_config=hf.MistralConfig(**{**SIZES, "sliding_window": None}),
-        vision_config=hf.PixtralVisionConfig(
-            **{**_CLIP, "image_size": 64}, head_dim=16
-        ),
-        image_token_id=ids["image_token"],
-        spatial_merge_size=2,
-        tie_word_embeddings=False,
-    )
-
-
-def _pixtral(ids: dict[str, int]) -> hf.PreTrainedConfig:
-    return hf.LlavaConfig(
-        text_config=hf.MistralConfig(**{**SIZES, "sliding_window": None}),
-        vision_config=hf.PixtralVisionConfig(
-            **{**_CLIP, "image_size": 64}, head_dim=16
-        ),
-        image_token_id=ids["image_token"],
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-        tie_word_embeddings=False,
-    )
-
-
-def _lfm2_vl(ids: dict[str, int]) -> hf.PreTrainedConfig:
+def _gemma4(ids: Ids, **options: Any) -> Any:
     text = dict(
         SIZES,
-        layer_types=["conv", "full_attention", "conv"],
-        block_auto_adjust_ff_dim=False,
+        **_kinds(),
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=8,
+        num_kv_shared_layers=0,
+        global_head_dim=16,
+        **options,
     )
-    return hf.Lfm2VlConfig(
-        text_config=hf.Lfm2Config(**text),
-        vision_config=hf.Siglip2VisionConfig(
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            patch_size=8,
-            num_patches=16,
-        ),
-        image_token_id=ids["image_token"],
+    vision = dict(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        patch_size=4,
+        pooling_kernel_size=2,
+        position_embedding_size=64,
+        initializer_range=0.3,
+    )
+    named = (*GEMMA, "video_token", "audio_token")
+    return _config(hf.Gemma4Config, ids, text, vision, named, audio_config=None)
+
+
+def _internvl(ids: Ids) -> Any:
+    return _config(
+        hf.InternVLConfig,
+        ids,
+        hf.Qwen2Config(**SIZES),
+        {**_CLIP, "image_size": [32, 32], "patch_size": [8, 8]},
+        image_seq_length=4,
+        downsample_ratio=0.5,
+    )
+
+
+def _mistral(kind: Any, ids: Ids, **rest: Any) -> Any:
+    text = hf.MistralConfig(**{**SIZES, "sliding_window": None})
+    vision = hf.PixtralVisionConfig(**{**_CLIP, "image_size": 64}, head_dim=16)
+    return _config(kind, ids, text, vision, **rest)
+
+
+def _lfm2_vl(ids: Ids) -> Any:
+    layers = ["conv", "full_attention", "conv"]
+    text = dict(SIZES, layer_types=layers, block_auto_adjust_ff_dim=False)
+    vision = hf.Siglip2VisionConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        patch_size=8,
+        num_patches=16,
+    )
+    return _config(
+        hf.Lfm2VlConfig,
+        ids,
+        hf.Lfm2Config(**text),
+        vision,
         projector_hidden_size=48,
         downsample_factor=2,
-        tie_word_embeddings=False,
     )
 
 
@@ -408,43 +304,27 @@ def _gemma4_images() -> Any:
     )
 
 
+def _qwen_images() -> Any:
+    return hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES)
+
+
 def _tiles(kind: Any) -> Any:
     return lambda: kind(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
 
 
 FAMILIES: dict[str, Family] = {
-    "qwen2-vl": Family(
-        _qwen2_vl,
-        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
-        "Qwen2VLProcessor",
-        **_QWEN,
-    ),
-    "tied": Family(
-        _tied,
-        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
-        "Qwen2VLProcessor",
-        **_QWEN,
-    ),
-    "qwen2.5-vl": Family(
-        _qwen2_5_vl,
-        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
-        "Qwen2_5_VLProcessor",
-        **_QWEN,
-    ),
-    "qwen3-vl": Family(
-        _qwen3_vl,
-        lambda: hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES),
-        "Qwen3VLProcessor",
-        **_QWEN,
-    ),
+    "qwen2-vl": Family(_qwen2_vl, _qwen_images, "Qwen2VLProcessor", **_QWEN),
+    "tied": Family(_tied, _qwen_images, "Qwen2VLProcessor", **_QWEN),
+    "qwen2.5-vl": Family(_qwen2_5_vl, _qwen_images, "Qwen2_5_VLProcessor", **_QWEN),
+    "qwen3-vl": Family(_qwen3_vl, _qwen_images, "Qwen3VLProcessor", **_QWEN),
     "llava": Family(
-        _llava,
+        partial(_llava, hf.LlavaConfig),
         lambda: hf.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=_SQUARE),
         "LlavaProcessor",
         settings=_CUT,
     ),
     "llava-next": Family(
-        _llava_next,
+        partial(_llava, hf.LlavaNextConfig, image_grid_pinpoints=GRIDS),
         lambda: hf.LlavaNextImageProcessorPil(
             size={"shortest_edge": 32}, crop_size=_SQUARE, image_grid_pinpoints=GRIDS
         ),
@@ -461,10 +341,16 @@ FAMILIES: dict[str, Family] = {
         settings=dict(num_image_tokens=16, vision_feature_select_strategy="full"),
     ),
     "idefics3": Family(
-        _idefics3, _tiles(hf.Idefics3ImageProcessorPil), "Idefics3Processor", **_TILES
+        partial(_idefics, hf.Idefics3Config),
+        _tiles(hf.Idefics3ImageProcessorPil),
+        "Idefics3Processor",
+        **_TILES,
     ),
     "smolvlm": Family(
-        _smolvlm, _tiles(hf.SmolVLMImageProcessorPil), "SmolVLMProcessor", **_TILES
+        partial(_idefics, hf.SmolVLMConfig),
+        _tiles(hf.SmolVLMImageProcessorPil),
+        "SmolVLMProcessor",
+        **_TILES,
     ),
     "gemma3": Family(
         _gemma3,
@@ -520,14 +406,19 @@ FAMILIES: dict[str, Family] = {
         ),
     ),
     "mistral3": Family(
-        _mistral3,
+        partial(_mistral, hf.Mistral3Config, spatial_merge_size=2),
         lambda: hf.PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size=8),
         "PixtralProcessor",
         settings=dict(patch_size=8, spatial_merge_size=2),
         **_PIXTRAL,
     ),
     "pixtral": Family(
-        _pixtral,
+        partial(
+            _mistral,
+            hf.LlavaConfig,
+            vision_feature_layer=-1,
+            vision_feature_select_strategy="full",
+        ),
         lambda: hf.PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size=8),
         "PixtralProcessor",
         settings=dict(patch_size=8),
