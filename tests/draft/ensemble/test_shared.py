@@ -110,7 +110,7 @@ def test_drafters_that_no_request_uses_are_freed():
         llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
     )
     unused = weakref.ref(
-        llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
+        llm.speculator(SamplingParams(method="cascade(lm, ngram)")).drafter
     )
     for number in range(UNUSED):
         llm.speculator(SamplingParams(method="suffix", nodes=number))
