@@ -18,9 +18,9 @@ PINS := .venv/constraints.txt
 # Another torch needs its own Triton, another transformers its own hub client.
 OTHER_PINS = $(if $(TORCH),-e "/^triton==/d") \
 	$(if $(TRANSFORMERS),-e "/^huggingface_hub==/d" -e "s/^transformers==.*/transformers==$(TRANSFORMERS)/")
-# As many processes as cores; a test that hangs ends the run once the others are done. A file stays in one process;
+# As many processes as cores; one that dies fails its test, and another takes its place. A file stays in one process;
 # with the slow tests, of which one file has hours, a process that is idle takes tests of the other.
-WORKERS := -n auto --max-worker-restart 0
+WORKERS := -n auto --max-worker-restart 8
 TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
 STAMP := .venv/.installed
 KERNELS := .venv/.kernels

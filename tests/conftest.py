@@ -5,6 +5,7 @@ test without a GPU.
 import os
 import random
 import secrets
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
@@ -16,6 +17,8 @@ import torch
 from hypothesis import settings
 
 import durations
+import folders
+import limits
 from foreword.budget.kept import KeptSpeeds
 
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
@@ -33,12 +36,19 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def interruptible() -> None:
+    """What a shell starts in the background ignores interrupts, and so would every
+    program that is started here.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What takes long to make is made once, not once in every process."""
-    import running
-
     base = tmp_path_factory.getbasetemp()
-    running.common.append(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+    folders.common.append(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
 
 
 dice = random.Random(0)
@@ -127,12 +137,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-durations", action="store_true", help="Write tests/durations.json."
     )
+    parser.addoption(
+        "--limit",
+        type=float,
+        default=limits.LIMIT,
+        help="Seconds that a test may take.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if config.option.write_durations and not is_worker:
         config.pluginmanager.register(durations.Durations())
+    limits.install(config, config.option.limit)
 
 
 @pytest.hookimpl(tryfirst=True)  # before marked tests are left out

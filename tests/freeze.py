@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import running
+import folders
 from frozen import commands, http, methods, names, targets
 
 FILE = Path(__file__).parents[1] / ".frozen.json"
@@ -39,7 +39,7 @@ def parts(folder: Path) -> dict[str, Callable[[], dict[str, object]]]:
 def recorded(wanted: list[str]) -> dict[str, object]:
     """Return the records of the parts; of all parts if none is named."""
     with tempfile.TemporaryDirectory() as folder:
-        running.common.append(Path(folder))
+        folders.common.append(Path(folder))
         known = parts(Path(folder))
         return {name: known[name]() for name in wanted or known}
 

@@ -1,6 +1,5 @@
 """`foreword` in this process, and as a process of its own."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,15 +8,6 @@ from transformers.utils import logging
 
 import foreword
 from command import Here, Shell
-
-
-@pytest.fixture(autouse=True, scope="session")
-def interruptible() -> None:
-    """What a shell starts in the background ignores interrupts, and so would every
-    program that is started here.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 import tiny_whisper
+from folders import kept
 from foreword import LLM, SamplingParams
-from running import kept
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 

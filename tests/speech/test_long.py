@@ -11,11 +11,11 @@ import torch
 from transformers import WhisperForConditionalGeneration
 
 import tiny_whisper
+from folders import kept
 from foreword import LLM, InvalidRequest, SamplingParams, Transcript
 from foreword.speech.audio import samples
 from foreword.speech.windows import compression_ratio, split
 from foreword.wanted import Abandoned, dropped_when
-from running import kept
 
 RATE = 16_000
 NEW = 16

@@ -12,10 +12,10 @@ import pytest
 
 import starter
 import tiny_whisper
+from folders import kept
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.model import Model
-from running import kept
 
 SOUND = (np.zeros(8000, np.float32), 16_000)
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

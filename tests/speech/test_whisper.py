@@ -12,13 +12,13 @@ import torch
 from transformers import WhisperForCausalLM, WhisperForConditionalGeneration
 
 import tiny_whisper
+from folders import kept
 from foreword import LLM, SamplingParams
 from foreword.draft.base import Source
 from foreword.model import Mode, Model
 from foreword.model.encoder import EncoderMemory
 from foreword.speech.audio import samples
 from grids import grid
-from running import kept
 from tiny_seq2seq import IN_C, in_c
 
 RATE = 16_000

@@ -10,12 +10,12 @@ from functools import cache
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 import torch
 
 import starter
+from folders import common
 from foreword.api.detokenizer import Detokenizer
 from foreword.budget import DraftBudget, FixedBudget
 from foreword.draft import method
@@ -279,17 +279,6 @@ def sayings() -> tuple[tuple[int, ...], ...]:
     return tuple(
         tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked)
     )
-
-
-common: list[Path] = []
-"""A folder that all processes of a run of the tests share; conftest.py knows it."""
-
-
-def kept() -> Path:
-    """Return a new folder for what this process makes once; it goes when the folders of
-    pytest do.
-    """
-    return Path(mkdtemp(dir=common[0]))
 
 
 @cache

@@ -26,7 +26,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from running import kept
+from folders import kept
 from tiny_models import disturb
 
 VOCAB = 320

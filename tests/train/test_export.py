@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig
 
 import starter
+from folders import kept
 from foreword.cli.training.export import Engine
 from foreword.draft import default_method, method
 from foreword.draft.heads.eagle_checkpoint import load, pack
@@ -32,7 +33,7 @@ from foreword.train.registry import (
     TrainOptions,
 )
 from foreword.train.task import TrainContext
-from running import kept, target, tokenizer
+from running import target, tokenizer
 
 EAGLE = EagleOptions(unroll=2, draft_vocab=400)
 DFLASH = DFlashOptions(layers=1, block=5, anchors=24)
