@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from zlib import crc32
 
 import jaxtyping
@@ -74,6 +75,19 @@ def unlearnt(
     folder = tmp_path_factory.getbasetemp() / f"speeds-{next(numbers)}"
     monkeypatch.setattr(KeptSpeeds, "folder", folder)
     monkeypatch.setattr(KeptSpeeds, "opened", {})
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unchecked: None,
+) -> object:
+    """Run `foreword` in this process, in a folder of the test."""
+    from command import Here  # not before the types of calls are checked
+
+    return Here(tmp_path, monkeypatch, capsys)
 
 
 numbers = count()

@@ -10,17 +10,11 @@ from html.parser import HTMLParser
 import pytest
 
 from broken_servers import IgnoresSeed, broken
-from command import Here
 from foreword.certify.page import page
 from foreword.certify.report import MEANINGS, Certificate, Check
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.registry import METHODS
 from serving import Running
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch, capsys, unchecked) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 class Meddling(NgramDrafter):

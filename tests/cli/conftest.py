@@ -7,22 +7,12 @@ import pytest
 from transformers.utils import logging
 
 import foreword
-from command import Here, Shell
+from command import Shell
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -1,26 +1,13 @@
-"""The command in this process, and a real server of texts."""
+"""A real server of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
-
-from command import Here
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 
+import openai
 import pytest
 
 from foreword import LLM
@@ -25,6 +26,14 @@ def llm() -> Iterator[LLM]:
 def server(llm: LLM) -> Iterator[Running]:
     with running(llm) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0
+    ) as client:
+        yield client
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator
 
 import openai
 import pytest
@@ -26,14 +25,6 @@ TALE = [
         ),
     }
 ]
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0
-    ) as client:
-        yield client
 
 
 def test_chat_gives_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from os import environ
-from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -60,16 +59,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             yield Server(process, address)
         finally:
             process.kill()
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 def test_keys_come_from_the_environment_and_a_file(server: Server) -> None:

@@ -5,23 +5,13 @@ stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import openai
 import pytest
 
 from foreword import LLM, SamplingParams
-from serving import Running
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0
-    ) as client:
-        yield client
 
 
 def test_a_response_is_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> None:

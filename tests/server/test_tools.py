@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Literal
 
 import anthropic
@@ -40,14 +39,6 @@ class Weather(BaseModel):
 
     city: Literal["Paris", "Rome"]
     days: Literal[1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0
-    ) as client:
-        yield client
 
 
 def test_a_forced_call_is_a_call(client: openai.OpenAI) -> None:

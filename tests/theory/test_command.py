@@ -1,12 +1,11 @@
 """`foreword theory`: what it prints, writes and refuses."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 import starter
-from command import Here, run_apart
+from command import run_apart
 from foreword.cli.common import early
 from foreword.theory.formulas import expected_tokens
 
@@ -14,16 +13,6 @@ ASKED = ("theory", "--alpha", "0.8", "--cost", "0.05")
 PNG = b"\x89PNG"
 QUICK = ("--limit-prompts", "2", "--max-tokens", "16", "--device", "cpu", "-t", "0")
 PAIR = ("theory", str(starter.target()), "--draft", str(starter.draft()), *QUICK)
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 def test_formulas_need_no_model(tmp_path):

@@ -6,21 +6,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from command import Here
 from foreword import bundled
 from foreword.bench.run import Options, with_head
 from foreword.model.loading.checkpoint import Checkpoint
 from head_layouts import speculators
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -188,16 +188,6 @@ def test_an_adapter_cannot_have_the_name_of_the_model(llm: LLM) -> None:
         pass
 
 
-@pytest.fixture
-def here(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
-
-
 @pytest.mark.parametrize(
     "options",
     [("a",), ("=folder",), ("a=",), ("a=x", "--lora", "a=y")],

@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from command import Here
 from requested import answers, chat, texts, written
 
 COUNT = 40
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch, capsys, unchecked) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 def test_answers_and_errors_are_written_and_errors_asked_again(here):

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from command import Here
 from requested import answers, chat, texts, written
 
 COUNT = 40
@@ -22,11 +21,6 @@ LENGTH = {"max_tokens": 200, "ignore_eos": True}
 DRAWN = {"temperature": 1, "speculative": {"nodes": 4}}
 REQUESTS = [chat(number, **LENGTH, **DRAWN) for number in range(COUNT)]
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch, capsys, unchecked) -> Here:
-    return Here(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ called with items of their own, and read back from the history.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -54,14 +53,6 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
 }
 """Kind of item -> tool, arguments that the model writes, members of the item."""
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0
-    ) as client:
-        yield client
 
 
 def asked(kind: str, longer: Any = None, **more: Any) -> dict[str, Any]:

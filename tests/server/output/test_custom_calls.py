@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -32,14 +31,6 @@ def answering(*calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     """Return a field that makes the answer these calls."""
     listed = [{"name": name, "arguments": arguments} for name, arguments in calls]
     return {"guided_choice": [json.dumps({"tool_calls": listed})]}
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0
-    ) as client:
-        yield client
 
 
 def asked(*calls: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:

@@ -183,14 +183,8 @@ def check_drain(router: Any) -> None:
     ],
 )
 def test_what_cannot_be_served_is_said(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-    options: tuple[str, ...],
-    words: str,
+    here: Here, options: tuple[str, ...], words: str
 ) -> None:
-    here = Here(tmp_path, monkeypatch, capsys)
     ended = here("serve", "--port", "0", "--device", "cpu", *options)
     assert ended.returncode in (1, 2)
     assert words in " ".join(ended.stderr.split())
