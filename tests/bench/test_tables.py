@@ -50,9 +50,7 @@ def test_groups_are_parted():
 
 def test_emphasis_styles_one_row():
     table = Table(
-        LINES,
-        COLUMNS,
-        emphasis=lambda line: "bold" if line.name == "second" else None,
+        LINES, COLUMNS, emphasis=lambda line: "bold" if line.name == "second" else None
     )
     console = Console(width=80, force_terminal=True, color_system="standard")
     with console.capture() as shown:

@@ -277,9 +277,7 @@ def test_rejected_drafting_backs_off():
 
 
 @pytest.mark.parametrize("draft_token", [0.001, 0.3, 0.8, 3.0])
-def test_losses_are_bounded(
-    draft_token,
-):
+def test_losses_are_bounded(draft_token):
     budget, lost, rounds = AdaptiveBudget(FLAT), [], 0
     for text in range(20):
         asked = play(budget, sequence(text), 60, kept=0.0, propose=draft_token)

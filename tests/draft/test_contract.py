@@ -7,12 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from contract import (
-    CONTRACT,
-    CONTRACT_IN_THE_LOOP,
-    check_form,
-    the_text_is_unaffected,
-)
+from contract import CONTRACT, CONTRACT_IN_THE_LOOP, check_form, the_text_is_unaffected
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.types import Batch, Draft

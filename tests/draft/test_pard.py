@@ -108,10 +108,7 @@ def accepted(answers: Sequence[Answer]) -> int:
     return sum(one.sequence.stats.accepted for one in answers)
 
 
-@pytest.mark.parametrize(
-    ("backend", "heat"),
-    some(BACKENDS),
-)
+@pytest.mark.parametrize(("backend", "heat"), some(BACKENDS))
 def test_text_is_plain_from_one_forward_a_round(folder, backend, heat):
     made = untrained(folder, backend)
     counted = Counted(made)
@@ -295,10 +292,7 @@ def test_another_tokenizer_is_refused(folder, tmp_path):
         MaskedDrafter.load(other, target(DTYPE), tokenizer())
 
 
-@pytest.mark.parametrize(
-    ("heat", "name"),
-    some(FAMILIES),
-)
+@pytest.mark.parametrize(("heat", "name"), some(FAMILIES))
 def test_an_encoder_decoder_drafts_for_another(name, heat):
     draft = tiny_seq2seq.build(name)
     draft.config.pard_token = draft.config.pad_token_id

@@ -18,16 +18,7 @@ from foreword.budget import (
 from foreword.native.cpu import fast_bfloat16
 from foreword.types import Draft, DraftTree, SamplingParams
 from foreword.verify import RULES
-from running import (
-    Case,
-    distribution,
-    draft,
-    drafter,
-    engine,
-    finish,
-    prompts,
-    target,
-)
+from running import Case, distribution, draft, drafter, engine, finish, prompts, target
 
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 LEVEL = 1e-3

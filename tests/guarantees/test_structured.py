@@ -97,10 +97,7 @@ def check_drafted(answers: list[Answer]) -> None:
     assert sum(stats.accepted for stats in structured) > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "turn"),
-    grid(COVERED, METHODS_THAT_DRAFT, range(3)),
-)
+@pytest.mark.parametrize(("name", "turn"), grid(COVERED, METHODS_THAT_DRAFT, range(3)))
 def test_text_is_that_of_plain_decoding(name, turn):
     loop = engine(loaded(), drafter(name, DTYPE), 5, slots=6, chunk=16)
     got = finish(loop, requests(turn))

@@ -1,9 +1,11 @@
-"""A default budget that no clock changes, for tests that must see draft tokens."""
+"""A default budget that no clock changes, for tests that must see draft tokens, and
+what was run.
+"""
 
 import pytest
 
 from foreword.budget import BUDGETS, FixedBudget
-from foreword.hf import borrowed
+from foreword.hf import borrowed, job
 
 
 class Four(FixedBudget):
@@ -21,3 +23,16 @@ def four(monkeypatch: pytest.MonkeyPatch) -> None:
         record._budgets.clear()
     monkeypatch.setitem(BUDGETS, "four", Four)
     monkeypatch.setattr("foreword.budget.DEFAULT_BUDGET", "four")
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The sequences that our loop has run, in order."""
+    ran: list = []
+    whole = job.run
+    monkeypatch.setattr(
+        job,
+        "run",
+        lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
+    )
+    return ran

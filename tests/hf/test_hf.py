@@ -372,9 +372,7 @@ def test_scores_and_logits_are_those_of_transformers(model, options):
     assert got.stats[0].accepted > 0
 
 
-def test_sampled_scores_are_filtered_and_change_nothing(
-    model,
-):
+def test_sampled_scores_are_filtered_and_change_nothing(model):
     options = dict(
         max_new_tokens=12, do_sample=True, top_k=5, seed=4, **how("itself", model)
     )

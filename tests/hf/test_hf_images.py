@@ -10,7 +10,7 @@ import torch
 import foreword
 import tiny_vision
 from foreword import InvalidRequest
-from foreword.hf import borrowed, job
+from foreword.hf import borrowed
 from foreword.model import load_tokenizer
 from foreword.model.vision.processor import load_processor
 
@@ -51,19 +51,6 @@ def read(name: str, chat: int = 3) -> dict[str, torch.Tensor]:
 
 
 pytestmark = pytest.mark.usefixtures("four")
-
-
-@pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
-    """The sequences that our loop has run, in order."""
-    ran: list = []
-    whole = job.run
-    monkeypatch.setattr(
-        job,
-        "run",
-        lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
-    )
-    return ran
 
 
 @pytest.mark.parametrize(

@@ -262,9 +262,7 @@ def test_the_output_is_that_of_an_encoder_decoder(model):
     assert accepted(got) > 0
 
 
-def test_streamer_gets_start_tokens_and_end(
-    model,
-):
+def test_streamer_gets_start_tokens_and_end(model):
     streams = [CollectedStream(), CollectedStream()]
     call = partial(model.generate, **sources(5), max_new_tokens=9, do_sample=False)
     call(streamer=streams[0])

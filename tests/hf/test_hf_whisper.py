@@ -11,7 +11,6 @@ from transformers import WhisperForCausalLM, WhisperForConditionalGeneration, pi
 
 import foreword
 import tiny_whisper
-from foreword.hf import job
 from foreword.speech.audio import samples
 
 RATE = 16_000
@@ -51,19 +50,6 @@ def sound(rows: int = 1, windows: int = 1) -> torch.Tensor:
         padding="longest",
     )
     return found["input_features"][:rows]
-
-
-@pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
-    """The sequences that our loop has run, in order."""
-    ran: list = []
-    whole = job.run
-    monkeypatch.setattr(
-        job,
-        "run",
-        lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
-    )
-    return ran
 
 
 def accepted(ran: list) -> int:

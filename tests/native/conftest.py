@@ -22,9 +22,7 @@ class Compiled(NamedTuple):
 
 
 @pytest.fixture
-def compile_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Compiled]:
+def compile_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compiled]:
     """Return a function that compiles with a cache folder and other variables.
 
     Each cache folder has a path of its own, so no library is loaded before. Warnings

@@ -14,10 +14,7 @@ from foreword.native.compiler import SOURCES
 
 PROGRAM = Path(__file__).with_name("kv.c")
 X86 = ["-march=x86-64"] if platform.machine() == "x86_64" else []
-KINDS = [
-    compiler.NATIVE,
-    *(pytest.param(x86, marks=pytest.mark.slow) for x86 in X86),
-]
+KINDS = [compiler.NATIVE, *(pytest.param(x86, marks=pytest.mark.slow) for x86 in X86)]
 SHAPES = [
     "4 4 64 0",
     "8 2 32 0",

@@ -89,11 +89,7 @@ def text(weights: str | None, method: str) -> tuple[str, int]:
         temperature=0.8, seed=3, max_tokens=80, ignore_eos=True, trace=True
     )
     with LLM(
-        str(starter.target()),
-        weights=weights,
-        method=method,
-        portable=True,
-        **drafting,
+        str(starter.target()), weights=weights, method=method, portable=True, **drafting
     ) as llm:
         (answer,) = llm.generate("The history of the bridge", params)
     digest = hashlib.sha256(str(answer.tokens).encode()).hexdigest()

@@ -27,18 +27,12 @@ def recording() -> str:
 
 @pytest.fixture
 def alone(
-    browser: Browser,
-    recording: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
+    browser: Browser, recording: str, tmp_path: Path, here: Here
 ) -> Iterator[Tab]:
     """The file that `foreword view --html` writes, opened from the disk."""
     source, file = tmp_path / "answer.json", tmp_path / "answer.html"
     source.write_text(recording, encoding="utf-8")
-    view = Here(tmp_path, monkeypatch, capsys)
-    assert view("view", str(source), "--html", str(file)).stderr.startswith(
+    assert here("view", str(source), "--html", str(file)).stderr.startswith(
         "saved the replay"
     )
     with tab(browser) as opened:

@@ -12,7 +12,6 @@ import pytest
 import reaper
 from waiting import wait_for
 
-SUPPORT = Path(reaper.__file__).parent
 CONFTEST = """
 import limits
 
@@ -53,7 +52,7 @@ def test_after(): pass
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What all processes of the inner run have in their environment."""
-    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv(reaper.MARK, f"{os.environ[reaper.MARK]}/{tmp_path.name}")
     return os.environ[reaper.MARK]

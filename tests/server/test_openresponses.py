@@ -249,12 +249,7 @@ def test_a_response_has_every_field_whole_and_streamed(
             opened["output"],
             opened["usage"],
             opened["completed_at"],
-        ) == (
-            "in_progress",
-            [],
-            None,
-            None,
-        )
+        ) == ("in_progress", [], None, None)
         assert opened["id"] == final["id"]
     check_places(found, final["output"])
 

@@ -150,13 +150,7 @@ def test_history_of_another_host_goes_on(client: openai.OpenAI, llm: LLM) -> Non
             "role": "assistant",
             "content": "",
             "tool_calls": [
-                call(
-                    "apply_patch",
-                    "call_2",
-                    type="delete_file",
-                    path="a.txt",
-                    diff="",
-                )
+                call("apply_patch", "call_2", type="delete_file", path="a.txt", diff="")
             ],
         },
         {"role": "tool", "tool_call_id": "call_2", "content": "Done"},

@@ -40,15 +40,7 @@ def test_a_completion_is_of_its_source(server, llm):
         one["id"] for one in server.http.get("/v1/models?methods=1").json()["data"]
     }
     # what needs no draft of its own
-    able = (
-        "none",
-        "ngram",
-        "suffix",
-        "predicted",
-        "recycle",
-        "lookahead",
-        "layers",
-    )
+    able = ("none", "ngram", "suffix", "predicted", "recycle", "lookahead", "layers")
     assert names == {"tiny", *(f"tiny:{method}" for method in able)}
     assert (
         f'vllm:prompt_tokens_total{{engine="0",model_name="tiny"}} '

@@ -327,11 +327,7 @@ def test_calls_in_the_dialect_of_responses(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("most", [1, 4, 7, 10, 14])
 def test_a_forced_call_that_is_cut_is_never_content(server: Running, most: int) -> None:
     ask = dict(
-        messages=QUESTION,
-        tools=TOOLS,
-        tool_choice="required",
-        max_tokens=most,
-        seed=1,
+        messages=QUESTION, tools=TOOLS, tool_choice="required", max_tokens=most, seed=1
     )
     choice = server.post("/v1/chat/completions", **ask)["choices"][0]
     assert not choice["message"]["content"]

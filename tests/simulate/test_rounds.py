@@ -184,9 +184,7 @@ def test_forward_is_a_line_between_and_beyond_what_was_measured() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 40), st.integers(1, 12)),
-        min_size=1,
-        max_size=12,
+        st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=12
     ),
     st.integers(1, 5),
     st.integers(1, 24),

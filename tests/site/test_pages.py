@@ -22,14 +22,7 @@ from foreword.registry import METHODS, OWN_METHODS, PLAIN
 from foreword.train.registry import TRAIN_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
-SECTIONS = [
-    "When it pays",
-    "Use",
-    "Options",
-    "How it works",
-    "Limits",
-    "Papers",
-]
+SECTIONS = ["When it pays", "Use", "Options", "How it works", "Limits", "Papers"]
 METHOD_PAGES = sorted(set(OWN_METHODS) - {PLAIN})
 METHOD_LINES = 60
 LINES = 150

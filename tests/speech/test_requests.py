@@ -39,10 +39,7 @@ def copied(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            dict(language="klingon"),
-            "has no language 'klingon'. Give one of af, am,",
-        ),
+        (dict(language="klingon"), "has no language 'klingon'. Give one of af, am,"),
         (dict(task="sing"), "task must be one of transcribe, translate, got 'sing'"),
         (dict(no_speech_threshold=0.6), "no_speech_threshold needs logprob_threshold"),
         (dict(logprob_threshold=float("nan")), "logprob_threshold must be a number"),

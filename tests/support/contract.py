@@ -14,17 +14,7 @@ from foreword.draft.none import NoDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, Request, SamplingParams
-from running import (
-    DTYPE,
-    Answer,
-    Case,
-    emptied,
-    engine,
-    finish,
-    plain,
-    prompts,
-    target,
-)
+from running import DTYPE, Answer, Case, emptied, engine, finish, plain, prompts, target
 
 SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
 Make = Callable[[], Drafter]

@@ -21,6 +21,17 @@ from running import tokenizer
 VOCAB = 320
 
 
+def random_pieces(seed: int, *lengths: int) -> list[Piece]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        Piece(
+            torch.randint(1, VOCAB, (length,), generator=generator).tolist(),
+            [False] * 2 + [True] * (length - 2),
+        )
+        for length in lengths
+    ]
+
+
 def llama(seed: int = 0, layers: int = 1, hidden: int = 32) -> LlamaForCausalLM:
     """A model with random weights, float32."""
     torch.manual_seed(seed)

@@ -13,13 +13,7 @@ from transformers import (
 )
 
 import starter
-from foreword.bench.inflate.model import (
-    SHAPES,
-    Shape,
-    inflate,
-    query_slots,
-    shape_of,
-)
+from foreword.bench.inflate.model import SHAPES, Shape, inflate, query_slots, shape_of
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 

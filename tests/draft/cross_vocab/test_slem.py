@@ -130,8 +130,7 @@ def test_drawn_with_targets_noise_more_draft_tokens_come_true():
             for s in range(10)
         ]
         texts = plain(
-            target(DTYPE),
-            [Case(prompts()[s % 5], one) for s, one in enumerate(params)],
+            target(DTYPE), [Case(prompts()[s % 5], one) for s, one in enumerate(params)]
         )
         drafter, right = StringMatchDrafter(pair(NEAR, DTYPE)), 0
         for answer in texts:

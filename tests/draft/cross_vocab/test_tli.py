@@ -60,9 +60,7 @@ def test_the_text_is_that_of_plain_decoding(how, temperature):
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_renumbered_vocabulary_drafts_the_same(
-    temperature,
-):
+def test_renumbered_vocabulary_drafts_the_same(temperature):
     """Ids shuffled, nothing missing: the draft tokens are those of the family's own
     draft model.
     """

@@ -128,9 +128,7 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
 
 @pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
 @pytest.mark.parametrize("based", [False, True])
-def test_odd_vocabulary_grows_the_padded_tree(
-    based,
-):
+def test_odd_vocabulary_grows_the_padded_tree(based):
     draws = torch.Generator().manual_seed(5)
     distributions, noise = (
         torch.randn(3, 61, generator=draws),

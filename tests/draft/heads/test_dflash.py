@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
+import folders
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dflash import DFlashBlocks, DFlashDrafter, DFlashHead
 from foreword.draft.heads.masked import Layout
@@ -185,13 +186,7 @@ def test_the_layout_of_speculators_says_the_same(folder):
         found.mask,
         found.sample_from_anchor,
         found.draft_tokens,
-    ) == (
-        STATES,
-        BLOCK,
-        MASK,
-        True,
-        BLOCK,
-    )
+    ) == (STATES, BLOCK, MASK, True, BLOCK)
     assert found.sizes.num_key_value_heads == 2
 
 
@@ -271,13 +266,7 @@ def test_map_of_the_full_vocabulary_is_left_aside(folder, names):
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused(folder, config, tensors, said):
-    found = json.loads((folder / "config.json").read_text()) | config
-    (folder / "config.json").write_text(json.dumps(found))
-    held = load_file(folder / "model.safetensors") | tensors
-    save_file(
-        {name: tensor for name, tensor in held.items() if tensor is not None},
-        folder / "model.safetensors",
-    )
+    folders.change(folder, config, tensors)
     with pytest.raises(ModelError, match=said):
         DFlashDrafter.load(folder, target(), None)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+import folders
 from drafters import AT_ONCE, check_same, grown
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dspark import DSparkBlocks, DSparkDrafter, DSparkHead
@@ -202,12 +203,6 @@ def test_the_layout_of_speculators_says_the_same(folder):
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused(folder, config, tensors, said):
-    found = json.loads((folder / "config.json").read_text()) | config
-    (folder / "config.json").write_text(json.dumps(found))
-    held = load_file(folder / "model.safetensors") | tensors
-    save_file(
-        {name: tensor for name, tensor in held.items() if tensor is not None},
-        folder / "model.safetensors",
-    )
+    folders.change(folder, config, tensors)
     with pytest.raises(ModelError, match=said):
         DSparkDrafter.load(folder, target(), None)

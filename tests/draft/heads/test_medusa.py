@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+import folders
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.medusa import MedusaBlocks, MedusaDrafter, MedusaHeads
 from foreword.errors import ModelError
@@ -109,13 +110,7 @@ def test_what_was_written_is_read(folder):
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused(folder, config, tensors, said):
-    found = json.loads((folder / "config.json").read_text()) | config
-    (folder / "config.json").write_text(json.dumps(found))
-    held = load_file(folder / "model.safetensors") | tensors
-    save_file(
-        {name: tensor for name, tensor in held.items() if tensor is not None},
-        folder / "model.safetensors",
-    )
+    folders.change(folder, config, tensors)
     with pytest.raises(ModelError, match=said):
         MedusaDrafter.load(folder, target(), None)
 

@@ -48,12 +48,7 @@ def test_logits_are_those_of_the_publisher(name, target, tmp_path):
     found = [reader.read([Read(1, 0, text[1 : ROWS + 1])])]
     for depth in range(2):
         read = Read(
-            1,
-            ROWS,
-            [text[ROWS + 1 + depth]],
-            list(range(-1, depth)),
-            1,
-            held=depth,
+            1, ROWS, [text[ROWS + 1 + depth]], list(range(-1, depth)), 1, held=depth
         )
         found.append(reader.read([read]))
     kept = EagleDrafter.load(tmp_path, target, None).vocabulary[:6]

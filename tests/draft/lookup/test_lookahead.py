@@ -70,9 +70,7 @@ def test_sizes_adapt_to_what_is_asked(nodes):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_grams_of_the_window_end_with_the_targets_token(
-    temperature,
-):
+def test_grams_of_the_window_end_with_the_targets_token(temperature):
     """With the noise of that place, so that the sampled text itself is what the window
     settles on.
     """

@@ -66,11 +66,7 @@ def test_long_texts_are_read_in_parts(name, tmp_path):
     """More than one forward reads the prompt, and only the last one has logits."""
     family = replace(FAMILIES[name], config={**FAMILIES[name].config, **LONG})
     llm = LLM(
-        write(family, tmp_path),
-        method="mtp",
-        tokenizer=False,
-        dtype="float32",
-        nodes=4,
+        write(family, tmp_path), method="mtp", tokenizer=False, dtype="float32", nodes=4
     )
     prompt = PROMPTS[2] * 16
     params = SamplingParams(temperature=0, max_tokens=12)

@@ -189,10 +189,7 @@ def test_options_of_other_backends_are_refused(
     ],
 )
 def test_targets_that_cannot_be_adapted_are_refused(
-    model: Callable[[], object],
-    words: str,
-    folder: Path,
-    refused: Callable[..., str],
+    model: Callable[[], object], words: str, folder: Path, refused: Callable[..., str]
 ) -> None:
     assert words in refused(model(), {"a": folder})
 

@@ -22,8 +22,7 @@ from foreword.native import compiler, forward
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    ["auto", "float32", pytest.param("float16", marks=pytest.mark.slow)],
+    "dtype", ["auto", "float32", pytest.param("float16", marks=pytest.mark.slow)]
 )
 def test_parameters_are_counted_before_they_are_packed(dtype):
     assert (
@@ -144,9 +143,7 @@ def test_text_of_a_vision_model_is_read(tmp_path, dtype):
 
 
 @needs_kernel
-def test_native_models_are_bfloat16_on_any_processor(
-    slow_bfloat16,
-):
+def test_native_models_are_bfloat16_on_any_processor(slow_bfloat16):
     model = Model.load(starter.target(), device="cpu")
     assert (model.dtype, model.capability.backend) == (torch.bfloat16, "native")
     assert (

@@ -69,8 +69,7 @@ def test_model_in_memory():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"backend": "native"}, {"weights": "int8"}, {"portable": True}],
+    "options", [{"backend": "native"}, {"weights": "int8"}, {"portable": True}]
 )
 def test_other_backends(options: dict[str, object]):
     (name,) = options

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    LlamaConfig,
-)
+from transformers import LlamaConfig
 
 import gguf_files
 from foreword.errors import ModelError

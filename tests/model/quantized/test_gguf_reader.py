@@ -121,10 +121,7 @@ def test_more_layers_than_tensors_are_refused(tmp_path):
 def test_sizes_beyond_the_tensors_are_refused(tmp_path):
     path = tmp_path / "wide.gguf"
     gguf_files.quantized(
-        gguf_files.small(tmp_path),
-        path,
-        "F32",
-        **{"llama.feed_forward_length": 10**9},
+        gguf_files.small(tmp_path), path, "F32", **{"llama.feed_forward_length": 10**9}
     )
     with pytest.raises(
         ModelError,

@@ -127,10 +127,7 @@ def test_clients_reach_an_adapter_in_each_dialect(server: Running) -> None:
             model=model, input=CHAT, temperature=0, max_output_tokens=24
         )
         message = theirs.messages.create(
-            model=model,
-            messages=CHAT,
-            max_tokens=24,
-            extra_body={"temperature": 0},
+            model=model, messages=CHAT, max_tokens=24, extra_body={"temperature": 0}
         )
         assert {one.model for one in (chat, *chunks, response, message)} == {model}
         found[model] = [
@@ -189,9 +186,7 @@ def test_an_adapter_cannot_have_the_name_of_the_model(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [("a",), ("=folder",), ("a=",), ("a=x", "--lora", "a=y")],
-    ids=" ".join,
+    "options", [("a",), ("=folder",), ("a=",), ("a=x", "--lora", "a=y")], ids=" ".join
 )
 def test_malformed_adapters_are_refused_at_once(
     here: Here, options: tuple[str, ...]

@@ -33,10 +33,7 @@ def application(left: list[str]) -> Starlette:
         return StreamingResponse(numbers())
 
     return Starlette(
-        routes=[
-            Route("/echo", echo, methods=["POST"]),
-            Route("/endless", endless),
-        ]
+        routes=[Route("/echo", echo, methods=["POST"]), Route("/endless", endless)]
     )
 
 

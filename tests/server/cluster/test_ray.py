@@ -34,8 +34,7 @@ def cluster() -> Iterator[Any]:
 
     kept = dict(num_cpus=1, object_store_memory=100_000_000)
     cluster = Cluster(
-        initialize_head=True,
-        head_node_args={**kept, "include_dashboard": False},
+        initialize_head=True, head_node_args={**kept, "include_dashboard": False}
     )
     cluster.second = cluster.add_node(**kept)
     yield cluster
@@ -116,11 +115,7 @@ async def streams(url: str, then: Any = None) -> list[str]:
     """Return the texts of many answers at once; call `then` when all have begun."""
     began: list[int] = []
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(
-        base_url=url,
-        timeout=300,
-        limits=limits,
-    ) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
         work = [
             asyncio.create_task(stream(client, seed, began)) for seed in range(STREAMS)
         ]

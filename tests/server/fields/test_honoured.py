@@ -40,12 +40,7 @@ def test_an_answer_goes_on_with_the_last_message(server: Running, llm: LLM) -> N
 def test_the_oldest_items_are_dropped_where_the_request_allows_it(
     server: Running, llm: LLM
 ) -> None:
-    call = {
-        "type": "function_call",
-        "call_id": "a",
-        "name": "find",
-        "arguments": "{}",
-    }
+    call = {"type": "function_call", "call_id": "a", "name": "find", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "a", "output": "x " * 100}
     last = {"role": "user", "content": "Name a river."}
     body: dict[str, Any] = {
@@ -72,17 +67,10 @@ def test_the_oldest_items_are_dropped_where_the_request_allows_it(
                         "role": "assistant",
                         "content": "",
                         "tool_calls": [
-                            {
-                                "id": "a",
-                                "function": {"name": "find", "arguments": "{}"},
-                            }
+                            {"id": "a", "function": {"name": "find", "arguments": "{}"}}
                         ],
                     },
-                    {
-                        "role": "tool",
-                        "tool_call_id": "a",
-                        "content": "x " * 100,
-                    },
+                    {"role": "tool", "tool_call_id": "a", "content": "x " * 100},
                     last,
                 ]
             )

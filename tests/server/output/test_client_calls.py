@@ -156,8 +156,7 @@ def test_history_is_calls_and_results_of_the_function(
 ) -> None:
     tool, arguments, _ = CALLS[kind]
     (item,) = server.post(
-        "/v1/responses",
-        **{**asked(kind), **asked(kind)["extra_body"]},
+        "/v1/responses", **{**asked(kind), **asked(kind)["extra_body"]}
     )["output"]
     forms, text = results(kind, item["call_id"])
     function = {"name": tool["type"], "arguments": arguments}

@@ -43,11 +43,7 @@ def asked(*calls: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
     }
 
 
-BOTH = (
-    ("code", {"input": PROGRAM}),
-    ("get_time", {}),
-    ("code", {"input": "2"}),
-)
+BOTH = (("code", {"input": PROGRAM}), ("get_time", {}), ("code", {"input": "2"}))
 
 
 def test_call_holds_the_text(client: openai.OpenAI) -> None:

@@ -92,8 +92,7 @@ class Soak:
     async def run(self) -> None:
         """Ask for everything once, then again and again with faults."""
         async with httpx.AsyncClient(
-            base_url=self.router.http.base_url,
-            timeout=300,
+            base_url=self.router.http.base_url, timeout=300
         ) as http:
             for kind in range(KINDS):
                 self.expected[kind] = text_of(await self.answer(http, kind))

@@ -13,13 +13,13 @@ from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Packer, Piece, stack
+from foreword.train.data.packing import Block, Packer, stack
 from foreword.train.devices import OneDevice
 from foreword.train.methods.eagle import HeadTraining
 from foreword.train.registry import EagleOptions
 from foreword.train.trainer import Trainer, TrainingConfig
 from foreword.types import Request, SamplingParams
-from pair import TEXTS, VOCAB, Bytes, llama, setting
+from pair import TEXTS, VOCAB, Bytes, llama, random_pieces, setting
 
 STEPS = 3
 
@@ -29,17 +29,6 @@ def training(target=None, loss: str = "forward-kl", **options) -> HeadTraining:
         setting(target or llama(0, layers=3), loss),
         EagleOptions(unroll=STEPS, **options),
     )
-
-
-def random_pieces(seed: int, *lengths: int) -> list[Piece]:
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        Piece(
-            torch.randint(1, VOCAB, (length,), generator=generator).tolist(),
-            [False] * 2 + [True] * (length - 2),
-        )
-        for length in lengths
-    ]
 
 
 def test_head_is_trained_as_it_serves():

@@ -12,13 +12,13 @@ import tiny_models
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.architectures import linears, shape
 from foreword.model.layers import layers_of
-from foreword.train.data.packing import Block, Packer, Piece, stack
+from foreword.train.data.packing import Block, Packer, stack
 from foreword.train.devices import OneDevice
 from foreword.train.losses import LOSSES
 from foreword.train.methods import lm
 from foreword.train.registry import LmOptions
 from foreword.train.trainer import Trainer, TrainingConfig
-from pair import TEXTS, VOCAB, Bytes, llama, setting
+from pair import TEXTS, VOCAB, Bytes, llama, random_pieces, setting
 
 
 def distillation(
@@ -32,17 +32,6 @@ def distillation(
         LmOptions(on_policy=on_policy),
         draft or llama(1),
     )
-
-
-def random_pieces(seed: int, *lengths: int) -> list[Piece]:
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        Piece(
-            torch.randint(1, VOCAB, (length,), generator=generator).tolist(),
-            [False] * 2 + [True] * (length - 2),
-        )
-        for length in lengths
-    ]
 
 
 def test_packed_records_are_learnt_as_if_alone():

@@ -9,7 +9,6 @@ import torch
 
 import quantizing.floats
 import quantizing.packed
-from command import Here
 from foreword import LLM, SamplingParams, bundled
 from foreword.model import Model, Read
 from foreword.native import forward
@@ -83,9 +82,7 @@ def test_drafts_leave_the_text_unchanged(llm, method, temperature):
     assert sum(one.stats.accepted for one in drafted) > 0
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_commands_take_such_a_folder(folder, tmp_path, monkeypatch, capsys):
-    here = Here(tmp_path, monkeypatch, capsys)
+def test_commands_take_such_a_folder(folder, here):
     write = ("generate", "The river", "--model", str(folder), "--max-tokens", "12")
     texts = [
         here(*write, "--seed", "3", "--method", name) for name in ("none", "suffix")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-PATIENCE = 120.0
+LIMIT = 120.0
 """Seconds. What takes longer even on a busy machine does not come any more."""
 STEP = 0.02
 """Seconds between two looks."""
@@ -24,15 +24,15 @@ def wait_for(
 ) -> T:
     """Return what a function returns, as soon as it is true.
 
-    Fails, with the log, once the process has ended or PATIENCE is over.
+    Fails, with the log, once the process has ended or LIMIT is over.
     """
-    last = monotonic() + PATIENCE
+    last = monotonic() + LIMIT
     while True:
         code = None if process is None else process.poll()
         if value := look():
             return value
         if code is not None or monotonic() > last:
-            why = f"none in {PATIENCE:g} s" if code is None else f"it ended with {code}"
+            why = f"none in {LIMIT:g} s" if code is None else f"it ended with {code}"
             said = log.read_text() if log is not None and log.exists() else ""
             pytest.fail(f"waited for {what}: {why}\n{said}")
         Event().wait(STEP)
