@@ -128,7 +128,7 @@ def test_answers_without_drafts_are_counted(server: Running) -> None:
 
 
 def test_metrics_that_need_a_key_are_read_with_it(llm: LLM) -> None:
-    with running(llm, keys=hashed(["secret"]), private_metrics=True) as server:
+    with running(llm, keys=hashed(["secret"])) as server:
         with pytest.raises(InvalidRequest, match=r"401.*Give '--key'"):
             examine_server(server.url)
         with pytest.raises(InvalidRequest, match="counts no answer yet"):

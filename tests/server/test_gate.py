@@ -43,8 +43,8 @@ def test_a_key_is_needed_where_keys_are_set(serving: Serving) -> None:
         assert refused.json()["type"] == "error"
         assert [
             server.http.get(path).status_code
-            for path in ("/health", "/ready", "/version", "/metrics")
-        ] == [200] * 4
+            for path in ("/", "/page/main.js", "/health", "/ready", "/version")
+        ] == [200] * 5
 
 
 def test_beyond_loopback_a_key_is_needed_from_the_start() -> None:

@@ -24,9 +24,8 @@ from foreword.server import connections
 from foreword.server.app import BODIES
 from foreword.server.body import parsed
 from foreword.server.dialects.chat import ChatBody
-from foreword.server.errors import ApiError
+from foreword.server.errors import ApiError, PrivatePaths
 from foreword.server.limits import MOST_ITEMS
-from foreword.server.private import PrivatePaths
 from foreword.server.texts import LONG, Texts
 from foreword.wanted import Abandoned, check_wanted
 from serving import Running
@@ -519,11 +518,11 @@ def test_paths_become_names() -> None:
     assert shown == "cannot load 'mine': config.json. See /v1/models, /data/modelsx"
 
 
-def test_metrics_can_be_private(serving: Serving) -> None:
+def test_metrics_need_a_key_unless_public(serving: Serving) -> None:
     from foreword.server.settings import hashed
 
-    for private, status in ((False, 200), (True, 401)):
-        with serving(keys=hashed(["secret"]), private_metrics=private) as server:
+    for public, status in ((False, 401), (True, 200)):
+        with serving(keys=hashed(["secret"]), public_metrics=public) as server:
             assert server.http.get("/metrics").status_code == status
             assert (
                 server.http.get("/metrics", headers={"x-api-key": "secret"}).status_code

@@ -45,14 +45,24 @@ class Shown:
     """The same request without drafting, to race against."""
 
 
+NAMES = tuple(
+    sorted(
+        path.relative_to(STATIC).as_posix()
+        for folder in FOLDERS
+        for path in folder.iterdir()
+        if path.suffix in TYPES
+    )
+)
+"""Files that a server sends: these, and no other that the folders hold."""
+
+
 def static_file(name: str) -> tuple[bytes, str] | None:
     """Return a file of the page and its media type; None if there is none of
     this name.
     """
-    path = STATIC / name
-    known = path.parent in FOLDERS and ".." not in path.parts
-    if not known or path.suffix not in TYPES or not path.is_file():
+    if name not in NAMES:
         return None
+    path = STATIC / name
     return path.read_bytes(), TYPES[path.suffix]
 
 

@@ -30,11 +30,10 @@ from foreword.server.dialects.message_turns import CountBody
 from foreword.server.dialects.messages import MessagesBody, MessagesDialect
 from foreword.server.dialects.responses import ResponsesBody, ResponsesDialect
 from foreword.server.dialects.translate import Translator
-from foreword.server.errors import ApiError
+from foreword.server.errors import ApiError, refused
 from foreword.server.gate import Gate
 from foreword.server.reply import Computed, Dialect, Reply
 from foreword.server.service import Service
-from foreword.server.wire import Json
 
 STREAMED = {
     "text/event-stream": {"schema": {"type": "string"}},
@@ -236,25 +235,10 @@ class _Failure:
     async def __call__(self, request: Request, error: Exception) -> Response:
         request_id = getattr(request.state, "request_id", "")
         if isinstance(error, HTTPException):
-            failure = ApiError(error.status_code, _about(error, request))
+            detail = str(error.detail)
+            if error.status_code == 404:  # of a route that this model does not have
+                detail = f"cannot find {request.url.path}: no such path"
+            failure = ApiError(error.status_code, detail)
         else:
             failure = self._reported(error, request_id)
-        body = failure.body(request.url.path, request_id)
-        return Json(
-            body,
-            failure.status,
-            failure.headers | dict(getattr(error, "headers", None) or {}),
-        )
-
-
-def _about(error: HTTPException, request: Request) -> str:
-    """Return the message of a request that no route takes."""
-    if error.status_code == 404:
-        return f"cannot find {request.url.path}: no such path"
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        return (
-            f"cannot {request.method} {request.url.path}: the path does not take it. "
-            f"Use {allowed}"
-        )
-    return str(error.detail)
+        return refused(failure, request.scope)

@@ -12,34 +12,26 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foreword.server.errors import ApiError
+from foreword.server.errors import ApiError, refused
 from foreword.server.limits import Limits
 from foreword.server.log import Log
+from foreword.server.routes import Decision, Route, decided
 from foreword.server.settings import LOOPBACK_NAMES, Settings, digest, is_loopback
-from foreword.server.wire import Json
 
 if TYPE_CHECKING:
     from foreword.server.telemetry.traces import Traced, Traces
 
-OPEN = ("/", "/health", "/ready", "/version", "/metrics")
-"""Paths that probes, scrapers and browsers read without a key.
-
-The page holds no data; what it asks for needs one.
-"""
 HEADERS = 100
 """Headers of a request."""
 HEAD_BYTES = 32 * 2**10
 """Bytes of their names and values."""
-METRICS = "/metrics"
 TENANT = "x-foreword-tenant"
 """Header by which a router says whose request it is: the digest of the caller's key."""
-PAGE = "/page/"
-"""Beginning of the paths of the page's files."""
 VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
 """Request ids that are taken over from the client."""
 CLIENT_GONE = 499
@@ -50,8 +42,9 @@ CLIENT_GONE = 499
 class Gate:
     """ASGI middleware.
 
-    Adds `scope["state"]["request_id"]` and `["tenant"]`, the digest of the caller's
-    key.
+    Adds to `scope["state"]` the `"decision"` what the request is, which everything
+    behind the gate reads, its `"request_id"`, and the `"tenant"`: the digest of the
+    caller's key.
     """
 
     app: ASGIApp
@@ -70,18 +63,23 @@ class Gate:
         request_id = (
             given if VISIBLE.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         )
-        scope.setdefault("state", {}).update(request_id=request_id, tenant="")
+        decision = decided(
+            scope["method"], scope["raw_path"], scope["query_string"], self.settings
+        )
+        state = scope.setdefault("state", {})
+        state.update(request_id=request_id, tenant="", decision=decision)
         span = self._span(scope, headers)
         status, length = CLIENT_GONE, 0
-        most = self.settings.most(scope["path"])
 
         async def receive_counted() -> Message:
             nonlocal length
             message = await receive()
+            if not decision.route.body:
+                return message
             size = len(message.get("body", b""))
             length += size
-            if length > most:
-                raise _too_large(most)
+            if length > decision.most:
+                raise _too_large(decision.most)
             count(size)
             return message
 
@@ -93,23 +91,22 @@ class Gate:
             await send(message)
 
         try:
-            self._check(scope, headers)
-            with self._place(scope["path"]) as count:
+            self._check(decision, state, headers)
+            with self._place(decision.route) as count:
                 await self.app(scope, receive_counted, send_with_id)
         # before the application was called: it answers its own
         except ApiError as error:
-            body = error.body(scope["path"], request_id)
-            await Json(body, error.status, error.headers)(scope, receive, send_with_id)
+            await refused(error, scope)(scope, receive, send_with_id)
         finally:
             if span is not None:
                 span.end(status)
             self.log.request(
                 request_id,
                 scope["method"],
-                scope["path"],
+                decision.path,
                 status,
                 perf_counter() - began,
-                scope["state"].get("log", {}),
+                state.get("log", {}),
             )
 
     def _span(self, scope: Scope, headers: Headers) -> Traced | None:
@@ -120,27 +117,38 @@ class Gate:
         scope["state"]["span"] = span
         return span
 
-    @property
-    def _open(self) -> tuple[str, ...]:
-        """Paths that need no key."""
-        return tuple(
-            path
-            for path in OPEN
-            if not (path == METRICS and self.settings.private_metrics)
-        )
-
-    def _place(self, path: str) -> AbstractContextManager[Callable[[int], None]]:
+    def _place(self, route: Route) -> AbstractContextManager[Callable[[int], None]]:
         """Return the place of a request among all; probes need none, so that they see a
         server that is busy.
         """
-        return nullcontext(lambda _: None) if path in OPEN else self.limits.request()
+        if route.access == "key":
+            return self.limits.request()
+        return nullcontext(lambda _: None)
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
-        """Raise ApiError for a head, a host, a key or a rate that is not allowed."""
+    def _check(
+        self, decision: Decision, state: dict[str, Any], headers: Headers
+    ) -> None:
+        """Raise ApiError for a head, a host, a path, a key or a rate that is not
+        allowed.
+        """
+        if not self.settings.routed:
+            self._check_head(headers)
+            self._check_host(headers)
+        if decision.refusal is not None:
+            raise decision.refusal
         if self.settings.routed:
             # the router has checked all, and no one but it gets here
-            scope["state"]["tenant"] = headers.get(TENANT, "")
+            state["tenant"] = headers.get(TENANT, "")
             return
+        state["tenant"] = self._tenant(headers, needed=decision.needs_key)
+        if decision.route.body:
+            length = headers.get("content-length", "")
+            if length.isdecimal() and int(length) > decision.most:
+                raise _too_large(decision.most)
+            self.limits.count(state["tenant"])
+
+    def _check_head(self, headers: Headers) -> None:
+        """Refuse a head with too much in it."""
         lengths = [len(name) + len(value) for name, value in headers.raw]
         if sum(lengths) > HEAD_BYTES or len(lengths) > HEADERS:
             raise ApiError(
@@ -149,21 +157,6 @@ class Gate:
                 f"limits are {HEADERS} and "
                 f"{HEAD_BYTES}. Send fewer",
             )
-        self._check_host(headers)
-        if (
-            scope["path"] in self._open
-            or scope["path"].startswith(PAGE)
-            or scope["method"] == "OPTIONS"
-        ):
-            return
-        length = headers.get("content-length", "")
-        most = self.settings.most(scope["path"])
-        if length.isdecimal() and int(length) > most:
-            raise _too_large(most)
-        tenant = self._tenant(headers)
-        scope["state"]["tenant"] = tenant
-        if scope["method"] == "POST":
-            self.limits.count(tenant)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse other host names on loopback: a web page could point its own name
@@ -179,9 +172,10 @@ class Gate:
                 "Start it with '--allowed-host'",
             )
 
-    def _tenant(self, headers: Headers) -> str:
-        """Return the digest of the caller's API key, in hex; "" where no key
-        is needed.
+    def _tenant(self, headers: Headers, *, needed: bool) -> str:
+        """Return the digest of the caller's API key, in hex; "" where there is none.
+
+        Raises ApiError 401 if one is needed.
         """
         if not self.settings.keys:
             return ""
@@ -193,15 +187,17 @@ class Gate:
         )
         given = digest(key)
         # every key is compared, so the time says nothing about which one is close
-        if not any([hmac.compare_digest(given, known) for known in self.settings.keys]):  # noqa: C419
-            reason = "the API key is not valid" if key else "it has no API key"
-            raise ApiError(
-                HTTPStatus.UNAUTHORIZED,
-                f"cannot serve this request: {reason}. Send 'Authorization: Bearer "
-                "KEY' or 'x-api-key: KEY'",
-                code="invalid_api_key",
-            )
-        return given.hex()
+        if any([hmac.compare_digest(given, known) for known in self.settings.keys]):  # noqa: C419
+            return given.hex()
+        if not needed:
+            return ""
+        reason = "the API key is not valid" if key else "it has no API key"
+        raise ApiError(
+            HTTPStatus.UNAUTHORIZED,
+            f"cannot serve this request: {reason}. Send 'Authorization: Bearer "
+            "KEY' or 'x-api-key: KEY'",
+            code="invalid_api_key",
+        )
 
 
 def _too_large(limit: int) -> ApiError:

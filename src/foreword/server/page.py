@@ -23,6 +23,7 @@ from foreword.recording import Recording
 from foreword.registry import DEFAULT_RULE, METHODS
 from foreword.server.body import content, parsed, takes
 from foreword.server.errors import ApiError
+from foreword.server.routes import PAGE
 from foreword.server.service import Service
 from foreword.types.round import short
 
@@ -40,19 +41,24 @@ ROWS = (1, 2, 4, 8, 12, 16, 32, 64)
 MILLI = 1000
 
 
-def routes(service: Service) -> APIRouter:
-    """Return the routes of the page."""
+def files() -> APIRouter:
+    """Return the routes of the page's files, which need no model."""
     router = APIRouter()
 
     @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def index() -> Response:
         return _file("index.html")
 
-    named = "/page/{name:path}"
-
-    @router.api_route(named, methods=["GET", "HEAD"], include_in_schema=False)
+    @router.api_route(PAGE, methods=["GET", "HEAD"], include_in_schema=False)
     async def file(name: str) -> Response:
         return _file(name)
+
+    return router
+
+
+def routes(service: Service) -> APIRouter:
+    """Return the routes of the page and of what it shows of a model."""
+    router = files()
 
     @router.get("/speculation", tags=["server"])
     async def speculation() -> dict[str, Any]:

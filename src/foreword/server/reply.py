@@ -20,7 +20,7 @@ from foreword.server.body import parsed
 from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.outlet import Outlet
-from foreword.server.errors import ApiError, stopping
+from foreword.server.errors import ApiError, refused, stopping
 from foreword.server.leaving import first_end
 from foreword.server.replicas.frames import SENT, Frame, sent_of
 from foreword.server.replicas.outlet import FrameOutlet
@@ -97,9 +97,7 @@ class Computed(Response, Generic[B]):
         self, failure: ApiError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send an error in place of the response."""
-        body = failure.body(scope["path"], scope["state"]["request_id"])
-        response = Json(body, failure.status, failure.headers)
-        await response(scope, receive, send)
+        await refused(failure, scope)(scope, receive, send)
 
 
 class Reply(Computed[B]):

@@ -26,11 +26,10 @@ from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.model.backend import CanEnd
 from foreword.server.answer import Answer, Call
 from foreword.server.batches.store import Store
-from foreword.server.errors import ApiError, stopping
+from foreword.server.errors import ApiError, PrivatePaths, stopping
 from foreword.server.limits import Limits
 from foreword.server.log import Log, reported
 from foreword.server.metrics import Metrics
-from foreword.server.private import PrivatePaths
 from foreword.server.replicas.frames import NOTHING, Sent
 from foreword.server.settings import Settings
 from foreword.server.telemetry.asked import asked

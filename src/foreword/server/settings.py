@@ -12,8 +12,6 @@ from pathlib import Path
 from foreword.errors import InvalidRequest
 
 MEBIBYTE = 2**20
-UPLOADS = "/v1/files"
-"""Path that takes files."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """Host headers that a server on loopback accepts: a web page under another name must
 not reach it.
@@ -71,8 +69,8 @@ class Settings:
     """
     drain: float = 30.0
     """Seconds. On SIGTERM, running answers get this long to finish."""
-    private_metrics: bool = False
-    """Whether /metrics needs an API key too."""
+    public_metrics: bool = False
+    """Whether /metrics needs no API key where there are some."""
     routed: bool = False
     """Whether a router stands before this server, which alone can reach it."""
     log_json: bool = False
@@ -93,10 +91,6 @@ class Settings:
                 "reaches it could send requests. "
                 "Give '--api-key-file' or FOREWORD_API_KEYS, or bind to 127.0.0.1"
             )
-
-    def most(self, path: str) -> int:
-        """Return the most bytes of a body sent to a path."""
-        return self.file if self.files and path == UPLOADS else self.body
 
 
 def is_loopback(host: str) -> bool:

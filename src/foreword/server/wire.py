@@ -7,6 +7,9 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
+DONE = b"data: [DONE]\n\n"
+"""End of a stream in some dialects of OpenAI."""
+
 
 def json_bytes(data: object) -> bytes:
     """Return compact JSON in UTF-8.

@@ -1,16 +1,22 @@
-"""A real router with two replicas of the bundled model, each a process."""
+"""A real router with two replicas of the bundled model, each a process; and a client
+that has a socket, and no key.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2 as httpx
 import pytest
@@ -128,3 +134,120 @@ def router(routing: Starting) -> Iterator[Routed]:
     """One router for many tests; the replicas that they kill come back."""
     with routing() as router:
         yield router
+
+
+OPEN = ("/", "/page/main.js", "/health", "/ready", "/version")
+"""What is answered without a key."""
+CLOSED = ("/v1/chat/completions", "/v1/models", "/metrics", "/page/../page/main.js")
+DETOURS = (
+    "{open}/..{closed}",
+    "{open}/../..{closed}",
+    "{open}/./{closed}",
+    "{open}/%2e%2e{closed}",
+    "{open}/.%2E{closed}",
+    "{open}/..%2f{closed}",
+    "{open}/..%5c{closed}",
+    "{open}\\..{closed}",
+    "{open}/{closed}",
+    "/{closed}",
+    "//127.0.0.1{closed}",
+    "http://127.0.0.1{closed}",
+    "http://127.0.0.1{open}/..{closed}",
+    "{open}#{closed}",
+    "{open}#/..{closed}",
+    "{open}%23/..{closed}",
+    "{open}%00/..{closed}",
+    "{open}\0/..{closed}",
+    "{open}../..{closed}",
+    "{open}.",
+    "{open};{closed}",
+    "{closed}?{open}",
+    "{closed}#{open}",
+    "{closed}/",
+    "{closed}.",
+)
+BODY = b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3,"ignore_eos":true}'
+JSON = b"content-type: application/json\r\n"
+LENGTH = b"content-length: %d\r\n" % len(BODY)
+CHUNKED = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+CLOSE = b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n" + JSON
+CHAT = b"POST /v1/chat/completions" + CLOSE
+KEY = b"authorization: Bearer one\r\n"
+SMUGGLED = (
+    CHAT + LENGTH + b"\r\n" + BODY,
+    CHAT + LENGTH + b"content-length: 0\r\n\r\n" + BODY,
+    CHAT + LENGTH + b"transfer-encoding: chunked\r\n\r\n" + CHUNKED + b"\r\n",
+    CHAT + b"transfer-encoding: chunked\r\n\r\n" + CHUNKED + KEY + b"\r\n",
+    CHAT
+    + b"x-foreword-tenant: one\r\nx-foreword-sent: 0\r\n"
+    + LENGTH
+    + b"\r\n"
+    + BODY,
+)
+"""Requests without a key; a trailer is none."""
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
+
+
+class Stranger:
+    """A client with a socket."""
+
+    def __init__(self, url: Any) -> None:
+        address = urlsplit(str(url))
+        self._address = address.hostname, address.port
+
+    def send(self, content: bytes) -> list[tuple[int, bytes]]:
+        """Return status and rest of every response to what is sent on a connection."""
+        with socket.create_connection(self._address, timeout=120) as connection:
+            connection.sendall(content)
+            answer = b"".join(iter(lambda: connection.recv(2**16), b""))
+        parts = re.split(rb"HTTP/1\.1 (\d{3})", answer)[1:]
+        return [
+            (int(status), rest)
+            for status, rest in zip(parts[::2], parts[1::2], strict=True)
+        ]
+
+    def ask(self, method: str, target: str) -> tuple[int, bytes]:
+        """Return the answer to a request with a body that generates."""
+        line = f"{method} {target}".encode()
+        (answer,) = self.send(line + CLOSE + LENGTH + b"\r\n" + BODY)
+        return answer
+
+    def try_everything(self) -> None:
+        """Assert that nothing but open paths answers, however they are written."""
+        for path in OPEN:
+            assert self.ask("GET", path)[0] == 200, path
+            assert self.ask("GET", f"{path}?/../v1/models")[0] == 200, path
+        targets = {
+            form.format(open=path, closed=closed)
+            for form, path, closed in product(DETOURS, OPEN, CLOSED)
+        }
+        targets |= {path.upper() for path in (*OPEN, *CLOSED)} - {"/"}
+        targets |= {*CLOSED}
+        for method, target in product(("GET", "POST"), sorted(targets)):
+            status, answer = self.ask(method, target)
+            assert 400 <= status < 500, (method, target, answer)
+            assert b"choices" not in answer
+        for method, path in product(("OPTIONS", "POST", "PUT", "TRACE"), OPEN + CLOSED):
+            assert 400 <= self.ask(method, path)[0] < 500, (method, path)
+        for request in SMUGGLED:
+            assert {status for status, _ in self.send(request)} <= {400, 401}, request
+            # behind one that is answered, on the same connection
+            first, *rest = self.send(HEALTH + b"\r\n" + request)
+            assert first[0] == 200
+            assert {status for status, _ in rest} <= {400, 401}, request
+            smuggled = LENGTH.replace(b"content", b"x") + b"content-length: 0\r\n\r\n"
+            first, *rest = self.send(HEALTH + smuggled + request)
+            assert {status for status, _ in rest} <= {400, 401}, request
+
+    def generates(self) -> bool:
+        """Return whether the same bytes generate with the key."""
+        answers = self.send(CHAT + KEY + LENGTH + b"\r\n" + BODY)
+        return [status for status, _ in answers] == [200] and b"choices" in answers[0][
+            1
+        ]
+
+
+@pytest.fixture(scope="session")
+def stranger() -> Callable[[Any], Stranger]:
+    """Return a client without a key for an address."""
+    return Stranger

@@ -84,10 +84,15 @@ def test_queue_is_that_of_the_router(router: Any) -> None:
     assert "256" in refused.json()["error"]["message"]
 
 
-def test_keys_files_and_drain(routing: Any, tmp_path: Path) -> None:
+def test_keys_files_and_drain(routing: Any, stranger: Any, tmp_path: Path) -> None:
     files = ("--files", str(tmp_path / "files"))
     with routing(*files, FOREWORD_API_KEYS="one,two") as router:
-        assert ask(router, "Hi").status_code == 401
+        client = stranger(router.http.base_url)
+        client.try_everything()
+        router.http.headers["authorization"] = "Bearer one"
+        assert "finished_reason" not in router.http.get("/metrics").text
+        assert client.generates()
+        assert router.metric("vllm:request_success_total") == 1
         long = "The same long prompt of both callers. " * 40
         cached = []
         for key in ("one", "two", "one"):

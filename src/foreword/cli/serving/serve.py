@@ -136,8 +136,8 @@ Drain = Annotated[
         "--drain", help="Seconds for running answers to finish after SIGTERM.", min=1
     ),
 ]
-PrivateMetrics = Annotated[
-    bool, _option("--private-metrics", help="Ask for an API key at /metrics too.")
+PublicMetrics = Annotated[
+    bool, _option("--public-metrics", help="Answer /metrics without an API key.")
 ]
 LogJson = Annotated[bool, _option("--log-json", help="Log lines as JSON.")]
 LogPrompts = Annotated[
@@ -176,7 +176,7 @@ class Serving:
     cors_origin: Origin = None
     allowed_host: AllowedHost = None
     drain: Drain = 30.0
-    private_metrics: PrivateMetrics = False
+    public_metrics: PublicMetrics = False
     log_json: LogJson = False
     log_prompts: LogPrompts = False
 
@@ -229,7 +229,7 @@ class Serving:
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
             drain=_number("--drain", self.drain),
-            private_metrics=self.private_metrics,
+            public_metrics=self.public_metrics,
             log_json=self.log_json,
             log_prompts=self.log_prompts,
         )

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message
 
 from foreword.server.batches.results import Response
+from foreword.server.routes import decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,11 @@ class Inside:
             "headers": [(b"content-type", b"application/json")],
             "client": None,
             "server": None,
-            "state": {"request_id": request_id, "tenant": self.tenant},
+            "state": {
+                "request_id": request_id,
+                "tenant": self.tenant,
+                "decision": decided("POST", path.encode()),
+            },
         }
         await self.app(scope, exchange.receive, exchange.send)
         return Response(exchange.status, request_id, json.loads(exchange.answer))

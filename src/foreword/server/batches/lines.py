@@ -10,14 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from foreword.errors import InvalidRequest, words
+from foreword.server.routes import DIALECTS
 
-ENDPOINTS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-)
-"""Paths that a request may name."""
 MEMBERS = ("custom_id", "method", "url", "body")
 """Of a line."""
 MOST_ID = 512
@@ -133,7 +127,7 @@ def _line(text: bytes, start: int, endpoint: str | None) -> Line:
         )
     if method not in (None, "POST"):
         raise _Unreadable("invalid_method", f"method is {method!r}, and must be POST")
-    known = ENDPOINTS if endpoint is None else (endpoint,)
+    known = DIALECTS if endpoint is None else (endpoint,)
     if not isinstance(url, str) or url not in known:
         raise _Unreadable(
             "invalid_url", f"url is {url!r}, and must be {' or '.join(known)}"

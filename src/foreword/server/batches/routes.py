@@ -11,11 +11,10 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict
 
 from foreword.server.batches.jobs import Batches
-from foreword.server.batches.lines import ENDPOINTS
 from foreword.server.batches.store import BATCH, FILE
 from foreword.server.body import Upload, content, form_of, parsed, takes
 from foreword.server.errors import ApiError
-from foreword.server.settings import UPLOADS
+from foreword.server.routes import DIALECTS, UPLOADS
 from foreword.server.wire import Json
 
 DAY = 24 * 60 * 60
@@ -176,10 +175,10 @@ def _check_kind(id: str, kind: str) -> None:
 
 def _check(body: BatchBody) -> None:
     """Raise ApiError for a batch that cannot be served."""
-    if body.endpoint not in ENDPOINTS:
+    if body.endpoint not in DIALECTS:
         raise ApiError(
             400,
-            f"endpoint must be one of {', '.join(ENDPOINTS)}, got {body.endpoint!r}",
+            f"endpoint must be one of {', '.join(DIALECTS)}, got {body.endpoint!r}",
             param="endpoint",
         )
     if body.completion_window != WINDOW:

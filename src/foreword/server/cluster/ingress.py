@@ -56,7 +56,9 @@ class RayModel(Models):
         self._pool = Pool([Replica("ray", handle, ready=True)])
 
     @asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Pool]:
+    async def lease(
+        self, name: str | None, *, load: bool = True
+    ) -> AsyncIterator[Pool]:
         """Yield all replicas as one."""
         yield self._pool
 

@@ -17,7 +17,7 @@ from foreword.server.dialects.base import Dialect
 from foreword.server.dialects.translate import Translator
 from foreword.server.errors import ApiError
 from foreword.server.metrics import why_off
-from foreword.server.wire import event
+from foreword.server.wire import DONE, event
 from foreword.types import Request, TokenLogprob
 from foreword.types.round import REASONS, Reason
 
@@ -191,10 +191,6 @@ def fingerprint(name: str, dtype: str, version: str) -> str:
     return f"{name}-{dtype}-foreword-{version}"
 
 
-DONE = b"data: [DONE]\n\n"
-"""Last event of a stream."""
-
-
 class StreamOptions(BaseModel):
     """What a stream holds beside the text."""
 
@@ -282,4 +278,4 @@ class OpenAIDialect(Dialect):
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event of an error in a stream."""
-        return event(error.body("")) + DONE
+        return event(error.body()) + DONE

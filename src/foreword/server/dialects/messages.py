@@ -208,7 +208,7 @@ class MessagesDialect(Dialect):
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event of an error in a stream."""
-        return event(error.body("/v1/messages"), "error")
+        return event(error.body(anthropic=True), "error")
 
 
 def _continues(opened: Shown, event: Shown) -> bool:

@@ -60,11 +60,11 @@ def routes(service: Service) -> APIRouter:
     _add_models(router, service)
     _add_tokens(router, service)
     _add_state(router, service)
-    _add_heads(router)
+    add_heads(router)
     return router
 
 
-def _add_heads(router: APIRouter) -> None:
+def add_heads(router: APIRouter) -> None:
     """Answer HEAD wherever GET is answered, as probes ask."""
     for route in [*router.routes]:
         if isinstance(route, APIRoute) and "GET" in (route.methods or ()):
@@ -169,11 +169,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
             )
         return Json({"status": "ready"})
 
-    @router.get("/version", tags=["server"])
-    async def version() -> dict[str, str]:
-        """Return the version of Foreword."""
-        return {"version": __version__}
-
+    add_version(router)
     content = {"text/plain": {"schema": {"type": "string"}}}
 
     @router.get(
@@ -188,6 +184,15 @@ def _add_state(router: APIRouter, service: Service) -> None:
             service.metrics.text(),
             media_type="text/plain; version=0.0.4; charset=utf-8",
         )
+
+
+def add_version(router: APIRouter) -> None:
+    """Add the route that needs no model."""
+
+    @router.get("/version", tags=["server"])
+    async def version() -> dict[str, str]:
+        """Return the version of Foreword."""
+        return {"version": __version__}
 
 
 def _tokens(context: int, body: TokenizeBody, requests: Requests) -> dict[str, Any]:

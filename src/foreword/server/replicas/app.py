@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 from starlette.middleware import Middleware
+from starlette.routing import Route as HttpRoute
 
+from foreword.server import page
 from foreword.server.app import catch, cors
 from foreword.server.batches import routes as files
 from foreword.server.batches.jobs import Batches
+from foreword.server.dialects import plain
 from foreword.server.dialects.listing import described, model_list
 from foreword.server.errors import ApiError, stopping
 from foreword.server.gate import Gate
@@ -20,9 +23,8 @@ from foreword.server.log import reported
 from foreword.server.replicas.metrics import merged
 from foreword.server.replicas.models import ManyModels
 from foreword.server.replicas.router import Router
+from foreword.server.routes import ROUTES
 from foreword.server.wire import Json
-
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def build_router(
@@ -56,10 +58,8 @@ def build_router(
     )
     catch(app, reported)
     _add_state(app, router)
-    if isinstance(router.models, ManyModels):
-        _add_models(app, router.models)
-    if batches is not None:
-        app.include_router(files.routes(batches))
+    app.include_router(page.files())
+    app.include_router(files.routes(batches))
     _add_rest(app, router)
     return app
 
@@ -75,21 +75,27 @@ def build_answers(router: Router) -> FastAPI:
 
 
 def _add_state(app: FastAPI, router: Router) -> None:
-    @app.api_route("/health", methods=["GET", "HEAD"])
-    async def health() -> Response:
-        """Say which replicas are ready; 503 if none is."""
+    routes = APIRouter()
+    plain.add_version(routes)
+
+    @routes.get("/health")
+    async def health(request: Request) -> Response:
+        """Say which replicas are ready; 503 if none is. Names of models are for those
+        who have a key.
+        """
         if not router.models.ready:
             raise ApiError(503, "no replica is ready. Wait, or restart the server")
-        return Json({"status": "ok", **router.models.state})
+        known = request.state.tenant or not router.settings.keys
+        return Json({"status": "ok", **(router.models.state if known else {})})
 
-    @app.api_route("/ready", methods=["GET", "HEAD"])
+    @routes.get("/ready")
     async def ready() -> Response:
         """Say whether new requests are accepted."""
         if router.draining or not router.models.ready:
             raise stopping()
         return Json({"status": "ready"})
 
-    @app.get("/metrics")
+    @routes.get("/metrics")
     async def metrics() -> Response:
         """Return Prometheus metrics of all replicas."""
         return Response(
@@ -97,8 +103,13 @@ def _add_state(app: FastAPI, router: Router) -> None:
             media_type="text/plain; version=0.0.4; charset=utf-8",
         )
 
+    if isinstance(router.models, ManyModels):
+        _add_models(routes, router.models)
+    plain.add_heads(routes)
+    app.include_router(routes)
 
-def _add_models(app: FastAPI, models: ManyModels) -> None:
+
+def _add_models(routes: APIRouter, models: ManyModels) -> None:
     """Add the routes that list models."""
 
     def about(name: str, request: Request) -> dict[str, Any]:
@@ -113,22 +124,37 @@ def _add_models(app: FastAPI, models: ManyModels) -> None:
             status={"value": hosted.status},
         )
 
-    @app.get("/v1/models")
+    @routes.get("/v1/models")
     async def list_models(request: Request) -> Response:
         """List all models, loaded or not."""
         names = [name for one in models.hosted for name in one.entry.names]
         data = [about(name, request) for name in names]
         return Json(model_list(data, request))
 
-    @app.get("/v1/models/{name:path}")
+    @routes.get("/v1/models/{name:path}")
     async def one_model(name: str, request: Request) -> Response:
         """Describe a model."""
         return Json(about(name, request))
 
 
 def _add_rest(app: FastAPI, router: Router) -> None:
-    """Give every other request to a replica."""
+    """Give the requests of all other routes to a replica."""
+    own = served(app)
 
-    @app.api_route("/{path:path}", methods=METHODS)
     async def rest(request: Request) -> Response:
         return router.response(request)
+
+    for route in ROUTES:
+        methods = [name for name in route.methods if (route.path, name) not in own]
+        if methods:
+            app.add_api_route(route.path, rest, methods=methods)
+
+
+def served(app: FastAPI) -> set[tuple[str, str]]:
+    """Return the paths and methods that an application takes."""
+    return {
+        (route.path, method)
+        for route in app.routes
+        if isinstance(route, HttpRoute)
+        for method in route.methods or ()
+    }

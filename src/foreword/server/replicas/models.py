@@ -37,8 +37,11 @@ Status = Literal["unloaded", "loading", "loaded"]
 class Models(Protocol):
     """Whatever finds the replicas of a request's model."""
 
-    def lease(self, name: str | None) -> AbstractAsyncContextManager[Pool]:
-        """Yield the replicas of a model, which stays loaded meanwhile.
+    def lease(
+        self, name: str | None, *, load: bool = True
+    ) -> AbstractAsyncContextManager[Pool]:
+        """Yield the replicas of a model, which stays loaded meanwhile. `load`: whether
+        it may be loaded for this.
 
         Raises ApiError for a name that is not known, or a model that cannot be loaded.
         """
@@ -85,7 +88,9 @@ class OneModel(Models):
     supervisor: Supervisor
 
     @asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Pool]:
+    async def lease(
+        self, name: str | None, *, load: bool = True
+    ) -> AsyncIterator[Pool]:
         """Yield the replicas."""
         yield self.supervisor.pool
 
@@ -181,7 +186,9 @@ class ManyModels(Models):
             self._check_size(one)
 
     @asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Pool]:
+    async def lease(
+        self, name: str | None, *, load: bool = True
+    ) -> AsyncIterator[Pool]:
         """Yield the replicas of a model, after loading it if need be."""
         hosted = self.named(name)
         self._stop_timer(hosted)
@@ -189,6 +196,8 @@ class ManyModels(Models):
         try:
             async with hosted.lock:
                 if hosted.supervisor is None:
+                    if not load:
+                        raise _none_loaded()
                     await self._load(hosted)
             assert hosted.supervisor is not None
             yield hosted.supervisor.pool
@@ -367,6 +376,14 @@ class ManyModels(Models):
             end = asyncio.create_task(self._unload(hosted))
             self._ends.add(end)
             end.add_done_callback(self._ends.discard)
+
+
+def _none_loaded() -> ApiError:
+    return ApiError(
+        503,
+        "cannot describe a model: none is loaded. Send a request that names one",
+        code="model_not_loaded",
+    )
 
 
 def machine_memory() -> int:

@@ -133,9 +133,11 @@ class Process:
             raise Unreachable
         request = client.build_request(
             asked.method,
-            asked.target,
+            "/",
             headers=asked.headers,
             content=asked.body,
+            # as it was checked, byte for byte: a URL would be rewritten
+            extensions={"target": asked.target.encode("latin-1")},
         )
         try:
             response = await client.send(request, stream=True)

@@ -15,9 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foreword.server.batches.lines import ENDPOINTS
 from foreword.server.body import items, read
-from foreword.server.errors import MESSAGES, ApiError, stopping
+from foreword.server.errors import ApiError, refused, stopping
 from foreword.server.leaving import first_end
 from foreword.server.limits import MOST_ITEMS, Limits
 from foreword.server.log import Log, reported
@@ -25,8 +24,9 @@ from foreword.server.replicas.exchange import Exchange
 from foreword.server.replicas.models import DEFAULT, Models
 from foreword.server.replicas.pool import Asked
 from foreword.server.replicas.prefixes import blocks
+from foreword.server.routes import Decision
 from foreword.server.settings import Settings
-from foreword.server.wire import Json, event
+from foreword.server.wire import DONE, event
 
 LARGE = 2**16
 """Bytes. Larger bodies are parsed in a thread, so that no other request waits."""
@@ -67,7 +67,8 @@ class _Routed(Response):
         """Answer, until done or until the client leaves."""
         router = self._router
         try:
-            body = await read(self._request)
+            decision = scope["state"]["decision"]
+            body = await read(self._request) if decision.route.body else b""
             work = self._answer(scope, body, send)
             end = await first_end(work, receive, router.stopped)
             if end == "stopped":
@@ -80,25 +81,18 @@ class _Routed(Response):
         router, state = self._router, scope["state"]
         if router.draining:
             raise stopping()
-        path, method = scope["path"], scope["method"]
-        target = scope["raw_path"].decode("latin-1")
-        query = scope["query_string"].decode("latin-1")
-        generates = method == "POST" and path in ENDPOINTS
-        asked = Asked(
-            method,
-            f"{target}?{query}" if query else target,
-            scope["headers"],
-            body,
-        )
+        decision: Decision = state["decision"]
+        route = decision.route
+        asked = Asked(scope["method"], decision.target, scope["headers"], body)
         wanted = await wanted_by(body) if body else Wanted()
         place = nullcontext()
         name, beginnings = wanted.model, []
-        if generates:
+        if route.generates:
             name = name or DEFAULT
             beginnings = blocks(body, f"{state['tenant']}/{name}")
             place = router.limits.place(state["tenant"], wanted.answers)
         with place:
-            async with router.models.lease(name) as pool:
+            async with router.models.lease(name, load=route.loads) as pool:
                 self._exchange = exchange = Exchange(
                     pool,
                     asked,
@@ -120,15 +114,16 @@ class _Routed(Response):
         send: Send,
     ) -> None:
         """Send an error in place of the answer, or as the last event of its stream."""
-        path = scope["path"]
-        body = failure.body(path, scope["state"]["request_id"])
         if self._exchange is None or not self._exchange.begun:
-            answer = Json(body, failure.status, failure.headers)
-            await answer(scope, receive, send)
+            await refused(failure, scope)(scope, receive, send)
             return
-        name = "error" if path.startswith(MESSAGES) else None
-        last = {"type": "http.response.body", "body": event(body, name)}
-        await send(last)
+        route = scope["state"]["decision"].route
+        body = failure.body(
+            anthropic=route.anthropic, request_id=scope["state"]["request_id"]
+        )
+        last = event(body, "error" if route.anthropic else None)
+        last += DONE if route.done else b""
+        await send({"type": "http.response.body", "body": last})
 
 
 @dataclass(frozen=True, slots=True)

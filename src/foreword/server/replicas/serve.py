@@ -166,6 +166,5 @@ def behind(settings: Settings) -> Settings:
         rate=None,
         files=None,
         origins=(),
-        private_metrics=False,
         routed=True,
     )

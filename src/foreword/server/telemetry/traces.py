@@ -30,13 +30,10 @@ from starlette.types import Scope
 
 from foreword import __version__
 from foreword.server.answer import Answer, Choice
-from foreword.server.batches.lines import ENDPOINTS
 
 SERVICE = "foreword"
 TRACED = "/v1/"
-"""Beginning of the paths that are traced."""
-OPERATIONS = {"/v1/completions": "text_completion"}
-"""Of paths that do not chat, as OpenTelemetry names them."""
+"""Beginning of the routes that are traced."""
 PARTS = ("queue", "prefill", "decode")
 OFFSET = time_ns() - perf_counter_ns()
 """Nanoseconds from the zero of perf_counter to the epoch."""
@@ -70,25 +67,24 @@ class Traces:
         headers: Mapping[str, str],
     ) -> Traced | None:
         """Return the span of a request; None where its path is not traced."""
-        method, path = scope["method"], scope["path"]
-        if not path.startswith(TRACED):
+        method, decision = scope["method"], scope["state"]["decision"]
+        route = decision.route
+        if not route.path.startswith(TRACED):
             return None
-        name = method
         attributes = {
             "http.request.method": method,
-            "url.path": path,
+            "http.route": route.path,
+            "url.path": decision.path,
             "foreword.request_id": scope["state"]["request_id"],
         }
-        # other paths hold ids, and names of spans must be few
-        if path in ENDPOINTS:
-            name = f"{method} {path}"
+        if route.operation:
             attributes |= {
-                "gen_ai.operation.name": OPERATIONS.get(path, "chat"),
+                "gen_ai.operation.name": route.operation,
                 "gen_ai.provider.name": SERVICE,
                 "gen_ai.request.model": self._model,
             }
         span = self._tracer.start_span(
-            name,
+            f"{method} {route.path}",
             context=extract(headers),
             kind=SpanKind.SERVER,
             attributes=attributes,
