@@ -81,7 +81,7 @@ ROUTES = (
     _open("/version"),
     Route("/metrics", access="metrics"),
     Route("/openapi.json"),
-    Route("/speculation"),
+    Route("/speculation", GET),
     _computed("/speculation/whatif"),
     Route("/v1/models"),
     Route("/v1/models/{name:path}"),

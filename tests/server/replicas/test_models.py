@@ -119,7 +119,7 @@ def test_drafter_is_shared_and_one_model_stays(
             "broken": "unloaded",
         }
         broken = ask(router, "broken")
-        assert broken.status_code == 503
+        assert broken.status_code == 400
         assert "cannot load model 'broken'" in broken.json()["error"]["message"]
         assert content(ask(router, "kept")) == content(kept)
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from foreword import bundled
 from foreword.page.files import NAMES
 from foreword.server import speech
 from foreword.server.app import build_app
+from foreword.server.errors import PrivatePaths
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_router, served
@@ -25,6 +27,8 @@ from foreword.server.settings import Settings, hashed
 from serving import Running
 
 Serving = Callable[..., AbstractContextManager[Running]]
+BUNDLED = Path(bundled.__file__).parent
+CHAT = "/v1/chat/completions"
 KEYS = {"FOREWORD_API_KEYS": "one,two"}
 FINISHED = 'finished_reason="length"'
 
@@ -44,7 +48,8 @@ def test_table_has_the_routes_of_every_application(server: Running) -> None:
 
     entries, settings = [Entry(name="a", model="bundled")], Settings()
     models = ManyModels(entries, never, Log(), memory=2**40, seconds=0)
-    router = Router(settings, models, Log(), Limits(1, None, None))
+    limits = Limits(1, None, None)
+    router = Router(settings, models, Log(), limits, PrivatePaths())
     assert served(build_router(router, None, end)) == table
 
 
@@ -79,32 +84,53 @@ def test_one_process_answers_no_stranger(serving: Serving, stranger: Any) -> Non
         assert FINISHED in server.service.metrics.text().decode()
 
 
-def test_strangers_load_no_model(routing: Any, stranger: Any, tmp_path: Path) -> None:
-    models = tmp_path / "models.toml"
-    models.write_text('models.first = "bundled"\nmodels.second = "bundled"')
-    options = ("--models", str(models))
+def test_only_a_request_that_needs_a_model_loads_one(
+    routing: Any, stranger: Any, tmp_path: Path
+) -> None:
+    """The memory holds one model at a time."""
+    folder = tmp_path / "private" / "models"
+    (folder / "zero").mkdir(parents=True)
+    (folder / "zero" / "config.json").write_text("{}")
+    (folder / "first").symlink_to(BUNDLED / "target")
+    options = ("--models", str(folder), "--models-memory", "0.6")
     with routing(*options, replicas=None, **KEYS) as router:
         client = stranger(router.http.base_url)
         client.try_everything()
         assert b"first" not in client.ask("GET", "/health")[1]
         router.http.headers["authorization"] = "Bearer one"
-        unloaded = {"first": "unloaded", "second": "unloaded"}
-        assert router.http.get("/health").json()["models"] == unloaded
-        body = {"model": "second"}
         for method, path in (
-            ("OPTIONS", "/v1/chat/completions"),
-            ("GET", "/v1/models/second"),
+            ("OPTIONS", CHAT),
+            ("GET", "/v1/models/first"),
             ("GET", "/speculation"),
             ("GET", "/"),
             ("GET", "/page/main.js"),
             ("GET", "/openapi.json"),
         ):
-            router.http.request(method, path, json=body)
-        assert router.http.get("/health").json()["models"] == unloaded
+            router.http.request(method, path, json={"model": "first"})
+        assert states(router) == {"first": "unloaded", "zero": "unloaded"}
+        refused = check_broken(router, tmp_path)
         assert client.generates()
-        loaded = {"first": "loaded", "second": "unloaded"}
-        assert router.http.get("/health").json()["models"] == loaded
+        assert states(router) == {"first": "loaded", "zero": "unloaded"}
         assert router.http.get("/speculation").json()["model"] == "first"
+        assert check_broken(router, tmp_path) == refused
+        # it is not tried again, so the other one stays
+        assert states(router) == {"first": "loaded", "zero": "unloaded"}
+
+
+def states(router: Any) -> Any:
+    return router.http.get("/health").json()["models"]
+
+
+def check_broken(router: Any, folder: Path) -> str:
+    """Return why a model cannot be loaded, in words that tell no folder."""
+    body = {"model": "zero", "messages": [{"role": "user", "content": "Hi"}]}
+    refused = router.http.post(CHAT, json=body)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["code"] == "model_not_loaded"
+    assert error["message"].startswith("cannot load model 'zero'")
+    assert str(folder) not in error["message"]
+    return error["message"]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
 from foreword.server.cluster.engine import Handle
+from foreword.server.errors import PrivatePaths
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_router
@@ -18,13 +19,17 @@ from foreword.server.replicas.pool import Pool, Replica
 from foreword.server.replicas.router import Router
 from foreword.server.run import log_to_stderr
 from foreword.server.settings import Settings
+from foreword.settings_file import BUNDLED
 
 
 class Ingress:
     """A router as a deployment of Ray Serve."""
 
-    def __init__(self, settings: Settings, engine: DeploymentHandle) -> None:
+    def __init__(
+        self, settings: Settings, model: str | None, engine: DeploymentHandle
+    ) -> None:
         self._settings = settings
+        self._model = model or BUNDLED
         self._handle = Handle(engine)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -36,6 +41,7 @@ class Ingress:
             RayModel(self._handle),
             Log(as_json=settings.log_json),
             Limits(settings.queue, settings.concurrent, settings.rate),
+            PrivatePaths(self._model),
         )
 
         async def end() -> None:

@@ -106,7 +106,7 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
         graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
     )(serve.ingress()(Ingress))
     own = replace(start, settings=behind(settings))
-    application = ingress.bind(settings, engine.bind(own))
+    application = ingress.bind(settings, start.model, engine.bind(own))
     try:
         handle = serve.run(
             application,

@@ -19,7 +19,6 @@ from foreword.server.dialects import plain
 from foreword.server.dialects.listing import described, model_list
 from foreword.server.errors import ApiError, stopping
 from foreword.server.gate import Gate
-from foreword.server.log import reported
 from foreword.server.replicas.metrics import merged
 from foreword.server.replicas.models import ManyModels
 from foreword.server.replicas.router import Router
@@ -56,7 +55,7 @@ def build_router(
             ),
         ],
     )
-    catch(app, reported)
+    catch(app, router.reported)
     _add_state(app, router)
     app.include_router(page.files())
     app.include_router(files.routes(batches))
@@ -69,7 +68,7 @@ def build_answers(router: Router) -> FastAPI:
     stands before it.
     """
     app = FastAPI(openapi_url=None)
-    catch(app, reported)
+    catch(app, router.reported)
     _add_rest(app, router)
     return app
 
@@ -150,11 +149,13 @@ def _add_rest(app: FastAPI, router: Router) -> None:
             app.add_api_route(route.path, rest, methods=methods)
 
 
-def served(app: FastAPI) -> set[tuple[str, str]]:
+def served(app: FastAPI | APIRouter) -> set[tuple[str, str]]:
     """Return the paths and methods that an application takes."""
-    return {
-        (route.path, method)
-        for route in app.routes
-        if isinstance(route, HttpRoute)
-        for method in route.methods or ()
-    }
+    taken: set[tuple[str, str]] = set()
+    for route in app.routes:
+        # newer versions of FastAPI keep an included router whole
+        if (included := getattr(route, "original_router", None)) is not None:
+            taken |= served(included)
+        elif isinstance(route, HttpRoute):
+            taken |= {(route.path, method) for method in route.methods or ()}
+    return taken

@@ -26,6 +26,10 @@ OVERHEAD = 1.2
 """Memory of a model that was never loaded, by the size of its files: some keys and
 values come on top.
 """
+FAILED_SECONDS = 300.0
+"""Seconds. A model that could not be loaded is not tried again before: each try may
+unload another one.
+"""
 PROGRAM = 400 * 2**20
 """Bytes of a process without a model: torch and transformers take so much."""
 DEFAULT = "default"
@@ -133,6 +137,8 @@ class Hosted:
     """monotonic() at the end of the last one."""
     measured: int = 0
     """Bytes that it took when it was loaded last."""
+    failure: tuple[float, ApiError] | None = None
+    """monotonic() of the last try that no other could mend, and its reason."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is loaded or unloaded."""
 
@@ -275,6 +281,8 @@ class ManyModels(Models):
     async def _load(self, hosted: Hosted) -> None:
         """Load a model. The caller holds its lock."""
         name = hosted.entry.name
+        if hosted.failure and monotonic() < hosted.failure[0] + FAILED_SECONDS:
+            raise hosted.failure[1]
         await self._make_room(hosted)
         hosted.status = "loading"
         before = monotonic()
@@ -283,12 +291,16 @@ class ManyModels(Models):
             await supervisor.start()
         except ForewordError as error:
             hosted.status = "unloaded"
-            raise ApiError(
-                503,
+            never = isinstance(error, InvalidRequest)
+            failure = ApiError(
+                400 if never else 503,
                 f"cannot load model {name!r}: {error}",
                 param="model",
                 code="model_not_loaded",
-            ) from error
+            )
+            if never:
+                hosted.failure = monotonic(), failure
+            raise failure from error
         except BaseException:
             hosted.status = "unloaded"
             raise

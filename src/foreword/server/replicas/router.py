@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foreword.server.body import items, read
-from foreword.server.errors import ApiError, refused, stopping
+from foreword.server.errors import ApiError, PrivatePaths, refused, stopping
 from foreword.server.leaving import first_end
 from foreword.server.limits import MOST_ITEMS, Limits
 from foreword.server.log import Log, reported
@@ -42,12 +42,17 @@ class Router:
     models: Models
     log: Log
     limits: Limits
+    paths: PrivatePaths
     draining: bool = False
     """Whether new requests are refused, as the server stops."""
     continued: int = 0
     """Requests that went on at another replica."""
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the time for draining is over."""
+
+    def reported(self, error: Exception, request_id: str) -> ApiError:
+        """Return an exception as an error of the API, without folders."""
+        return reported(error, request_id, self.paths.hidden)
 
     def response(self, request: Request) -> Response:
         """Return the response of a replica to a request."""
@@ -74,7 +79,7 @@ class _Routed(Response):
             if end == "stopped":
                 raise stopping()
         except Exception as error:  # noqa: BLE001 - every error has its shape
-            failure = reported(error, scope["state"]["request_id"])
+            failure = router.reported(error, scope["state"]["request_id"])
             await self._fail(failure, scope, receive, send)
 
     async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:

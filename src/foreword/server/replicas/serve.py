@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from foreword.server.batches.jobs import Batches
 from foreword.server.batches.store import Store
 from foreword.server.connections import most_connections
+from foreword.server.errors import PrivatePaths
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_answers, build_router
@@ -24,6 +25,7 @@ from foreword.server.replicas.router import Router
 from foreword.server.replicas.supervise import Supervisor
 from foreword.server.run import HttpServer, log_to_stderr
 from foreword.server.settings import MEBIBYTE, Settings
+from foreword.settings_file import BUNDLED
 
 SENT_BYTES = 16 * MEBIBYTE
 """Bytes, beyond a client's body, of what it has of an answer: 7 for each token."""
@@ -41,6 +43,8 @@ class Begun:
     stop: Callable[[], Awaitable[None]]
     about: str
     """A phrase for the person who starts it."""
+    sources: Sequence[str] = ()
+    """Models, whose folders clients should not learn."""
     width: int = WIDTH
     """Requests of a batch at a time."""
 
@@ -60,6 +64,7 @@ def one_model(start: Start, found: Sequence[Place], seconds: float) -> Begin:
             OneModel(supervisor),
             supervisor.stop,
             f"{about['name']}, {len(found)} replicas, drafting with {about['method']}",
+            [start.model or BUNDLED],
             max(1, about["slots"] * len(found) // 2),
         )
 
@@ -104,7 +109,8 @@ def many_models(
             await models.stop()
             raise
         names = ", ".join(name for one in entries for name in one.names)
-        return Begun(models, models.stop, f"models by name ({names})")
+        sources = [entry.model for entry in entries]
+        return Begun(models, models.stop, f"models by name ({names})", sources)
 
     return begin
 
@@ -135,6 +141,7 @@ def serve(
             begun.models,
             log,
             Limits(settings.queue, settings.concurrent, settings.rate),
+            PrivatePaths(*begun.sources),
         )
         batches = Batches(store, build_answers(router), begun.width) if store else None
         try:
