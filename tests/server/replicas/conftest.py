@@ -197,7 +197,7 @@ class Stranger:
 
     def send(self, content: bytes) -> list[tuple[int, bytes]]:
         """Return status and rest of every response to what is sent on a connection."""
-        with socket.create_connection(self._address, timeout=120) as connection:
+        with socket.create_connection(self._address, timeout=500) as connection:
             connection.sendall(content)
             answer = b"".join(iter(lambda: connection.recv(2**16), b""))
         parts = re.split(rb"HTTP/1\.1 (\d{3})", answer)[1:]
