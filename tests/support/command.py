@@ -7,6 +7,7 @@ streams, its signals, its end.
 import io
 import json
 import os
+import select
 import subprocess
 import sys
 import warnings
@@ -70,6 +71,20 @@ def run_apart(commands: Iterable[tuple[str, ...]], folder: Path) -> list[Ended]:
         check=True,
     )
     return [Ended(*one) for one in json.loads(done.stdout)]
+
+
+def have_ended(pids: Iterable[int]) -> bool:
+    """Wait until these processes, which need not be children, have ended."""
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        ready, *_ = select.select([handle], [], [], 60)
+        os.close(handle)
+        if not ready:
+            return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Ranks end with rank 0, and rank 0 sees the end of a rank: nothing waits for ever."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import distributed
 
+from command import have_ended
 from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.parallel.lead import uninterrupted
@@ -37,20 +37,6 @@ def opened() -> LLM:
 
 def ranks_of(llm: LLM) -> Ranks:
     return llm.target.backend.lead.ranks
-
-
-def ended(pids: list[int]) -> bool:
-    """Wait until these processes, which need not be children, have ended."""
-    for pid in pids:
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        found, *_ = select.select([handle], [], [], 60)
-        os.close(handle)
-        if not found:
-            return False
-    return True
 
 
 def test_killed_rank_fails_requests_and_a_closed_one_makes_room():
@@ -133,7 +119,7 @@ def test_ranks_end_when_rank_0_is_killed(tmp_path: Path):
         (folder,) = tmp_path.glob("foreword-ranks-*")
         assert folder.stat().st_mode & 0o777 == 0o700
         first.kill()
-    assert ended(pids)
+    assert have_ended(pids)
     assert not folder.exists()
 
 

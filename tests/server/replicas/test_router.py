@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command import Here
+from command import Here, have_ended
 
 CHAT = "/v1/chat/completions"
 
@@ -141,21 +139,7 @@ def test_replicas_end_with_a_killed_router(routing: Any) -> None:
         pids = [router.pid(name) for name in ("0", "1")]
         router.process.kill()
         router.process.wait()
-        for pid in pids:
-            wait_for_end(pid)
-
-
-def wait_for_end(pid: int) -> None:
-    """Return once a process that is not ours has ended."""
-    handle = os.pidfd_open(pid) if Path(f"/proc/{pid}").exists() else None
-    if handle is None:
-        return
-    import select
-
-    try:
-        assert select.select([handle], [], [], 60)[0]
-    finally:
-        os.close(handle)
+        assert have_ended(pids)
 
 
 def check_drain(router: Any) -> None:
@@ -173,9 +157,7 @@ def check_drain(router: Any) -> None:
         router.process.send_signal(signal.SIGTERM)
         assert [*lines][-2:] == ["data: [DONE]", ""]
     assert router.process.wait(60) == -signal.SIGTERM
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            wait_for_end(pid)
+    assert have_ended(pids)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from foreword.model.loading.options import dtypes, placed
 from foreword.model.parallel.backend import ParallelBackend
 from foreword.model.parallel.checks import check_parallel
 from foreword.model.parallel.lead import Lead
-from foreword.model.parallel.ranks import Order, Ranks, loopback
+from foreword.model.parallel.network import loopback
+from foreword.model.parallel.ranks import Order, Ranks
 from foreword.model.parallel.sums import ordered
 from foreword.options import POOL, ModelOptions
 

@@ -19,7 +19,8 @@ from foreword.model.model import Model
 from foreword.model.parallel.backend import ParallelBackend
 from foreword.model.parallel.lead import messages
 from foreword.model.parallel.load import shard
-from foreword.model.parallel.ranks import Seat, grouped, joined
+from foreword.model.parallel.network import grouped, joined
+from foreword.model.parallel.ranks import Seat
 
 
 def main() -> None:
@@ -40,8 +41,9 @@ def main() -> None:
 def _run(seat: Seat) -> None:
     store = seat.store
     store.set(joined(seat.rank), "")
-    control = grouped(store, seat.order, seat.rank)
-    model = shard(Model, seat.order)
+    order = seat.order
+    control = grouped(store, order.device, seat.rank, order.count)
+    model = shard(Model, order)
     cast("ParallelBackend", model.backend).follow(messages(control))
 
 

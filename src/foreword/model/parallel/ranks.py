@@ -5,31 +5,25 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, ProcessGroup, Store
+from torch._C._distributed_c10d import FileStore, ProcessGroup
 
 from foreword.errors import ModelError, named, words
+from foreword.model.parallel.network import grouped, joined
 from foreword.options import ModelOptions
 
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""Environment: network interfaces of the groups of gloo and of NCCL."""
 POLL = 0.05
 """Seconds between two looks at the ranks that have not joined yet."""
-FOREVER = timedelta(days=3650)
-"""How long a rank waits for a message: as long as rank 0 has no work."""
 GRACE = 5.0
 """Seconds. An operation fails some time before the process that broke it off is seen to
 end; and a rank that is asked to end may take so long.
@@ -102,7 +96,7 @@ class Ranks:
         while not self._store.check(keys):
             self._ended.wait(POLL)
             self.check()
-        return grouped(self._store, self._order, 0)
+        return grouped(self._store, self.device, 0, self._order.count)
 
     @property
     def alive(self) -> bool:
@@ -187,41 +181,3 @@ class Ranks:
         group = dist.group.WORLD
         if self.device == "cuda" and group is not None:
             group.abort()  # NCCL waits for a lost rank without end
-
-
-@contextmanager
-def loopback() -> Iterator[None]:
-    """Have groups that are formed in the block, and by ranks that are started in it,
-    use the loopback interface alone: ranks unpickle what they receive.
-    """
-    names = [name for _, name in socket.if_nameindex()]
-    interface = next((name for name in names if name.startswith("lo")), "lo")
-    before = {name: os.environ.get(name) for name in INTERFACES}
-    os.environ.update(dict.fromkeys(INTERFACES, interface))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
-
-
-def joined(rank: int) -> str:
-    """Return the key of the store that a rank sets once it is ready."""
-    return f"joined/{rank}"
-
-
-def grouped(store: Store, order: Order, rank: int) -> ProcessGroup:
-    """Form the default group of this process and the ranks; return the group of
-    messages.
-    """
-    on_gpu = order.device == "cuda"
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        store=store,
-        rank=rank,
-        world_size=order.count,
-        device_id=torch.device("cuda", rank) if on_gpu else None,
-    )
-    return cast("ProcessGroup", dist.new_group(backend="gloo", timeout=FOREVER))
