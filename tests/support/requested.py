@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from serving import Running
+
+ENDED = ("completed", "failed", "expired", "cancelled")
 CHAT = "/v1/chat/completions"
 
 
@@ -37,3 +40,41 @@ def texts(text: str) -> dict[str, str]:
         name: response["body"]["choices"][0]["message"]["content"]
         for name, response in answers(text).items()
     }
+
+
+def uploaded(server: Running, *requests: Any, key: str = "") -> dict[str, Any]:
+    """Return the description of a file that was sent."""
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in requests]
+    response = server.http.post(
+        "/v1/files",
+        data={"purpose": "batch"},
+        files={"file": ("mine.jsonl", "\n".join(lines).encode())},
+        headers={"x-api-key": key},
+    )
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def begun(server: Running, file: dict[str, Any], url: str = CHAT) -> dict[str, Any]:
+    return server.post("/v1/batches", input_file_id=file["id"], endpoint=url)
+
+
+def got(server: Running, path: str) -> Any:
+    response = server.http.get(path)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def ended(server: Running, batch: dict[str, Any], least: int | None = None) -> Any:
+    """Return a batch once it has ended, or has `least` answers."""
+    while batch["status"] not in ENDED:
+        batch = got(server, f"/v1/batches/{batch['id']}")
+        if least is not None and batch["request_counts"]["completed"] >= least:
+            break
+    return batch
+
+
+def content(server: Running, id: str) -> str:
+    response = server.http.get(f"/v1/files/{id}/content")
+    assert response.status_code == 200
+    return response.text

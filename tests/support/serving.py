@@ -63,9 +63,8 @@ def running(
     llm: LLM, *, connections: int = 1000, files: Path | None = None, **settings: Any
 ) -> Iterator[Running]:
     """Run a server in a thread; port 0 takes a free one."""
-    store = None if files is None else Store(files)
     chosen = Settings(port=0, files=files, **settings)
-    service = Service(llm, chosen, bundled=True, store=store)
+    service = Service(llm, chosen, bundled=True, store=Store.of(chosen))
     listener = bound(service.settings)
     host, port = listener.getsockname()
     up = Event()

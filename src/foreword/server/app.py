@@ -130,7 +130,8 @@ def _batches(service: Service) -> Batches | None:
     if service.store is None:
         return None
     slots = service.llm.engine.scheduler.slots
-    return Batches(service.store, build_generation(service), max(1, slots // 2))
+    app, width = build_generation(service), max(1, slots // 2)
+    return Batches(service.store, app, width, service.settings.concurrent)
 
 
 def catch(app: FastAPI, reported: Reported) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import json
 import reprlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ValidationError
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from foreword.errors import InvalidRequest
@@ -32,10 +33,13 @@ REFERENCE = "#/components/schemas/{model}"
 B = TypeVar("B", bound=BaseModel)
 
 
-class Upload(bytes):
-    """The bytes of a file in a form, and its name there."""
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file in a form."""
 
-    filename = ""
+    name: str
+    content: bytes
+    """Empty where it was written to a file."""
 
 
 def few(most: int) -> BeforeValidator:
@@ -74,25 +78,69 @@ async def content(request: Request) -> bytes:
 async def read(request: Request) -> bytes:
     """Return the bytes of a body. Raises ApiError if it arrives too slowly."""
     body = bytearray()
-    try:
-        async with asyncio.timeout(READ_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-    except TimeoutError:
-        raise ApiError(
-            408,
-            f"cannot read the body: it did not arrive in {READ_SECONDS:g} s. Send it "
-            "again",
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(400, "cannot read the body: the client left") from None
+    async with _arriving("body"):
+        async for chunk in request.stream():
+            body += chunk
     return bytes(body)
 
 
-async def form_of(request: Request) -> dict[str, list[Any]]:
-    """Return the fields of a form: the bytes of a file, the text of any other.
+@asynccontextmanager
+async def _arriving(name: str) -> AsyncIterator[None]:
+    """Wrap code that reads what a client sends.
 
-    Raises ApiError for another body.
+    Raises ApiError if it arrives too slowly, or if the client leaves.
+    """
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            yield
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"cannot read the {name}: it did not arrive in {READ_SECONDS:g} s. Send it "
+            "again",
+        ) from None
+    except ClientDisconnect:
+        raise ApiError(400, f"cannot read the {name}: the client left") from None
+
+
+class _Form(MultiPartParser):
+    """A parser of one file and few fields."""
+
+    def __init__(
+        self, request: Request, file: IO[bytes] | None, count: Callable[[int], None]
+    ) -> None:
+        self._file, self._count = file, count
+        super().__init__(
+            request.headers,
+            self._counted(request.stream()),
+            max_files=1,
+            max_fields=MOST_FIELDS,
+            max_part_size=LONGEST_FIELD,
+        )
+
+    async def _counted(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for chunk in body:
+            self._count(len(chunk))
+            yield chunk
+
+    def on_headers_finished(self) -> None:
+        """Have the bytes of the file written where they are kept."""
+        super().on_headers_finished()
+        upload = self._current_part.file
+        if self._file is not None and upload is not None:
+            upload.file.close()
+            upload.file = cast(BinaryIO, self._file)
+
+
+async def form_of(
+    request: Request,
+    file: IO[bytes] | None = None,
+    count: Callable[[int], None] = lambda _: None,
+) -> dict[str, list[str | Upload]]:
+    """Return the fields of a form.
+
+    `file`: takes the content of an upload as it arrives, in place of memory. `count` is
+    called with the size of each chunk. Raises ApiError for another body.
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
@@ -101,34 +149,24 @@ async def form_of(request: Request) -> dict[str, list[Any]]:
             f"cannot read the body: its content-type is {reprlib.repr(kind)}. Send "
             "multipart/form-data",
         )
-    form: dict[str, list[Any]] = {}
     try:
-        async with request.form(
-            max_files=1, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD
-        ) as fields:
-            for name, value in fields.multi_items():
-                form.setdefault(name, []).append(
-                    value if isinstance(value, str) else await _upload(value)
-                )
-    except HTTPException as error:
-        if error.status_code != 400:
-            raise  # the body is too large
+        async with _arriving("form"):
+            fields = await _Form(request, file, count).parse()
+    except MultiPartException as error:
         raise ApiError(
             400,
-            f"cannot read the form: {error.detail.rstrip('.')}. Send one file and few "
+            f"cannot read the form: {error.message.rstrip('.')}. Send one file and few "
             "fields",
         ) from None
-    except ClientDisconnect:
-        raise ApiError(
-            400, "cannot read the form: the client has left. Send it again"
-        ) from None
+    form: dict[str, list[str | Upload]] = {}
+    for name, value in fields.multi_items():
+        if not isinstance(value, str):
+            content = b"" if file else await value.read()
+            value = Upload(value.filename or "", content)
+        form.setdefault(name, []).append(value)
+    if file is None:
+        await fields.close()
     return form
-
-
-async def _upload(file: UploadFile) -> Upload:
-    upload = Upload(await file.read())
-    upload.filename = file.filename or ""
-    return upload
 
 
 def parsed(body: bytes, kind: type[B]) -> B:
@@ -212,6 +250,14 @@ def takes(kind: type[BaseModel]) -> dict[str, Any]:
             "content": {"application/json": {"schema": reference}},
         }
     }
+
+
+def takes_form(*required: str, **fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a route that takes a form with a file and these fields."""
+    properties = {"file": {"type": "string", "format": "binary"}} | fields
+    schema = {"type": "object", "required": required, "properties": properties}
+    content = {"multipart/form-data": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def with_bodies(

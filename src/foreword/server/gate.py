@@ -122,7 +122,7 @@ class Gate:
         server that is busy.
         """
         if route.access == "key":
-            return self.limits.request()
+            return self.limits.request(is_upload=route.body == "file")
         return nullcontext(lambda _: None)
 
     def _check(

@@ -88,8 +88,9 @@ class Limits:
                 del self._of_key[key]
 
     @contextmanager
-    def request(self) -> Iterator[Callable[[int], None]]:
-        """Hold a place for one request; yield a function that counts bytes of its body.
+    def request(self, *, is_upload: bool = False) -> Iterator[Callable[[int], None]]:
+        """Hold a place for one request; yield a function that counts bytes of its body,
+        unless they are written to disk.
 
         Both raise ApiError 429 when there are too many.
         """
@@ -97,6 +98,8 @@ class Limits:
 
         def read(count: int) -> None:
             nonlocal held
+            if is_upload:
+                return
             if self._held + count > self.bytes:
                 raise _overloaded(
                     "the bodies of other requests fill the memory for them"

@@ -12,6 +12,8 @@ from pathlib import Path
 from foreword.errors import InvalidRequest
 
 MEBIBYTE = 2**20
+MOST_UPLOADS = 50
+"""Files of the largest size that one key may keep, or smaller ones of as many bytes."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """Host headers that a server on loopback accepts: a web page under another name must
 not reach it.
@@ -91,6 +93,11 @@ class Settings:
                 "reaches it could send requests. "
                 "Give '--api-key-file' or FOREWORD_API_KEYS, or bind to 127.0.0.1"
             )
+
+    @property
+    def room(self) -> int:
+        """Bytes. Most that the files of one key take."""
+        return MOST_UPLOADS * self.file
 
 
 def is_loopback(host: str) -> bool:

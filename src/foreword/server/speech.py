@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from foreword.errors import InvalidRequest
-from foreword.server.body import form_of
+from foreword.server.body import Upload, form_of, takes_form
 from foreword.server.errors import ApiError, stopping
 from foreword.server.leaving import Silence, while_connected
 from foreword.server.service import Service
@@ -31,27 +31,15 @@ THREADS = 8
 
 Each has its features in memory, and all share rounds.
 """
-FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        "model": {"type": "string"},
-                        "language": {"type": "string"},
-                        "prompt": {"type": "string"},
-                        "response_format": {"type": "string", "enum": list(FORMATS)},
-                        "temperature": {"type": "number"},
-                    },
-                }
-            }
-        },
-    }
-}
+TEXT = {"type": "string"}
+FORM = takes_form(
+    "file",
+    model=TEXT,
+    language=TEXT,
+    prompt=TEXT,
+    response_format=TEXT | {"enum": list(FORMATS)},
+    temperature={"type": "number"},
+)
 
 
 def routes(service: Service) -> APIRouter:
@@ -149,13 +137,13 @@ def _shape(form: dict[str, list[Any]]) -> str:
 
 def _sound(form: dict[str, list[Any]]) -> bytes:
     """Return the bytes of the sound file. Raises ApiError if there is none."""
-    if not isinstance(sound := form.get("file", [None])[0], bytes):
+    if not isinstance(sound := form.get("file", [None])[0], Upload):
         raise ApiError(
             400,
             "cannot transcribe: the form has no sound. Send it as the field 'file'",
             param="file",
         )
-    return sound
+    return sound.content
 
 
 def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
@@ -185,7 +173,7 @@ def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
 
 def _text(form: dict[str, list[Any]], name: str) -> str | None:
     value = form[name][0] if name in form else None
-    if isinstance(value, bytes):
+    if isinstance(value, Upload):
         raise ApiError(
             400, f"cannot read {name!r}: it is a file. Send it as text", param=name
         )

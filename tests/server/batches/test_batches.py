@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,10 +13,9 @@ from foreword.errors import InvalidRequest
 from foreword.server.batches.store import Store
 from foreword.server.errors import ApiError
 from foreword.server.settings import digest
-from requested import CHAT, answers, chat, texts
-from serving import Running, running
+from requested import CHAT, answers, begun, chat, content, ended, got, texts, uploaded
+from serving import running
 
-ENDED = ("completed", "failed", "expired", "cancelled")
 OTHERS = {
     "/v1/completions": {"prompt": "Define the word river.", "max_tokens": 8},
     "/v1/responses": {"input": "Say hello.", "max_output_tokens": 8},
@@ -28,44 +25,6 @@ OTHERS = {
         "max_tokens": 8,
     },
 }
-
-
-def uploaded(server: Running, *requests: Any, key: str = "") -> dict[str, Any]:
-    """Return the description of a file that was sent."""
-    lines = [one if isinstance(one, str) else json.dumps(one) for one in requests]
-    response = server.http.post(
-        "/v1/files",
-        data={"purpose": "batch"},
-        files={"file": ("mine.jsonl", "\n".join(lines).encode())},
-        headers={"x-api-key": key},
-    )
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def begun(server: Running, file: dict[str, Any], url: str = CHAT) -> dict[str, Any]:
-    return server.post("/v1/batches", input_file_id=file["id"], endpoint=url)
-
-
-def got(server: Running, path: str) -> Any:
-    response = server.http.get(path)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def ended(server: Running, batch: dict[str, Any], least: int | None = None) -> Any:
-    """Return a batch once it has ended, or has `least` answers."""
-    while batch["status"] not in ENDED:
-        batch = got(server, f"/v1/batches/{batch['id']}")
-        if least is not None and batch["request_counts"]["completed"] >= least:
-            break
-    return batch
-
-
-def content(server: Running, id: str) -> str:
-    response = server.http.get(f"/v1/files/{id}/content")
-    assert response.status_code == 200
-    return response.text
 
 
 def test_batch_has_the_text_of_each_request_alone(server):
@@ -128,10 +87,11 @@ def test_cancelled_batch_keeps_the_answers_that_it_has(server):
     used = server.http.delete(f"/v1/files/{file['id']}")
     assert used.status_code == 400
     assert "Cancel that first" in used.text
-    for batch in (second, first):
-        assert server.post(f"/v1/batches/{batch['id']}/cancel")["cancelling_at"]
-    first, second = ended(server, first), ended(server, second)
+    second = server.post(f"/v1/batches/{second['id']}/cancel")
+    assert got(server, f"/v1/batches/{first['id']}")["status"] == "in_progress"
+    first = server.post(f"/v1/batches/{first['id']}/cancel")
     assert first["status"] == second["status"] == "cancelled"
+    assert first["cancelling_at"]
     count = first["request_counts"]["completed"]
     assert 1 <= count < 80
     assert len(answers(content(server, first["output_file_id"]))) == count
@@ -232,8 +192,9 @@ def files_of_at_most(size: int) -> Iterator[None]:
 def test_full_disk_keeps_no_half_file(tmp_path):
     with closing(Store(tmp_path)) as store:
         full = pytest.raises(ApiError, match="Delete others")
-        with files_of_at_most(500), full as error:
-            store.add("", "a", "batch", b"x" * 2000)
+        with files_of_at_most(500), full as error, store.scratch() as file:
+            file.write(b"x" * 2000)
+            store.add("", "a", "batch", file)
         assert error.value.status == 507
         assert store.all("", "file-") == []
     assert [path.name for path in tmp_path.glob("*/*")] == ["tenant"]
@@ -243,12 +204,17 @@ def test_batch_whose_end_cannot_be_kept_stops_no_other(server, tmp_path, caplog)
     long = [chat(number, max_tokens=64) for number in range(80)]
     before = begun(server, uploaded(server, *long))
     stuck = begun(server, uploaded(server, chat(0)))
-    after = begun(server, uploaded(server, chat(1)))
+    lost = begun(server, uploaded(server, chat(1)))
+    after = begun(server, uploaded(server, chat(2)))
     (described,) = tmp_path.rglob(f"{stuck['id']}.json")
     # nothing can be written there
     described.with_name(f".{described.name}.partial").mkdir()
+    described.with_name(f"{lost['id']}.jsonl").mkdir()
     server.post(f"/v1/batches/{before['id']}/cancel")
     assert ended(server, after)["status"] == "completed"
+    said = str(got(server, f"/v1/batches/{lost['id']}")["errors"])
+    assert f"cannot write {lost['id']}.jsonl: " in said
+    assert str(tmp_path) not in said
     assert got(server, f"/v1/batches/{stuck['id']}")["status"] == "validating"
     assert f"batch {stuck['id']} stopped" in caplog.text
 

@@ -201,8 +201,12 @@ async def _run(service: Any, work: _Work, write: Write, width: int) -> None:
     from foreword.server.batches.run import run
 
     inside = Inside(build_generation(service))
+
+    async def answer(line: Line) -> Response:
+        return await inside.post(line.url, work.read.body(line))
+
     try:
-        await run(work.pending, work.read.body, inside.post, write, width)
+        await run(work.pending, answer, write, width)
     finally:
         await service.close()
 

@@ -278,7 +278,7 @@ def _serve_routed(begin: Begin, settings: Settings, *, quiet: bool) -> None:
     from foreword.server.run import bound
 
     with closing(bound(settings)) as listener:
-        store = None if settings.files is None else Store(settings.files)
+        store = Store.of(settings)
         address = _address(listener)
 
         def ready(about: str) -> None:
@@ -309,7 +309,7 @@ def _serve(
 
     # A port or a folder in use is refused before the model loads.
     with closing(bound(settings)) as listener:
-        store = None if settings.files is None else Store(settings.files)
+        store = Store.of(settings)
         with render.loading():
             from foreword.server.output import named_format, named_reasoning
 

@@ -1,87 +1,112 @@
-"""Batches of a server: one at a time, in the order they came, beside its other
-requests.
-"""
+"""Batches of a server: one of each key at a time, beside its other requests."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+from collections import defaultdict
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import IO, Any, TypeVar
 
-from foreword.errors import ForewordError, named
+from foreword.errors import ForewordError
+from foreword.server.batches.attempts import MOST_ATTEMPTS, Attempts
 from foreword.server.batches.inside import Inside
-from foreword.server.batches.lines import Fault, RequestFile
-from foreword.server.batches.results import GOOD, Counts, Response, ResultFile
+from foreword.server.batches.lines import Line, RequestFile
+from foreword.server.batches.results import GOOD, Response, ResultFile
 from foreword.server.batches.run import run
 from foreword.server.batches.store import UNFINISHED, Store
-from foreword.server.errors import ApiError
+from foreword.server.errors import ENDS_PROCESS, ApiError
 from foreword.server.log import NAME
 
 LATER = 1000
 """Priority of a request that names none: clients who wait come first."""
+MOST_REQUESTS = 50_000
+"""Requests of a batch (OpenAI's number)."""
+LONGEST_REQUEST = 2**24
+"""Bytes of one."""
+MOST_FAULTS = 100
+"""Lines that cannot be read, in the description of a batch."""
+SWEEP_SECONDS = 600.0
+"""Seconds between two looks for what has expired."""
 Batch = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Batches:
-    """The batches of a store, and the task that answers them."""
+    """The batches of a store, and the tasks that answer them."""
 
     store: Store
     app: Any
     """The routes that answer."""
     width: int
-    """Requests of a batch at a time."""
-    _queue: asyncio.Queue[tuple[str, str]] = field(default_factory=asyncio.Queue)
-    """(tenant, batch id)."""
-    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _counts: dict[str, Counts] = field(default_factory=dict)
-    _worker: asyncio.Task[None] | None = None
+    """Requests of all batches at a time."""
+    per_key: int | None = None
+    """Answers of one key at a time. Its batch leaves a place."""
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Batch id -> what answers it."""
+    _first: defaultdict[str, asyncio.Lock] = field(
+        default_factory=partial(defaultdict, asyncio.Lock)
+    )
+    """Tenant -> held by its batch that runs."""
+    _places: asyncio.Semaphore = field(init=False)
+    """One for each request that runs. As many requests of each key wait for one, in the
+    order they came, so that each key has as many.
+    """
+    _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by a request that takes all places, or will: two would wait for each other.
+    """
+    _sweeper: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._places = asyncio.Semaphore(self.width)
 
     def start(self) -> None:
         """Go on with the batches that have not ended, then with new ones."""
         for tenant, batch in self.store.unfinished():
-            self._queue.put_nowait((tenant, batch["id"]))
-        self._worker = asyncio.create_task(self._work())
+            self._begin(tenant, batch)
+        self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
         """Stop; the next start goes on."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        tasks = [*self._tasks.values()]
+        if self._sweeper is not None:
+            tasks.append(self._sweeper)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, tenant: str, batch: Batch) -> None:
-        """Keep a new batch and queue it."""
-        self.store.save(tenant, batch)
-        self._queue.put_nowait((tenant, batch["id"]))
+        """Keep a new batch and queue it.
 
-    def about(self, tenant: str, id: str) -> Batch:
-        """Return a batch with its counts so far."""
-        batch = self.store.about(tenant, id)
-        if (counts := self._counts.get(id)) is not None:
-            batch["request_counts"] |= _counted(counts)
-        return batch
+        Raises ApiError for a key that has too many, or a full disk.
+        """
+        self.store.add_batch(tenant, batch)
+        self._begin(tenant, batch)
 
-    def cancel(self, tenant: str, id: str) -> Batch:
-        """Have a batch end with the answers that it has.
+    async def cancel(self, tenant: str, id: str) -> Batch:
+        """End a batch with the answers that it has.
 
         Raises ApiError 400 for one that has ended.
         """
-        batch = self.about(tenant, id)
+        batch = self.store.about(tenant, id)
         if batch["status"] not in UNFINISHED:
-            state = batch["status"]
             raise ApiError(
-                400,
-                f"cannot cancel the batch {id!r}: it is {state}",
+                400, f"cannot cancel the batch {id!r}: it is {batch['status']}"
             )
-        if batch["status"] == "cancelling":
-            return batch
-        self._mark(tenant, batch, "cancelling")
-        if (task := self._running.get(id)) is not None:
-            task.cancel()
+        first = batch["status"] != "cancelling"
+        if first:
+            self._mark(tenant, batch, "cancelling")
+        if (task := self._tasks.get(id)) is not None:
+            if first:
+                task.cancel()
+            await asyncio.wait((task,))
         return batch
 
     def check_unused(self, tenant: str, file: str) -> None:
@@ -94,184 +119,203 @@ class Batches:
                     "it. Cancel that first",
                 )
 
-    async def _work(self) -> None:
+    def _begin(self, tenant: str, batch: Batch) -> None:
+        task = asyncio.create_task(self._run(tenant, batch))
+        self._tasks[batch["id"]] = task
+
+    async def _sweep(self) -> None:
         while True:
-            tenant, name = await self._queue.get()
-            if await self._is_cancelled(tenant, name):
-                # once more, to keep its end
-                await self._is_cancelled(tenant, name)
+            try:
+                self.store.delete_expired()
+            except OSError as error:
+                _log("cannot delete what has expired", error)
+            await asyncio.sleep(SWEEP_SECONDS)
 
-    async def _is_cancelled(self, tenant: str, name: str) -> bool:
-        """Answer a batch; return whether a client cancelled it meanwhile."""
-        task = asyncio.create_task(self._run(tenant, name))
-        self._running[name] = task
+    async def _run(self, tenant: str, batch: Batch) -> None:
+        """Answer a batch in its turn, and keep its end, whatever that is."""
+        errors: list[Batch] = []
         try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:  # the server stops
-            task.cancel()
-            await asyncio.wait((task,))
-            raise
-        finally:
-            self._running.pop(name)
-            self._counts.pop(name, None)
-        if task.cancelled():
-            return True
-        if (error := task.exception()) is not None:
+            status = await self._ended(tenant, batch, errors)
+            await _whole(self._finish(tenant, batch, status, errors))
+        except Exception as error:  # noqa: BLE001 - the other batches must go on
             # not even its end could be kept; a restart goes on with it
-            logging.getLogger(NAME).error(
-                "batch %s stopped",
-                name,
-                exc_info=error,
-            )
-        return False
+            _log(f"batch {batch['id']} stopped", error)
+        finally:
+            del self._tasks[batch["id"]]
 
-    async def _run(self, tenant: str, name: str) -> None:
-        """Answer a batch, and keep its end, whatever that is."""
-        batch = self.store.about(tenant, name)
+    async def _ended(self, tenant: str, batch: Batch, errors: list[Batch]) -> str:
+        """Answer a batch until it ends; return its last status, and add its errors."""
+        if batch["status"] == "cancelling":
+            return "cancelled"
         try:
-            if batch["status"] == "cancelling":
-                await self._finish(tenant, batch, "cancelled")
-                return
-            await self._answer(tenant, batch)
+            left = batch["expires_at"] - time()
+            async with asyncio.timeout(max(0.0, left)), self._first[tenant]:
+                errors += await self._answer(tenant, batch)
         except TimeoutError:
-            await self._finish(tenant, batch, "expired")
+            return "expired"
+        except asyncio.CancelledError:
+            if batch["status"] != "cancelling":
+                raise  # the server stops
+            return "cancelled"
         except ForewordError as error:
-            self._fail(tenant, batch, str(error))
-        except Exception as error:  # noqa: BLE001 - the next batch must go on
-            self._fail(tenant, batch, named(error))
+            errors.append(_error("failed", self.store.hidden(tenant, str(error))))
+        except Exception as error:  # noqa: BLE001 - its end must be kept
+            _log(f"batch {batch['id']} failed", error)
+            reason = f"{type(error).__name__}, see the log of the server"
+            errors.append(_error("failed", f"cannot answer the file: {reason}"))
+        return "failed" if errors else "completed"
 
-    async def _answer(self, tenant: str, batch: Batch) -> None:
-        store, name = self.store, batch["id"]
-        source = store.path(tenant, batch["input_file_id"])
-        read = await asyncio.to_thread(
-            RequestFile,
-            source,
-            batch["endpoint"],
-        )
+    async def _answer(self, tenant: str, batch: Batch) -> list[Batch]:
+        """Answer the requests of a file; return why its lines cannot be read."""
+        store = self.store
+        store.check_room(tenant)
+        path = store.path(tenant, batch["input_file_id"])
+        url = batch["endpoint"]
+        reading = partial(RequestFile, path, url, MOST_REQUESTS, LONGEST_REQUEST)
+        read = await _whole(asyncio.to_thread(reading))
         batch["request_counts"]["total"] = len(read.lines)
-        if read.faults or not read.lines:
-            self._refuse(tenant, batch, read.faults)
-            return
+        if not read.faults and not read.lines:
+            return [_error("failed", "the file has no requests")]
+        if read.faults:
+            faults = read.faults[:MOST_FAULTS]
+            return [_error(one.code, one.message, one.line) for one in faults]
         self._mark(tenant, batch, "in_progress")
+        path = store.path(tenant, batch["id"])
+        path.touch(0o600)
+        with ResultFile(path) as results, Attempts(path.with_suffix(".sent")) as sent:
+            resume = partial(results.resume, read.lines, errors=True)
+            done = await _whole(asyncio.to_thread(resume))
+            left = [line for line in read.lines if line.custom_id not in done]
+            await self._send(tenant, batch, read, left, results, sent)
+        self._mark(tenant, batch, "finalizing")
+        return []
+
+    async def _send(
+        self,
+        tenant: str,
+        batch: Batch,
+        read: RequestFile,
+        lines: list[Line],
+        results: ResultFile,
+        sent: Attempts,
+    ) -> None:
+        """Answer these lines; one that may have ended a process runs alone."""
         inside = Inside(self.app, tenant)
 
-        async def post(path: str, body: Batch) -> Response:
-            later = {"priority": LATER}
-            return await inside.post(path, later | body)
+        async def answer(line: Line) -> Response:
+            body = await asyncio.to_thread(read.body, line)
+            async with self._places:
+                sent.begin(line)
+                return await inside.post(line.url, {"priority": LATER} | body)
 
-        left = batch["expires_at"] - time()
-        async with asyncio.timeout(max(0.0, left)):
-            with ResultFile(store.path(tenant, name)) as results:
-                self._counts[name] = results.counts
-                done = await asyncio.to_thread(
-                    results.resume,
-                    read.lines,
-                )
-                await run(
-                    [one for one in read.lines if one.custom_id not in done],
-                    read.body,
-                    post,
-                    results.write,
-                    self.width,
-                )
-        batch["request_counts"] |= _counted(results.counts)
-        self._mark(tenant, batch, "finalizing")
-        await self._finish(tenant, batch, "completed")
+        async def answer_alone(line: Line) -> Response:
+            async with self._alone, AsyncExitStack() as held:
+                for _ in range(self.width - 1):
+                    await held.enter_async_context(self._places)
+                return await answer(line)
+
+        def write(line: Line, response: Response) -> None:
+            results.write(line, response)
+            batch["request_counts"] |= {
+                "completed": results.counts.completed,
+                "failed": results.counts.failed,
+            }
+
+        new, suspects, lost = sent.parted(lines)
+        for line in lost:
+            write(line, _ends_process(line))
+        await run(suspects, answer_alone, write, 1)
+        await run(new, answer, write, self._key_width)
+
+    @property
+    def _key_width(self) -> int:
+        """Requests of one key at a time: a place is left for its clients."""
+        per_key = self.width if self.per_key is None else self.per_key - 1
+        return max(1, min(self.width, per_key))
 
     async def _finish(
         self,
         tenant: str,
         batch: Batch,
         status: str,
+        errors: list[Batch],
     ) -> None:
         """End a batch: its answers and its errors become files."""
-        path = self.store.path(tenant, batch["id"])
-        good, bad = await asyncio.to_thread(_split, path)
-        counts = batch["request_counts"]
-        counts["completed"] = good.count(b"\n")
-        counts["failed"] = bad.count(b"\n")
-        for name, content in (("output", good), ("error", bad)):
-            if not content:
-                continue
-            about = self.store.add(
-                tenant,
-                f"{batch['id']}_{name}.jsonl",
-                "batch_output",
-                content,
-            )
-            batch[f"{name}_file_id"] = about["id"]
-        self._mark(tenant, batch, status)
+        store = self.store
+        path = store.path(tenant, batch["id"])
+        changes: Batch = {}
+        seconds = batch["output_expires_after"]["seconds"]
+        try:
+            with store.scratch() as good, store.scratch() as bad:
+                counts = await asyncio.to_thread(_split, path, good, bad)
+                for name, file, count in zip(
+                    ("output", "error"), (good, bad), counts, strict=True
+                ):
+                    if count:
+                        title = f"{batch['id']}_{name}.jsonl"
+                        about = store.add(tenant, title, "batch_output", file, seconds)
+                        changes[f"{name}_file_id"] = about["id"]
+            completed, failed = counts
+            batch["request_counts"] |= {"completed": completed, "failed": failed}
+        except ApiError as error:
+            status = "failed"
+            errors.append(_error(status, str(error)))
+            path = path.with_suffix(".none")  # its answers stay where they are
+        if errors:
+            changes["errors"] = {"object": "list", "data": errors}
+        self._mark(tenant, batch, status, **changes)
         path.unlink(missing_ok=True)
-
-    def _refuse(
-        self,
-        tenant: str,
-        batch: Batch,
-        faults: list[Fault],
-    ) -> None:
-        """End a batch whose file cannot be read."""
-        data = [
-            {
-                "code": one.code,
-                "message": one.message,
-                "param": None,
-                "line": one.line,
-            }
-            for one in faults
-        ]
-        if data:
-            self._fail(tenant, batch, data)
-        else:
-            self._fail(
-                tenant,
-                batch,
-                "the file has no requests",
-            )
-
-    def _fail(
-        self,
-        tenant: str,
-        batch: Batch,
-        errors: str | list[dict[str, Any]],
-    ) -> None:
-        """End a batch with the errors of its lines, or with one."""
-        if isinstance(errors, str):
-            whole = {
-                "code": "failed",
-                "message": errors,
-                "param": None,
-                "line": None,
-            }
-            errors = [whole]
-        batch["errors"] = {"object": "list", "data": errors}
-        self._mark(tenant, batch, "failed")
 
     def _mark(
         self,
         tenant: str,
         batch: Batch,
         status: str,
+        **changes: Any,
     ) -> None:
         """Keep a batch in a new state."""
-        batch["status"] = status
-        batch[f"{status}_at"] = int(time())
-        self.store.save(tenant, batch)
+        changes["status"] = status
+        changes[f"{status}_at"] = int(time())
+        self.store.save(tenant, batch, changes)
 
 
-def _counted(counts: Counts) -> dict[str, int]:
-    return {
-        "completed": counts.completed,
-        "failed": counts.failed,
-    }
+async def _whole(work: Coroutine[Any, Any, T]) -> T:
+    """Do some work to its end, even where this task is cancelled meanwhile."""
+    running = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
-def _split(path: Path) -> tuple[bytes, bytes]:
-    """Return the lines with answers, and those with errors."""
-    good, bad = bytearray(), bytearray()
-    if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                continue  # a kill cut it
-            status = json.loads(line)["response"]["status_code"]
-            (good if status == GOOD else bad).extend(line)
-    return bytes(good), bytes(bad)
+def _split(path: Path, good: IO[bytes], bad: IO[bytes]) -> tuple[int, int]:
+    """Write the lines with answers to one file, those with errors to another; return
+    how many there are of each.
+    """
+    counts = {True: 0, False: 0}
+    with suppress(FileNotFoundError), path.open("rb") as written:
+        for line in written:
+            if line.endswith(b"\n"):  # else a kill cut it
+                is_good = json.loads(line)["response"]["status_code"] == GOOD
+                (good if is_good else bad).write(line)
+                counts[is_good] += 1
+    return counts[True], counts[False]
+
+
+def _ends_process(line: Line) -> Response:
+    error = ApiError(
+        500,
+        f"cannot answer this request: {MOST_ATTEMPTS} processes ended while they did. "
+        "Change it, and send it in another batch",
+        code=ENDS_PROCESS,
+    )
+    return Response(error.status, "", error.body(line.url))
+
+
+def _error(code: str, message: str, line: int | None = None) -> Batch:
+    return {"code": code, "message": message, "param": None, "line": line}
+
+
+def _log(message: str, error: Exception) -> None:
+    logging.getLogger(NAME).error("%s", message, exc_info=error)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,15 @@ class _Unreadable(Exception):
 class RequestFile:
     """The requests of a file; bodies stay on disk until they are asked for."""
 
-    def __init__(self, path: Path, endpoint: str | None = None) -> None:
-        """Read the file once; `endpoint`: the only path that it may name.
+    def __init__(
+        self,
+        path: Path,
+        endpoint: str | None = None,
+        most: float = inf,
+        longest: float = inf,
+    ) -> None:
+        """Read the file once; `endpoint`: the only path that it may name; `most`:
+        requests that it may have; `longest`: bytes of one.
 
         Raises InvalidRequest if it cannot be read; lines that cannot are `faults`.
         """
@@ -65,7 +73,15 @@ class RequestFile:
         seen: set[str] = set()
         try:
             for number, start, text in _numbered(path):
+                if most == len(self.lines) + len(self.faults):
+                    message = f"it has more than {most} requests"
+                    self.faults.append(Fault(number, "too_many_requests", message))
+                    break
                 try:
+                    if len(text) > longest:
+                        raise _Unreadable(
+                            "request_too_large", f"it has more than {longest} bytes"
+                        )
                     line = _line(text, start, endpoint)
                     _check_new(line.custom_id, seen)
                     self.lines.append(line)

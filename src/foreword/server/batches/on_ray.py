@@ -188,15 +188,15 @@ class Replica:
         bodies = {row["custom_id"]: json.loads(row.pop("body")) for row in rows}
         found = []
 
-        def body(line: Line) -> dict[str, Any]:
-            return bodies[line.custom_id]
+        async def answer(line: Line) -> Response:
+            return await self._inside.post(line.url, bodies[line.custom_id])
 
         def write(line: Line, response: Response) -> None:
             record = asdict(response) | {"body": json.dumps(response.body)}
             found.append({"custom_id": line.custom_id, "fault": ""} | record)
 
         lines = [Line(**row) for row in rows]
-        await run(lines, body, self._inside.post, write, len(lines))
+        await run(lines, answer, write, len(lines))
         return found
 
 

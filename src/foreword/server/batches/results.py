@@ -95,9 +95,9 @@ class ResultFile:
             self._file.close()
             self._file = None
 
-    def resume(self, lines: Iterable[Line]) -> set[str]:
-        """Return the custom_ids that have an answer; drop errors, which are asked
-        again, and an incomplete last line.
+    def resume(self, lines: Iterable[Line], *, errors: bool = False) -> set[str]:
+        """Return the custom_ids that have an answer; drop an incomplete last line and,
+        unless `errors`, the errors, which are asked again.
 
         Raises InvalidRequest if the file holds anything else, or answers to other
         requests.
@@ -112,14 +112,15 @@ class ResultFile:
                     dropped = True  # a kill cut it
                     continue
                 custom_id, is_good = self._read(text, ids)
-                if is_good and custom_id not in done:
+                if (is_good or errors) and custom_id not in done:
                     done.add(custom_id)
                     kept.append(text)
+                    self.counts.completed += is_good
+                    self.counts.failed += not is_good
                 else:
                     dropped = True
         if dropped:
             self._replace(kept)
-        self.counts.completed += len(done)
         return done
 
     def write(self, line: Line, response: Response) -> None:
@@ -180,6 +181,8 @@ class ResultFile:
     def _replace(self, kept: list[bytes]) -> None:
         """Have these lines alone, whatever happens meanwhile."""
         partial = self.path.with_name(f".{self.path.name}.partial")
+        partial.touch()
+        partial.chmod(self.path.stat().st_mode)
         partial.write_bytes(b"".join(kept))
         partial.replace(self.path)
         self.__exit__()

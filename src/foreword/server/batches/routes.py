@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from collections.abc import Mapping, Sequence
 from time import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from foreword.server.batches.jobs import Batches
-from foreword.server.batches.store import BATCH, FILE
-from foreword.server.body import Upload, content, form_of, parsed, takes
+from foreword.server.batches.store import BATCH, FILE, KEPT_SECONDS
+from foreword.server.body import (
+    Upload,
+    content,
+    few,
+    form_of,
+    parsed,
+    takes,
+    takes_form,
+)
 from foreword.server.errors import ApiError
 from foreword.server.routes import DIALECTS, UPLOADS
 from foreword.server.wire import Json
@@ -23,24 +39,26 @@ WINDOW = "24h"
 PURPOSE = "batch"
 MOST_LISTED = 100
 """Files on a page of a list, where a client gives no limit."""
-FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file", "purpose"],
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        "purpose": {"type": "string", "enum": [PURPOSE]},
-                    },
-                }
-            }
-        },
-    }
-}
+FORM = takes_form(
+    "file",
+    "purpose",
+    purpose={"type": "string", "enum": [PURPOSE]},
+    **{"expires_after[seconds]": {"type": "integer"}},
+)
 Limit = Annotated[int, Query(ge=1, le=10_000)]
+MOST_METADATA = 16
+"""Members of the metadata of a batch, which describes it (OpenAI's number)."""
+Key = Annotated[str, StringConstraints(max_length=64)]
+Value = Annotated[str, StringConstraints(max_length=512)]
+SHORTEST = 60 * 60
+"""Seconds. A file is kept so long at least."""
+
+
+class ExpiresAfter(BaseModel):
+    """How long a file is kept (OpenAI's fields)."""
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: Annotated[int, Field(ge=SHORTEST, le=KEPT_SECONDS)] = KEPT_SECONDS
 
 
 class BatchBody(BaseModel):
@@ -51,7 +69,8 @@ class BatchBody(BaseModel):
     input_file_id: str
     endpoint: str
     completion_window: str = WINDOW
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[Key, Value], few(MOST_METADATA)] | None = None
+    output_expires_after: ExpiresAfter = ExpiresAfter()
 
 
 def routes(batches: Batches | None) -> APIRouter:
@@ -66,20 +85,10 @@ def _add_files(router: APIRouter, batches: Batches | None) -> None:
     @router.post(UPLOADS, tags=["OpenAI"], response_class=Response, openapi_extra=FORM)
     async def upload(request: Request) -> Response:
         """Keep a file of requests."""
-        store = _kept(batches).store
-        form = await form_of(request)
-        purpose, file = form.get("purpose", [None])[0], form.get("file", [None])[0]
-        if purpose != PURPOSE:
-            raise ApiError(
-                400, f"purpose must be {PURPOSE!r}, got {purpose!r}", param="purpose"
-            )
-        if not isinstance(file, Upload):
-            raise ApiError(
-                400,
-                "cannot keep a file: the form has none. Send it as the field 'file'",
-                param="file",
-            )
-        return Json(store.add(request.state.tenant, file.filename, PURPOSE, file))
+        store, tenant = _kept(batches).store, request.state.tenant
+        with store.upload(tenant) as count, store.scratch() as file:
+            form = await form_of(request, file, count)
+            return Json(store.add(tenant, _name(form), PURPOSE, file, _seconds(form)))
 
     @router.get(UPLOADS, tags=["OpenAI"])
     async def files(
@@ -121,7 +130,8 @@ def _add_batches(router: APIRouter, batches: Batches | None) -> None:
     async def create(request: Request) -> Response:
         """Queue a file of requests."""
         kept = _kept(batches)
-        body = parsed(await content(request), BatchBody)
+        text = await content(request)
+        body = await asyncio.to_thread(parsed, text, BatchBody)
         _check(body)
         _file(kept, request, body.input_file_id)
         batch = _new(body)
@@ -133,22 +143,54 @@ def _add_batches(router: APIRouter, batches: Batches | None) -> None:
         request: Request, limit: Limit = 20, after: str | None = None
     ) -> Response:
         """List the batches of this key, the newest first."""
-        kept, tenant = _kept(batches), request.state.tenant
-        page = _page(kept.store.all(tenant, BATCH), limit, after)
-        page["data"] = [kept.about(tenant, one["id"]) for one in page["data"]]
-        return Json(page)
+        store = _kept(batches).store
+        return Json(_page(store.all(request.state.tenant, BATCH), limit, after))
 
     @router.get(path + "/{batch_id}", tags=["OpenAI"])
     async def about(request: Request, batch_id: str) -> Response:
         """Describe a batch, and how far it is."""
         _check_kind(batch_id, BATCH)
-        return Json(_kept(batches).about(request.state.tenant, batch_id))
+        return Json(_kept(batches).store.about(request.state.tenant, batch_id))
 
     @router.post(path + "/{batch_id}/cancel", tags=["OpenAI"])
     async def cancel(request: Request, batch_id: str) -> Response:
         """End a batch with the answers that it has."""
         _check_kind(batch_id, BATCH)
-        return Json(_kept(batches).cancel(request.state.tenant, batch_id))
+        return Json(await _kept(batches).cancel(request.state.tenant, batch_id))
+
+
+def _name(form: Mapping[str, Sequence[str | Upload]]) -> str:
+    """Return the name of the file in a form. Raises ApiError for another form."""
+    purpose, file = form.get("purpose", [None])[0], form.get("file", [None])[0]
+    if purpose != PURPOSE:
+        raise ApiError(
+            400, f"purpose must be {PURPOSE!r}, got {purpose!r}", param="purpose"
+        )
+    if not isinstance(file, Upload):
+        raise ApiError(
+            400,
+            "cannot keep a file: the form has none. Send it as the field 'file'",
+            param="file",
+        )
+    return file.name
+
+
+def _seconds(form: Mapping[str, Sequence[str | Upload]]) -> int:
+    """Return how long a form wants its file kept. Raises ApiError for another time."""
+    given = {
+        name: form[f"expires_after[{name}]"][0]
+        for name in ExpiresAfter.model_fields
+        if f"expires_after[{name}]" in form
+    }
+    try:
+        return ExpiresAfter.model_validate(given).seconds
+    except ValidationError:
+        raise ApiError(
+            400,
+            f"expires_after must be {SHORTEST} to {KEPT_SECONDS} seconds after "
+            "'created_at'",
+            param="expires_after",
+        ) from None
 
 
 def _kept(batches: Batches | None) -> Batches:
@@ -215,6 +257,7 @@ def _new(body: BatchBody) -> dict[str, Any]:
         **{f"{name}_at": None for name in times},
         "request_counts": {"total": 0, "completed": 0, "failed": 0},
         "metadata": body.metadata,
+        "output_expires_after": body.output_expires_after.model_dump(),
     }
 
 

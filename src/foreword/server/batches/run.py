@@ -5,40 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
 
 from foreword.server.batches.lines import Line
 from foreword.server.batches.results import Response
 
 BUSY = (429, 503)
 """Statuses of a server that has too much to do: the request is sent again."""
-PAUSE = 1.0
-"""Seconds before that."""
+PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before that: the first time, and most; each pause is twice the one before."""
 AHEAD = 2
 """Requests in flight per slot, so that no slot is empty while an answer is written."""
-Post = Callable[[str, dict[str, Any]], Awaitable[Response]]
-"""Answers a body sent to a path."""
 
 
 async def run(
     lines: Iterable[Line],
-    body: Callable[[Line], dict[str, Any]],
-    post: Post,
+    answer: Callable[[Line], Awaitable[Response]],
     write: Callable[[Line, Response], None],
     width: int,
 ) -> None:
     """Answer these requests, at most `width` at a time.
 
-    Raises the first error of `body`, `post` or `write`; it ends all.
+    Raises the first error of `answer` or `write`; it ends all.
     """
     waiting = deque(lines)
 
     async def work() -> None:
         while waiting:
             line = waiting.popleft()
-            given = body(line)
-            while (response := await post(line.url, given)).status in BUSY:
-                await asyncio.sleep(PAUSE)
+            pause = PAUSE
+            while (response := await answer(line)).status in BUSY:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
             write(line, response)
 
     try:

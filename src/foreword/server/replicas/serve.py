@@ -143,7 +143,10 @@ def serve(
             Limits(settings.queue, settings.concurrent, settings.rate),
             PrivatePaths(*begun.sources),
         )
-        batches = Batches(store, build_answers(router), begun.width) if store else None
+        batches = None
+        if store is not None:
+            app = build_answers(router)
+            batches = Batches(store, app, begun.width, settings.concurrent)
         try:
             server = HttpServer(
                 router,
