@@ -310,7 +310,7 @@ def _ends_process(line: Line) -> Response:
         "Change it, and send it in another batch",
         code=ENDS_PROCESS,
     )
-    return Response(error.status, "", error.body(line.url))
+    return Response(error.status, "", error.body(anthropic=line.url == "/v1/messages"))
 
 
 def _error(code: str, message: str, line: int | None = None) -> Batch:
