@@ -25,13 +25,9 @@ from foreword.server.leaving import first_end
 from foreword.server.replicas.frames import SENT, Frame, sent_of
 from foreword.server.replicas.outlet import FrameOutlet
 from foreword.server.service import Service
-from foreword.server.wire import Json
+from foreword.server.wire import PING_SECONDS, Json
 
 B = TypeVar("B", bound=BaseModel)
-PING_SECONDS = 10.0
-"""Seconds. Longest silence of a stream: clients and proxies give up silent ones, and a
-long prompt is read for minutes.
-"""
 PROGRESS_SECONDS = 0.5
 """Seconds between two looks at how much of the prompt is read."""
 

@@ -9,6 +9,12 @@ from starlette.responses import JSONResponse
 
 DONE = b"data: [DONE]\n\n"
 """End of a stream in some dialects of OpenAI."""
+PING_SECONDS = 10.0
+"""Seconds. Longest silence of a stream: clients and proxies give up silent ones, and a
+long prompt is read, or a model loaded, for minutes.
+"""
+PING = b": ping\n\n"
+"""A comment, which clients skip."""
 
 
 def json_bytes(data: object) -> bytes:

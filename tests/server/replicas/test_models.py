@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import socket
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
 from command import Here
 from foreword import bundled
 from foreword.errors import InvalidRequest
 from foreword.server.errors import ApiError
+from foreword.server.limits import Limits
 from foreword.server.log import Log
+from foreword.server.replicas import models
+from foreword.server.replicas.app import build_router
 from foreword.server.replicas.catalog import Entry, read_catalog
+from foreword.server.replicas.hosted import GIB
 from foreword.server.replicas.models import ManyModels
+from foreword.server.replicas.pings import Pings
+from foreword.server.replicas.router import Router
+from foreword.server.replicas.serve import many_models
 from foreword.server.replicas.supervise import Supervisor
+from foreword.server.settings import Settings
+from foreword.server.wire import Json
 
 BUNDLED = Path(bundled.__file__).parent
 CHAT = "/v1/chat/completions"
@@ -43,6 +56,16 @@ def ask(router: Any, model: str, **more: Any) -> Any:
     return router.http.post(CHAT, json=body)
 
 
+def leave_while_loading(router: Any, model: str) -> None:
+    """Ask for a model, and leave before it is loaded."""
+    body = json.dumps({"model": model, "prompt": "Hi"}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+    url = router.http.base_url
+    with socket.create_connection((url.host, url.port)) as client:
+        client.sendall(head.encode() + b"\r\n\r\n" + body)
+        router.wait(lambda: states(router)[model] == "loading")
+
+
 def content(response: Any) -> str:
     return response.json()["choices"][0]["message"]["content"]
 
@@ -59,7 +82,11 @@ def test_models_are_loaded_when_named_and_unloaded_for_others(
     options = ("--models", str(folder), "--models-memory", "0.6")
     with routing(*options, replicas=None) as router:
         assert states(router) == {"large": "unloaded", "small": "unloaded"}
+        leave_while_loading(router, "large")
+        router.wait(lambda: states(router)["large"] != "loading")
+        assert states(router)["large"] == "loaded"
         large = ask(router, "large")
+        assert len(router.events("model loaded")) == 1
         assert large.json()["model"] == "large"
         assert states(router) == {"large": "loaded", "small": "unloaded"}
         small = ask(router, "small:ngram")
@@ -79,6 +106,92 @@ def test_models_are_loaded_when_named_and_unloaded_for_others(
         assert [one["type"] for one in listed["data"]] == ["model", "model"]
         events = router.wait(lambda: router.events("model unloaded")[1:])
         assert [one["model"] for one in events] == ["small"]
+
+
+def test_models_take_turns_and_clients_see_that_the_server_lives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory holds one of them at a time, and the queue one answer."""
+    monkeypatch.setattr(models, "PING_SECONDS", 0.01)
+    begin = many_models(
+        read_catalog(folder, {"nodes": 4, "device": "cpu"}),
+        Settings(port=0),
+        memory=int(0.6 * GIB),
+        unused=0,
+        seconds=300,
+    )
+
+    async def main() -> None:
+        begun = await begin(Log())
+        router = Router(Settings(port=0), begun.models, Log(), Limits(1, None, None))
+        transport = httpx.ASGITransport(build_router(router, None, begun.stop))
+        try:
+            async with httpx.AsyncClient(
+                base_url="http://localhost", transport=transport, timeout=300
+            ) as http:
+                await check_pings_and_queue(begun.models, http)
+            monkeypatch.setattr(models, "TURN_SECONDS", 0)
+            await check_turns(begun.models)
+        finally:
+            await begun.stop()
+
+    asyncio.run(main())
+
+
+async def check_pings_and_queue(models: Any, http: httpx.AsyncClient) -> None:
+    """A stream pings while its model is loaded; a request that waits for the memory of
+    a model takes no place in the queue.
+    """
+    body = {"model": "large", "prompt": "Hi", "max_tokens": 2}
+    path = "/v1/completions"
+    streamed = await http.post(path, json={**body, "stream": True})
+    assert streamed.text.startswith(": ping\n\n")
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    async with models.lease("large"):
+        small = asyncio.create_task(http.post(path, json={**body, "model": "small"}))
+        while models.named("small").loading is None:
+            assert not small.done()
+            await asyncio.sleep(0)
+        assert (await http.post(path, json=body)).status_code == 200
+    assert (await small).status_code == 200
+
+
+async def check_turns(models: Any) -> None:
+    """A model is loaded although two clients use the other without a pause."""
+
+    async def use(name: str, times: int) -> None:
+        for _ in range(times):
+            async with models.lease(name):
+                await asyncio.sleep(0)
+
+    waiting = asyncio.create_task(use("large", 1))
+    clients = [asyncio.create_task(use("small", 100_000)) for _ in range(2)]
+    tasks = {waiting, *clients}
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert waiting.done()
+    assert not any(one.done() for one in clients)
+    for one in clients:
+        one.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_an_error_after_a_ping_is_an_event() -> None:
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    pings = Pings(send, b"event: error\n")
+
+    async def main() -> None:
+        await pings.ping()
+        await Json({"error": "cannot load"}, 503)({"type": "http"}, None, pings)
+
+    asyncio.run(main())
+    assert [one.get("status") for one in messages] == [200, None, None]
+    assert messages[1]["body"] == b": ping\n\n"
+    assert messages[2]["body"] == b'event: error\ndata: {"error":"cannot load"}\n\n'
+    assert not messages[2].get("more_body")
 
 
 @pytest.mark.slow

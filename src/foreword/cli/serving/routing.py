@@ -133,7 +133,7 @@ class Routing:
         options: Mapping[str, Any],
     ) -> Begin:
         from foreword.server.replicas.catalog import read_catalog
-        from foreword.server.replicas.models import machine_memory
+        from foreword.server.replicas.hosted import machine_memory
         from foreword.server.replicas.serve import many_models
 
         memory = SHARE * machine_memory() if self.memory is None else self.memory * GIB

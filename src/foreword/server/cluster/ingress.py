@@ -14,7 +14,7 @@ from foreword.server.errors import PrivatePaths
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_router
-from foreword.server.replicas.models import Models
+from foreword.server.replicas.models import Models, Ping, no_ping
 from foreword.server.replicas.pool import Pool, Replica
 from foreword.server.replicas.router import Router
 from foreword.server.run import log_to_stderr
@@ -63,7 +63,7 @@ class RayModel(Models):
 
     @asynccontextmanager
     async def lease(
-        self, name: str | None, *, load: bool = True
+        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
     ) -> AsyncIterator[Pool]:
         """Yield all replicas as one."""
         yield self._pool

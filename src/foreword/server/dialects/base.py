@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from foreword.server.answer import Answer, Choice, Shown
 from foreword.server.errors import ApiError
+from foreword.server.wire import PING
 from foreword.types import Delta
 
 
@@ -33,7 +34,7 @@ class Dialect(Protocol):
 
     def ping(self) -> bytes:
         """Return what shows that the server lives: a comment, which clients skip."""
-        return b": ping\n\n"
+        return PING
 
     def end(self, answer: Answer) -> bytes:
         """Return the last events of a stream."""

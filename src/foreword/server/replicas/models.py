@@ -5,36 +5,37 @@ loaded when a request names them, and unloaded when others need their memory.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from time import monotonic, time
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Protocol, runtime_checkable
 
 from foreword.errors import ForewordError, InvalidRequest
 from foreword.server.errors import ApiError
 from foreword.server.log import Log
 from foreword.server.replicas.catalog import Entry
+from foreword.server.replicas.hosted import GIB, Hosted
 from foreword.server.replicas.pool import WAIT_SECONDS, Pool, metrics_of
 from foreword.server.replicas.supervise import Supervisor
 from foreword.server.service import HOSTED
+from foreword.server.wire import PING_SECONDS
 
-GIB = 2**30
-OVERHEAD = 1.2
-"""Memory of a model that was never loaded, by the size of its files: some keys and
-values come on top.
-"""
 FAILED_SECONDS = 300.0
 """Seconds. A model that could not be loaded is not tried again before: each try may
 unload another one.
 """
-PROGRAM = 400 * 2**20
-"""Bytes of a process without a model: torch and transformers take so much."""
+TURN_SECONDS = 20.0
+"""Seconds that a model waits for memory before new requests of others wait for it."""
 DEFAULT = "default"
 """Name of the first model."""
-Status = Literal["unloaded", "loading", "loaded"]
+Ping = Callable[[], Awaitable[None]]
+"""Shows a client that waits that the server lives."""
+
+
+async def no_ping() -> None:
+    """Show nothing: the client waits for a whole answer."""
 
 
 @runtime_checkable
@@ -42,10 +43,10 @@ class Models(Protocol):
     """Whatever finds the replicas of a request's model."""
 
     def lease(
-        self, name: str | None, *, load: bool = True
+        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
     ) -> AbstractAsyncContextManager[Pool]:
         """Yield the replicas of a model, which stays loaded meanwhile. `load`: whether
-        it may be loaded for this.
+        it may be loaded for this; `ping` is called every PING_SECONDS meanwhile.
 
         Raises ApiError for a name that is not known, or a model that cannot be loaded.
         """
@@ -93,7 +94,7 @@ class OneModel(Models):
 
     @asynccontextmanager
     async def lease(
-        self, name: str | None, *, load: bool = True
+        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
     ) -> AsyncIterator[Pool]:
         """Yield the replicas."""
         yield self.supervisor.pool
@@ -121,42 +122,6 @@ class OneModel(Models):
     def restarts(self) -> int:
         """Replicas that were started again."""
         return self.supervisor.restarts
-
-
-@dataclass(slots=True, eq=False)
-class Hosted:
-    """A model of the catalog."""
-
-    entry: Entry
-    created: int = field(default_factory=lambda: int(time()))
-    status: Status = "unloaded"
-    supervisor: Supervisor | None = None
-    users: int = 0
-    """Requests that it answers."""
-    used: float = 0.0
-    """monotonic() at the end of the last one."""
-    measured: int = 0
-    """Bytes that it took when it was loaded last."""
-    failure: tuple[float, ApiError] | None = None
-    """monotonic() of the last try that no other could mend, and its reason."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while it is loaded or unloaded."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that it takes, or is expected to take."""
-        expected = int(OVERHEAD * self.entry.bytes) + PROGRAM
-        return self.measured or expected
-
-    @property
-    def idle(self) -> bool:
-        """Whether it can be unloaded now."""
-        return (
-            self.status == "loaded"
-            and not self.users
-            and not self.entry.keep
-            and not self.lock.locked()
-        )
 
 
 class ManyModels(Models):
@@ -193,39 +158,45 @@ class ManyModels(Models):
 
     @asynccontextmanager
     async def lease(
-        self, name: str | None, *, load: bool = True
+        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
     ) -> AsyncIterator[Pool]:
-        """Yield the replicas of a model, after loading it if need be."""
+        """Yield the replicas of a model, after loading it if need be.
+
+        A load belongs to the model: it goes on when the client leaves.
+        """
         hosted = self.named(name)
+        while hosted.yields_to is not None:
+            await _ended(hosted.yields_to.loading, ping)
         self._stop_timer(hosted)
         hosted.users += 1
         try:
-            async with hosted.lock:
-                if hosted.supervisor is None:
-                    if not load:
-                        raise _none_loaded()
-                    await self._load(hosted)
-            assert hosted.supervisor is not None
+            while hosted.supervisor is None:
+                if not load:
+                    raise _none_loaded()
+                loading = self._begin_load(hosted)
+                await _ended(loading, ping)
+                loading.result()
             yield hosted.supervisor.pool
         finally:
             hosted.users -= 1
             hosted.used = monotonic()
-            if not hosted.users:
-                self._freed.set()
-                self._start_timer(hosted)
+            self._release(hosted)
 
     async def start(self) -> None:
         """Load the models that stay. Raises InvalidRequest if one cannot be."""
         for one in self.hosted:
             if one.entry.keep:
-                async with one.lock:
-                    await self._load(one)
+                await self._begin_load(one)
 
     async def stop(self) -> None:
         """Unload all."""
         self._closing = True
         for timer in self._timers.values():
             timer.cancel()
+        loads = [one.loading for one in self.hosted if one.loading is not None]
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
         ends = [self._unload(one) for one in self.hosted]
         await asyncio.gather(*ends, *self._ends)
 
@@ -278,12 +249,37 @@ class ManyModels(Models):
             code="model_not_found",
         )
 
+    def _begin_load(self, hosted: Hosted) -> asyncio.Task[None]:
+        """Return the task that loads a model, for all requests that wait for it."""
+        if hosted.loading is None:
+            hosted.loading = asyncio.create_task(self._load(hosted))
+            hosted.loading.add_done_callback(partial(self._end_load, hosted))
+        return hosted.loading
+
+    def _end_load(self, hosted: Hosted, load: asyncio.Task[None]) -> None:
+        hosted.loading = None
+        if not load.cancelled():
+            load.exception()  # the clients that waited for it may have left
+        for one in self.hosted:
+            if one.yields_to is hosted:
+                one.yields_to = None
+        self._release(hosted)
+
+    def _release(self, hosted: Hosted) -> None:
+        """Note that fewer requests use a model."""
+        if not hosted.users:
+            self._freed.set()
+            self._start_timer(hosted)
+
     async def _load(self, hosted: Hosted) -> None:
-        """Load a model. The caller holds its lock."""
+        async with hosted.lock:
+            if hosted.failure and monotonic() < hosted.failure[0] + FAILED_SECONDS:
+                raise hosted.failure[1]
+            await self._make_room(hosted)
+            await self._start_processes(hosted)
+
+    async def _start_processes(self, hosted: Hosted) -> None:
         name = hosted.entry.name
-        if hosted.failure and monotonic() < hosted.failure[0] + FAILED_SECONDS:
-            raise hosted.failure[1]
-        await self._make_room(hosted)
         hosted.status = "loading"
         before = monotonic()
         supervisor = self._start(hosted.entry)
@@ -316,15 +312,23 @@ class ManyModels(Models):
 
     async def _make_room(self, wanted: Hosted) -> None:
         """Unload models, the one unused longest first, until another one fits."""
+        turn = monotonic() + TURN_SECONDS
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                while self._taken(wanted) + wanted.bytes > self._memory:
+                while (
+                    lacking := self._taken(wanted) + wanted.bytes - self._memory
+                ) > 0:
                     self._freed.clear()
+                    rest = turn - monotonic()
+                    if rest <= 0:
+                        self._claim(wanted, lacking)
                     idle = [one for one in self.hosted if one.idle]
                     if idle:
                         await self._unload(min(idle, key=lambda one: one.used))
-                    else:
-                        await self._freed.wait()
+                        continue
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(rest if rest > 0 else None):
+                            await self._freed.wait()
         except TimeoutError:
             raise ApiError(
                 503,
@@ -333,6 +337,18 @@ class ManyModels(Models):
                 code="overloaded",
                 retry_after=10,
             ) from None
+
+    def _claim(self, wanted: Hosted, lacking: int) -> None:
+        """Have new requests of models that hold these bytes wait until another one is
+        loaded: under steady use they would never be idle.
+        """
+        others = [
+            one for one in self.hosted if one.status == "loaded" and not one.entry.keep
+        ]
+        for one in sorted(others, key=lambda one: one.users):
+            if lacking > 0:
+                lacking -= one.bytes
+                one.yields_to = one.yields_to or wanted
 
     def _taken(self, wanted: Hosted) -> int:
         """Return the bytes of the other models that are loaded or being loaded; keys
@@ -398,10 +414,9 @@ def _none_loaded() -> ApiError:
     )
 
 
-def machine_memory() -> int:
-    """Return the bytes of memory of this machine, or of its container."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (own := limit.read_text().strip()).isdecimal():
-        total = min(total, int(own))
-    return total
+async def _ended(load: asyncio.Task[None] | None, ping: Ping) -> None:
+    """Wait until a load has ended, which goes on if this is cancelled."""
+    while load is not None and not load.done():
+        done, _ = await asyncio.wait((load,), timeout=PING_SECONDS)
+        if not done:
+            await ping()

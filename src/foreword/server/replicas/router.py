@@ -21,7 +21,8 @@ from foreword.server.leaving import first_end
 from foreword.server.limits import MOST_ITEMS, Limits
 from foreword.server.log import Log, reported
 from foreword.server.replicas.exchange import Exchange
-from foreword.server.replicas.models import DEFAULT, Models
+from foreword.server.replicas.models import DEFAULT, Models, no_ping
+from foreword.server.replicas.pings import Pings
 from foreword.server.replicas.pool import Asked
 from foreword.server.replicas.prefixes import blocks
 from foreword.server.routes import Decision
@@ -71,10 +72,12 @@ class _Routed(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, until done or until the client leaves."""
         router = self._router
+        decision: Decision = scope["state"]["decision"]
+        anthropic = decision.route.anthropic
+        send = pings = Pings(send, b"event: error\n" if anthropic else b"")
         try:
-            decision = scope["state"]["decision"]
             body = await read(self._request) if decision.route.body else b""
-            work = self._answer(scope, body, send)
+            work = self._answer(scope, body, pings)
             end = await first_end(work, receive, router.stopped)
             if end == "stopped":
                 raise stopping()
@@ -82,7 +85,7 @@ class _Routed(Response):
             failure = router.reported(error, scope["state"]["request_id"])
             await self._fail(failure, scope, receive, send)
 
-    async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
+    async def _answer(self, scope: Scope, body: bytes, pings: Pings) -> None:
         router, state = self._router, scope["state"]
         if router.draining:
             raise stopping()
@@ -96,14 +99,16 @@ class _Routed(Response):
             name = name or DEFAULT
             beginnings = blocks(body, f"{state['tenant']}/{name}")
             place = router.limits.place(state["tenant"], wanted.answers)
-        with place:
-            async with router.models.lease(name, load=route.loads) as pool:
+        ping = pings.ping if route.generates and wanted.stream else no_ping
+        # a request that waits for a load takes no place from those of other models
+        async with router.models.lease(name, load=route.loads, ping=ping) as pool:
+            with place:
                 self._exchange = exchange = Exchange(
                     pool,
                     asked,
                     state["request_id"],
                     state["tenant"],
-                    send,
+                    pings,
                     wanted.answers,
                     beginnings,
                     state.setdefault("log", {}),
@@ -137,6 +142,7 @@ class Wanted:
 
     model: str | None = None
     answers: int = 1
+    stream: bool = False
 
 
 async def wanted_by(body: bytes) -> Wanted:
@@ -160,6 +166,7 @@ def _wanted_by(body: bytes) -> Wanted:
     return Wanted(
         model if isinstance(model, str) and model else None,
         _prompts(given.get("prompt")) * _each(given.get("n")),
+        given.get("stream") is True,
     )
 
 
