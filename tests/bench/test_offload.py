@@ -7,8 +7,7 @@ import pytest
 from foreword import bundled
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
-from foreword.model.kv import limit
-from foreword.native import forward
+from foreword.native import cgroups, forward
 
 NATIVE = pytest.mark.skipif(
     forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
@@ -19,7 +18,7 @@ NATIVE = pytest.mark.skipif(
 def test_fewer_bytes_are_read_per_token_with_drafts(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("12000000\n")
     (tmp_path / "memory.stat").write_text("anon 0\n")
-    monkeypatch.setattr(limit, "CGROUP", tmp_path)
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     options = Options(
         offload_folder=str(tmp_path / "weights"),
         weights="int4",

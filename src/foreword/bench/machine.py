@@ -9,7 +9,7 @@ from importlib.metadata import version
 import torch
 
 import foreword
-from foreword.native.cpu import fast_bfloat16, processor
+from foreword.native.cpu import cores, fast_bfloat16, processor
 
 
 def machine(
@@ -18,14 +18,13 @@ def machine(
     """Return the processor, usable cores, torch's threads, memory in GiB, whether
     bfloat16 runs in hardware, and the name of the GPU, if `device` is one.
     """
-    affinity = getattr(os, "sched_getaffinity", None)
     gpu = (
         {"gpu": torch.cuda.get_device_name(device)} if device.startswith("cuda") else {}
     )
     return {
         **gpu,
         "cpu": processor(),
-        "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_gib": _memory(),
         "bfloat16": fast_bfloat16(),

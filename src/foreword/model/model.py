@@ -41,7 +41,7 @@ from foreword.model.probe.probe import (
 )
 from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
-from foreword.native.openmp import one_thread
+from foreword.native.openmp import limit_threads, one_thread
 from foreword.options import ModelOptions
 from foreword.types.growth import GrownTree, TreeRequest
 
@@ -161,6 +161,7 @@ class Model:
         model does not exist, its weights are incomplete or not finite, or it cannot run
         on that backend.
         """
+        limit_threads()
         if options is None:
             options = ModelOptions(**settings)
         if options.tensor_parallel > 1:

@@ -1,11 +1,12 @@
-"""The name and features of the processor."""
+"""The name and features of the processor, and how many this process may use."""
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
-import torch
+from foreword.native import cgroups
 
 
 def processor() -> str:
@@ -32,5 +33,19 @@ def fast_bfloat16() -> bool:
     """Return whether the CPU multiplies bfloat16 in hardware (AMX, or AVX512-bf16), and
     oneDNN may use it (ONEDNN_MAX_CPU_ISA).
     """
+    import torch  # which replicas import after they are bound to their cores
+
     able = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return able and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def cores(root: Path = cgroups.ROOT, own: Path = cgroups.OWN) -> int:
+    """Return how many processors this process may keep busy: those it is bound to, but
+    no more than the quota of its container.
+
+    Rounded down, to 1 at least: threads wait for each other, so all wait for one that
+    has used up its time.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    bound = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, int(min(bound, cgroups.processors(root, own))))

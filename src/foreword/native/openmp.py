@@ -9,6 +9,7 @@ one thread.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import threading
 from collections import deque
@@ -21,6 +22,8 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+
+from foreword.native.cpu import cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -50,6 +53,14 @@ def threads() -> int:
     limited to one.
     """
     return _held.threads or torch.get_num_threads()
+
+
+def limit_threads() -> None:
+    """Have torch use no more threads than this process may keep busy: it counts the
+    processors, and a container may have a quota of their time.
+    """
+    if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > cores():
+        torch.set_num_threads(cores())
 
 
 @contextmanager

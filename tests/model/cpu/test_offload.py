@@ -17,7 +17,7 @@ from foreword.errors import DiskError, InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.executors.native import offload
 from foreword.model.kv import limit as memory_limit
-from foreword.native import forward
+from foreword.native import cgroups, forward
 from running import prompts
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +49,7 @@ def limited(monkeypatch, tmp_path):
         (tmp_path / "memory.max").write_text(f"{size}\n")
         (tmp_path / "memory.stat").write_text(f"anon {taken}\nfile 123\n")
 
-    monkeypatch.setattr(memory_limit, "CGROUP", tmp_path)
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     return limit
 
 
@@ -239,7 +239,7 @@ def test_memory_of_a_container_is_without_files(limited, monkeypatch, tmp_path):
     (inner / "memory.limit_in_bytes").write_text("200\n")
     (inner / "memory.stat").write_text("cache 400\nrss 150\n")
     (tmp_path / "own").write_text("4:memory:/mine\n1:cpu:/\n")
-    monkeypatch.setattr(memory_limit, "OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(cgroups, "OWN", tmp_path / "own")
     assert memory_limit.free_memory(device) == 50
 
 

@@ -67,6 +67,14 @@ def machine(folder: Path, *nodes: str) -> None:
         (["0-3", "4-7"], 6, None, [([0, 1], 0), ([4, 5], 1)]),
         # a node of memory alone
         (["0-3", ""], 4, None, [(range(4), None)]),
+        # a larger node gets more replicas, or all
+        (
+            ["0-11", "12-15"],
+            16,
+            4,
+            [*((range(at, at + 4), at // 12) for at in (0, 4, 8, 12))],
+        ),
+        (["0-11", "12-15"], 16, None, [(range(12), None)]),
     ],
 )
 def test_replicas_are_spread_over_nodes(
@@ -83,6 +91,32 @@ def test_replicas_are_spread_over_nodes(
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {*range(allowed)})
     found = places(count, gpus=False)
     assert found == [Place(tuple(cpus), node) for cpus, node in expected]
+
+
+@pytest.mark.parametrize(
+    ("most", "count", "shares"),
+    [
+        (4, None, [4]),
+        (12, None, [6, 6]),
+        (4, 2, [2, 2]),
+        (3, 2, [1, 1]),
+        (99, 2, [8, 8]),
+    ],
+)
+def test_replicas_share_the_quota_of_their_container(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    count: int | None,
+    shares: list[int],
+) -> None:
+    machine(tmp_path, "0-7", "8-15")
+    monkeypatch.setattr(module, "NODES", tmp_path)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {*range(16)})
+    found = places(count, gpus=False, most=most)
+    assert [len(one.cpus) for one in found] == shares
+    with pytest.raises(InvalidRequest, match="there are 2 cores"):
+        places(3, gpus=False, most=2)
 
 
 def test_more_replicas_than_cores_or_gpus_are_refused(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 
 from foreword.model.architectures import head_dim, kv_heads
 from foreword.model.layers import layer_count
+from foreword.native import cgroups
 
 SHARE = 4
 """One part in so many of the free memory is for the keys and values of one model."""
@@ -23,8 +23,6 @@ SCALE = 4
 """Bytes of the scale of a row of keys, or of values, of one head in 8 bits."""
 UNKNOWN = 4 * 2**30
 """Bytes taken as free where the system does not tell."""
-CGROUP, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""cgroup files: the memory limit of a container, and the cgroup of this process."""
 LIMITS = {"memory.max": "anon", "memory.limit_in_bytes": "rss"}
 """File of the limit -> entry of memory.stat beside it: bytes that are no copies of
 files (cgroup 2, cgroup 1).
@@ -72,7 +70,8 @@ def free_memory(device: torch.device) -> int:
     with suppress(AttributeError, OSError, ValueError):
         pages = os.sysconf("SC_PHYS_PAGES")
         free = min(free, pages * os.sysconf("SC_PAGE_SIZE"))
-    for folder, (limit, taken) in product(_containers(), LIMITS.items()):
+    groups = cgroups.groups("memory", cgroups.ROOT, cgroups.OWN)
+    for folder, (limit, taken) in product(groups, LIMITS.items()):
         # the file of the limit says "max" if there is none
         with suppress(OSError, ValueError, StopIteration):
             most = int((folder / limit).read_text(encoding="ascii"))
@@ -94,15 +93,3 @@ def return_freed() -> None:
     """
     with suppress(AttributeError, OSError):  # only glibc has this
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _containers() -> Iterator[Path]:
-    """Yield the folders that may hold the limit of this process: of a container, from
-    inside and outside.
-    """
-    yield from (CGROUP, CGROUP / "memory")
-    with suppress(OSError):
-        for line in OWN_CGROUP.read_text(encoding="utf-8").splitlines():
-            _, kinds, path = line.split(":", 2)
-            if kinds in ("", "memory"):
-                yield CGROUP / kinds / path.lstrip("/")

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foreword.errors import InvalidRequest
+from foreword.native.cpu import cores
 
+Nodes = Mapping[int, list[int]]
+"""Processors of each NUMA node, siblings of a core side by side."""
 NODES = Path("/sys/devices/system/node")
 CORE = "/sys/devices/system/cpu/cpu{cpu}/topology/{part}"
 BIND = 2
@@ -55,23 +58,25 @@ class Place:
         return cores if self.node is None else f"{cores}, node {self.node}"
 
 
-def places(count: int | None, *, gpus: bool = True) -> list[Place]:
+def places(
+    count: int | None, *, gpus: bool = True, most: int | None = None
+) -> list[Place]:
     """Return the places of some replicas; None: one for each GPU or NUMA node.
 
+    `most`: processors that they may keep busy together; None: as many as this process.
     Raises InvalidRequest for more replicas than cores or GPUs.
     """
     devices = _devices() if gpus else []
     if devices:
         return _on_devices(devices, count)
     nodes = _nodes(_allowed())
-    count = len(nodes) if count is None else count
-    cores = sum(map(len, nodes.values()))
-    if cores and count > cores:
-        raise InvalidRequest(
-            f"cannot run {count} replicas: there are {cores} cores. Use '--replicas "
-            "auto', or fewer"
-        )
-    return _on_nodes(nodes, count)
+    if not any(nodes.values()):
+        return [Place()] * (1 if count is None else count)
+    most = min(most or cores(), sum(map(len, nodes.values())))
+    if count is None:
+        nodes = _largest(nodes, most)
+        count = len(nodes)
+    return _on_nodes(nodes, count, most)
 
 
 def _on_devices(devices: list[str], count: int | None) -> list[Place]:
@@ -84,31 +89,44 @@ def _on_devices(devices: list[str], count: int | None) -> list[Place]:
     return [Place(device=one) for one in devices[:count]]
 
 
-def _on_nodes(nodes: Mapping[int, list[int]], count: int) -> list[Place]:
+def _largest(nodes: Nodes, most: int) -> Nodes:
+    """Return the nodes that use most cores with one replica each, of equal shares."""
+    order = sorted(nodes, key=lambda node: -len(nodes[node]))
+    enough = next(
+        number
+        for number in range(1, len(order) + 1)
+        if sum(len(nodes[node]) for node in order[:number]) >= most
+    )
+
+    def used(number: int) -> tuple[int, int]:
+        share = min(len(nodes[order[number - 1]]), most // number)
+        return number * share, number
+
+    best = max(range(1, enough + 1), key=used)
+    return {node: nodes[node] for node in sorted(order[:best])}
+
+
+def _on_nodes(nodes: Nodes, count: int, most: int) -> list[Place]:
     """Spread replicas over nodes. All get as many cores, as some forwards round by the
-    number of threads.
+    number of threads: as many as there are `count` times.
     """
-    if not any(nodes.values()):
-        return [Place()] * count
-    order = list(nodes)
-    on_node = {
-        node: len(range(place, count, len(order))) for place, node in enumerate(order)
-    }
-    share = min(len(nodes[node]) // on_node[node] for node in order if on_node[node])
+    share = most // count
+    while share and sum(len(cpus) // share for cpus in nodes.values()) < count:
+        share -= 1
     if not share:
         raise InvalidRequest(
-            f"cannot run {count} replicas on {len(order)} NUMA nodes: a node has too "
-            "few cores. Use '--replicas auto'"
+            f"cannot run {count} replicas: there are {most} cores. Use '--replicas "
+            "auto', or fewer"
         )
-    several = len(order) > 1
-    return [
-        Place(
-            tuple(sorted(nodes[node][at * share : (at + 1) * share])),
-            node if several else None,
-        )
-        for node in order
-        for at in range(on_node[node])
-    ]
+    left = {node: list(cpus) for node, cpus in nodes.items()}
+    several = len(nodes) > 1
+    found: list[Place] = []
+    for _ in range(count):
+        # among equals, the node that has used least
+        node = max(left, key=lambda node: (len(left[node]), -len(nodes[node])))
+        taken, left[node] = left[node][:share], left[node][share:]
+        found.append(Place(tuple(sorted(taken)), node if several else None))
+    return sorted(found, key=lambda place: (place.node or 0, place.cpus))
 
 
 def _allowed() -> list[int]:

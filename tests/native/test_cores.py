@@ -1,0 +1,83 @@
+"""The quotas of containers limit the cores that are counted, and torch's threads."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foreword.native.cpu import cores
+
+LIMIT = """
+from pathlib import Path
+from foreword.native import cgroups, openmp
+import torch
+openmp.cores = lambda: 1
+openmp.limit_threads()
+print(torch.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {}, 64),
+        ("0::/\n", {"cpu.max": "max 100000"}, 64),
+        ("0::/\n", {"cpu.max": "400000 100000"}, 4),
+        ("0::/\n", {"cpu.max": "250000 100000"}, 2),
+        ("0::/\n", {"cpu.max": "10000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "9900000 100000"}, 64),
+        # the pod's limit stands above the container's
+        (
+            "0::/pod/box\n",
+            {"pod/cpu.max": "300000 100000", "pod/box/cpu.max": "max 1"},
+            3,
+        ),
+        (
+            "4:memory:/a\n3:cpu,cpuacct:/a/b\n",
+            {
+                "cpu,cpuacct/a/cpu.cfs_quota_us": "500000",
+                "cpu,cpuacct/a/cpu.cfs_period_us": "100000",
+                "cpu,cpuacct/a/b/cpu.cfs_quota_us": "-1",
+                "cpu,cpuacct/a/b/cpu.cfs_period_us": "100000",
+            },
+            5,
+        ),
+        # a container of cgroup 1 sees its own group as the outermost
+        (
+            "3:cpu:/docker/1\n",
+            {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"},
+            2,
+        ),
+    ],
+)
+def test_quota_of_a_container(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: str,
+    files: dict[str, str],
+    expected: int,
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(64)})
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert cores(tmp_path, tmp_path / "own") == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "2"}, "2")]
+)
+def test_torch_takes_no_more_threads_than_cores(chosen: dict[str, str], threads: str):
+    """Unless the user has chosen their number."""
+    environment = {k: v for k, v in os.environ.items() if "_NUM_THREADS" not in k}
+    ended = subprocess.run(
+        [sys.executable, "-c", LIMIT],
+        env=environment | chosen,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.strip() == threads
