@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ from foreword.errors import InvalidRequest
 from foreword.server.replicas import places as module
 from foreword.server.replicas.frames import Frame, FrameReader, Sent, State, sent_of
 from foreword.server.replicas.places import Place, places
-from foreword.server.replicas.pool import SLACK, Asked, Replica, chosen
-from foreword.server.replicas.prefixes import BLOCK, KEPT, Prefixes, blocks
+from foreword.server.replicas.pool import SLACK, Asked, Pool, Replica, chosen
+from foreword.server.replicas.prefixes import BLOCK, KEPT, TOKEN, Prefixes, blocks
 
 FRAMES = st.builds(
     Frame,
@@ -168,15 +170,45 @@ def test_least_busy_replica_is_chosen() -> None:
     assert chosen([replica("a", 1), replica("b", 1)], []).name == "a"
 
 
-def test_replica_that_read_the_beginning_may_be_busier_by_a_little() -> None:
-    text = "word " * BLOCK
-    first = replica("a", SLACK)
-    first.prefixes.add(blocks(body(text), "key"))
-    both = [replica("b", 0), first]
-    assert chosen(both, blocks(body(text + "more"), "key")).name == "a"
-    assert chosen(both, blocks(body(text + "more"), "other")).name == "b"
-    first.running += 1
-    assert chosen(both, blocks(body(text + "more"), "key")).name == "b"
+def read_by(pool: Pool, text: str, stack: ExitStack) -> Replica:
+    """Begin the answer to a text; return the replica that gives it."""
+    beginnings = blocks(body(text), "key")
+    replica = asyncio.run(pool.pick(beginnings))
+    stack.enter_context(replica.busy(1, beginnings))
+    return replica
+
+
+def test_chats_with_one_system_prompt_spread_over_replicas() -> None:
+    """Together with more of them than that prompt saves."""
+    pool = Pool([replica("a"), replica("b")])
+    for one in pool.replicas:
+        pool.mark(one, ready=True)
+    system = "Answer in short sentences. " * 80
+    assert len(blocks(body(system), "key")) == 4
+    with ExitStack() as stack:
+        for number in range(8):
+            read_by(pool, f"{system} Chat {number}.", stack)
+        assert [one.running for one in pool.replicas] == [4, 4]
+
+
+def test_long_conversation_returns_to_its_replica() -> None:
+    """Unless that is far busier: by more answers than the text is worth."""
+    first, other = pool_of = [replica("a"), replica("b")]
+    pool = Pool(pool_of)
+    for one in pool_of:
+        pool.mark(one, ready=True)
+    text = "A long conversation. " * 2000
+    beginnings = blocks(body(text), "key")
+    with ExitStack() as stack:
+        assert read_by(pool, text, stack) is first
+    for busier, expected in ((0, first), (SLACK - 1, first), (SLACK + 1, other)):
+        first.running = busier
+        assert chosen(pool_of, blocks(body(text + "more"), "key")) is expected
+    first.running = 1
+    assert chosen(pool_of, blocks(body(text + "more"), "other")) is other
+    first.prefixes.fit(BLOCK * len(beginnings) // TOKEN // 2)
+    first.prefixes.add([b"new"])
+    assert first.prefixes.matches(beginnings) < len(beginnings) // 2 + 1
 
 
 def test_fields_before_the_prompt_do_not_matter() -> None:

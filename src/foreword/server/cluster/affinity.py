@@ -15,7 +15,7 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from foreword.server.replicas.pool import SLACK, Asked
+from foreword.server.replicas.pool import Asked, cost
 from foreword.server.replicas.prefixes import Prefixes
 
 
@@ -36,13 +36,10 @@ class PrefixRouter(FIFOMixin, RequestRouter):
         if not candidate_replicas:
             return []
         found = blocks_of(pending_request)
-        least = min(map(self._count, candidate_replicas))
 
-        def rank(one: RunningReplica) -> tuple[bool, int, int]:
-            busy = self._count(one)
+        def rank(one: RunningReplica) -> float:
             known = self._prefixes.get(one.replica_id)
-            matches = 0 if known is None else known.matches(found)
-            return busy > least + SLACK, -matches, busy
+            return cost(self._count(one), 0 if known is None else known.matches(found))
 
         return [[one] for one in sorted(candidate_replicas, key=rank)]
 

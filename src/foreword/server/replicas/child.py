@@ -52,6 +52,7 @@ def _about(service: Any) -> dict[str, Any]:
         "name": service.name,
         "method": service.llm.method,
         "slots": service.llm.engine.scheduler.slots,
+        "cache_tokens": service.llm.target.cache_tokens,
     }
 
 

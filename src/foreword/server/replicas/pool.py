@@ -13,8 +13,12 @@ from foreword.server.errors import ApiError
 from foreword.server.replicas.prefixes import Prefixes
 
 SLACK = 4
-"""Answers. A replica that has read the prompt's beginning may have so many more than
-the least busy one: answers share forwards, and reading the beginning again costs more.
+"""Answers. A replica that has read a prompt may have so many more than the least busy
+one.
+"""
+BLOCKS = 16
+"""Blocks of a prompt, 8 KiB or some 2,000 tokens: to read them again costs as much as
+one answer more that shares the forwards.
 """
 NOTICE_SECONDS = 1.0
 """Seconds within which the end of a replica is noticed."""
@@ -136,15 +140,17 @@ class Pool:
         return chosen(others or ready, blocks)
 
 
-def chosen(replicas: Sequence[Replica], blocks: Sequence[bytes]) -> Replica:
-    """Return the replica that has read most of a prompt, unless it is far busier than
-    the least busy one; else the least busy one, the first among equals.
+def cost(running: int, matches: int) -> float:
+    """Return what a request costs at a replica, in answers: those that run there, less
+    what reading the matched blocks again would cost elsewhere.
     """
-    least = min(one.running for one in replicas)
-    near = [one for one in replicas if one.running <= least + SLACK]
-    return max(
-        near,
-        key=lambda one: (one.prefixes.matches(blocks), -one.running),
+    return running - min(SLACK, matches / BLOCKS)
+
+
+def chosen(replicas: Sequence[Replica], blocks: Sequence[bytes]) -> Replica:
+    """Return the replica where a request costs least, the first among equals."""
+    return min(
+        replicas, key=lambda one: cost(one.running, one.prefixes.matches(blocks))
     )
 
 

@@ -13,7 +13,9 @@ BLOCK = 512
 LONGEST = 2**20
 """Bytes of a request that are compared; the rest seldom decides."""
 KEPT = 2**16
-"""Blocks that are kept of each replica: 32 MiB of text."""
+"""Blocks that are kept of each replica at most: 32 MiB of text."""
+TOKEN = 4
+"""Bytes of a token, about."""
 STARTS = (b'"messages"', b'"input"', b'"prompt"')
 """Fields that hold a prompt; what stands before them differs between clients."""
 DIGEST = 8
@@ -42,6 +44,11 @@ class Prefixes:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, None] = OrderedDict()
+        self._most = KEPT
+
+    def fit(self, tokens: int) -> None:
+        """Keep no more blocks than a cache of so many tokens holds."""
+        self._most = min(KEPT, TOKEN * tokens // BLOCK)
 
     def matches(self, found: Sequence[bytes]) -> int:
         """Return how many blocks of a request it has read."""
@@ -57,7 +64,7 @@ class Prefixes:
         for one in reversed(found):
             self._kept[one] = None
             self._kept.move_to_end(one)
-        while len(self._kept) > KEPT:
+        while len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
     def clear(self) -> None:

@@ -113,6 +113,8 @@ class Supervisor:
 
     async def _started(self, replica: Replica, process: Process) -> dict[str, Any]:
         about = await process.start()
+        if about["cache_tokens"] is not None:
+            replica.prefixes.fit(about["cache_tokens"])
         self.pool.mark(replica, ready=True)
         self._log.event(
             "replica ready",
