@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import huggingface_hub
 import pytest
 
 from command import Here
@@ -20,7 +21,7 @@ from foreword.server.log import Log
 from foreword.server.replicas import models
 from foreword.server.replicas.app import build_router
 from foreword.server.replicas.catalog import Entry, read_catalog
-from foreword.server.replicas.hosted import GIB
+from foreword.server.replicas.hosted import GIB, Hosted, at_once
 from foreword.server.replicas.models import ManyModels
 from foreword.server.replicas.pings import Pings
 from foreword.server.replicas.router import Router
@@ -282,6 +283,29 @@ def test_entries_take_the_options_of_all(folder: Path) -> None:
     assert second.options == {"nodes": 2, "dtype": "float32"}
     assert second.replicas == 2
     assert second.bytes == 0
+
+
+def test_a_hub_id_counts_with_its_files_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    model = tmp_path / "models--org--name"
+    snapshot = model / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").write_bytes(bytes(3 * 2**20))
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("0" * 40)
+    cached, absent = (
+        Entry(name=name, model=f"org/{name}") for name in ("name", "other")
+    )
+    assert cached.bytes == 3 * 2**20
+    assert absent.bytes == 0
+    two = Entry(name="two", model="org/name", replicas=2)
+    assert Hosted(two).bytes == 2 * Hosted(cached).bytes
+    entries = [cached, absent, two]
+    assert at_once(entries, Hosted(absent).bytes - 1) == 1
+    assert at_once(entries, Hosted(absent).bytes + 2 * Hosted(cached).bytes) == 3
+    assert at_once(entries, 2**40) == 4
 
 
 def test_own_names_come_before_names_of_hosted_models() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from contextlib import ExitStack
+import tempfile
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.errors import InvalidRequest
+from foreword.native import cgroups
+from foreword.server.log import Log
 from foreword.server.replicas import places as module
 from foreword.server.replicas.frames import Frame, FrameReader, Sent, State, sent_of
 from foreword.server.replicas.places import Place, places
 from foreword.server.replicas.pool import SLACK, Asked, Pool, Replica, chosen
 from foreword.server.replicas.prefixes import BLOCK, KEPT, TOKEN, Prefixes, blocks
+from foreword.server.replicas.process import Start, bound
+from foreword.server.replicas.supervise import Supervisor
+from foreword.server.settings import Settings
 
 FRAMES = st.builds(
     Frame,
@@ -88,11 +94,16 @@ def test_replicas_are_spread_over_nodes(
     expected: list[tuple[range | list[int], int | None]],
 ) -> None:
     machine(tmp_path, *nodes)
-    monkeypatch.setattr(module, "NODES", tmp_path)
+    monkeypatch.setattr(cgroups, "NODES", tmp_path)
     monkeypatch.setattr(module, "CORE", str(tmp_path / "none-{cpu}-{part}"))
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {*range(allowed)})
     found = places(count, gpus=False)
-    assert found == [Place(tuple(cpus), node) for cpus, node in expected]
+    assert [(one.cpus, one.node) for one in found] == [
+        (tuple(cpus), node) for cpus, node in expected
+    ]
+    nodes_of = [one.node for one in found]
+    assert [one.beside for one in found] == [nodes_of.count(one) for one in nodes_of]
+    assert {one.sharers for one in found} == {len(found)}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,7 @@ def test_replicas_share_the_quota_of_their_container(
     shares: list[int],
 ) -> None:
     machine(tmp_path, "0-7", "8-15")
-    monkeypatch.setattr(module, "NODES", tmp_path)
+    monkeypatch.setattr(cgroups, "NODES", tmp_path)
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {*range(16)})
     found = places(count, gpus=False, most=most)
     assert [len(one.cpus) for one in found] == shares
@@ -145,6 +156,62 @@ def test_a_replica_takes_its_place_before_torch_counts_cores() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=False)
     assert done.returncode == 0
+
+
+def test_replicas_divide_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = tmp_path / "node1"
+    node.mkdir()
+    lines = ["MemTotal: 900", "MemFree: 6", "Active(file): 3", "Inactive(file): 1"]
+    (node / "meminfo").write_text("".join(f"Node 1 {one} kB\n" for one in lines))
+    for name in (cgroups.SHARERS, cgroups.NODE):
+        monkeypatch.delenv(name, raising=False)
+    assert cgroups.share_of(64 * 1024, tmp_path) == 64 * 1024
+    monkeypatch.setenv(cgroups.SHARERS, "4")
+    assert cgroups.share_of(64 * 1024, tmp_path) == 16 * 1024
+    monkeypatch.setenv(cgroups.NODE, "1:2")
+    assert cgroups.share_of(64 * 1024, tmp_path) == 5 * 1024
+    assert cgroups.share_of(8 * 1024, tmp_path) == 2 * 1024
+
+
+def test_keys_and_values_of_a_replica_take_its_share() -> None:
+    """As the process of a place computes them."""
+    program = (
+        "from foreword.server.replicas.places import Place\n"
+        "Place(sharers={}).take()\n"
+        "from foreword import bundled\n"
+        "from foreword.model.model import Model\n"
+        "from foreword.model.kv import limit\n"
+        "limit.free_memory = lambda device: 2**30\n"
+        "print(Model.load(bundled.draft(), dtype='float32').cache_tokens)"
+    )
+    whole, half = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", program.format(count)],
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
+        for count in (1, 2)
+    )
+    assert whole // 2 == half > 0
+
+
+def test_sockets_have_short_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch systems give temporary folders with long paths."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    supervisor = Supervisor(Start(None, {}, Settings()), [Place()], 1, Log())
+    try:
+        with closing(bound(supervisor._processes[0].socket)) as listener:
+            assert listener.getsockname()
+    finally:
+        asyncio.run(supervisor.stop())
 
 
 # ---- the choice

@@ -31,9 +31,12 @@ files (cgroup 2, cgroup 1).
 
 def most_tokens(hf: Any, kv: str | None = None) -> int:
     """Return how many tokens' keys and values fit into the share of the free memory of
-    the model's device.
+    the model's device. Processes of one router divide main memory among them.
     """
-    return max(1, free_memory(hf.device) // SHARE // max(1, key_bytes(hf, kv)))
+    free = free_memory(hf.device)
+    if hf.device.type == "cpu":
+        free = cgroups.share_of(free, cgroups.NODES)
+    return max(1, free // SHARE // max(1, key_bytes(hf, kv)))
 
 
 def key_bytes(hf: Any, kv: str | None = None) -> int:

@@ -241,9 +241,18 @@ def _size(name: str) -> int:
     if path.is_file():
         parts = map(path.with_name, part_names(path.name))
         return sum(part.stat().st_size for part in parts if part.is_file())
-    if not path.is_dir():
-        return 0
+    folder = path if path.is_dir() else _cached(name)
     for pattern in WEIGHTS:
-        if sizes := [one.stat().st_size for one in path.glob(pattern)]:
+        if sizes := [one.stat().st_size for one in folder.glob(pattern)]:
             return sum(sizes)
     return 0
+
+
+def _cached(name: str) -> Path:
+    """Return the folder of a hub id in the cache of this machine, if it is there."""
+    from huggingface_hub import snapshot_download  # seldom needed
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):
+        return Path(name)

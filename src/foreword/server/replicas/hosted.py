@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import time
 from typing import Literal
 
+from foreword.native import cgroups
 from foreword.server.errors import ApiError
 from foreword.server.replicas.catalog import Entry
 from foreword.server.replicas.supervise import Supervisor
@@ -49,7 +51,7 @@ class Hosted:
     def bytes(self) -> int:
         """Bytes that it takes, or is expected to take."""
         expected = int(OVERHEAD * self.entry.bytes) + PROGRAM
-        return self.measured or expected
+        return self.measured or self.entry.replicas * expected
 
     @property
     def idle(self) -> bool:
@@ -62,10 +64,23 @@ class Hosted:
         )
 
 
+def at_once(entries: Sequence[Entry], memory: int) -> int:
+    """Return how many processes the memory holds at a time at most: of the smallest
+    models.
+    """
+    count = 0
+    for entry in sorted(entries, key=lambda one: Hosted(one).bytes / one.replicas):
+        for _ in range(entry.replicas):
+            memory -= Hosted(entry).bytes // entry.replicas
+            count += memory >= 0
+    return max(1, count)
+
+
 def machine_memory() -> int:
     """Return the bytes of memory of this machine, or of its container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (own := limit.read_text().strip()).isdecimal():
-        total = min(total, int(own))
+    for group in cgroups.groups("memory", cgroups.ROOT, cgroups.OWN):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # "max" stands for no limit
+                total = min(total, int((group / name).read_text(encoding="ascii")))
     return total

@@ -302,7 +302,7 @@ class ManyModels(Models):
             raise
         hosted.supervisor = supervisor
         hosted.status = "loaded"
-        hosted.measured = supervisor.memory
+        hosted.measured = await supervisor.memory()
         self._log.event(
             "model loaded",
             model=name,
@@ -315,15 +315,14 @@ class ManyModels(Models):
         turn = monotonic() + TURN_SECONDS
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                while (
-                    lacking := self._taken(wanted) + wanted.bytes - self._memory
-                ) > 0:
+                while True:
                     self._freed.clear()
+                    if (lacking := await self._lacking(wanted)) <= 0:
+                        return
                     rest = turn - monotonic()
                     if rest <= 0:
                         self._claim(wanted, lacking)
-                    idle = [one for one in self.hosted if one.idle]
-                    if idle:
+                    if idle := [one for one in self.hosted if one.idle]:
                         await self._unload(min(idle, key=lambda one: one.used))
                         continue
                     with suppress(TimeoutError):
@@ -350,18 +349,15 @@ class ManyModels(Models):
                 lacking -= one.bytes
                 one.yields_to = one.yields_to or wanted
 
-    def _taken(self, wanted: Hosted) -> int:
-        """Return the bytes of the other models that are loaded or being loaded; keys
-        and values of long prompts have made some larger.
+    async def _lacking(self, wanted: Hosted) -> int:
+        """Return the bytes that are lacking to load a model beside those that are
+        loaded or being loaded; keys and values of long prompts have made some larger.
         """
-        taken = 0
         for one in self.hosted:
-            if one is wanted or one.status == "unloaded":
-                continue
             if one.supervisor is not None:
-                one.measured = one.supervisor.memory
-            taken += one.bytes
-        return taken
+                one.measured = await one.supervisor.memory()
+        loaded = [one for one in self.hosted if one.status != "unloaded"]
+        return sum(one.bytes for one in {*loaded, wanted}) - self._memory
 
     async def _unload(self, hosted: Hosted) -> None:
         async with hosted.lock:

@@ -8,16 +8,17 @@ import ctypes
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foreword.errors import InvalidRequest
+from foreword.native import cgroups
 from foreword.native.cpu import cores
 
 Nodes = Mapping[int, list[int]]
 """Processors of each NUMA node, siblings of a core side by side."""
-NODES = Path("/sys/devices/system/node")
 CORE = "/sys/devices/system/cpu/cpu{cpu}/topology/{part}"
 BIND = 2
 """MPOL_BIND of set_mempolicy: pages come from these nodes only."""
@@ -37,6 +38,10 @@ class Place:
     """NUMA node of its memory."""
     device: str | None = None
     """GPU, by its number or UUID."""
+    sharers: int = 1
+    """Replicas that share the memory of the machine."""
+    beside: int = 1
+    """Replicas on its node."""
 
     def take(self) -> None:
         """Bind this process. Call it before torch is imported."""
@@ -46,7 +51,9 @@ class Place:
             os.sched_setaffinity(0, self.cpus)
             for name in THREADS:
                 os.environ[name] = str(len(self.cpus))
+        os.environ[cgroups.SHARERS] = str(self.sharers)
         if self.node is not None:
+            os.environ[cgroups.NODE] = f"{self.node}:{self.beside}"
             _bind_memory(self.node)
 
     def __str__(self) -> str:
@@ -71,7 +78,8 @@ def places(
         return _on_devices(devices, count)
     nodes = _nodes(_allowed())
     if not any(nodes.values()):
-        return [Place()] * (1 if count is None else count)
+        count = count or 1
+        return [Place(sharers=count)] * count
     most = min(most or cores(), sum(map(len, nodes.values())))
     if count is None:
         nodes = _largest(nodes, most)
@@ -126,7 +134,11 @@ def _on_nodes(nodes: Nodes, count: int, most: int) -> list[Place]:
         node = max(left, key=lambda node: (len(left[node]), -len(nodes[node])))
         taken, left[node] = left[node][:share], left[node][share:]
         found.append(Place(tuple(sorted(taken)), node if several else None))
-    return sorted(found, key=lambda place: (place.node or 0, place.cpus))
+    beside = Counter(one.node for one in found)
+    return [
+        replace(one, sharers=count, beside=beside[one.node])
+        for one in sorted(found, key=lambda one: (one.node or 0, one.cpus))
+    ]
 
 
 def _allowed() -> list[int]:
@@ -141,7 +153,7 @@ def _nodes(cpus: list[int]) -> dict[int, list[int]]:
     side.
     """
     found = {}
-    for folder in NODES.glob("node[0-9]*"):
+    for folder in cgroups.NODES.glob("node[0-9]*"):
         text = (folder / "cpulist").read_text().strip()
         own = [cpu for cpu in _numbers(text) if cpu in cpus]
         if own:

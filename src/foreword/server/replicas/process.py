@@ -82,7 +82,7 @@ class Process:
         loop.add_reader(self._process.sentinel, self._notice_end)
         try:
             async with asyncio.timeout(self.seconds):
-                about = await asyncio.to_thread(_received, ours)
+                about = await _received(ours)
         except TimeoutError:
             await self.kill()
             raise NotReady(
@@ -214,10 +214,18 @@ async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
         raise Lost from error
 
 
-def _received(connection: Connection) -> dict[str, Any]:
-    """Return what a process says when it is ready; nothing if it ends before."""
+async def _received(connection: Connection) -> dict[str, Any]:
+    """Return what a process says when it is ready; nothing if it ends before. No thread
+    waits for it meanwhile.
+    """
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection.fileno(), ready.set)
     try:
-        return connection.recv()
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection.fileno())
+    try:
+        return connection.recv()  # it is short, and written at once
     except (EOFError, OSError):
         return {}
 

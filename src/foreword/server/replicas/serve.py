@@ -18,6 +18,7 @@ from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_answers, build_router
 from foreword.server.replicas.catalog import Entry
+from foreword.server.replicas.hosted import at_once
 from foreword.server.replicas.models import ManyModels, Models, OneModel
 from foreword.server.replicas.places import Place, places
 from foreword.server.replicas.process import Start
@@ -86,6 +87,8 @@ def many_models(
     """
 
     async def begin(log: Log) -> Begun:
+        sharers = at_once(entries, memory)
+
         def supervised(entry: Entry) -> Supervisor:
             own = replace(behind(settings), name=entry.name)
             found = (
@@ -94,6 +97,7 @@ def many_models(
                 else places(entry.replicas, gpus=entry.options.get("device") != "cpu")
             )
             start = Start(entry.source, entry.options, own)
+            found = [replace(one, sharers=sharers) for one in found]
             return Supervisor(start, found, seconds, log)
 
         models = ManyModels(

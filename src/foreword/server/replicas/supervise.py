@@ -5,6 +5,7 @@ when it has ended.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +18,10 @@ from foreword.server.replicas.places import Place
 from foreword.server.replicas.pool import Asked, Lost, Pool, Replica
 from foreword.server.replicas.process import Process, Start
 
+LONGEST_PATH = 72
+"""Bytes of the path of the system's temporary folder. Linux takes 107 for a socket,
+macOS 103.
+"""
 LONGEST_PAUSE = 60.0
 """Seconds between two starts of a replica that ends before it is ready. The first pause
 takes one second, each other twice the one before.
@@ -39,6 +44,16 @@ async def lives(replica: Replica) -> bool:
         return False
 
 
+def _socket_folder() -> Path:
+    """Make the folder of the sockets: in /tmp where a batch system gives another one
+    with a long path.
+    """
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > LONGEST_PATH:
+        folder = "/tmp"
+    return Path(tempfile.mkdtemp(prefix="foreword-", dir=folder))
+
+
 class Supervisor:
     """The processes of one model."""
 
@@ -50,7 +65,7 @@ class Supervisor:
         log: Log,
     ) -> None:
         """`seconds`: most until a replica is ready."""
-        self._folder = Path(tempfile.mkdtemp(prefix="foreword-"))
+        self._folder = _socket_folder()
         self._processes = [
             Process(start, place, self._folder / f"{number}.sock", seconds)
             for number, place in enumerate(places)
@@ -97,10 +112,15 @@ class Supervisor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._end()
 
-    @property
-    def memory(self) -> int:
-        """Bytes that the processes take, shared pages counted once."""
-        return sum(one.memory for one in self._processes)
+    async def memory(self) -> int:
+        """Return the bytes that the processes take, shared pages counted once. The
+        system counts the pages of a large process for a while.
+        """
+
+        def total() -> int:
+            return sum(one.memory for one in self._processes)
+
+        return await asyncio.to_thread(total)
 
     @property
     def _pairs(self) -> list[tuple[Replica, Process]]:
