@@ -26,11 +26,12 @@ def llm() -> LLM:
     return LLM(nodes=4)
 
 
-def recorded(llm: LLM, temperature: float, **more: object) -> Recording:
-    params = SamplingParams(
-        temperature=temperature, seed=5, max_tokens=40, trace=True, **more
-    )
-    answer = llm.generate(llm.render([{"role": "user", "content": PROMPT}]), params)[0]
+def recorded(
+    llm: LLM, temperature: float, prompt: str = PROMPT, **more: object
+) -> Recording:
+    options = {"seed": 5, "max_tokens": 40, **more}
+    params = SamplingParams(temperature=temperature, trace=True, **options)
+    answer = llm.generate(llm.render([{"role": "user", "content": prompt}]), params)[0]
     return Recording.of(llm, params, answer)
 
 
@@ -58,6 +59,34 @@ def test_rounds_are_those_of_a_real_run(llm, name, temperature):
     assert emitted(real.rounds) == list(known.answer)
     assert sum(len(one.accepted) for one in played.rounds) > 0 or temperature
     assert shape(played.rounds) == shape(real.rounds)
+
+
+@pytest.mark.parametrize("name", ["lm", "ngram", "eagle"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answer_that_ends_by_itself_takes_the_passes_of_a_real_run(
+    llm, name, temperature
+):
+    """No drafter knows where it ends, so drafts reach beyond the end."""
+    prompt, length = "What color is the sky?", 64
+    known = Known.of(recorded(llm, temperature, prompt, max_tokens=length))
+    assert len(known.answer) < length
+    played = play(llm.session, known, name, 4)
+    with LLM(nodes=4) as other:
+        real = recorded(other, temperature, prompt, max_tokens=length, method=name)
+    assert emitted(played.rounds) == emitted(real.rounds) == list(known.answer)
+    ours, theirs = (shape(one.rounds) for one in (played, real))
+    assert len(ours) == len(theirs)
+    assert ours[:-1] == theirs[:-1]
+    assert ours[-1][0] == theirs[-1][0]
+    assert bool(ours[-1][0]) == (name != "ngram")
+
+
+@pytest.mark.parametrize("rule", ["match", "block"])
+def test_rule_may_accept_beyond_the_end(llm, rule):
+    known = Known.of(recorded(llm, 1.0, "What color is the sky?", max_tokens=64))
+    played = play(llm.session, known, "lm", 8, rule)
+    assert emitted(played.rounds) == list(known.answer)
+    assert sum(len(one.accepted) for one in played.rounds) > 0
 
 
 def test_playing_twice_gives_the_same_and_teaches_nothing(llm):

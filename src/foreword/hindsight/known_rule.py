@@ -80,7 +80,9 @@ class RuleOnText:
         text = self._text[start : start + draft.nodes + 1]
         own = draft.trees[0].tokens
         accepted = 0
-        while accepted < len(own) and own[accepted] == text[accepted]:
+        while (
+            accepted < min(len(own), len(text) - 1) and own[accepted] == text[accepted]
+        ):
             accepted += 1
         is_sampled = draft.probs is not None
         if is_sampled and not sequence.params.greedy:

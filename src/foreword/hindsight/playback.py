@@ -34,12 +34,14 @@ SHAPING = (
     "frequency_penalty",
     "logit_bias",
     "min_tokens",
+    "max_tokens",
+    "ignore_eos",
     "bad_word_ids",
     "allowed_token_ids",
     "prediction",
 )
-"""Parameters that shape a text token by token. What ended it is left out: its end is
-known.
+"""Parameters that shape a text or its drafts token by token. Stops are left out: where
+the text ends is known.
 """
 
 
@@ -144,8 +146,6 @@ def play(
         known.params,
         method=method,
         nodes=nodes or None,
-        max_tokens=len(known.answer),
-        ignore_eos=True,
         trace=True,
     )
     (sequence,) = session.prepare(list(known.prompt), params)
@@ -168,7 +168,7 @@ def play(
     engine = Engine(target, drafter, used, FixedBudget(nodes), Scheduler(slots=1))
     if by_rule is not None:
         by_rule.install(engine.default)
-    rounds = run(engine, session, sequence)
+    rounds = run(engine, session, sequence, tokens=len(known.answer))
     if engine.failed:
         raise ModelError(f"cannot replay with {method}: it failed: {engine.failed}")
     differs = by_rule is not None and by_rule.differs
@@ -184,6 +184,9 @@ def _check_text(
     method: str, rounds: Sequence[Round], known: Known, *, differs: bool
 ) -> None:
     """Raise ModelError if rounds wrote another text, or the target `differs`."""
+    length = len(known.answer)
+    if over := max(0, len(emitted(rounds)) - length):
+        rounds[-1].pieces = rounds[-1].pieces[:-over]
     if differs or emitted(rounds) != list(known.answer):
         raise ModelError(
             f"cannot replay with {method}: the target's scores are needed, and the "
@@ -193,16 +196,22 @@ def _check_text(
 
 
 def run(
-    engine: Engine, session: Session, sequence: Request, most: int | None = None
+    engine: Engine,
+    session: Session,
+    sequence: Request,
+    most: int | None = None,
+    tokens: int | None = None,
 ) -> list[Round]:
     """Run a traced request on an engine of its own beside the session's, for at most
-    `most` rounds; other requests run between two rounds.
+    `most` rounds, or until it has so many tokens; other requests run between two
+    rounds.
     """
     rounds: list[Round] = []
     with session.locked():
         engine.add(sequence)
     while not engine.idle:
-        if most is not None and len(rounds) >= most:
+        ended = tokens is not None and sequence.produced >= tokens
+        if ended or (most is not None and len(rounds) >= most):
             with session.locked():
                 engine.abort(sequence)
             break
