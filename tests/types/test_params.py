@@ -20,6 +20,14 @@ def test_every_parameter_is_checked():
     assert tuple(_CHECKS) == PARAMETER_NAMES
 
 
+def test_temperature_that_leaves_no_noise_is_greedy():
+    for temperature in (5e-324, 1e-38, 1e-7, math.nextafter(1e-6, 0)):
+        params = SamplingParams(temperature=temperature)
+        assert params.greedy
+        assert params == SamplingParams(temperature=0)
+    assert not SamplingParams(temperature=1e-6).greedy
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", [*LISTS, "logit_bias"])
 def test_none_is_nothing(name):

@@ -35,7 +35,9 @@ class SamplingParams:
     """
 
     temperature: float = 1.0
-    """0 decodes greedily; otherwise logits are divided by it."""
+    """0 decodes greedily, as does anything below 1e-6; otherwise logits are divided by
+    it.
+    """
     top_k: int = 0
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -235,6 +237,11 @@ def _number(low: float, high: float, shown: str) -> Check:
     return check
 
 
+def _temperature(name: str, value: Any) -> float:
+    number = _number(0, 100, "[0, 100]")(name, value)
+    return number if number >= _COLDEST else 0.0
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest(f"{name} must be True or False, got {value!r}")
@@ -333,10 +340,14 @@ def _callables(name: str, value: Any) -> tuple[LogitsProcessor, ...]:
 
 _ID = whole(0)
 _BIAS = _number(-100, 100, "[-100, 100]")
+_COLDEST = 1e-6
+"""Lowest temperature that samples. Below it logits divided by it lose the noise, and
+overflow in the end.
+"""
 _ABOVE_0 = math.nextafter(0.0, 1.0)
 
 _CHECKS: dict[str, Check] = {
-    "temperature": _number(0, 100, "[0, 100]"),
+    "temperature": _temperature,
     "top_k": whole(0, 2**31, "[0, 2**31]"),
     "top_p": _number(_ABOVE_0, 1, "(0, 1] (for greedy decoding use temperature=0)"),
     "min_p": _number(0, 1, "[0, 1]"),
