@@ -56,7 +56,7 @@ from foreword.train.registry import (
     PardOptions,
     TrainOptions,
 )
-from foreword.types import Delta, Request, SamplingParams
+from foreword.types import Delta, Request, SamplingParams, TokenLogprob
 from foreword.verify import rule as find_rule
 from other_tokenizers import NEAR, pair
 from trainables import trained
@@ -162,6 +162,10 @@ class Answer:
     @property
     def tokens(self) -> list[int]:
         return self.sequence.tokens[self.sequence.prompt :]
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        return [logprob for delta in self.deltas for logprob in delta.logprobs]
 
     @property
     def text(self) -> str:

@@ -62,11 +62,7 @@ def requests() -> list[Case]:
 def said(answers: list[Answer]) -> list[tuple[list[int], list[float]]]:
     """All that must be equal bit for bit."""
     return [
-        (
-            answer.tokens,
-            [one.logprob for delta in answer.deltas for one in delta.logprobs],
-        )
-        for answer in answers
+        (answer.tokens, [one.logprob for one in answer.logprobs]) for answer in answers
     ]
 
 

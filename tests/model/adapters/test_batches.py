@@ -11,9 +11,10 @@ import torch
 
 from foreword import LLM, Completion, SamplingParams
 from foreword.model import Read
+from foreword.types import TokenLogprob
 
 TEXT = "One day the little girl who lived near the forest. One day the little girl"
-WARM = SamplingParams(seed=3, max_tokens=24, ignore_eos=True)
+WARM = SamplingParams(seed=3, max_tokens=24, ignore_eos=True, logprobs=1)
 ASKED = [
     replace(params, adapter=adapter)
     for adapter in (None, "a", "b")
@@ -38,35 +39,44 @@ def tokens(found: list[Completion]) -> list[list[int]]:
     return [one.tokens for one in found]
 
 
+def bits(found: list[Completion]) -> list[tuple[list[int], list[TokenLogprob]]]:
+    """Return tokens and log-probabilities, which are to be equal bit for bit."""
+    return [(one.tokens, one.logprobs or []) for one in found]
+
+
 @pytest.fixture(scope="module")
-def alone(llm: LLM) -> list[list[int]]:
+def alone(llm: LLM) -> list[tuple[list[int], list[TokenLogprob]]]:
     """The texts of each request by itself, decoded plainly."""
     return [
         text
         for params in ASKED
-        for text in tokens(llm.generate([TEXT], replace(params, method="none")))
+        for text in bits(llm.generate([TEXT], replace(params, method="none")))
     ]
 
 
-def test_adapters_write_other_texts(alone: list[list[int]]) -> None:
-    assert len({tuple(text) for text in alone}) == 9
+def test_adapters_write_other_texts(
+    alone: list[tuple[list[int], list[TokenLogprob]]],
+) -> None:
+    assert len({tuple(text) for text, _ in alone}) == 9
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_text_in_a_batch_is_that_of_each_adapter_alone(
-    llm: LLM, alone: list[list[int]], method: str
+    llm: LLM, alone: list[tuple[list[int], list[TokenLogprob]]], method: str
 ) -> None:
     asked = [replace(params, method=method) for params in ASKED]
     found = llm.generate([TEXT] * len(asked), asked)
-    assert tokens(found) == alone
+    assert bits(found) == alone
     assert all(one.undrafted is None for one in found)
     for adapted in (found[:3], found[3:6], found[6:]):
         assert sum(one.stats.accepted for one in adapted) > 0
 
 
 def test_requests_of_all_adapters_share_each_forward(
-    llm: LLM, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    llm: LLM,
+    alone: list[tuple[list[int], list[TokenLogprob]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rounds: list[int] = []
     read = llm.target.backend.read
@@ -77,7 +87,7 @@ def test_requests_of_all_adapters_share_each_forward(
 
     monkeypatch.setattr(llm.target.backend, "read", counting)
     asked = [replace(params, method="none") for params in ASKED]
-    assert tokens(llm.generate([TEXT] * len(asked), asked)) == alone
+    assert bits(llm.generate([TEXT] * len(asked), asked)) == alone
     assert len(rounds) <= 25
     assert max(rounds) == 9
 

@@ -22,6 +22,7 @@ from foreword.model.executors.cuda.table import columns, row_table
 from foreword.model.kv.pages import PageTable
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read, Span
+from masks import keys_of
 
 trees = st.integers(0, 60).flatmap(
     lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))
@@ -84,9 +85,7 @@ def test_sheet_equals_the_masks(drawn, window):
     words = columns([window])
     table = torch.from_numpy(row_table(spans, spans[-1].stop + 5, 4, 11, words))
     for span in spans:
-        visible = span.visible(window, torch.device("cpu"))
-        for row in range(span.start, span.stop):
-            want = visible[row - span.start].nonzero().flatten().tolist()
+        for row, want in enumerate(keys_of(span, window), span.start):
             assert seen(table, row, window, words.get(window, words[None])) == want
 
 

@@ -11,6 +11,7 @@ from foreword.model.executors.torch.attention import attend
 from foreword.model.executors.torch.kv_pool import KVPool
 from foreword.model.executors.torch.plan import Plan
 from foreword.model.kv.reads import Read, Span
+from masks import keys_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = {
@@ -66,10 +67,10 @@ class Layer:
             if read.id not in self.opened:
                 self.pool.open(read.id, text.capacity)
                 self.opened.add(read.id)
-            stop, end = start + len(read.tokens), read.past + len(read.tokens)
-            table = self.pool.extend(read.id, read.past, end)
+            stop, end = start + len(read.tokens), read.start + len(read.tokens)
+            table = self.pool.extend(read.id, read.start, end)
             spans.append(Span(start, stop, table, read))
-            rows += table.rows(read.past, end)
+            rows += table.rows(read.start, end)
             start = stop
         packed = [
             torch.cat([getattr(t, name)[:, r.tokens] for t, r in parts], 1)[None]
@@ -131,8 +132,9 @@ def test_equal_to_the_definition(variant, shape, tree):
     (found,) = layer.read((text, read))
     window = options.pop("sliding_window", None)
     span = Span(0, 12, layer.pool[1], read)
-    visible = torch.ones(30, 30, dtype=torch.bool).tril()
-    visible[18:] = span.visible(window, torch.device("cpu"))[:, :30]
+    visible = torch.zeros(30, 30, dtype=torch.bool)
+    for row, keys in enumerate(keys_of(span, window), 18):
+        visible[row, keys] = True
     torch.testing.assert_close(
         found.double(), defined(text, visible, **options)[18:], atol=2e-5, rtol=1e-5
     )
@@ -212,24 +214,32 @@ def test_pages_anywhere_give_the_bits_of_adjacent_pages(options, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_branch_has_the_bits_of_a_line(dtype):
-    shape = SHAPES["grouped heads"]
-    text = Text(80, shape, dtype, 3)
-    line, tree = Layer(), Layer()
-    for layer in (line, tree):
-        layer.read((text, Read(1, 0, list(range(61)))))
-    (as_chain,) = line.read((text, Read(1, 61, [61, 62, 63])))
-    (grown,) = tree.read(
-        (text, Read(1, 61, [61, 70, 71, 62, 63, 72], [-1, 0, 0, 2, 2]))
-    )
-    # 61 is the first chain; 62 and 63 are not in one branch here, so only what both texts
-    # share can agree.
-    assert torch.equal(as_chain[0], grown[0])
-    (first,) = tree.read((text, Read(1, 61, [61, 62, 70, 63], [-1, -1, 0])))
-    torch.testing.assert_close(as_chain[1], first[1], atol=0, rtol=0)
-    torch.testing.assert_close(
-        as_chain[2].float(), first[3].float(), atol=1e-2, rtol=1e-2
-    )
+@pytest.mark.parametrize(
+    "options",
+    [{}, dict(softcap=1.5), dict(sliding_window=90)],
+    ids=["fused", "written out", "window"],
+)
+@pytest.mark.parametrize("past", [61, 500])
+def test_branch_has_the_bits_of_a_chain(past, options, dtype):
+    """Wrong siblings stand before accepted nodes, and two nodes are read later; another
+    sequence takes pages between.
+    """
+    text = Text(past + 20, SHAPES["grouped heads"], dtype, 3)
+    plain, tree = Layer(**options), Layer(**options)
+    (want,) = plain.read((text, Read(1, 0, list(range(past + 5)))))
+    for start in range(0, past, 50):
+        rows = list(range(start, min(start + 50, past)))
+        tree.read((text, Read(1, start, rows)))
+        tree.read((text, Read(2, start, rows)))
+    wrong = iter(range(past + 6, past + 20))
+    accepted = {2: past + 1, 5: past + 2, 6: past + 3}
+    nodes = [accepted.get(node) or next(wrong) for node in range(9)]
+    parents = [-1, 0, -1, -1, 2, 2, 5, 5, 6]
+    (first,) = tree.read((text, Read(1, past, [past, *nodes], parents)))
+    got = first[[0, *(1 + node for node in accepted)]]
+    assert torch.equal(got, want[past : past + 4])
+    held = Read(1, past + 1, [past + 4], [*parents, 6], held=9)
+    assert torch.equal(tree.read((text, held))[0], want[past + 4 :])
 
 
 def test_rows_of_no_span_are_zero_and_windows_noted():

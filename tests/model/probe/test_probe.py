@@ -115,9 +115,7 @@ def test_a_broken_score_in_a_tree_is_found(monkeypatch):
     """
     from foreword.model.kv.reads import Span
 
-    monkeypatch.setattr(
-        Span, "_ancestors", lambda self, keys, parents: torch.ones(1, dtype=torch.bool)
-    )
+    monkeypatch.setattr(Span, "branches", lambda span: [span.chain])
     _, capability = choose(build("llama"), [])
     assert capability.mode is Mode.CHAIN
     assert "deviate" in capability.refused[-1][1]

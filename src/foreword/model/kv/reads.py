@@ -4,8 +4,8 @@ keys that each row attends to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Int
@@ -82,6 +82,16 @@ class Read:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """Where the prompt of a text ends that is read together with some of its answer, as
+    after a preemption: for a backend whose forwards depend on it.
+    """
+
+    tokens: int
+    """Length of the prompt."""
+
+
 Reach = Mapping[bool, Int[Tensor, "tokens 2"]]
 """By whether a layer has a window: the first and the last key that each row
 attends to.
@@ -104,6 +114,27 @@ class SourceKeys:
         return (torch.arange(whole(self.length), device=device) < self.length).repeat(
             count, 1
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Rows of a span on one path of its draft tree: each follows the one before."""
+
+    rows: Sequence[int]
+    """Numbers of the rows within the span."""
+    position: int
+    """Position of the first of them."""
+    root: int
+    """Position of the first node of the path; all keys before it are committed."""
+    path: list[int]
+    """Row within the sequence of each node of the path, which may include nodes of
+    other branches.
+    """
+
+    @property
+    def moved(self) -> bool:
+        """Return whether keys of the path lie elsewhere than at their positions."""
+        return self.path != list(range(self.root, self.root + len(self.path)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,51 +161,57 @@ class Span:
         """
         return whole(self.length)
 
+    @property
+    def chain(self) -> Branch:
+        """Return all rows as if each followed the one before."""
+        return Branch(range(self.stop - self.start), self.read.start, self.length, [])
+
+    def branches(self) -> list[Branch]:
+        """Return branches that hold every row once; committed rows begin the first."""
+        parents, held = self.read.parents, self.read.held
+        if not parents:
+            return [self.chain]
+        committed = held + self.stop - self.start - len(parents)
+        root = self.read.past + committed
+        branches: list[Branch] = []
+        rows = list(range(committed))
+        pending = set(range(held, len(parents)))
+        for leaf in sorted(set(range(len(parents))) - set(parents)):
+            path: list[int] = []
+            node = leaf
+            while node >= 0:
+                path.insert(0, node)
+                node = parents[node]
+            fresh = [node for node in path if node in pending]
+            pending -= set(fresh)
+            rows += [committed + node - held for node in fresh]
+            if rows:
+                position = root + len(path) - len(rows)
+                stored = [root + node for node in path]
+                branches.append(Branch(rows, position, root, stored))
+            rows = []
+        return branches
+
     def visible(
-        self, window: int | None, device: torch.device
+        self, position: int, count: int, window: int | None, device: torch.device
     ) -> Bool[Tensor, "rows keys"]:
-        """Return the mask of keys: held tokens, ancestors and the row itself, within
-        the window of positions.
+        """Return the mask of keys for so many rows of a branch from a position on, with
+        each key at its position.
         """
-        count = self.stop - self.start
-        keys = torch.arange(self.padded, device=device)
-        rows = self.read.start + torch.arange(count, device=device)
-        mask = keys[None, :] <= rows[:, None]
-        if self.read.parents is not None:
-            mask &= self._ancestors(keys, self.read.parents)
+        distances = self.distances(position, count, device)
+        mask = distances >= 0
         if window is not None:
-            mask &= self.distances(device) < window
+            mask &= distances < window
         if (window is not None) in self.reach:
-            ends = self.reach[window is not None][self.read.start : self.length].to(
-                device
-            )
-            mask[: len(ends)] = (keys[None, :] >= ends[:, :1]) & (
-                keys[None, :] <= ends[:, 1:]
-            )
+            ends = self.reach[window is not None][position : position + count]
+            ends = ends.to(device)
+            keys = torch.arange(self.padded, device=device)
+            mask[: len(ends)] = (keys >= ends[:, :1]) & (keys <= ends[:, 1:])
         return mask
 
-    def distances(self, device: torch.device) -> Int[Tensor, "rows keys"]:
-        """Return how many positions each key is before each row; a draft token's
-        position is its depth in the tree.
-        """
-        whole_tree = replace(
-            self.read, tokens=[0] * self.read.held + self.read.tokens, held=0
-        )
-        positions = torch.arange(self.padded, device=device)
-        positions[self.read.past : self.length] = (
-            torch.tensor(whole_tree.depths, device=device) + self.read.past
-        )
-        return positions[self.read.start : self.length, None] - positions[None, :]
-
-    def _ancestors(
-        self, keys: Int[Tensor, "keys"], parents: list[int]
-    ) -> Bool[Tensor, "rows keys"]:
-        past, held = self.read.past, self.read.held
-        committed = held + self.stop - self.start - len(parents)
-        allowed = (keys < past + committed).repeat(committed + len(parents), 1)
-        for node, parent in enumerate(parents):
-            row = committed + node
-            if parent >= 0:
-                allowed[row] = allowed[committed + parent]
-            allowed[row, past + row] = True
-        return allowed[held:]
+    def distances(
+        self, position: int, count: int, device: torch.device
+    ) -> Int[Tensor, "rows keys"]:
+        """Return how many positions each key is before each of these rows."""
+        rows = torch.arange(position, position + count, device=device)
+        return rows[:, None] - torch.arange(self.padded, device=device)

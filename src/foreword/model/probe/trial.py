@@ -205,8 +205,8 @@ def batch_invariant(
     mode: Mode,
     materials: Mapping[int, object] = NOTHING,
 ) -> bool:
-    """Return whether scores are bit-identical token by token, and batched in chunks
-    with rejected draft tokens.
+    """Return whether scores are bit-identical token by token, batched in chunks with
+    rejected draft tokens, and in trees.
 
     Sequences 0 and 1 are compared, beside sequence 2; each is given its entry of
     `materials`.
@@ -246,10 +246,27 @@ def batch_invariant(
                 past + len(pending) + good,
                 index + good + 1,
             )
+        if mode is Mode.TREE and not _tree_invariant(backend, tokens, alone):
+            return False
         return mode is Mode.PLAIN or _index_invariant(backend, tokens, materials)
     finally:
         for name in (0, 1, 2):
             backend.close(name)
+
+
+def _tree_invariant(backend: Backend, tokens: list[int], alone: list[Tensor]) -> bool:
+    """Return whether accepted nodes after rejected siblings, and tokens after them,
+    have the bits of `alone`: the scores of sequence 0 token by token.
+    """
+    prompt, right = tokens[:9], tokens[9:]
+    accepted = [1, 4, 5]
+    siblings = [right[0] ^ 1, right[1] ^ 1, right[1] ^ 2]
+    tree = [siblings[0], right[0], *siblings[1:], *right[1:3]]
+    read = Read(1, 0, prompt + tree, [-1, -1, 1, 1, 1, 4], keep=1 + len(tree))
+    scores = backend.read([read])[[0, *(1 + node for node in accepted)]]
+    backend.move(1, [9 + node for node in accepted], 9)
+    after = backend.read([Read(1, 12, right[3:5], keep=2)])
+    return torch.equal(torch.cat([scores, after]), torch.cat(alone[:6]))
 
 
 def _index_invariant(

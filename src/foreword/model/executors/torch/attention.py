@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 
 from foreword.errors import ModelError
 from foreword.model.executors.torch.kv_pool import taken
-from foreword.model.executors.torch.plan import Plan
+from foreword.model.executors.torch.plan import Block, Plan
 from foreword.model.kv.reads import Span
 
 NAME = "foreword"
@@ -28,10 +28,6 @@ do not depend on the batch.
 KEYS = 128
 """Keys in one product of weights and values; over more, libraries sum in an order that
 depends on the row count.
-"""
-BLOCK = 96
-"""Query positions a call; torch's CPU kernel changes its tiling, and so its rounding,
-at 192 rows.
 """
 
 
@@ -84,22 +80,37 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     fused = softcap is None and sinks is None and key.shape[-1] == value.shape[-1]
     for span in plan.spans:
-        k, v = (
-            taken(part, plan.place(span, source=source)).transpose(0, 1)[None]
-            for part in (keys, values)
-        )
-        for start in range(span.start, span.stop, BLOCK):
-            stop = min(start + BLOCK, span.stop)
-            q = _fold(query[0, :, start:stop], kv_heads)
-            mask = _mask(plan, span, (start, stop), seen)
-            folded = _fold_sinks(sinks, q, stop - start)
-            extras = None if fused else _Extras(softcap, folded)
+        k, v = (_keys_of(plan, span, part, source=source) for part in (keys, values))
+        for block in plan.blocks_of(span, source=source):
+            if block.path is not None:
+                stop = block.root + len(block.path)
+                k[0, :, block.root : stop], v[0, :, block.root : stop] = (
+                    part[block.path].transpose(0, 1) for part in (keys, values)
+                )
+            rows, count = block.rows, block.count
+            q = _fold(query[0, :, rows], kv_heads)
+            mask = _mask(plan, span, block, seen)
+            extras = None if fused else _Extras(softcap, _fold_sinks(sinks, q, count))
             result = _attended(q, k, v, mask, scale, extras)
-            out[0, start:stop] = _unfold(result, heads, stop - start)
+            out[0, rows] = _unfold(result, heads, count)
     return out, None
 
 
 AttentionInterface.register(NAME, attend)
+
+
+def _keys_of(
+    plan: Plan, span: Span, rows: Float[Tensor, "pool heads dim"], *, source: bool
+) -> Float[Tensor, "1 heads keys dim"]:
+    """Return the padded keys or values of a span, or of its source: a copy where the
+    keys of a tree's branches are to be put at their positions.
+    """
+    place = plan.place(span, source=source)
+    moved = plan.blocks_of(span, source=source)[0].path is not None
+    keys = taken(rows, place)
+    if moved and isinstance(place, slice):
+        keys = keys.clone()
+    return keys.transpose(0, 1)[None]
 
 
 def _fold(
@@ -143,33 +154,32 @@ class _Seen:
 
 
 def _mask(
-    plan: Plan, span: Span, block: tuple[int, int], seen: _Seen
+    plan: Plan, span: Span, block: Block, seen: _Seen
 ) -> Shaped[Tensor, "1 groups padded keys"]:
     """Return the folded, padded mask of a block, cached per forward and kind of layer
     and shared by the layers.
 
     It is boolean, or what is added to the scores.
     """
-    folded = plan.masks.get((block[0], seen))
+    folded = plan.masks.get((block.first, seen))
     if folded is None:
-        rows = slice(block[0] - span.start, block[1] - span.start)
+        where = block.position, block.count
         device = plan.rows.device
         if seen.source and span.source is not None:
-            mask = span.source.visible(block[1] - block[0], device)
+            mask = span.source.visible(block.count, device)
         else:
-            mask = span.visible(seen.window, device)[rows]
+            mask = span.visible(*where, seen.window, device)
         if seen.table is None:
             mask = mask.repeat(seen.groups, 1)
             folded = F.pad(mask, (0, 0, 0, -mask.shape[0] % ROWS), value=True)[
                 None, None
             ]
         else:
-            bias = plan.biases[seen.table]
-            bias = bias[:, span.distances(device)[rows].clamp(min=0)].masked_fill(
-                ~mask, float("-inf")
-            )
+            distances = span.distances(*where, device).clamp(min=0)
+            bias = plan.biases[seen.table][:, distances]
+            bias = bias.masked_fill(~mask, float("-inf"))
             folded = _fold(bias, bias.shape[0] // seen.groups)
-        plan.masks[block[0], seen] = folded
+        plan.masks[block.first, seen] = folded
     return folded
 
 

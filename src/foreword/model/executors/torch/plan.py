@@ -4,14 +4,40 @@ and the masks of their keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.model.executors.torch.kv_pool import KVPool
 from foreword.model.kv.pages import whole
-from foreword.model.kv.reads import Span
+from foreword.model.kv.reads import Branch, Span
+
+BLOCK = 96
+"""Query positions a call; torch's CPU kernel changes its tiling, and so its rounding,
+at 192 rows.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one call of attention: they follow each other in one text."""
+
+    rows: slice | Int[Tensor, "rows"]
+    """The packed rows."""
+    first: int
+    """Number of the first of them."""
+    count: int
+    position: int
+    """Position of the first of them in the text."""
+    root: int
+    """Position of the first key of `path`."""
+    path: Int[Tensor, "nodes"] | None
+    """Rows of the pool that hold the keys of the draft tokens before and among these;
+    None where every key of the span lies at its position.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +58,8 @@ class Plan:
     """Cached masks by (first row, kind of layer), shared by the layers of a forward."""
     places: dict[tuple[int, bool], slice | list[int]] = field(default_factory=dict)
     """Cached `place` of each span and of its source, by its first row."""
+    blocks: dict[tuple[int, bool], list[Block]] = field(default_factory=dict)
+    """Cached `blocks_of` each span and its source, by its first row."""
     cross: tuple[Tensor, ...] = ()
     """By layer, the keys that its cross-attention passes: placeholders for the keys of
     each span's source.
@@ -47,3 +75,36 @@ class Plan:
                 of.table, of.length, whole(of.length)
             )
         return self.places[span.start, source]
+
+    def blocks_of(self, span: Span, *, source: bool = False) -> list[Block]:
+        """Return the blocks of a span's rows, branch by branch; all rows are alike to
+        the keys of a source.
+        """
+        if (span.start, source) not in self.blocks:
+            branches = [span.chain] if source else span.branches()
+            moved = any(branch.moved for branch in branches)
+            self.blocks[span.start, source] = [
+                block
+                for branch in branches
+                for block in self._cut(span, branch, moved=moved)
+            ]
+        return self.blocks[span.start, source]
+
+    def _cut(self, span: Span, branch: Branch, *, moved: bool) -> Iterator[Block]:
+        path: Tensor | None = None
+        device = self.rows.device
+        if moved:
+            places = [span.table.row(row) for row in branch.path]
+            path = torch.tensor(places, device=device)
+        for start in range(0, len(branch.rows), BLOCK):
+            rows = [span.start + row for row in branch.rows[start : start + BLOCK]]
+            yield Block(
+                torch.tensor(rows, device=device)
+                if moved
+                else slice(rows[0], rows[-1] + 1),
+                rows[0],
+                len(rows),
+                branch.position + start,
+                branch.root,
+                path,
+            )
