@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.engine.scheduler import ScheduledSequence
-from foreword.model import Model, source_id
+from foreword.model import Model, PromptEnd, source_id
 from foreword.types import Load, Request
 from foreword.types.params import NODES
 
@@ -50,6 +50,8 @@ class KVCache:
             self._target.give(sequence.id, sequence.images)
         if sequence.encoder_input:
             self._target.give(sequence.id, sequence.encoder_input)
+        if sequence.produced and self._target.backend.pool is None:
+            self._target.give(sequence.id, PromptEnd(sequence.prompt))
         if not sequence.rounds:
             sequence.stats.cached = sequence.cached
         pool = self._target.backend.pool

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel as HFModel
 from foreword.model.backend import Mode
 from foreword.model.cost import machine, measure
 from foreword.model.encoder import is_seq2seq, source_id
-from foreword.model.kv.reads import Read
+from foreword.model.kv.reads import PromptEnd, Read
 from foreword.model.loading.given import borrow
 from foreword.model.model import Model
 from foreword.model.probe.probe import Capability
@@ -31,6 +31,7 @@ __all__ = [
     "HFModel",
     "Mode",
     "Model",
+    "PromptEnd",
     "Read",
     "Seq2Seq",
     "Tokenizer",

@@ -27,7 +27,7 @@ from foreword.model.backend import Mode
 from foreword.model.executors.cache.memories import CacheMemory
 from foreword.model.executors.torch.hooks import CapturesHiddenStates, listening
 from foreword.model.kv.memories import Remembers
-from foreword.model.kv.reads import Read
+from foreword.model.kv.reads import PromptEnd, Read
 from foreword.model.layers import cache_argument
 from foreword.native.openmp import all_threads
 
@@ -61,8 +61,8 @@ class _State:
     """Shortest first; a forward continues from a copy of the cache."""
     tokens: list[int] = field(default_factory=list)
     prompt: int | None = None
-    """Length of the prompt: tokens read when logits were first requested;
-    None before.
+    """Length of the prompt: as given, or the tokens read when logits were first
+    requested; None before.
     """
 
 
@@ -109,6 +109,15 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         beginning: Mark = (0, self._empty_cache() if self._cache else None)
         self._states[id] = _State(beginning, [beginning])
         return 0
+
+    def give(self, id: int, material: object) -> None:
+        """Set what an open sequence reads beside its text, or where its prompt ends, so
+        that its answer so far is read as it was written.
+        """
+        if isinstance(material, PromptEnd):
+            self._states[id].prompt = material.tokens
+        else:
+            super().give(id, material)
 
     def _empty_cache(self) -> Cache:
         for memory in self.memories:
@@ -174,9 +183,12 @@ class CacheBackend(CapturesHiddenStates, Remembers):
             size = self._size(state, start)
             if start + size > end and first >= end:
                 break
-            scores, states = self._forward(read.id, start, size, layers)
-            logits.append(scores[max(end - read.keep - start, 0) : end - start])
-            hidden.append(states[max(read.past - start, 0) : end - start])
+            if not self._cache and start + size <= first:
+                state.marks.append((start + size, None))
+            else:
+                scores, states = self._forward(read.id, start, size, layers)
+                logits.append(scores[max(end - read.keep - start, 0) : end - start])
+                hidden.append(states[max(read.past - start, 0) : end - start])
             start += size
         self._trim(state, committed)
         return logits, hidden
