@@ -6,8 +6,10 @@ import asyncio
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, closing
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,9 +19,24 @@ from foreword.errors import InvalidRequest
 from foreword.native import cgroups
 from foreword.server.log import Log
 from foreword.server.replicas import places as module
-from foreword.server.replicas.frames import Frame, FrameReader, Sent, State, sent_of
+from foreword.server.replicas.exchange import Exchange
+from foreword.server.replicas.frames import (
+    MEDIA_TYPE,
+    Frame,
+    FrameReader,
+    Sent,
+    State,
+    sent_of,
+)
 from foreword.server.replicas.places import Place, places
-from foreword.server.replicas.pool import SLACK, Asked, Pool, Replica, chosen
+from foreword.server.replicas.pool import (
+    SLACK,
+    Answered,
+    Asked,
+    Pool,
+    Replica,
+    chosen,
+)
 from foreword.server.replicas.prefixes import BLOCK, KEPT, TOKEN, Prefixes, blocks
 from foreword.server.replicas.process import Start, bound
 from foreword.server.replicas.supervise import Supervisor
@@ -215,6 +232,39 @@ def test_sockets_have_short_paths(
 
 
 # ---- the choice
+
+
+class Framed:
+    """A replica that sends frames, each when the one before has been read."""
+
+    def __init__(self, *frames: Frame) -> None:
+        self._frames = frames
+
+    @asynccontextmanager
+    async def ask(self, asked: Asked) -> AsyncIterator[Answered]:
+        async def pieces() -> AsyncIterator[bytes]:
+            for frame in self._frames:
+                yield frame.encoded
+
+        yield Answered(200, [(b"content-type", MEDIA_TYPE.encode())], pieces())
+
+
+@pytest.mark.parametrize("kind", ["whole", "end"])
+def test_log_is_complete_before_a_client_has_all(kind: str) -> None:
+    """A client that has all leaves, and what follows would be cancelled."""
+    log: dict[str, Any] = {}
+    seen: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            seen.append({**log})
+
+    about = {"completion_tokens": 3}
+    framed = Framed(Frame(kind, b"text"), Frame("log", about=about))
+    pool = Pool([Replica("a", framed, ready=True)])
+    asked = Asked("POST", "/v1/completions", [])
+    asyncio.run(Exchange(pool, asked, "id", "tenant", send, log=log).run())
+    assert seen == [{"replica": "a", **about}]
 
 
 class Silent:

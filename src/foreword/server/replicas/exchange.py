@@ -132,17 +132,21 @@ class Exchange:
 
     async def _relay_frames(self, pieces: AsyncIterator[bytes]) -> None:
         reader = FrameReader()
-        ended = False
+        end: Frame | None = None
         try:
             async for piece in pieces:
                 for frame in reader.push(piece):
-                    await self._take(frame)
-                    ended |= frame.kind in ("end", "whole")
+                    if frame.kind in ("end", "whole"):
+                        # held until the log is complete: a client that has it leaves
+                        end = frame
+                    else:
+                        await self._take(frame)
         except Lost:
-            if not ended:
+            if end is None:
                 raise
-        if not ended:
+        if end is None:
             raise Lost
+        await self._take(end)
         if self._sent.state is not None:
             await self._body(b"", more=False)
 

@@ -113,8 +113,10 @@ class _Routed(Response):
                     beginnings,
                     state.setdefault("log", {}),
                 )
-                await exchange.run()
-        router.continued += exchange.continued
+                try:
+                    await exchange.run()
+                finally:
+                    router.continued += exchange.continued
 
     async def _fail(
         self,
