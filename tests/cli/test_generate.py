@@ -312,6 +312,18 @@ def test_ctrl_c_keeps_what_is_written(shell, llm):
     assert "Traceback" not in err
 
 
+def test_job_in_the_background_ends_by_sigterm_alone(shell):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = shell.start(*ENDLESS)
+    signal.signal(signal.SIGINT, before)
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    process.stdout.read(100)
+    process.send_signal(signal.SIGTERM)
+    shell.rest(process)
+    assert process.returncode == -signal.SIGTERM
+
+
 def test_a_reader_who_leaves_is_no_trouble(shell):
     process = shell.start(*ENDLESS)
     process.stdin.close()

@@ -18,6 +18,7 @@ import httpx2 as httpx
 import pytest
 
 from command import Here
+from waiting import line_with
 
 KEY = {"x-api-key": "from-file"}
 
@@ -36,26 +37,21 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One process for all tests of this file; few descriptors, keys in a file and in
-    the environment.
+    """One process for all tests of this file; few descriptors, interrupts ignored as in
+    the background, keys in a file and in the environment.
     """
     keys = tmp_path_factory.mktemp("server") / "keys"
     keys.write_text("# ours\nfrom-file\n")
     options = ("--log-json", "--served-model-name", "mine", "--api-key-file", str(keys))
     serve = (sys.executable, "-m", "foreword", "serve", "--port", "0")
     with subprocess.Popen(
-        ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *serve, *options],
+        ["sh", "-c", 'ulimit -n 128; trap "" INT; exec "$@"', "sh", *serve, *options],
         stderr=subprocess.PIPE,
         text=True,
         env={**environ, "FOREWORD_API_KEYS": "from-env"},
     ) as process:
         try:
-            lines = iter(process.stderr or ())
-            address = next(
-                match[0]
-                for line in lines
-                if (match := re.search(r"http://[\d.]+:\d+", line))
-            )
+            address = line_with(r"http://[\d.]+:\d+", process)[0]
             yield Server(process, address)
         finally:
             process.kill()
@@ -139,13 +135,15 @@ def test_running_answers_finish_after_sigterm(server: Server) -> None:
         with client.stream("POST", "/v1/completions", json=body, timeout=60) as stream:
             lines = stream.iter_lines()
             next(lines)
+            server.process.send_signal(signal.SIGINT)
+            next(lines)
             server.process.send_signal(signal.SIGTERM)
             rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert '"finish_reason":"length"' in rest[-2]
     assert server.process.wait(60) == -signal.SIGTERM
     log = (server.process.stderr or sys.stderr).read()
-    assert '"event": "draining"' in log
+    assert log.count('"event": "draining"') == 1
     assert '"path": "/v1/completions"' in log
     assert "The" not in re.sub(r"\w{4,}", "", log)
     assert "Traceback" not in log

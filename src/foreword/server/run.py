@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from time import monotonic
 from types import FrameType
@@ -167,6 +169,17 @@ class HttpServer(uvicorn.Server):
         for one in sockets or ():
             one.listen(QUEUE)  # uvicorn sets both to the backlog
         self._started()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals, but not an interrupt that was ignored at the start, as in a
+        job in the background.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        with super().capture_signals():
+            if before is signal.SIG_IGN:
+                signal.signal(signal.SIGINT, before)
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain at the first signal; end at the second."""
