@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 
+import durations
 import foreword
 from foreword.registry import OWN_METHODS
 from sources import FILES, SOURCE, lines, syntax, where
@@ -50,6 +51,11 @@ def without_dtype(call: ast.Call) -> bool:
     if any(keyword.arg == "dtype" for keyword in call.keywords):
         return False
     return bool(call.args) and ast.unparse(call.args[0]) not in ("0", "shape")
+
+
+def test_every_duration_is_that_of_a_file():
+    root = durations.FILE.parents[1]
+    assert [name for name in durations.recorded() if not (root / name).exists()] == []
 
 
 def test_nothing_is_left_to_do():

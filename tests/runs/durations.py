@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+BUSY = 0.5
+"""Cores. What other programs may use while durations are measured: the load average of
+the last minute.
+"""
 FILE = Path(__file__).parents[1] / "durations.json"
 LEAST = 0.5
 """Seconds. Files below are not written down: their order does not matter."""
@@ -38,12 +43,25 @@ class Durations:
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
+    def pytest_sessionstart(self) -> None:
+        """Refuse to measure on a busy machine."""
+        load = os.getloadavg()[0]
+        if load > BUSY:
+            raise pytest.UsageError(
+                f"cannot measure durations: other programs keep {load:.1f} cores busy "
+                f"(load average of the last minute; at most {BUSY:g}). Wait until the "
+                "machine is idle"
+            )
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[file_of(report.nodeid)] += report.duration
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write the durations of a run in which every test passed."""
+        if exitstatus:
+            return
         slow = {
-            name: round(took, 1)
+            name: round(took, 2)
             for name, took in self._seconds.items()
             if took >= LEAST
         }
