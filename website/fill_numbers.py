@@ -12,7 +12,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from website.number_chart import PICTURE, draw, is_current
@@ -29,12 +29,12 @@ class WrongRegion(ValueError):
     """A region that names no run, or asks for what no table has."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write all regions and the chart; with --check, name what would change."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--check", action="store_true", help="write nothing")
     options.add_argument("--root", type=Path, default=ROOT, help="repository")
-    given = options.parse_args()
+    given = options.parse_args(arguments)
     try:
         stale = update(given.root, write=not given.check)
     except (UnreadableRun, WrongRegion) as error:
