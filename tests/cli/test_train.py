@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import line_with
+
 SMALL = "--hidden 64 --length 32 --batch 1 --held-out 3 --evaluate 5 --save 2 --prompts 2 --device cpu --no-bf16".split()
 
 
@@ -44,14 +46,10 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
         "--json",
     ]
     process = shell.start(*words)
-    said = ""
-    for line in process.stderr:
-        said += line
-        if "step 5:" in line:
-            process.send_signal(signal.SIGINT)
-            break
+    line_with("step 5:", process)
+    process.send_signal(signal.SIGINT)
     out, err = shell.rest(process)
-    assert process.returncode == 130, said + err
+    assert process.returncode == 130, err
     assert "Traceback" not in err
     assert out == ""
     assert shell(*words).returncode == 2

@@ -1,9 +1,11 @@
 """Waits for what another process does, and says why it did not."""
 
+import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 from time import monotonic
 from typing import TypeVar
 
@@ -32,7 +34,41 @@ def wait_for(
         if value := look():
             return value
         if code is not None or monotonic() > last:
-            why = f"none in {LIMIT:g} s" if code is None else f"it ended with {code}"
+            why = f"none in {LIMIT:g} s" if code is None else f"it ended by {code}"
             said = log.read_text() if log is not None and log.exists() else ""
             pytest.fail(f"waited for {what}: {why}\n{said}")
         Event().wait(STEP)
+
+
+@contextmanager
+def bounded(process: subprocess.Popen) -> Iterator[None]:
+    """Kill a process after LIMIT, so that reading what it writes ends."""
+    timer = Timer(LIMIT, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def line_with(pattern: str, process: subprocess.Popen[str]) -> re.Match[str]:
+    """Return the first match in what a process writes on stderr, as soon as its line
+    is written; its `string` is all that was read. Fails, with that, where none comes.
+    """
+    said = ""
+    with bounded(process):
+        for line in process.stderr:
+            said += line
+            if match := re.search(pattern, said, re.MULTILINE):
+                return match
+    pytest.fail(f"waited for {pattern!r}: none in {LIMIT:g} s\n{said}")
+
+
+def stop(process: subprocess.Popen, log: Path) -> None:
+    """End a process by SIGTERM; fails, with the log, where that does not end it."""
+    process.terminate()
+    try:
+        process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"waited for its end by SIGTERM: {LIMIT:g} s\n{log.read_text()}")

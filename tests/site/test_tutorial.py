@@ -23,6 +23,7 @@ import pytest
 
 from command import Here, Shell
 from foreword import LLM, SamplingParams
+from waiting import line_with
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "start" / "tutorial.md"
@@ -102,13 +103,9 @@ class Walk:
     def serve(self, words: list[str]) -> str:
         """Start the server; return what it says until it is ready."""
         self.server = self.shell.start(*words)
-        said = ""
-        for line in self.server.stderr or ():
-            said += line
-            if found := re.search(r"the page: (\S+)/\n", line):
-                self.address = found[1]
-                return said
-        pytest.fail(f"the server did not start: {said}")
+        found = line_with(r"the page: (\S+)/\n", self.server)
+        self.address = found[1]
+        return found.string
 
     def curl(self, words: list[str]) -> str:
         """Send a request with curl; where there is none, the same one without it."""

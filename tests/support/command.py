@@ -20,6 +20,7 @@ import pytest
 
 import foreword
 from foreword.cli import main
+from waiting import LIMIT, bounded
 
 SOURCE = Path(foreword.__file__).parents[1]
 HEAVY = (
@@ -37,6 +38,7 @@ PROGRAM = f"""
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
 from foreword.cli import main
+from waiting import LIMIT, bounded
 found = []
 for words in json.load(sys.stdin):
     sys.argv, said = ["foreword", *words], io.StringIO()
@@ -69,6 +71,7 @@ def run_apart(commands: Iterable[tuple[str, ...]], folder: Path) -> list[Ended]:
         capture_output=True,
         text=True,
         check=True,
+        timeout=LIMIT,
     )
     return [Ended(*one) for one in json.loads(done.stdout)]
 
@@ -137,7 +140,8 @@ class Shell:
         (`communicate` would lose what the text streams have already taken in.)
         """
         process.stdin.close()
-        written = process.stdout.read(), process.stderr.read()
+        with bounded(process):
+            written = process.stdout.read(), process.stderr.read()
         process.stdout.close()
         process.stderr.close()
         process.wait(timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest
 from foreword.registry import METHODS
 from serving import Running, running
+from waiting import line_with
 
 TEXT = "One day the little girl who lived near the forest. One day the little girl"
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -201,12 +201,7 @@ def test_command_serves_adapters(folders: dict[str, Path]) -> None:
     command = (sys.executable, "-m", "foreword", "serve", "--port", "0", *loras)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            lines = iter(process.stderr or ())
-            address = next(
-                match[0]
-                for line in lines
-                if (match := re.search(r"http://[\d.]+:\d+", line))
-            )
+            address = line_with(r"http://[\d.]+:\d+", process)[0]
             data = httpx.get(f"{address}/v1/models").json()["data"]
             assert [one["id"] for one in data] == ["foreword-family", *NAMES]
         finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from requested import answers, chat, texts, written
+from waiting import wait_for
 
 COUNT = 40
 
@@ -59,8 +60,7 @@ def test_run_goes_on_after_a_kill_with_the_same_texts(tmp_path, sign):
     words = [sys.executable, "-m", "foreword", "batch", str(file), "--slots", "2"]
     subprocess.run([*words, str(whole)], check=True, capture_output=True)
     with subprocess.Popen([*words, str(cut)], stderr=subprocess.PIPE) as process:
-        while lines(cut) < 3:
-            assert process.poll() is None
+        wait_for(lambda: lines(cut) >= 3, "three answers", process)
         process.send_signal(sign)
         process.communicate(timeout=60)
     assert process.returncode == (-sign if sign == signal.SIGKILL else 130)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from requested import answers, chat, texts, written
+from waiting import wait_for
 
 COUNT = 40
 LENGTH = {"max_tokens": 200, "ignore_eos": True}
@@ -72,8 +73,7 @@ def lines(path: Path) -> int:
 
 def wait(process: subprocess.Popen[str], written: Path) -> None:
     """Return when the first answers are there, and others run."""
-    while lines(written) < 3:
-        assert process.poll() is None, process.communicate()
+    wait_for(lambda: lines(written) >= 3, "three answers", process)
     assert lines(written) < COUNT
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from waiting import wait_for
+
 pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.slow,
@@ -67,8 +69,11 @@ class OnRay:
                 stderr=stderr,
                 env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
             )
-        while self._text.count(" on Ray") == before and process.poll() is None:
-            pass
+        wait_for(
+            lambda: self._text.count(" on Ray") > before or process.poll() is not None,
+            "the server",
+            log=self._log,
+        )
         return process
 
     @property
@@ -144,8 +149,7 @@ def test_client_that_leaves_frees_its_place(served: OnRay) -> None:
     with httpx.stream("POST", f"{served.url}/v1/completions", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
-    while metric(served.url, "vllm:num_requests_running"):
-        pass
+    wait_for(lambda: not metric(served.url, "vllm:num_requests_running"), "its end")
     refused = httpx.post(f"{served.url}/v1/completions", json={**body, "n": 257})
     assert refused.status_code == 400
 

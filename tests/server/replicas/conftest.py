@@ -22,6 +22,8 @@ import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from waiting import stop, wait_for
+
 KEYS = "FOREWORD_API_KEYS"
 
 
@@ -36,9 +38,7 @@ class Routed:
 
     def wait(self, found: Callable[[], Any]) -> Any:
         """Return what is found, as soon as it is."""
-        while not (value := found()):
-            assert self.process.poll() is None, self._log.read_text()
-        return value
+        return wait_for(found, "the router", self.process, self._log)
 
     @property
     def _address(self) -> str:
@@ -90,9 +90,10 @@ class Routed:
         os.kill(self.pid(replica), number)
 
     def all_ready(self) -> None:
-        """Wait until both replicas take requests."""
+        """Wait until both replicas take requests, and have none."""
         ready = {"0": "ready", "1": "ready"}
         self.wait(lambda: self.http.get("/health").json().get("replicas") == ready)
+        self.wait(lambda: not self.metric("vllm:num_requests_running"))
 
 
 Starting = Callable[..., AbstractContextManager[Routed]]
@@ -124,7 +125,7 @@ def routing(tmp_path_factory: pytest.TempPathFactory) -> Starting:
                 with router.http:
                     yield router
             finally:
-                process.terminate()
+                stop(process, log)
 
     return start
 
