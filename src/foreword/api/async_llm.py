@@ -12,7 +12,7 @@ from threading import Condition, Thread
 from types import TracebackType
 from typing import Any, cast, overload
 
-from foreword.api.job import Committed, Event, Job, deliver, repeat, resolve
+from foreword.api.job import Committed, Event, Job, repeat, resolve, send
 from foreword.api.llm import LLM
 from foreword.api.requests import has_texts
 from foreword.chats import Message, Tool
@@ -24,11 +24,17 @@ from foreword.chats.prompts import (
     listed,
     per_prompt,
 )
-from foreword.errors import InvalidRequest
+from foreword.errors import ForewordError, InvalidRequest, named
 from foreword.model import Tokenizer
 from foreword.speech.audio import Audio
 from foreword.speech.options import Transcript
 from foreword.types import Completion, Delta, Request, SamplingParams, TokenLogprob
+
+FAILED_ROUNDS = 5
+"""Rounds in a row. After so many that fail, none is expected to succeed: the error of a
+device stays until its process ends. A request that fails alone ends fewer, as client
+libraries send it two or three times.
+"""
 
 
 class AsyncLLM:
@@ -54,6 +60,10 @@ class AsyncLLM:
         """Used by the thread only."""
         self._named: dict[str, Job] = {}
         self._closed = False
+        self._failed_rounds = 0
+        """In a row."""
+        self.failure: ForewordError | None = None
+        """Why no request can run any more; None while some can."""
         self._thread: Thread | None = None
 
     async def generate(
@@ -288,7 +298,7 @@ class AsyncLLM:
         with self._changed:
             if self._closed:
                 if starts:
-                    raise InvalidRequest(
+                    raise self.failure or InvalidRequest(
                         "cannot start a request: this AsyncLLM was closed. Create "
                         "another one"
                     )
@@ -311,8 +321,7 @@ class AsyncLLM:
             for task in tasks:
                 task()
             if closed:
-                for job in list(self._jobs):
-                    self._abort(job)
+                self._abort_all(self.failure)
                 return
             if self._jobs:
                 self._round()
@@ -350,43 +359,40 @@ class AsyncLLM:
             self._jobs.remove(job)
             self._send({job: [(one, None) for one in job.sequences]})
 
+    def _abort_all(self, error: Exception | None) -> None:
+        if error is not None:
+            self._send({job: [(None, error)] for job in self._jobs})
+        for job in list(self._jobs):
+            self._abort(job)
+
     def _round(self) -> None:
         """Run one round, and send one message to every loop with events."""
         try:
             self.llm.session.advance()
         except Exception as error:  # noqa: BLE001 - of no single sequence, so every job gets it
-            self._send({job: [(None, error)] for job in self._jobs})
-            for job in list(self._jobs):
-                self._abort(job)
+            self._abort_all(error)
+            self._count_failure(error)
             return
-        events: dict[Job, list[Event]] = {}
-        for job in list(self._jobs):
-            running = False
-            for sequence in job.sequences:
-                while sequence.unread:
-                    events.setdefault(job, []).append(
-                        (sequence, sequence.unread.popleft())
-                    )
-                running |= sequence.finish_reason is None
-                if sequence.error is not None:
-                    events.setdefault(job, []).append((sequence, sequence.error))
-            if not running:
-                events.setdefault(job, []).extend((one, None) for one in job.sequences)
-                self._jobs.remove(job)
+        self._failed_rounds = 0
+        events = {job: job.unread() for job in self._jobs}
+        self._jobs = [job for job in self._jobs if job.runs]
         self._send(events)
 
+    def _count_failure(self, error: Exception) -> None:
+        """Count a round that failed; end this object after too many in a row."""
+        self._failed_rounds += 1
+        if self._failed_rounds == FAILED_ROUNDS:
+            with self._changed:
+                self.failure = ForewordError(
+                    f"cannot run requests any more: {FAILED_ROUNDS} rounds in a row "
+                    f"failed, the last with {named(error)}. Start this program again"
+                )
+                self._closed = True
+
     def _send(self, events: dict[Job, list[Event]]) -> None:
-        """Put events into the callers' queues, with one wake-up per event loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, list[Event]]]] = {}
-        for job, several in events.items():
-            by_loop.setdefault(job.loop, []).append((job, several))
-        for loop, several in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(deliver, several)
-            # the loop has ended without closing its iterators, so no caller waits
-            except RuntimeError:
-                for job, _ in several:
-                    job.given_up = True
-                    for sequence in job.sequences:
-                        self.llm.session.forget(sequence)
-                self._jobs = [job for job in self._jobs if not job.given_up]
+        """Put events into the callers' queues; forget jobs without a caller."""
+        for job in send(events):
+            job.given_up = True
+            for sequence in job.sequences:
+                self.llm.session.forget(sequence)
+        self._jobs = [job for job in self._jobs if not job.given_up]

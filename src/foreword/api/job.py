@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from foreword.engine.commit import commit
-from foreword.types import Delta, Origin, Request, TokenLogprob
+from foreword.types import Delta, Origin, Request, Round, TokenLogprob
 
 Event = tuple[Request | None, Delta | BaseException | None]
 """(sequence, event): a delta, an error, or None for its end.
 
 Request None: the event is of the whole job.
 """
-Committed = Sequence[tuple[int, Sequence[int]]]
-"""(number of the sequence, tokens) of each round."""
+Committed = Sequence[tuple[int, Sequence[int], Round | None]]
+"""(number of the sequence, tokens, trace) of each round."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +53,42 @@ class Job:
         if isinstance(event, BaseException):
             raise event
 
+    @property
+    def runs(self) -> bool:
+        """Whether a sequence has not ended."""
+        return any(one.finish_reason is None for one in self.sequences)
 
-def deliver(several: list[tuple[Job, list[Event]]]) -> None:
+    def unread(self) -> list[Event]:
+        """Take what a round left for the caller; the end, if no sequence runs."""
+        events: list[Event] = []
+        for sequence in self.sequences:
+            while sequence.unread:
+                events.append((sequence, sequence.unread.popleft()))
+            if sequence.error is not None:
+                events.append((sequence, sequence.error))
+        return (
+            events if self.runs else [*events, *((one, None) for one in self.sequences)]
+        )
+
+
+def send(events: dict[Job, list[Event]]) -> list[Job]:
+    """Put events into the callers' queues, with one wake-up per event loop. Return the
+    jobs whose loop has ended without closing its iterators, so that no caller waits.
+    """
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, list[Event]]]] = {}
+    for job, several in events.items():
+        if several:
+            by_loop.setdefault(job.loop, []).append((job, several))
+    left: list[Job] = []
+    for loop, several in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver, several)
+        except RuntimeError:
+            left += [job for job, _ in several]
+    return left
+
+
+def _deliver(several: list[tuple[Job, list[Event]]]) -> None:
     """Give each job its events, in the thread of its loop."""
     for job, events in several:
         for one in events:
@@ -64,13 +98,13 @@ def deliver(several: list[tuple[Job, list[Event]]]) -> None:
 def repeat(sequences: list[Request], committed: Committed) -> list[Event]:
     """Commit the rounds of another engine; return their events."""
     events: list[Event] = []
-    for number, tokens in committed:
+    for number, tokens, trace in committed:
         sequence = sequences[number]
         sequence.rounds += 1
         sequence.stats.rounds += 1
         origins: list[Origin] = ["accepted"] * len(tokens)
         delta = commit(sequence, list(tokens), origins, [], 0)
-        events.append((sequence, delta))
+        events.append((sequence, replace(delta, round=trace)))
     return events
 
 

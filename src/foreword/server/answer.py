@@ -221,6 +221,14 @@ class Answer:
         return choice.index // self.call.params.n
 
     @property
+    def resumes(self) -> bool:
+        """Whether another process goes on with the same text: this backend reads a text
+        again with the same bits.
+        """
+        pool = self._llm.target.backend.pool
+        return pool is not None and not pool.adjacent
+
+    @property
     def drafting_failed(self) -> str | None:
         """Return why the answer was not drafted, if its drafter failed."""
         reasons = (choice.sequence.undrafted for choice in self.choices)

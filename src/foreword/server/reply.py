@@ -177,10 +177,12 @@ class EventStream:
         alive = asyncio.create_task(self._keep_alive())
         try:
             async for choice, events, delta in answer:
-                about = {
+                about: dict[str, Any] = {
                     "choice": choice.index,
                     "tokens": delta.tokens,
                 }
+                if delta.round is not None:
+                    about["trace"] = delta.round.as_json()
                 written = dialect.push(choice, events, delta)
                 await self._write(Frame("round", written, about))
         finally:
@@ -189,7 +191,8 @@ class EventStream:
 
     async def fail(self, failure: ApiError) -> None:
         """Send the error that ends the stream."""
-        await self._write(Frame("end", self._dialect.failed(failure)))
+        about = {"status": failure.status}
+        await self._write(Frame("end", self._dialect.failed(failure), about))
         await self._outlet.close({})
 
     async def _keep_alive(self) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 import uvicorn
 from starlette.types import ASGIApp
 
-from foreword.errors import InvalidRequest
+from foreword.errors import ForewordError, InvalidRequest
 from foreword.server.app import build_app
 from foreword.server.connections import (
     BACKLOG,
@@ -51,7 +51,7 @@ def serve(
     """Serve on a bound socket until SIGINT or SIGTERM; `started` is called when
     requests are accepted.
 
-    `quiet`: log only warnings and errors.
+    `quiet`: log only warnings and errors. Raises ForewordError if the engine fails.
     """
     log_to_stderr(logging.WARNING if quiet else logging.INFO)
     gc.collect()
@@ -60,6 +60,8 @@ def serve(
     gc.freeze()
     app = build_app(service)
     HttpServer(service, app, most_connections(), started).run(sockets=[listener])
+    if service.failure is not None:
+        raise service.failure
 
 
 def bound(settings: Settings) -> socket.socket:
@@ -122,8 +124,17 @@ class Front(Protocol):
         """Set when the time for draining is over."""
         ...
 
+    @property
+    def failure(self) -> ForewordError | None:
+        """Why no request can be answered any more; None while some can."""
+        ...
+
     draining: bool
     """Whether new requests are refused, as the server stops."""
+
+    def drain(self) -> None:
+        """Refuse new requests: the server stops."""
+        ...
 
 
 class HttpServer(uvicorn.Server):
@@ -182,19 +193,28 @@ class HttpServer(uvicorn.Server):
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain at the first signal; end at the second."""
+        """Begin to drain at the first signal; end at the second.
+
+        A replica leaves Ctrl-C, which reaches all processes of a terminal, to its
+        router.
+        """
+        if sig == signal.SIGINT and self._front.settings.routed:
+            return
         if self._front.draining:
             self._signal = None
             self._front.stopped.set()
             super().handle_exit(sig, frame)
             return
-        self._front.draining = True
+        self._front.drain()
         self._signal = sig, frame
         self._deadline = monotonic() + self._front.settings.drain
         self._front.log.event("draining", answers=self._front.limits.active)
 
     async def on_tick(self, counter: int) -> bool:
-        """End the server once no answer runs, or their time is over."""
+        """End the server once it fails, or drains and no answer runs, or their time is
+        over.
+        """
+        self.should_exit |= self._front.failure is not None
         if self._signal is not None:
             if monotonic() >= self._deadline:
                 self._front.stopped.set()

@@ -22,7 +22,7 @@ from foreword.api.llm import LLM
 from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
-from foreword.errors import InvalidRequest, UnknownMethod
+from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
 from foreword.model.backend import CanEnd
 from foreword.server.answer import Answer, Call
 from foreword.server.batches.store import Store
@@ -171,6 +171,15 @@ class Service:
         ranks = backend.ranks_alive if isinstance(backend, CanEnd) else True
         return self.engine.alive and ranks
 
+    @property
+    def failure(self) -> ForewordError | None:
+        """Why no request can be answered any more; None while some can."""
+        return self.engine.failure
+
+    def drain(self) -> None:
+        """Refuse new requests: the server stops."""
+        self.draining = True
+
     def can_draft(self, name: str) -> bool:
         """Whether requests may name this method: it needs no draft, or has one."""
         return self.llm.session.can_draft(name)
@@ -193,7 +202,7 @@ class Service:
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
             async with self.engine.submit(
                 [(prompt, call.params) for prompt in prompts],
-                committed=sent.rounds,
+                committed=sent.committed,
             ) as job:
                 answer = Answer(
                     call,

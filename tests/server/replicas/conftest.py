@@ -41,15 +41,20 @@ class Routed:
         return wait_for(found, "the router", self.process, self._log)
 
     @property
+    def text(self) -> str:
+        """All that it wrote."""
+        return self._log.read_text()
+
+    @property
     def _address(self) -> str:
-        for line in self._log.read_text().splitlines():
+        for line in self.text.splitlines():
             if " at http://" in line and not line.startswith("{"):
                 return line.partition(" at ")[2].partition("/v1")[0]
         return ""
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of the log about an event."""
-        lines = self._log.read_text().splitlines()
+        lines = self.text.splitlines()
         read = [json.loads(line) for line in lines if line.startswith("{")]
         return [one for one in read if one["event"] == name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,7 +23,7 @@ BODIES = {
         "max_tokens": LONG,
         "n": 2,
         "logprobs": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True, "include_speculation": True},
         **COMMON,
     },
     "/v1/completions": {
@@ -64,6 +65,27 @@ def shape(events: list[Any]) -> list[Any]:
     return [one.get("type") or one.get("object") for one in events]
 
 
+def check_recordings(events: list[Any]) -> None:
+    """Of traced answers, each recording is of all rounds, as the client has them."""
+    choices = [one for event in events for one in event.get("choices") or ()]
+    for index in (0, 1):
+        rounds = [
+            one["speculation"]
+            for one in choices
+            if one["index"] == index and "speculation" in one
+        ]
+        (recording,) = [
+            one["recording"]
+            for one in choices
+            if one["index"] == index and "recording" in one
+        ]
+        pieces = [piece for one in rounds for piece in one["pieces"]]
+        assert recording["answer"] == "".join(pieces)
+        assert recording["totals"]["tokens"] == len(pieces) == LONG
+        assert recording["totals"]["rounds"] == len(rounds)
+        assert recording["totals"]["accepted"] > 0
+
+
 SLOW = pytest.mark.slow
 
 
@@ -90,6 +112,8 @@ def test_stream_goes_on_at_another_replica(router: Any, path: str) -> None:
     assert router.metric("foreword:requests_continued_total") == before + 1
     assert texts(events) == texts(expected)
     assert all(len(text) > SOME for text in texts(events).values())
+    if path == "/v1/chat/completions":
+        check_recordings(events)
     assert {*shape(events)} == {*shape(expected)}
     assert shape(events)[-1] == shape(expected)[-1]
     numbers = [one["sequence_number"] for one in events if "sequence_number" in one]
@@ -117,7 +141,9 @@ def test_stream_of_a_replica_that_hangs_goes_on(router: Any) -> None:
         while len(events) < 5:
             events += read([next(lines)])
         router.kill(router.busy, signal.SIGSTOP)
-        events += read(lines)
+        rest = [*lines]
+        events += read(rest)
+    assert ": ping" in rest
     contents = [one["message"]["content"] for one in expected["choices"]]
     assert [*texts(events).values()] == contents
     assert router.events("replica silent")
@@ -163,3 +189,44 @@ def test_whole_answer_comes_from_another_replica(router: Any) -> None:
         found = answer.result().json()
     assert found["choices"] == expected["choices"]
     assert router.metric("foreword:requests_continued_total") == before + 1
+
+
+@pytest.mark.slow
+def test_backend_that_rounds_otherwise_gives_no_other_text(routing: Any) -> None:
+    """It reads prompt and text so far in one forward."""
+    path = "/v1/chat/completions"
+    body = {**BODIES[path], "max_tokens": 300, "n": 1}
+    whole = {**body, "stream": False, "stream_options": None}
+    with routing("--backend", "plain", "--method", "none") as router:
+        router.all_ready()
+        expected = router.http.post(path, json=whole).json()
+        events: list[Any] = []
+        with router.http.stream("POST", path, json=body) as cut:
+            lines = cut.iter_lines()
+            while len(events) < 5:
+                events += read([next(lines)])
+            router.kill(router.busy)
+            events += read(lines)
+        assert events[-1]["error"]["code"] == "answer_cannot_resume"
+        router.all_ready()
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(router.http.post, path, json=whole)
+            router.kill(router.busy)
+            assert answer.result().json()["choices"] == expected["choices"]
+        check_end(router)
+
+
+def check_end(router: Any) -> None:
+    """A signal to all processes lets an answer end, and starts none again."""
+    router.all_ready()
+    before = len(router.events("replica ready"))
+    body = {"prompt": "Go on.", "max_tokens": 300, "ignore_eos": True, "stream": True}
+    pids = [router.pid(name) for name in ("0", "1")]
+    with router.http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        for pid in (*pids, router.process.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert [*lines][-2:] == ["data: [DONE]", ""]
+    assert router.process.wait(60) == -signal.SIGTERM
+    assert len(router.events("replica ready")) == before

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,10 @@ def test_frames_are_read_in_any_pieces(frames: list[Frame], size: int) -> None:
 def test_what_was_sent_survives_encoding() -> None:
     sent = Sent()
     assert sent_of(sent.encoded) == sent
-    sent.add(Frame("start", b"x", {"salt": "a", "seed": 3, "created": 5}))
+    sent.add(Frame("start", b"x", asdict(State("a", 3, 5, True))))
     sent.add(Frame("more", b"x"))
     sent.add(Frame("round", b"x", {"choice": 1, "tokens": [4, 5]}))
-    assert sent == Sent(State("a", 3, 5), [(1, [4, 5])])
+    assert sent == Sent(State("a", 3, 5, True), [(1, [4, 5], None)])
     assert sent.frames == 2
     assert sent_of(sent.encoded) == sent
 

@@ -134,16 +134,20 @@ def check_batch(router: Any) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_end_with_a_killed_router(routing: Any) -> None:
-    with routing() as router:
+def test_replicas_end_with_a_killed_router(routing: Any, tmp_path: Path) -> None:
+    with routing(TMPDIR=str(tmp_path)) as router:
+        assert [*tmp_path.glob("foreword-*")]
         pids = [router.pid(name) for name in ("0", "1")]
         router.process.kill()
         router.process.wait()
         assert have_ended(pids)
+    assert not [*tmp_path.glob("foreword-*")]
 
 
 def check_drain(router: Any) -> None:
-    """SIGTERM lets an answer end, then the replicas, then the router."""
+    """Ctrl-C, which reaches all processes of a terminal, lets an answer end, then the
+    replicas, then the router.
+    """
     body = {
         "prompt": "Go on.",
         "max_tokens": 900,
@@ -154,9 +158,11 @@ def check_drain(router: Any) -> None:
     with router.http.stream("POST", "/v1/completions", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
-        router.process.send_signal(signal.SIGTERM)
+        for pid in (*pids, router.process.pid):
+            os.kill(pid, signal.SIGINT)
         assert [*lines][-2:] == ["data: [DONE]", ""]
-    assert router.process.wait(60) == -signal.SIGTERM
+    assert router.process.wait(60) == -signal.SIGINT
+    assert not router.events("replica ended")
     assert have_ended(pids)
 
 

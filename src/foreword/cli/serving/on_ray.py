@@ -94,7 +94,7 @@ class OnRay:
             gpus=self.gpus,
         )
         with render.loading():
-            connect(self.address)
+            session = connect(self.address)
             try:
                 start = Start(model, dict(options), settings)
                 about = deploy(start, scale, seconds=self.seconds)
@@ -108,7 +108,7 @@ class OnRay:
         )
         if not self.detach:
             _wait_for_signal()
-            end(cluster=local)
+            end(cluster=local, session=session)
 
     def _check(self, settings: Settings, *, local: bool) -> None:
         if settings.files is not None:

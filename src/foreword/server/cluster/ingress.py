@@ -59,7 +59,7 @@ class RayModel(Models):
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._pool = Pool([Replica("ray", handle, ready=True)])
+        self._pool = Pool([Replica("ray", handle, ready=True, several=True)])
 
     @asynccontextmanager
     async def lease(

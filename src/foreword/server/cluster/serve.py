@@ -7,8 +7,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import ray
 from ray import serve
@@ -58,8 +60,9 @@ class Scale:
     """None: one, where the cluster has some."""
 
 
-def connect(address: str) -> None:
-    """Join a cluster, or start one on this machine (`LOCAL`).
+def connect(address: str) -> Path:
+    """Join a cluster, or start one on this machine (`LOCAL`). Return the folder of its
+    logs and sockets here.
 
     Raises InvalidRequest if there is none at the address.
     """
@@ -67,7 +70,7 @@ def connect(address: str) -> None:
     if address not in (LOCAL, AUTO):
         check_reachable(address)
     try:
-        ray.init(
+        context = ray.init(
             address=address,
             namespace=APP,
             include_dashboard=False if address == LOCAL else None,
@@ -76,6 +79,7 @@ def connect(address: str) -> None:
         )
     except FAULTS as error:
         refuse(address, words(error))
+    return Path(cast("Any", context).address_info["session_dir"])
 
 
 def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
@@ -119,11 +123,15 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
     return handle.about.remote().result(timeout_s=seconds)
 
 
-def end(*, cluster: bool) -> None:
-    """End the server; `cluster`: and the cluster that was started for it."""
+def end(*, cluster: bool, session: Path | None = None) -> None:
+    """End the server; `cluster`: and the cluster that was started for it, whose folder
+    is removed if it is given: Ray keeps each.
+    """
     if cluster:
         serve.shutdown()
         ray.shutdown()
+        if session is not None:
+            shutil.rmtree(session, ignore_errors=True)
     else:
         serve.delete(APP)
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import signal
+import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -18,11 +21,12 @@ if TYPE_CHECKING:
 
 
 def run(start: Start, place: Place, path: Path, ready: Connection) -> None:
-    """Serve at a path until SIGTERM. `ready` gets what the server says of itself, or
-    why it cannot serve.
+    """Serve at a path until SIGTERM; SIGINT is the router's. `ready` gets what the
+    server says of itself, or why it cannot serve.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     place.take()
-    Thread(target=_end_with_router, daemon=True).start()
+    Thread(target=_end_with_router, args=(path.parent,), daemon=True).start()
     from foreword.errors import ForewordError, words
     from foreword.server.replicas.process import bound
     from foreword.server.run import serve
@@ -43,7 +47,10 @@ def run(start: Start, place: Place, path: Path, ready: Connection) -> None:
         ready.send(_about(service))
         ready.close()
 
-    serve(service, listener, started, quiet=True)
+    try:
+        serve(service, listener, started, quiet=True)
+    except ForewordError as error:
+        sys.exit(str(error))
 
 
 def _about(service: Any) -> dict[str, Any]:
@@ -56,9 +63,12 @@ def _about(service: Any) -> dict[str, Any]:
     }
 
 
-def _end_with_router() -> None:
-    """End this process as soon as the router has ended."""
+def _end_with_router(folder: Path) -> None:
+    """End this process as soon as the router has ended, which may have had no time to
+    remove the folder of its sockets.
+    """
     router = multiprocessing.parent_process()
     assert router is not None
     router.join()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

@@ -6,27 +6,39 @@ A second replica gives the same text, so the client reads on where it was.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from time import monotonic
+from typing import Any
 
 from starlette.types import Send
 
 from foreword.server.dialects.outlet import EVENTS, head_of
 from foreword.server.errors import ApiError
 from foreword.server.gate import TENANT
+from foreword.server.replicas.charges import Charge, ends_process
 from foreword.server.replicas.frames import MEDIA_TYPE, SENT, Frame, FrameReader, Sent
 from foreword.server.replicas.pool import (
     Answered,
     Asked,
     Lost,
     Pool,
+    Refused,
     Replica,
     Unreachable,
 )
+from foreword.server.wire import PING
 
 ATTEMPTS = 3
-"""Replicas that a request is given to. One that ends each of them is not given to all.
+"""Times that a request is given to replicas which lose it and do not end."""
+CLEARED = 16
+"""Rounds after which a request got past the point where it stood when its replica
+ended: more than were computed and not yet sent.
+"""
+SILENT_SECONDS = 12.0
+"""Seconds without a byte, after which the router pings the client of a stream: its
+replica, which pings earlier, hangs, or another one is waited for.
 """
 CONNECTION = frozenset(
     {
@@ -48,6 +60,8 @@ CONNECTION = frozenset(
 """Headers of one connection, and headers that the router sets."""
 STOPPING = 503
 """Status of a replica that takes no requests."""
+FAULT = 500
+"""Smallest status of an answer that failed by no fault of its request."""
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -68,29 +82,75 @@ class Exchange:
     """Whether the client has the head of the response."""
     continued: bool = False
     """Whether another replica went on with it."""
+    _streams: bool = False
+    """Whether events can be sent now."""
+    _last: float = 0.0
+    """monotonic() at the last byte."""
     _sent: Sent = field(default_factory=Sent)
+    _charge: Charge = field(default_factory=Charge)
 
     async def run(self) -> None:
         """Send the answer. Raises ApiError if no replica gives it."""
+        pings = asyncio.create_task(self._keep_alive())
+        try:
+            await self._run()
+        finally:
+            pings.cancel()
+
+    async def _run(self) -> None:
         lost: list[Replica] = []
-        while len(lost) < ATTEMPTS:
-            replica = await self.pool.pick(self.blocks, lost)
+        failures = 0
+        while failures < ATTEMPTS:
+            replica = await self.pool.pick(self.blocks, lost, self._charge)
             self.log["replica"] = replica.name
             if lost:
                 self.continued = True
                 self.log["replicas"] = 1 + len(lost)
             try:
-                with replica.busy(self.answers, self.blocks):
-                    async with replica.engine.ask(self._for_replica()) as answered:
-                        last = len(lost) + 1 == ATTEMPTS
-                        await self._relay(answered, last=last)
-                return
+                died = await self._died(replica)
             except Unreachable:
                 # not counted: it got nothing of the request
                 await self.pool.change()
+                continue
+            if died is None:
+                return
+            lost.append(replica)
+            if self._charge.guilty:
+                raise ends_process()
+            failures += not died
+            self._check_resumes()
+        raise _unfinished()
+
+    async def _died(self, replica: Replica) -> bool | None:
+        """Relay the answer of a replica. Return None when that is done, else whether
+        the replica has ended; raises Unreachable.
+        """
+        counted = self.pool.running(replica, self.answers, self.blocks, self._charge)
+        with counted:
+            try:
+                async with replica.engine.ask(self._for_replica()) as answered:
+                    await self._relay(replica, answered)
+                return None
+            except Unreachable:
+                raise
+            except Refused:
+                died = False
             except Lost:
-                lost.append(replica)
-        self._fail()
+                died = await self.pool.died(replica, self._charge)
+        if not died:
+            replica.note(failed=True)
+        return died
+
+    def _check_resumes(self) -> None:
+        """Raise ApiError if no other replica can go on with the text."""
+        state = self._sent.state
+        if state is not None and self._sent.rounds and not state.resumes:
+            raise ApiError(
+                500,
+                "cannot finish this answer: its replica ended, and with this backend "
+                "another one would go on with another text. Send the request again",
+                code="answer_cannot_resume",
+            )
 
     def _for_replica(self) -> Asked:
         """Return the request with what its client has of the answer."""
@@ -111,18 +171,20 @@ class Exchange:
             self.blocks,
         )
 
-    async def _relay(self, answered: Answered, *, last: bool) -> None:
-        """Send a response on. Raises Lost if it ends early, or if its replica takes no
-        requests, unless this is the last attempt.
+    async def _relay(self, replica: Replica, answered: Answered) -> None:
+        """Send a response on. Raises Lost if it ends early, and Refused if its replica
+        takes no requests.
         """
-        if answered.status == STOPPING and not self.begun and not last:
-            raise Lost
+        if answered.status == STOPPING and not self.begun:
+            raise Refused
         kind = dict(answered.headers).get(b"content-type", b"")
         if kind == MEDIA_TYPE.encode():
-            await self._relay_frames(answered.pieces)
+            await self._relay_frames(replica, answered.pieces)
             return
+        if answered.status >= FAULT:
+            replica.note(failed=True)
         if self.begun:
-            self._fail()
+            raise _unfinished()
         whole = [piece async for piece in answered.pieces]
         await self._whole(
             answered.status,
@@ -130,24 +192,32 @@ class Exchange:
             b"".join(whole),
         )
 
-    async def _relay_frames(self, pieces: AsyncIterator[bytes]) -> None:
+    async def _relay_frames(
+        self, replica: Replica, pieces: AsyncIterator[bytes]
+    ) -> None:
         reader = FrameReader()
         end: Frame | None = None
+        rounds = 0
         try:
             async for piece in pieces:
                 for frame in reader.push(piece):
                     if frame.kind in ("end", "whole"):
                         # held until the log is complete: a client that has it leaves
                         end = frame
-                    else:
-                        await self._take(frame)
+                        continue
+                    await self._take(frame)
+                    rounds += frame.kind == "round"
+                    if rounds == CLEARED:
+                        self._charge.clear()
         except Lost:
             if end is None:
                 raise
         if end is None:
             raise Lost
+        replica.note(failed=end.about.get("status", 200) >= FAULT)
         await self._take(end)
-        if self._sent.state is not None:
+        if self._streams:
+            self._streams = False
             await self._body(b"", more=False)
 
     async def _take(self, frame: Frame) -> None:
@@ -160,11 +230,18 @@ class Exchange:
             await self._whole(200, json, frame.content)
             return
         if frame.kind == "start" and not self.begun:
-            self.begun = True
+            self.begun = self._streams = True
             await self.send(head_of(EVENTS))
         if frame.content:
             await self._body(frame.content, more=True)
         self._sent.add(frame)
+
+    async def _keep_alive(self) -> None:
+        """Ping the client of a stream after a long silence."""
+        while True:
+            await asyncio.sleep(1.0)
+            if self._streams and monotonic() - self._last >= SILENT_SECONDS:
+                await self._body(PING, more=True)
 
     async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
         self.begun = True
@@ -179,6 +256,7 @@ class Exchange:
         await self._body(body, more=False)
 
     async def _body(self, content: bytes, *, more: bool) -> None:
+        self._last = monotonic()
         await self.send(
             {
                 "type": "http.response.body",
@@ -187,13 +265,13 @@ class Exchange:
             }
         )
 
-    def _fail(self) -> NoReturn:
-        raise ApiError(
-            503,
-            f"cannot finish this request: {ATTEMPTS} replicas ended before its answer "
-            "did. Send it again",
-            retry_after=5,
-        )
+
+def _unfinished() -> ApiError:
+    return ApiError(
+        503,
+        f"cannot finish this request: {ATTEMPTS} replicas lost it. Send it again",
+        retry_after=5,
+    )
 
 
 def passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from foreword.recording.reading import parsed
+from foreword.types.round import Round
+
 MEDIA_TYPE = "application/x-foreword-frames"
 SENT = "x-foreword-sent"
 """Header of a router's request: bytes before the client's body that say what the client
@@ -30,7 +33,8 @@ class Frame:
     kind: Kind
     content: bytes = b""
     about: dict[str, Any] = field(default_factory=dict)
-    """start: the state of the answer; round: its choice and tokens; log: the counts."""
+    """start: the state of the answer; round: its choice, tokens and trace; end: the
+    status of an error; log: the counts."""
 
     @property
     def encoded(self) -> bytes:
@@ -67,6 +71,8 @@ class State:
     seed: int
     created: int
     """Seconds since 1970."""
+    resumes: bool
+    """Whether another replica would go on with the same text."""
 
 
 @dataclass(slots=True)
@@ -75,8 +81,8 @@ class Sent:
 
     state: State | None = None
     """None: nothing yet."""
-    rounds: list[tuple[int, list[int]]] = field(default_factory=list)
-    """(choice, tokens), in the order sent."""
+    rounds: list[tuple[int, list[int], Any]] = field(default_factory=list)
+    """(choice, tokens, traced round or None), in the order sent."""
 
     @property
     def frames(self) -> int:
@@ -90,13 +96,22 @@ class Sent:
             return b""
         return json.dumps([asdict(self.state), self.rounds]).encode()
 
+    @property
+    def committed(self) -> list[tuple[int, list[int], Round | None]]:
+        """The rounds, as the engine that goes on takes them."""
+        return [
+            (choice, tokens, trace and parsed(Round, trace, "this round"))
+            for choice, tokens, trace in self.rounds
+        ]
+
     def add(self, frame: Frame) -> None:
         """Count a frame that the client has."""
         if frame.kind == "start":
             self.state = State(**frame.about)
         elif frame.kind == "round":
             about = frame.about
-            self.rounds.append((about["choice"], about["tokens"]))
+            round_ = about["choice"], about["tokens"], about.get("trace")
+            self.rounds.append(round_)
 
 
 NOTHING = Sent()
@@ -108,7 +123,4 @@ def sent_of(encoded: bytes) -> Sent:
     if not encoded:
         return Sent()
     state, rounds = json.loads(encoded)
-    return Sent(
-        State(**state),
-        [(choice, tokens) for choice, tokens in rounds],
-    )
+    return Sent(State(**state), [tuple(round_) for round_ in rounds])

@@ -72,6 +72,11 @@ class Models(Protocol):
         """Replicas that were started again."""
         ...
 
+    def drain(self) -> None:
+        """Start no replica again: the server stops."""
+        for pool in self.pools.values():
+            pool.draining = True
+
     async def metrics(self) -> dict[str, str]:
         """Return the metrics of each replica, in Prometheus' text, by its name."""
         return await metrics_of_pools(self.pools)
@@ -112,11 +117,8 @@ class OneModel(Models):
     @property
     def state(self) -> dict[str, dict[str, str]]:
         """What each replica does."""
-        states = {
-            one.name: "ready" if one.ready else "starting"
-            for one in self.supervisor.pool.replicas
-        }
-        return {"replicas": states}
+        replicas = self.supervisor.pool.replicas
+        return {"replicas": {one.name: one.state for one in replicas}}
 
     @property
     def restarts(self) -> int:

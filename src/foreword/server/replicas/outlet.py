@@ -44,7 +44,7 @@ class FrameOutlet(Outlet):
     def state(self, answer: Answer) -> dict[str, Any]:
         """Return what another replica would have to know of an answer."""
         seed = answer.call.params.seed or 0
-        return asdict(State(self.ids.salt, seed, answer.created))
+        return asdict(State(self.ids.salt, seed, answer.created, answer.resumes))
 
     async def write(self, frame: Frame) -> bool:
         """Send a frame that the client does not have."""

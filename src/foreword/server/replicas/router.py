@@ -55,6 +55,15 @@ class Router:
         """Return an exception as an error of the API, without folders."""
         return reported(error, request_id, self.paths.hidden)
 
+    @property
+    def failure(self) -> None:
+        """None: a replica that fails is started again."""
+
+    def drain(self) -> None:
+        """Refuse new requests: the server stops."""
+        self.draining = True
+        self.models.drain()
+
     def response(self, request: Request) -> Response:
         """Return the response of a replica to a request."""
         return _Routed(self, request)

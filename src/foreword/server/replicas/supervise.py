@@ -15,22 +15,18 @@ from typing import Any
 from foreword.errors import ForewordError
 from foreword.server.log import Log
 from foreword.server.replicas.places import Place
-from foreword.server.replicas.pool import Asked, Lost, Pool, Replica
+from foreword.server.replicas.pool import LONGEST_PAUSE, Asked, Lost, Pool, Replica
 from foreword.server.replicas.process import Process, Start
 
 LONGEST_PATH = 72
 """Bytes of the path of the system's temporary folder. Linux takes 107 for a socket,
 macOS 103.
 """
-LONGEST_PAUSE = 60.0
-"""Seconds between two starts of a replica that ends before it is ready. The first pause
-takes one second, each other twice the one before.
-"""
 OK = 200
 PROBE_SECONDS = 5.0
-"""Seconds between two looks whether a replica answers, and for its answer."""
+"""Seconds between two looks whether a replica answers; an answer takes less."""
 SILENT = 3
-"""Looks without an answer, after which a replica is killed."""
+"""Looks in a row without an answer, after which a replica is killed."""
 
 
 async def lives(replica: Replica) -> bool:
@@ -74,7 +70,8 @@ class Supervisor:
             [
                 Replica(str(number), process)
                 for number, process in enumerate(self._processes)
-            ]
+            ],
+            seconds,
         )
         self._log = log
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,28 +142,32 @@ class Supervisor:
         return about
 
     async def _keep(self, replica: Replica, process: Process) -> None:
-        """Start a replica again whenever it has ended."""
-        while True:
+        """Start a replica again whenever it has ended, until the server stops."""
+        while not self.pool.draining:
             await self._end_of(replica, process)
             self.pool.mark(replica, ready=False)
             self._log.warn("replica ended", replica=replica.name)
-            await self._start_again(replica, process)
-            self.restarts += 1
+            if not self.pool.draining:
+                await self._start_again(replica, process)
+                self.restarts += 1
 
     async def _end_of(self, replica: Replica, process: Process) -> None:
         """Return when a replica has ended; kill one that does not answer."""
         watched = asyncio.create_task(process.ended())
         silent = 0
         while True:
+            look = asyncio.create_task(lives(replica))
             done, _ = await asyncio.wait((watched,), timeout=PROBE_SECONDS)
             if done:
+                look.cancel()
                 return
-            silent = 0 if await lives(replica) else silent + 1
+            silent = 0 if await look else silent + 1
             if silent == SILENT:
                 self._log.warn("replica silent", replica=replica.name)
                 await process.kill()
 
     async def _start_again(self, replica: Replica, process: Process) -> None:
+        """Start a replica, after a pause that doubles each time it fails."""
         pause = 1.0
         while True:
             try:
