@@ -45,6 +45,7 @@ from foreword.chats.prompts import (
 from foreword.errors import InvalidRequest, check_unicode
 from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
+from foreword.sampling.noise import seed_of
 from foreword.structured.compiler import Grammars
 from foreword.types import (
     Request,
@@ -137,7 +138,8 @@ class Requests:
     def sequences(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
     ) -> list[Request]:
-        """Return `params.n` sequences for one prompt, with the seeds seed, seed + 1, ….
+        """Return `params.n` sequences for one prompt; the first has the seed of the
+        parameters, others have seeds made of it and their number.
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
         """
@@ -147,6 +149,7 @@ class Requests:
         rules = self._rules(params.language)
         RequestLimits(self._target).check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
+        material = tuple(prompt.digest) if isinstance(prompt, ImagePrompt) else ()
         features = prompt.features if isinstance(prompt, SpeechPrompt) else None
         source = Source()
         if rules is not None:
@@ -158,11 +161,9 @@ class Requests:
         grammar = self._grammars.compiled(params)
         sequences = []
         for number in range(params.n):
-            seed = (
-                secrets.randbits(63)
-                if params.seed is None
-                else (params.seed + number) % SEEDS
-            )
+            seed = secrets.randbits(63)
+            if params.seed is not None:
+                seed = seed_of(params.seed, number)
             reader = self._reader(tokens, params)
             ids = list(tokens)
             follows = (
@@ -183,6 +184,7 @@ class Requests:
                     images,
                     features,
                     end,
+                    material,
                 )
             )
         return sequences

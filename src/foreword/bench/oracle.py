@@ -57,7 +57,8 @@ class Oracle(Drafter):
         if not text:
             return
         positions = range(len(prompt), len(prompt) + len(text))
-        noise = uniform([seed] * len(text), positions, stream=Stream.DRAFT).tolist()
+        seeds = [seed] * len(text)
+        noise = uniform(seeds, stream=Stream.DRAFT, depths=positions).tolist()
         draft_tokens = [
             token if drawn < self._acceptance else (token + 1) % self._vocab
             for token, drawn in zip(text, noise, strict=True)

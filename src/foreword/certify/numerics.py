@@ -121,7 +121,7 @@ def _scores(
 ) -> Float[Tensor, "vocab"]:
     scores = weights(logits[None], request, [[]])[0]
     streams = NoiseStreams(vocab, shared=True, device=logits.device)
-    noise = streams.drafting(request, 0)
+    noise = streams.drafting(request)
     return scores if noise is None else scores + noise
 
 

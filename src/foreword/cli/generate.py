@@ -156,12 +156,12 @@ def _check_output(params: SamplingParams, *, as_json: bool, answers: int) -> Non
 
 
 def seeds(first: int | None, count: int) -> list[int]:
-    """Return the seed of each answer: consecutive from the first, which is random if
-    None.
-    """
+    """Return the seed of each answer; that of the first is random if None."""
+    from foreword.sampling.noise import seed_of
+
     # short enough to type again
     start = secrets.randbits(32) if first is None else first
-    return [(start + number) % 2**63 for number in range(count)]
+    return [seed_of(start, number) for number in range(count)]
 
 
 def read(

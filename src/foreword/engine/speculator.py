@@ -286,7 +286,6 @@ class Speculator:
 
     def release(self, sequence: Request) -> None:
         """Free the state of a sequence that has ended."""
-        self.draws.forget(sequence)
         self.budget.release(sequence)
         self.forget(sequence)
 

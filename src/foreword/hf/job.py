@@ -31,6 +31,7 @@ from foreword.hf.loop import Prompts, Speculation, engine, run
 from foreword.hf.outputs import SpeculativeOutput, SpeculativeSeq2SeqOutput, steps
 from foreword.hf.unsupported import Call
 from foreword.model.vision.rows import ImageRows
+from foreword.sampling.noise import seed_of
 from foreword.types import Features, Request, Source
 
 Output = (
@@ -239,4 +240,4 @@ def _seeds(count: int, seed: int | None, sample: bool) -> list[int]:
             f"cannot use 'seed' {seed}: it is out of range. Give None, or an integer "
             "in [0, 2**63)"
         )
-    return [(seed + row) % 2**63 for row in range(count)]
+    return [seed_of(seed, row) for row in range(count)]

@@ -15,8 +15,9 @@ from torch import Tensor
 from foreword.engine.speculator import Speculator
 from foreword.errors import InvalidRequest
 from foreword.model import Model
-from foreword.sampling.noise import Stream, uniform
-from foreword.sampling.streams import NoiseStreams
+from foreword.sampling.draw import UNCHANGED, choose
+from foreword.sampling.noise import Stream, extended, uniform
+from foreword.sampling.streams import NoiseStreams, text_keys
 from foreword.types import Draft, Noise, Request, Verdict
 from foreword.verify import RULES, Rule
 from foreword.verify.rejection import chain_distributions
@@ -110,10 +111,9 @@ class RuleOnText:
         own = list(text)
         rows = weights[: len(own)]
         if self._checkable:
-            noise = self._draws.target.predicting(sequence, len(own))
-            drawn = rows if noise is None else rows + noise
-            self.differs |= drawn.argmax(dim=-1).tolist() != own
-            self._draws.target.forget(sequence)
+            key = text_keys(sequence)[-1]
+            keys = [extended(key, own[:at]) for at in range(len(own))]
+            self.differs |= choose(rows, UNCHANGED, keys) != own
         else:
             chosen = rows[range(len(own)), own]
             self.differs |= bool((chosen == -torch.inf).any())
@@ -127,27 +127,22 @@ class _TextDraws(NoiseStreams):
 
     def __init__(self, target: Model, text: Sequence[int]) -> None:
         super().__init__(target.vocab, shared=False, device=target.device)
-        self.target = NoiseStreams(target.vocab, shared=True, device=target.device)
-        """The target's own noise."""
         self._text = text
 
     def drafting(
-        self, sequence: Request, depth: int, lane: int = 0
+        self, sequence: Request, path: Sequence[int] = (), lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
         if sequence.params.greedy:
             return None
         noise = torch.zeros(self._vocab, device=self._device, dtype=torch.float32)
-        at = min(len(sequence.tokens) + depth, len(self._text) - 1)
+        at = min(len(sequence.tokens) + len(path), len(self._text) - 1)
         noise[self._text[at]] = FORCED
         return noise
 
-    def verifying(
-        self, sequences: tuple[Request, ...], draft: Draft, depths: list[list[int]]
-    ) -> Noise:
+    def verifying(self, sequences: tuple[Request, ...], draft: Draft) -> Noise:
         (self.sequence,) = sequences
         number = uniform(
-            [self.sequence.seed],
-            [len(self.sequence.tokens)],
+            [text_keys(self.sequence)[-1]],
             stream=Stream.ACCEPT,
             rounds=[self.sequence.rounds],
             lanes=[LANE],

@@ -1,4 +1,4 @@
-"""Gumbel noise, draws and top-k in C (sampling.c), for CPU tensors.
+"""Keys of texts, Gumbel noise, draws and top-k in C (sampling.c), for CPU tensors.
 
 Without a compiler callers use their torch code.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from ctypes import POINTER, c_float, c_int64, c_void_p
+from ctypes import POINTER, byref, c_float, c_int64, c_uint64, c_void_p
 from functools import cache
 
 import torch
@@ -24,12 +24,14 @@ def library() -> ctypes.CDLL | None:
     lib = _compiled()
     if isinstance(lib, str):
         return None
-    integers = POINTER(c_int64)
-    lib.foreword_gumbel.argtypes = [*[integers] * 4, c_int64, c_int64, c_void_p]
+    integers, keys = POINTER(c_int64), POINTER(c_uint64)
+    lib.foreword_extend.argtypes = [c_uint64, c_void_p, c_int64]
+    lib.foreword_extend.restype = c_uint64
+    lib.foreword_gumbel.argtypes = [keys, *[integers] * 3, c_int64, c_int64, c_void_p]
+    lib.foreword_gumbel_of.argtypes = [c_uint64, integers, c_int64, POINTER(c_float)]
     lib.foreword_likeliest.argtypes = [
         c_void_p,
-        c_void_p,
-        integers,
+        keys,
         c_float,
         c_int64,
         c_int64,
@@ -37,7 +39,7 @@ def library() -> ctypes.CDLL | None:
     ]
     lib.foreword_follow.argtypes = [
         c_void_p,
-        c_void_p,
+        keys,
         c_float,
         c_int64,
         *[c_void_p] * 2,
@@ -71,35 +73,54 @@ def _readable(logits: Tensor) -> bool:
     return logits.is_cpu and logits.dtype == torch.float32
 
 
+def extend(key: int, tokens: Sequence[int]) -> int | None:
+    """Return the key after these tokens; None without a compiler."""
+    lib = library()
+    if lib is None:
+        return None
+    ids = array("q", tokens)
+    return lib.foreword_extend(key, ids.buffer_info()[0], len(ids))
+
+
 def gumbel(
-    seeds: Sequence[int],
-    positions: Sequence[int],
+    keys: Sequence[int],
+    depths: Sequence[int],
     streams: Sequence[int],
     rounds: Sequence[int],
     vocab: int,
 ) -> Float[Tensor, "rows vocab"] | None:
-    """Return standard Gumbel noise, a row per (seed, position, stream word, round);
+    """Return standard Gumbel noise, a row per (key, depth, stream word, round);
     None without a compiler.
     """
-    lib, rows = library(), len(seeds)
+    lib, rows = library(), len(keys)
     if lib is None:
         return None
     noise = torch.empty(rows, vocab, dtype=torch.float32)
-    columns = [
-        (c_int64 * rows)(*column) for column in (seeds, positions, streams, rounds)
-    ]
-    lib.foreword_gumbel(*columns, rows, vocab, noise.data_ptr())
+    columns = [(c_int64 * rows)(*column) for column in (depths, streams, rounds)]
+    keyed = (c_uint64 * rows)(*keys)
+    lib.foreword_gumbel(keyed, *columns, rows, vocab, noise.data_ptr())
     return noise
+
+
+def gumbel_of(key: int, tokens: Sequence[int]) -> list[float] | None:
+    """Return the noise of these tokens in the row of a key; None without a
+    compiler.
+    """
+    lib, count = library(), len(tokens)
+    if lib is None:
+        return None
+    noise = (c_float * count)()
+    lib.foreword_gumbel_of(key, (c_int64 * count)(*tokens), count, noise)
+    return list(noise)
 
 
 def likeliest(
     logits: Float[Tensor, "rows vocab"],
-    noise: Float[Tensor, "positions vocab"] | None,
-    places: Sequence[int],
+    keys: Sequence[int] | None,
     temperature: float,
 ) -> list[int] | None:
-    """Return argmax(logits[r] / temperature + noise[places[r]]) of each row, the first
-    of equals.
+    """Return argmax(logits[r] / temperature + noise of keys[r]) of each row, the first
+    of equals; without keys argmax(logits[r]).
 
     None without a compiler, or if logits are not float32 on a CPU.
     """
@@ -108,26 +129,21 @@ def likeliest(
         return None
     logits = logits.contiguous()
     tokens = (c_int64 * rows)()
-    at = (c_int64 * rows)()
-    address = None
-    if noise is not None:
-        noise = noise.contiguous()
-        at, address = (c_int64 * rows)(*places), noise.data_ptr()
-    lib.foreword_likeliest(
-        logits.data_ptr(), address, at, temperature, rows, logits.shape[1], tokens
-    )
+    keyed = None if keys is None else (c_uint64 * rows)(*keys)
+    shape = rows, logits.shape[1]
+    lib.foreword_likeliest(logits.data_ptr(), keyed, temperature, *shape, tokens)
     return list(tokens)
 
 
 def follow(
     logits: Float[Tensor, "rows vocab"],
-    noise: Float[Tensor, "depths vocab"] | None,
+    key: int | None,
     temperature: float,
     tokens: list[int],
     parents: list[int],
 ) -> tuple[list[int], int] | None:
-    """Draw as `likeliest` does, starting with row 0 and noise 0; after each draw go to
-    the first child with that token.
+    """Draw as `likeliest` does, starting with row 0 and `key`; after each draw go to
+    the first child with that token, and extend the key by it.
 
     The row of draft token i is i + 1. Returns the accepted draft tokens and the last
     draw; None as `likeliest`.
@@ -139,11 +155,10 @@ def follow(
     # plus room for the path and the last draw
     numbers = array("q", tokens + parents + [0] * (draft_tokens + 1))
     (first, _), size = numbers.buffer_info(), numbers.itemsize * draft_tokens
-    noise = None if noise is None else noise.contiguous()
-    address = None if noise is None else noise.data_ptr()
+    start = None if key is None else byref(c_uint64(key))
     places = (first, first + size, draft_tokens, first + 2 * size, first + 3 * size)
     kept = lib.foreword_follow(
-        logits.data_ptr(), address, temperature, logits.shape[1], *places
+        logits.data_ptr(), start, temperature, logits.shape[1], *places
     )
     return list(numbers[2 * draft_tokens : 2 * draft_tokens + kept]), numbers[-1]
 

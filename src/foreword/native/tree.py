@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_double, c_float, c_int64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any, overload
 
 import torch
@@ -14,6 +24,9 @@ from torch import Tensor
 from foreword.native import forward, layout
 from foreword.types.growth import Children, GrownTree, TreeRequest
 
+BLOCK = 128
+"""Tokens whose noise C computes together."""
+
 
 class CoupledTree(Structure):
     """The request, and memory for the result."""
@@ -22,8 +35,10 @@ class CoupledTree(Structure):
     _fields_ = [(n, c_int64) for n in ("most", "breadth", "deep", "width", "reads")]
     _fields_ += [("floor", c_double), ("temperature", c_float), ("scale", c_float)]
     _fields_ += [
-        ("noise", c_void_p),
-        ("stride", c_int64),
+        ("key", c_void_p),
+        ("target", c_int64),
+        ("words", c_void_p),
+        ("ids", c_void_p),
         ("ends", c_int64),
         ("end", c_void_p),
         ("distributions", c_void_p),
@@ -94,6 +109,10 @@ class NativeTreeGrower:
         library.foreword_grow.argtypes = _ARGUMENTS
         self._nodes: tuple[ctypes.Array[Any], ...] = ()
         self._logits = self._scratch = torch.empty(0, 0, dtype=torch.float32)
+        self._words = torch.empty(0, dtype=torch.int32)
+        self._target = model.vocab
+        if model.ids:
+            self._target = 1 + max((c_int32 * model.vocab).from_address(model.ids))
 
     def room(self, rows: int) -> Float[Tensor, "rows vocab"]:
         """Return the buffer for the logits of `rows` rows, valid until the
@@ -130,7 +149,10 @@ class NativeTreeGrower:
         child, value = (c_int64 * most)(), (c_float * most)()
         filled = (tokens, parents, probabilities, read, before, child, value)
         ends = (c_int64 * len(ask.ends))(*ask.ends)
-        noise = None if ask.noise is None else ask.noise.contiguous()
+        key = None if ask.key is None else c_uint64(ask.key)
+        target = self._target if ask.ids is None else ask.target
+        if len(self._words) <= target + BLOCK:
+            self._words = torch.empty(target + BLOCK + 1, dtype=torch.int32)
         growth = CoupledTree(
             ask.most,
             ask.breadth,
@@ -140,8 +162,10 @@ class NativeTreeGrower:
             ask.floor,
             ask.temperature,
             ask.scale,
-            None if noise is None else noise.data_ptr(),
-            0 if noise is None else noise.shape[1],
+            None if key is None else ctypes.addressof(key),
+            target,
+            self._words.data_ptr(),
+            None if ask.ids is None else ask.ids.data_ptr(),
             len(ask.ends),
             ctypes.addressof(ends),
             None if distributions is None else distributions.data_ptr(),

@@ -4,13 +4,19 @@ Rows are positions (nodes of a draft tree). A row's result never depends on othe
 as plain decoding must agree.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.native import sampling
 from foreword.sampling.filters import FORBIDDEN, Logits
+from foreword.sampling.noise import gumbel
 from foreword.types import DraftTree, SamplingParams, TokenLogprob
+
+UNCHANGED = SamplingParams(temperature=1)
+"""Parameters that sample from log-weights as they are."""
 
 
 def one_hot(weights: Logits) -> Logits:
@@ -42,39 +48,34 @@ def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:
 
 
 def choose(
-    logits: Logits,
-    params: SamplingParams,
-    gumbel: Float[Tensor, "positions vocab"] | None,
-    depths: list[int],
+    logits: Logits, params: SamplingParams, keys: Sequence[int] | None
 ) -> list[int]:
-    """Draw with plain parameters (`params.plain`): `draw(weights(...),
-    gumbel[depths])`.
+    """Draw with plain parameters (`params.plain`), row r with the noise of keys[r]:
+    `draw(weights(...), gumbel(keys, ...))`; without keys at temperature 0.
 
-    Row r uses the noise row depths[r]. In one pass of C if there is a compiler.
+    In one pass of C if there is a compiler.
     """
-    tokens = sampling.likeliest(logits, gumbel, depths, params.temperature)
+    tokens = sampling.likeliest(logits, keys, params.temperature)
     if tokens is not None:
         return tokens
-    scores = logits.float() if params.greedy else logits.float() / params.temperature
-    return draw(scores, None if gumbel is None else gumbel[depths]).tolist()
+    if keys is None:
+        return draw(logits.float(), None).tolist()
+    noise = gumbel(keys, logits.shape[-1], device=logits.device)
+    return draw(logits.float() / params.temperature, noise).tolist()
 
 
 def walk(
-    logits: Logits,
-    params: SamplingParams,
-    gumbel: Float[Tensor, "depths vocab"] | None,
-    tree: DraftTree,
+    logits: Logits, params: SamplingParams, key: int | None, tree: DraftTree
 ) -> tuple[list[int], int] | None:
     """Draw with plain parameters along the accepted path only: each draw decides which
     node is drawn after next.
 
-    Row 0 is drawn after the committed tokens, row i + 1 after node i, with the noise of
-    its depth. Returns the accepted nodes and the draw after them, as `follow`
-    (verify/match.py) does from all draws of `choose`. None without C.
+    Row 0 is drawn after the committed tokens with the noise of `key` (None: at
+    temperature 0), row i + 1 after node i with the noise of its path. Returns the
+    accepted nodes and the draw after them, as `follow` (verify/match.py) does from all
+    draws of `choose`. None without C.
     """
-    return sampling.follow(
-        logits, gumbel, params.temperature, tree.tokens, tree.parents
-    )
+    return sampling.follow(logits, key, params.temperature, tree.tokens, tree.parents)
 
 
 def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:

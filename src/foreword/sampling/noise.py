@@ -1,7 +1,8 @@
-"""Counter-based noise: every number is a function of (seed, position, token, stream,
-lane, round) only.
+"""Counter-based noise: every number is a function of a key, a token, and what counts
+apart the uses of one key: depth, stream, lane and round.
 
-The same integers come out on every device and in every batch.
+A key is a hash of a seed and a text (`start`, `extend`). The same integers come out on
+every device and in every batch.
 """
 
 from collections.abc import Sequence
@@ -15,11 +16,12 @@ from foreword.native import sampling
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
-_MASK = 0xFFFFFFFF
+_MASK, _MASK_64 = 0xFFFFFFFF, 2**64 - 1
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-_AHEAD_BYTES = 2**18
+_FEW = 16
+"""Tokens. Up to this many, Python is faster than a call of C."""
 _STREAMS = 16
 """Stream ids per lane in their counter word; the bits above hold the lane of Gumbel
 noise.
@@ -63,36 +65,67 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
     return c0, c1 & _MASK, c2, c3 & _MASK
 
 
+def start(seed: int) -> int:
+    """Return the key of a text without a token."""
+    return extend(seed, 0)
+
+
+def extend(key: int, token: int) -> int:
+    """Return the key of a text with one more token; the C code defines it likewise.
+
+    A bijection of the keys for each token: a step of SplitMix64 (Steele, Lea, Flood
+    2014). Negative tokens work too.
+    """
+    word = (key + token + 1) * 0x9E3779B97F4A7C15 & _MASK_64
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & _MASK_64
+    return word ^ word >> 31
+
+
+def extended(key: int, tokens: Sequence[int]) -> int:
+    """Return the key of a text with these tokens after it."""
+    if len(tokens) > _FEW:
+        from_c = sampling.extend(key, tokens)
+        if from_c is not None:
+            return from_c
+    for token in tokens:
+        key = extend(key, token)
+    return key
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed of an answer, of several to one prompt; the first has `seed`."""
+    return extend(start(seed), number) >> 1 if number else seed
+
+
 def gumbel(
-    seeds: Sequence[int],
-    positions: Sequence[int],
+    keys: Sequence[int],
     vocab: int,
     *,
     stream: Stream = Stream.TARGET,
+    depths: Sequence[int] | None = None,
     rounds: Sequence[int] | None = None,
     lanes: Sequence[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "rows vocab"]:
-    """Return standard Gumbel noise, Float32, one row per (seed, position, round, lane);
+    """Return standard Gumbel noise, Float32, one row per (key, depth, round, lane);
     finite, from -3.2 to 22.9.
 
-    Lanes (default 0) are independent rows for one (seed, position, round). `seeds` are
-    in [0, 2**63), `positions` and `rounds` in [0, 2**32), `lanes` in [0, 2**28).
-    Computed in float64, so that devices whose logarithms differ in the last bit of a
-    double round to the same float32. On CPU in C if there is a compiler.
+    `keys` are in [0, 2**64), depths and rounds (default 0) in [0, 2**32), lanes in
+    [0, 2**28). Computed in float64, so that devices whose logarithms differ in the last
+    bit of a double round to the same float32. On CPU in C if there is a compiler.
     """
     if device is None or torch.device(device).type == "cpu":
-        every_round = [0] * len(seeds) if rounds is None else rounds
-        from_c = sampling.gumbel(
-            seeds, positions, _streams(stream, lanes, len(seeds)), every_round, vocab
-        )
+        zeros = [0] * len(keys)
+        streams = _streams(stream, lanes, len(keys))
+        from_c = sampling.gumbel(keys, depths or zeros, streams, rounds or zeros, vocab)
         if from_c is not None:
             return from_c
     return plain_gumbel(
-        seeds,
-        positions,
+        keys,
         vocab,
         stream=stream,
+        depths=depths,
         rounds=rounds,
         lanes=lanes,
         device=device,
@@ -100,36 +133,37 @@ def gumbel(
 
 
 def plain_gumbel(
-    seeds: Sequence[int],
-    positions: Sequence[int],
+    keys: Sequence[int],
     vocab: int,
     *,
     stream: Stream = Stream.TARGET,
+    depths: Sequence[int] | None = None,
     rounds: Sequence[int] | None = None,
     lanes: Sequence[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "rows vocab"]:
     """Return the noise of `gumbel`, in torch, on any device: the reference."""
     quads = torch.arange((vocab + 3) // 4, device=device)
-    words = _words(
-        seeds,
-        positions,
-        quads,
-        streams=_streams(stream, lanes, len(seeds)),
-        rounds=rounds,
-    )
-    noise = torch.empty(len(seeds), len(quads), 4, dtype=torch.float64, device=device)
+    streams = _streams(stream, lanes, len(keys))
+    words = _words(keys, quads, streams=streams, depths=depths, rounds=rounds)
+    noise = torch.empty(len(keys), len(quads), 4, dtype=torch.float64, device=device)
     for offset, word in enumerate(words):
         noise[..., offset] = word
     _unit_(noise).log_().neg_().log_().neg_()
-    return noise.view(len(seeds), -1)[:, :vocab].float()
+    return noise.view(len(keys), -1)[:, :vocab].float()
+
+
+def gumbel_of(key: int, tokens: Sequence[int], vocab: int) -> list[float]:
+    """Return the noise of some tokens in the row of a key."""
+    from_c = sampling.gumbel_of(key, tokens)
+    return plain_gumbel([key], vocab)[0, tokens].tolist() if from_c is None else from_c
 
 
 def uniform(
-    seeds: Sequence[int],
-    positions: Sequence[int],
+    keys: Sequence[int],
     *,
     stream: Stream,
+    depths: Sequence[int] | None = None,
     rounds: Sequence[int] | None = None,
     lanes: Sequence[int] | None = None,
     device: torch.device | str | None = None,
@@ -137,62 +171,15 @@ def uniform(
     """Return uniform noise in the open interval (0, 1), Float64 (in float32 the largest
     would round to 1).
 
-    Lanes give several numbers for one (seed, position, round); the lane uses the
-    token's word of the counter.
+    Lanes give several numbers for one (key, depth, round); the lane uses the token's
+    word of the counter.
     """
-    lane = _column([0] * len(seeds) if lanes is None else lanes, device)
-    streams = _streams(stream, None, len(seeds))
+    lane = _column([0] * len(keys) if lanes is None else lanes, device)
+    streams = _streams(stream, None, len(keys))
     words = torch.cat(
-        _words(seeds, positions, lane // 4, streams=streams, rounds=rounds), dim=1
+        _words(keys, lane // 4, streams=streams, depths=depths, rounds=rounds), dim=1
     )
     return _unit_(words.gather(1, lane % 4).double()).squeeze(1)
-
-
-class GumbelBuffer:
-    """Read-ahead buffer of one sequence's target noise, so that drafter and target
-    share each row.
-    """
-
-    def __init__(
-        self, seed: int, vocab: int, *, device: torch.device | str | None = None
-    ) -> None:
-        self._seed = seed
-        self._vocab = vocab
-        self._device = device
-        self._ahead = max(4, _AHEAD_BYTES // (4 * vocab))
-        self._rows = torch.empty(
-            4 * self._ahead, vocab, device=device, dtype=torch.float32
-        )
-        self._first = self._end = 0  # positions first to end - 1 are in the buffer
-
-    def rows(self, start: int, count: int) -> Float[Tensor, "count vocab"]:
-        """Return the noise of positions start to start + count - 1, Float32, equal to
-        `gumbel` bit for bit.
-
-        A read-only view, valid until the next call. Any start works; a start that moves
-        forward is fast.
-        """
-        if not self._first <= start <= self._end:
-            self._first = self._end = start
-        missing = start + count - self._end
-        if missing > 0:
-            self._extend(start, max(missing, self._ahead))
-        return self._rows.narrow(0, start - self._first, count)
-
-    def _extend(self, start: int, more: int) -> None:
-        """Append `more` rows; if they do not fit, drop the rows before `start`."""
-        if self._end - self._first + more > self._rows.shape[0]:
-            kept = self._rows[start - self._first : self._end - self._first].clone()
-            if kept.shape[0] + more > self._rows.shape[0]:
-                self._rows = kept.new_empty(2 * (kept.shape[0] + more), self._vocab)
-            self._rows[: kept.shape[0]] = kept
-            self._first = start
-        at = self._end - self._first
-        positions = range(self._end, self._end + more)
-        self._rows[at : at + more] = gumbel(
-            [self._seed] * more, positions, self._vocab, device=self._device
-        )
-        self._end += more
 
 
 def _streams(stream: Stream, lanes: Sequence[int] | None, rows: int) -> list[int]:
@@ -203,24 +190,24 @@ def _streams(stream: Stream, lanes: Sequence[int] | None, rows: int) -> list[int
 
 
 def _words(
-    seeds: Sequence[int],
-    positions: Sequence[int],
+    keys: Sequence[int],
     quads: Tensor,
     *,
     streams: Sequence[int],
+    depths: Sequence[int] | None,
     rounds: Sequence[int] | None,
 ) -> Words:
     """Return the four output words of each (row, quad of tokens), Int64
     [rows, quads].
     """
-    device = quads.device
-    position = _column(positions, device)
-    round_ = _column([0] * len(seeds) if rounds is None else rounds, device)
+    device, zeros = quads.device, [0] * len(keys)
+    depth = _column(depths or zeros, device)
+    round_ = _column(rounds or zeros, device)
     key = (
-        _column([seed & _MASK for seed in seeds], device),
-        _column([seed >> 32 for seed in seeds], device),
+        _column([key & _MASK for key in keys], device),
+        _column([key >> 32 for key in keys], device),
     )
-    return philox((quads, position, _column(streams, device), round_), key)
+    return philox((quads, depth, _column(streams, device), round_), key)
 
 
 def _column(

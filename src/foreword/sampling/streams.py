@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.sampling.noise import GumbelBuffer, Stream, gumbel, uniform
+from foreword.sampling.noise import (
+    Stream,
+    extend,
+    extended,
+    gumbel,
+    gumbel_of,
+    start,
+    uniform,
+)
 from foreword.types import Draft, Lists, Noise, Request
 
 
-class NoiseStreams:
-    """Noise keyed by (seed, position, token), so that batch, device and drafter never
-    change it.
+def text_keys(sequence: Request) -> array[int]:
+    """Return the key of the noise of each answer token, and of the next one.
 
-    With `shared` the drafter samples with the target's noise (rule `match`). Otherwise
-    its noise is an independent stream, and the round is part of every key: the rule may
-    have used noise of positions that it then rejected, and must not reuse it.
+    A key is a hash of the seed, of the material that the model reads besides tokens,
+    and of every token before, of prompt and answer alike.
+    """
+    keys, tokens = sequence.noise_keys, sequence.tokens
+    if not keys:
+        key = start(sequence.seed)
+        for part in (sequence.material, sequence.source, tokens[: sequence.prompt]):
+            key = extended(key, part)
+        keys.append(key)
+    for token in tokens[sequence.prompt + len(keys) - 1 :]:
+        keys.append(extend(keys[-1], token))
+    return keys
+
+
+class NoiseStreams:
+    """Noise keyed by the seed and the text so far, so that batch, device and drafter
+    never change it.
+
+    With `shared` the drafter samples with the target's noise (rule `match`), that of a
+    draft token by the text and the draft tokens before it. Otherwise its noise is an
+    independent stream, and the round is part of every counter: the rule may have used
+    noise that it then rejected, and must not reuse it.
     """
 
     def __init__(
@@ -31,112 +60,68 @@ class NoiseStreams:
         self.lists: Lists = lists
         self._vocab = vocab
         self._device = device
-        self._buffers: dict[int, GumbelBuffer] = {}
+
+    def key(self, sequence: Request) -> int | None:
+        """Return the key of the target's noise after the text; None when greedy.
+
+        `extended` (sampling/noise.py) gives that after draft tokens.
+        """
+        if sequence.params.greedy:
+            return None
+        return text_keys(sequence)[-1]
 
     def drafting(
-        self, sequence: Request, depth: int, lane: int = 0
+        self, sequence: Request, path: Sequence[int] = (), lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
-        """Return Gumbel noise for the draft token at `depth` (0 = next after the last
-        committed); None when greedy.
+        """Return Gumbel noise for the draft token after a path of draft tokens; None
+        when greedy.
 
         Lanes give independent noise for draws of one depth; a rule that shares its
         noise has only lane 0.
         """
         if sequence.params.greedy:
             return None
-        position = len(sequence.tokens) + depth
         if not self.wants_probs:
-            return self._buffer(sequence).rows(position, 1)[0]
+            key = extended(text_keys(sequence)[-1], path)
+            return gumbel([key], self._vocab, device=self._device)[0]
         return gumbel(
-            [sequence.seed],
-            [position],
+            [text_keys(sequence)[-1]],
             self._vocab,
             stream=Stream.DRAFT,
+            depths=[len(path)],
             rounds=[sequence.rounds],
             lanes=[lane],
             device=self._device,
         )[0]
 
-    def predicting(
-        self, sequence: Request, count: int
-    ) -> Float[Tensor, "count vocab"] | None:
-        """Return the noise of depths 0 to count - 1, for a rule that shares its noise;
-        None when greedy.
+    def noise_of(
+        self, sequence: Request, path: Sequence[int], tokens: Sequence[int]
+    ) -> list[float] | None:
+        """Return the target's noise of some tokens after a path of draft tokens, for a
+        rule that shares its noise; None when greedy.
+        """
+        key = self.key(sequence)
+        if key is None:
+            return None
+        return gumbel_of(extended(key, path), tokens, self._vocab)
+
+    def written(self, sequence: Request, count: int) -> list[int] | None:
+        """Return the keys of the noise that the last `count` tokens were drawn with,
+        likewise.
         """
         if sequence.params.greedy:
             return None
-        return self._buffer(sequence).rows(len(sequence.tokens), count)
+        return text_keys(sequence)[-count - 1 : -1].tolist()
 
-    def written(
-        self, sequence: Request, count: int
-    ) -> Float[Tensor, "count vocab"] | None:
-        """Return the noise that the last `count` tokens were drawn with, for a rule
-        that shares its noise; None when greedy.
+    def verifying(self, sequences: tuple[Request, ...], draft: Draft) -> Noise:
+        """Return the noise of one verification by a rule that does not share its
+        noise.
         """
-        if sequence.params.greedy:
-            return None
-        end = len(sequence.tokens)
-        # not from the buffer, which moves forward
-        return gumbel(
-            [sequence.seed] * count,
-            range(end - count, end),
-            self._vocab,
-            device=self._device,
-        )
-
-    def verifying(
-        self, sequences: tuple[Request, ...], draft: Draft, depths: list[list[int]]
-    ) -> Noise:
-        """Return the noise of one verification.
-
-        `depths[row]`: depth of each column's draw, 0 = next token.
-        """
-        if self.wants_probs:
-            return Noise(
-                None,
-                self._uniform(sequences, draft, Stream.ACCEPT),
-                self._uniform(sequences, draft, Stream.BONUS),
-            )
-        unused = torch.zeros(
-            len(sequences), draft.nodes + 1, device=self._device, dtype=torch.float32
-        )
-        if all(sequence.params.greedy for sequence in sequences):
-            return Noise(None, unused, unused)
-        rows = [
-            self._target(sequence, at, draft.nodes + 1)
-            for sequence, at in zip(sequences, depths, strict=True)
-        ]
         return Noise(
-            rows[0][None] if len(rows) == 1 else torch.stack(rows), unused, unused
+            None,
+            self._uniform(sequences, draft, Stream.ACCEPT),
+            self._uniform(sequences, draft, Stream.BONUS),
         )
-
-    def forget(self, sequence: Request) -> None:
-        """Free the noise of a sequence that has ended."""
-        self._buffers.pop(sequence.id, None)
-
-    def _target(
-        self, sequence: Request, depths: list[int], width: int
-    ) -> Float[Tensor, "column vocab"]:
-        """Return the target's Gumbel noise of the draws at `depths`, padded to `width`
-        rows.
-        """
-        if sequence.params.greedy:
-            return torch.zeros(
-                width, self._vocab, device=self._device, dtype=torch.float32
-            )
-        rows = self._buffer(sequence).rows(len(sequence.tokens), max(depths) + 1)
-        return (
-            rows
-            if depths == list(range(width))
-            else rows[depths + [0] * (width - len(depths))]
-        )
-
-    def _buffer(self, sequence: Request) -> GumbelBuffer:
-        if sequence.id not in self._buffers:
-            self._buffers[sequence.id] = GumbelBuffer(
-                sequence.seed, self._vocab, device=self._device
-            )
-        return self._buffers[sequence.id]
 
     def _uniform(
         self, sequences: tuple[Request, ...], draft: Draft, stream: Stream
@@ -144,8 +129,7 @@ class NoiseStreams:
         lanes = list(range(draft.nodes + 1))
         rows = [
             uniform(
-                [sequence.seed] * len(lanes),
-                [len(sequence.tokens)] * len(lanes),
+                [text_keys(sequence)[-1]] * len(lanes),
                 stream=stream,
                 rounds=[sequence.rounds] * len(lanes),
                 lanes=lanes,

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read, Tokenizer, need_tokenizer
+from foreword.sampling.noise import seed_of
 from foreword.speech.audio import Audio, samples
 from foreword.speech.features import FeatureReader
 from foreword.speech.options import SpeechOptions, Transcript
 from foreword.speech.rules import SpeechRules
-from foreword.speech.windows import SEEDS, Runs, Transcriber
+from foreword.speech.windows import Runs, Transcriber
 from foreword.types import Completion, Delta, Features, Request, SamplingParams
 from foreword.wanted import check_wanted
 
@@ -91,7 +92,7 @@ def transcribe(
             sound = reader.read(samples(given, reader.rate, options.max_seconds))
         for number in range(params.n if params else 1):
             first = params.seed if params else 0
-            seed = secrets.randbits(63) if first is None else (first + number) % SEEDS
+            seed = secrets.randbits(63) if first is None else seed_of(first, number)
             runs.append(transcriber.runs(sound, seed))
     return _run(llm, runs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Float
+from jaxtyping import Int32
 from torch import Tensor
 
 
@@ -21,9 +21,15 @@ class TreeRequest:
     floor: float
     temperature: float
     scale: float
-    noise: Float[Tensor, "deep target_vocab"] | None
-    """Gumbel noise of the next positions; None when greedy."""
+    key: int | None
+    """Key of the noise after the sequence; None when greedy."""
     ends: tuple[int, ...]
+    ids: Int32[Tensor, "vocab"] | None = None
+    """The target's token of each of the model's, if they differ; `target` = none, such
+    tokens stay out of the tree.
+    """
+    target: int = 0
+    """Tokens of the target; read only with `ids`."""
 
 
 Children = tuple[list[int], list[float]]

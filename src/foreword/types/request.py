@@ -4,8 +4,9 @@ completions.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -122,7 +123,7 @@ class Request:
     """Tokens. Length of the prompt."""
     params: SamplingParams
     seed: int
-    """Key of all noise; params.seed, or a random one."""
+    """With the text, the key of all noise; params.seed, or a random one."""
     eos: frozenset[int] = frozenset()
     """Token ids that end this sequence."""
     reader: TextDecoder | None = None
@@ -142,6 +143,10 @@ class Request:
     """Audio features, for an encoder that reads audio."""
     forced_end: int | None = None
     """The token that takes the last place of an answer of max_tokens."""
+    material: tuple[int, ...] = ()
+    """Numbers of what the model reads besides tokens, which key the noise: a digest of
+    images.
+    """
     cached: int = 0
     """Tokens in the target's KV cache: 0 <= cached < len(tokens). The other tokens are
     *pending*.
@@ -156,6 +161,8 @@ class Request:
     """The error that ended this sequence, e.g. of its own logits processor."""
     undrafted: str | None = None
     """Why drafting was turned off for this sequence; None while it is on."""
+    noise_keys: array[int] = field(default_factory=lambda: array("Q"), init=False)
+    """Keys of the noise of the answer's tokens (sampling/streams.py)."""
     speculator: object = None
     """Its speculator, kept in memory as long as the sequence."""
     unread: deque[Delta] = field(default_factory=deque)
@@ -229,29 +236,36 @@ class NoiseSource(Protocol):
     lists: Lists
     """How the rule expects siblings to be sampled."""
 
+    def key(self, sequence: Request) -> int | None:
+        """Return the key of the target's noise after the text; None when greedy.
+
+        `extended` (sampling/noise.py) gives that after draft tokens.
+        """
+        ...
+
     def drafting(
-        self, sequence: Request, depth: int, lane: int = 0
+        self, sequence: Request, path: Sequence[int] = (), lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
-        """Return Gumbel noise for the draft token at `depth` (0 = next after the last
-        committed); None when greedy.
+        """Return Gumbel noise for the draft token after a path of draft tokens; None
+        when greedy.
 
         Lanes give independent noise for draws of one depth; a rule that shares its
         noise has only lane 0.
         """
         ...
 
-    def predicting(
-        self, sequence: Request, count: int
-    ) -> Float[Tensor, "count vocab"] | None:
-        """Return the noise of depths 0 to count - 1, for a rule that shares its noise;
-        None when greedy.
+    def noise_of(
+        self, sequence: Request, path: Sequence[int], tokens: Sequence[int]
+    ) -> list[float] | None:
+        """Return the target's noise of some tokens after a path of draft tokens, for a
+        rule that shares its noise; None when greedy.
         """
         ...
 
-    def written(
-        self, sequence: Request, count: int
-    ) -> Float[Tensor, "count vocab"] | None:
-        """Return the noise that the last `count` tokens were drawn with, likewise."""
+    def written(self, sequence: Request, count: int) -> list[int] | None:
+        """Return the keys of the noise that the last `count` tokens were drawn with,
+        likewise.
+        """
         ...
 
 

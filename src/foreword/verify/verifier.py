@@ -10,18 +10,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.sampling.draw import choose, one_hot, walk
+from foreword.sampling.draw import UNCHANGED, choose, one_hot, walk
 from foreword.sampling.logits import Columns, weights_or_invalid
+from foreword.sampling.noise import extended
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, SamplingParams, Verdict
+from foreword.types import Batch, Draft, Verdict
 from foreword.verify.base import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
 """Per sequence: the target's logits after its last committed token and after each of
 its draft tokens.
 """
-_UNCHANGED = SamplingParams(temperature=1)
-"""Parameters that sample from log-weights as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,10 @@ class Verifier:
         if self._rule.follow is not None:
             verdict = self._follow_draws(self._rule.follow, batch, draft, rows)
         else:
-            if not self._rule.shares_noise:
-                greedy = [sequence.params.greedy for sequence in batch.sequences]
-                pairs = zip(rows, greedy, strict=True)
-                rows = [one_hot(row) if chosen else row for row, chosen in pairs]
-            depths = [tree.depths for tree in draft.trees]
-            noise = self._draws.verifying(batch.sequences, draft, depths)
+            greedy = [sequence.params.greedy for sequence in batch.sequences]
+            pairs = zip(rows, greedy, strict=True)
+            rows = [one_hot(row) if chosen else row for row, chosen in pairs]
+            noise = self._draws.verifying(batch.sequences, draft)
             columns = _padded(rows, draft.nodes + 1)
             verdict = self._rule.verify(columns, draft, noise)
         return _truncate(verdict, draft, invalid) if any(invalid) else verdict
@@ -86,13 +83,12 @@ class Verifier:
         for sequence, tree, distribution in zip(
             batch.sequences, draft.trees, distributions, strict=True
         ):
-            params = sequence.params if sequence.params.plain else _UNCHANGED
-            depths = tree.depths
-            noise = self._draws.predicting(sequence, max(depths) + 1)
-            walked = walk(distribution, params, noise, tree)
+            params = sequence.params if sequence.params.plain else UNCHANGED
+            key = self._draws.key(sequence)
+            walked = walk(distribution, params, key, tree)
             if walked is None:
-                drawn = choose(distribution, params, noise, depths)
-                walked = follow(drawn, tree)
+                keys = None if key is None else [extended(key, p) for p in tree.paths]
+                walked = follow(choose(distribution, params, keys), tree)
             path, token = walked
             kept.append(path)
             added.append(token)

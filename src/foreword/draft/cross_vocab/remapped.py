@@ -84,10 +84,9 @@ class RemappedBackend(Remembers):
         self._to_target: list[int] = translation.to_target.tolist()
         self._drafts, self._targets = (ids.to(device) for ids in translation.shared)
         self._texts: dict[int, _Text] = {}
-        # By draft id: its index in a row of the target, and -inf if no target token has
-        # it.
-        self._source = translation.to_target.clamp(min=0).to(device)
-        self._mask = torch.where(translation.to_target < 0, -math.inf, 0.0).to(device)
+        # by draft id; the number of target tokens where none has it
+        images = translation.to_target
+        self._images = images.where(images >= 0, len(self._spellings)).int()
 
     @property
     def pool(self) -> PagePool | None:
@@ -202,17 +201,16 @@ class RemappedBackend(Remembers):
 
 
 class RemappedTreeBackend(RemappedBackend):
-    """The same over a backend that grows trees by itself: noise of -inf restricts it to
-    shared tokens.
-    """
+    """The same over a backend that grows trees by itself, of shared tokens."""
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         """Read the end of a text, then grow a tree of shared tokens after it."""
         ends = tuple(self._spellings[token][-1] for token in ask.ends)
         ask = replace(
             ask,
-            noise=self._draft_noise(ask.noise, ask.deep),
             ends=ends,
+            ids=self._images,
+            target=len(self._spellings),
         )
         grown = cast("GrowsTrees", self._backend).grow(self._end(read), ask)
         self._texts[read.id].nodes = [(token,) for token in grown.read]
@@ -231,14 +229,6 @@ class RemappedTreeBackend(RemappedBackend):
         one of several per token.
         """
         return replace(self._in_draft_ids(read), keep=1)
-
-    def _draft_noise(
-        self,
-        noise: Float[Tensor, "count target_vocab"] | None,
-        count: int,
-    ) -> Float[Tensor, "count vocab"]:
-        mask = self._mask.expand(count, -1)
-        return mask if noise is None else noise.index_select(1, self._source).add_(mask)
 
     def _shared_children(
         self, tokens: list[int], values: list[float]

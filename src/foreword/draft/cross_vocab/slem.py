@@ -201,7 +201,7 @@ class StringMatchDrafter(Drafter):
         noise = (
             None
             if batch.draws.wants_probs
-            else batch.draws.drafting(sequence, len(path.path))
+            else batch.draws.drafting(sequence, path.path)
         )
         token = draw(scores, None if noise is None else noise[None])
         return int(distribution.masked_fill(self._begins != token, -1.0).argmax())

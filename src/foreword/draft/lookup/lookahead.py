@@ -13,6 +13,7 @@ from random import Random
 from foreword.draft.base import Drafter
 from foreword.registry import OWN_METHODS
 from foreword.sampling.draw import choose
+from foreword.sampling.noise import extended
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 GRAM = 3
@@ -168,9 +169,10 @@ class LookaheadDrafter(Drafter):
     sampled requests.
 
     The paper's window iterates argmax(logits), which finds n-grams of greedy text only.
-    With shared noise G, the answer at a position is argmax(logits / T + G), so the
-    sampled text itself is the fixed point. Where the verifier takes no trees, one chain
-    is copied from the pool.
+    With shared noise G, the answer at a position is argmax(logits / T + G). G belongs
+    to the tokens before the position, which the window only guesses, so n-grams of
+    sampled text are found less often. Where the verifier takes no trees, one chain is
+    copied from the pool.
     """
 
     about = OWN_METHODS["lookahead"]
@@ -201,17 +203,12 @@ class LookaheadDrafter(Drafter):
             if scored is None or not scored.ends or len(tree) != scored.count:
                 continue
             columns = [end + 1 for end in scored.ends]
-            # The answer to column i is GRAM - 1 + i positions after the last committed
-            # token.
-            first, last = GRAM - 2, GRAM - 2 + len(scored.ends)
-            noise = (
-                None
-                if batch.draws.wants_probs
-                else batch.draws.predicting(sequence, last)
-            )
-            answers = choose(
-                logits[columns], sequence.params, noise, list(range(first, last))
-            )
+            key = None if batch.draws.wants_probs else batch.draws.key(sequence)
+            paths = tree.paths
+            keys = None
+            if key is not None:
+                keys = [extended(key, paths[column]) for column in columns]
+            answers = choose(logits[columns], sequence.params, keys)
             for column, answer in zip(scored.window.columns, answers, strict=True):
                 text.pool.add([*column, answer])
             text.window = scored.window.shifted(answers)

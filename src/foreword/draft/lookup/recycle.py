@@ -10,14 +10,22 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count, pairwise
 
 from foreword.draft.base import Drafter
 from foreword.estimators import finite
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
+from foreword.types import (
+    Batch,
+    Draft,
+    DraftTree,
+    NoiseSource,
+    Request,
+    Scores,
+    Verdict,
+)
 
 SUCCESSORS = 8
 """Successors kept per token, as in the paper."""
@@ -156,25 +164,25 @@ class _Successors:
 
     memory: _Memory
     sequence: Request
-    noise: memoryview | None
-    """The target's Gumbel noise [depth, vocab]; None if greedy, or if it is
-    not shared.
-    """
+    draws: NoiseSource
 
-    def ranked(self, token: int, depth: int) -> tuple[list[int], list[float]]:
-        """Return a token's successors, likeliest first, and their shares; `depth`
-        counts from the last committed token.
+    def ranked(self, path: list[int]) -> tuple[list[int], list[float]]:
+        """Return the successors of the last token of a path of draft tokens, likeliest
+        first, and their shares.
 
         The target emits argmax(logit / T + G), so the successor with the largest value
         is likeliest. With Gumbel errors of the logits, the probabilities are a softmax
         over the error scale.
         """
-        tokens, values = self.memory.adjacency.read(token)
-        if self.noise is not None and tokens:
-            temperature, noise = self.sequence.params.temperature, self.noise
+        tokens, values = self.memory.adjacency.read(self._last(path))
+        noise = None
+        if not self.draws.wants_probs and tokens:
+            noise = self.draws.noise_of(self.sequence, path, tokens)
+        if noise is not None:
+            temperature = self.sequence.params.temperature
             values = [
-                value + temperature * noise[depth, token]
-                for value, token in zip(values, tokens, strict=True)
+                value + temperature * number
+                for value, number in zip(values, noise, strict=True)
             ]
             order = sorted(range(len(tokens)), key=lambda at: -values[at])
             tokens, values = [tokens[at] for at in order], [values[at] for at in order]
@@ -182,14 +190,12 @@ class _Successors:
         total = sum(masses)
         return tokens, [mass / total for mass in masses]
 
-    def children(
-        self, token: int, depth: int, reached: float
-    ) -> list[tuple[int, float]]:
+    def children(self, path: list[int], reached: float) -> list[tuple[int, float]]:
         """Return (successor, path probability), non-increasing; `reached` is the
-        probability of the path to `token`.
+        probability of the path.
         """
-        tokens, shares = self.ranked(token, depth)
-        fresh = self._fresh(token)
+        tokens, shares = self.ranked(path)
+        fresh = self._fresh(self._last(path))
         most = 1.0
         children = []
         for rank, (successor, share) in enumerate(zip(tokens, shares, strict=True)):
@@ -197,32 +203,23 @@ class _Successors:
             children.append((successor, reached * most))
         return children
 
-    def learn(self, emitted: Sequence[int]) -> None:
+    def learn(self, emitted: list[int]) -> None:
         """Calibrate on the tokens that the target emitted after the last committed
         token.
         """
-        for depth, (token, follower) in enumerate(
-            pairwise([self.sequence.tokens[-1], *emitted])
-        ):
-            fresh = self._fresh(token)
+        for depth, follower in enumerate(emitted):
+            path = emitted[:depth]
+            fresh = self._fresh(self._last(path))
             for rank, (successor, share) in enumerate(
-                zip(*self.ranked(token, depth), strict=True)
+                zip(*self.ranked(path), strict=True)
             ):
                 self.memory.calibration.learn(share, rank, fresh, successor == follower)
 
+    def _last(self, path: list[int]) -> int:
+        return path[-1] if path else self.sequence.tokens[-1]
+
     def _fresh(self, token: int) -> bool:
         return self.memory.adjacency.writer(token) == self.sequence.id
-
-
-def _successors(
-    batch: Batch, sequence: Request, draws: int, memory: _Memory
-) -> _Successors:
-    """Return the successor ranking for the next `draws` tokens."""
-    noise = None if batch.draws.wants_probs else batch.draws.predicting(sequence, draws)
-    # A memoryview is much faster than a tensor to read element by element.
-    return _Successors(
-        memory, sequence, None if noise is None else noise.cpu().numpy().data
-    )
 
 
 class RecyclingDrafter(Drafter):
@@ -262,7 +259,7 @@ class RecyclingDrafter(Drafter):
         ):
             if sequence.rounds == 0:
                 memory.adjacency.copy(sequence.copyable, sequence.id)
-            _successors(batch, sequence, len(emitted[row]), memory).learn(emitted[row])
+            _Successors(memory, sequence, batch.draws).learn(emitted[row])
         for row, (sequence, memory) in enumerate(
             zip(batch.sequences, memories, strict=True)
         ):
@@ -297,7 +294,7 @@ class RecyclingDrafter(Drafter):
         deep = min(most, batch.reach(sequence))
         if memory is None or deep <= 0:
             return tree
-        ranking = _successors(batch, sequence, deep, memory)
+        ranking = _Successors(memory, sequence, batch.draws)
         heap: list[tuple[float, int, _Siblings]] = []
         serial = count()
 
@@ -308,25 +305,16 @@ class RecyclingDrafter(Drafter):
             ):
                 heappush(heap, (-siblings.probability, next(serial), siblings))
 
-        push(_Siblings(-1, 0, ranking.children(sequence.tokens[-1], 0, 1.0)))
+        push(_Siblings(-1, [], ranking.children([], 1.0)))
         while heap and len(tree.tokens) < most:
             _, _, siblings = heappop(heap)
             token, probability = siblings.children[siblings.rank]
             node = tree.add(token, siblings.parent, probability)
-            depth = siblings.depth + 1
+            path = [*siblings.path, token]
             if batch.trees:
-                push(
-                    _Siblings(
-                        siblings.parent,
-                        siblings.depth,
-                        siblings.children,
-                        siblings.rank + 1,
-                    )
-                )
-            if depth < deep and token not in sequence.eos:
-                push(
-                    _Siblings(node, depth, ranking.children(token, depth, probability))
-                )
+                push(replace(siblings, rank=siblings.rank + 1))
+            if len(path) < deep and token not in sequence.eos:
+                push(_Siblings(node, path, ranking.children(path, probability)))
         return tree
 
 
@@ -335,7 +323,8 @@ class _Siblings:
     """The children of one node; the first `rank` of them are in the tree."""
 
     parent: int
-    depth: int
+    path: list[int]
+    """Draft tokens up to the parent."""
     children: list[tuple[int, float]]
     rank: int = 0
 

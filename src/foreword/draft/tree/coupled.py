@@ -16,6 +16,7 @@ from torch import Tensor
 from foreword.draft.tree.calibration import Calibration
 from foreword.model import Read
 from foreword.sampling.logits import weights
+from foreword.sampling.noise import extended, gumbel
 from foreword.types import Batch, DraftTree, Request
 from foreword.types.growth import Children, GrownTree, TreeRequest
 
@@ -85,8 +86,7 @@ class CoupledTree:
         """Add the children of each open node from the drafter's raw logits, and open
         the next level.
         """
-        values = self._values(logits, batch.draws.drafting(self.sequence, self.depth))
-        self._take(self._ranked(values))
+        self._take(self._ranked(self._values(batch, logits)))
 
     def _ranked(self, values: Float[Tensor, "rows vocab"]) -> list[_Ranked]:
         """Return the best children by log q + G for each row, without tokens that a
@@ -128,13 +128,9 @@ class CoupledTree:
         """Read the end of the text and grow all levels from the predicted
         distributions; for plain parameters only.
         """
-        deep = min(self.most, self.deep)
-        values = self._values(
-            model.ahead(read)[:deep], batch.draws.predicting(self.sequence, deep)
-        )
-        rows = self._ranked(values)
+        levels = model.ahead(read)
         while self.open:
-            self._take([rows[self.depth]] * len(self.open))
+            self.extend(batch, levels[self.depth].expand(len(self.open), -1))
 
     def at_once(self, batch: Batch, model: TreeGrower, read: Read) -> bool:
         """Read the end of the text and grow all levels in one call, equal to `extend`
@@ -143,13 +139,13 @@ class CoupledTree:
         For plain parameters only. Returns False if the model's backend grows no trees.
         """
         params, deep = self.sequence.params, min(self.most, self.deep)
-        noise = batch.draws.predicting(self.sequence, deep)
+        key = batch.draws.key(self.sequence)
         scale = self.calibration.scale(params.temperature)
         ends = tuple(self.sequence.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
         grown = model.grow(
             read,
-            TreeRequest(*shape, self.floor, params.temperature, scale, noise, ends),
+            TreeRequest(*shape, self.floor, params.temperature, scale, key, ends),
         )
         if grown is None:
             return False
@@ -160,26 +156,30 @@ class CoupledTree:
         return True
 
     def _values(
-        self, logits: Float[Tensor, "open vocab"], noise: Tensor | None
+        self, batch: Batch, logits: Float[Tensor, "open vocab"]
     ) -> Float[Tensor, "open vocab"]:
         """Return log q + G after each open node, up to a constant; -inf if the
         request's own parameters fail.
         """
-        params = self.sequence.params
+        params, paths = self.sequence.params, [self.path(node) for node in self.open]
         if params.plain:
             scores = (
                 logits.float() if params.greedy else logits.float() / params.temperature
             )
         else:
             scores = torch.full_like(logits, -math.inf, dtype=torch.float32)
-            for row, node in enumerate(self.open):
+            for row, path in enumerate(paths):
                 try:
-                    scores[row] = weights(
-                        logits[row : row + 1], self.sequence, [self.path(node)]
-                    )[0]
+                    scores[row] = weights(logits[row : row + 1], self.sequence, [path])[
+                        0
+                    ]
                 except Exception:  # noqa: BLE001 - a user's processor; this node gets no children
                     continue
-        return scores if noise is None else scores + noise
+        key = batch.draws.key(self.sequence)
+        if key is None:
+            return scores
+        keys = [extended(key, path) for path in paths]
+        return scores + gumbel(keys, scores.shape[-1], device=scores.device)
 
     def _promising(self, fresh: list[int]) -> list[int]:
         """Return the nodes of a level whose children may be among the best,

@@ -25,7 +25,9 @@ from foreword.draft.tree.coupled import (
 from foreword.draft.tree.sampled import SampledTree
 from foreword.draft.tree.shapes import AdaptiveShape, full_tree
 from foreword.model import Mode, Read
+from foreword.sampling.draw import draw
 from foreword.sampling.logits import weights
+from foreword.sampling.noise import gumbel
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 from foreword.types.request import NoiseSource
 
@@ -137,9 +139,14 @@ class ModelDrafter(Drafter):
         logits = self.logits([replace(read, keep=count + 1)])[:count]
         if not count:
             return []
-        scores, drawn = weights(logits, sequence), noise.written(sequence, count)
-        choices = (scores if drawn is None else scores + drawn).argmax(dim=-1)
-        pairs = zip(choices.tolist(), sequence.tokens[-count:], strict=True)
+        scores, keys = weights(logits, sequence), noise.written(sequence, count)
+        drawn = (
+            None
+            if keys is None
+            else gumbel(keys, scores.shape[-1], device=scores.device)
+        )
+        choices = draw(scores, drawn).tolist()
+        pairs = zip(choices, sequence.tokens[-count:], strict=True)
         return [choice == token for choice, token in pairs]
 
     def reach(self, batch: Batch, sequence: Request) -> int:

@@ -25,15 +25,14 @@ class _Row:
         self.tokens: dict[int, int] = {}
         self.distributions: dict[int, Tensor] = {}
         self.children: dict[int, list[int]] = defaultdict(list)
-        self.places: list[tuple[int, int]] = []
-        """(depth, index within its depth) of each node, both from 0; the index is 0 all
-        along a chain.
-        """
+        self.lanes: list[int] = []
+        """Index of each node within its depth, from 0: 0 all along a chain."""
+        depths: dict[int, int] = {-1: -1}
         width: dict[int, int] = defaultdict(int)
         for node, parent in enumerate(shape):
             self.children[parent].append(node)
-            depth = 0 if parent < 0 else self.places[parent][0] + 1
-            self.places.append((depth, width[depth]))
+            depth = depths[node] = depths[parent] + 1
+            self.lanes.append(width[depth])
             width[depth] += 1
 
     def path(self, node: int) -> list[int]:
@@ -168,8 +167,9 @@ class SampledTree:
     def _noisy(
         self, row: int, distribution: Float[Tensor, "vocab"], child: int
     ) -> Float[Tensor, "vocab"]:
-        depth, lane = self._rows[row].places[child]
-        noise = self._batch.draws.drafting(self._batch.sequences[row], depth, lane)
+        tree = self._rows[row]
+        path, lane = tree.path(tree.shape[child]), tree.lanes[child]
+        noise = self._batch.draws.drafting(self._batch.sequences[row], path, lane)
         return distribution if noise is None else distribution + noise
 
 

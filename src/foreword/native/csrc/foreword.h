@@ -93,8 +93,13 @@ typedef struct {
     int64_t width, reads;        /* rows per forward; draft tokens read */
     double floor;
     float temperature, scale;
-    const float *noise; /* [deep, stride], or NULL */
-    int64_t stride, ends;
+    const uint64_t *key; /* of the noise after the sequence; NULL: temperature 0 */
+    int64_t target;      /* tokens of the target, which have noise */
+    uint32_t *words;     /* scratch: one more, in whole blocks */
+    /* The target's token of each of the model's; `target` = none, such tokens stay out of the tree.
+     * NULL: the model has the target's. */
+    const int32_t *ids;
+    int64_t ends;
     const int64_t *end; /* tokens that end a sequence */
     /* Logits [deep, vocab]; NULL: the model reads each draft token for the logits after it. */
     const float *distributions;

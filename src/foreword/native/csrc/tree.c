@@ -4,31 +4,48 @@
 #include "activations.h"
 #include "foreword.h"
 #include "layers/rows.h"
+#include "noise.h"
 
-/* 16 numbers of the noise, for the head's outputs from `at` on. */
-static floats noise_at(const Model *m, const float *noise, int64_t at) {
-    if (!m->ids) return load_first(noise + at, m->vocab - at, 0);
-    if (at + LANES <= m->vocab) return gathered(noise, m->ids + at);
-    float each[LANES] = {0};
-    for (int64_t i = at; i < m->vocab; i++) each[i - at] = noise[m->ids[i]];
-    return load(each);
+/* 16 words of the noise, for the head's outputs from `at` on. */
+static void words_at(const CoupledTree *g, const int32_t *ids, int64_t count, int64_t at,
+                     uint32_t *word) {
+    if (!ids) memcpy(word, g->words + at, LANES * sizeof *word);
+    else if (count >= LANES) store((float *)word, gathered((const float *)g->words, ids + at));
+    else for (int64_t i = 0; i < LANES; i++) word[i] = i < count ? g->words[ids[at + i]] : 0;
 }
 
 /* The `breadth` largest of logits / temperature + noise, best first and the first of equals;
- * `share` gets their probabilities under softmax(. / scale) over the whole vocabulary. */
-static void children(const CoupledTree *g, const Model *m, const float *logits, const float *noise,
+ * `share` gets their probabilities under softmax(. / scale) over the whole vocabulary, where noise
+ * far from the largest counts as its bound. */
+static void children(const CoupledTree *g, const Model *m, const float *logits, const uint64_t *key,
                      float *scratch, int64_t *child, float *value, float *share) {
     const int64_t most = g->breadth, vocab = m->vocab;
+    const int32_t *ids = g->ids ? g->ids : m->ids;
     const floats by = all(g->temperature > 0 ? g->temperature : 1.0f);
     for (int64_t i = 0; i < most; i++) child[i] = -1, value[i] = -INFINITY, share[i] = 0;
+    for (int64_t at = 0; key && at < g->target; at += BLOCK)
+        noise_words(*key, 0, 0, 0, at, g->words + at);
     floats least = all(-INFINITY);
     for (int64_t at = 0; at < vocab; at += LANES) {
-        floats v = quotient(load_first(logits + at, vocab - at, -INFINITY), by);
-        if (noise) v = add(v, noise_at(m, noise, at));
-        store(scratch + at, v);
-        for (uint32_t set = above(v, least); set; set &= set - 1) {
-            int64_t token = at + __builtin_ctz(set), place = most;
-            float found = scratch[token];
+        const floats score = quotient(load_first(logits + at, vocab - at, -INFINITY), by);
+        uint32_t word[LANES];
+        float bound[LANES];
+        store(scratch + at, score);
+        if (key) {
+            words_at(g, ids, vocab - at, at, word);
+            for (int i = 0; i < LANES; i++) bound[i] = gumbel_bound(word[i]);
+            store(scratch + at, add(score, load(bound)));
+        }
+        if (g->ids)
+            for (int64_t i = at; i < vocab && i < at + LANES; i++)
+                if (ids[i] == g->target) scratch[i] = -INFINITY;
+        float each[LANES];
+        store(each, score);
+        for (uint32_t set = above(load(scratch + at), least); set; set &= set - 1) {
+            const int64_t lane = __builtin_ctz(set), token = at + lane;
+            if (key) scratch[token] = each[lane] + gumbel(word[lane]);
+            const float found = scratch[token];
+            int64_t place = most;
             if (!(found > value[most - 1])) continue;
             while (place && found > value[place - 1]) place--;
             for (int64_t i = most - 1; i > place; i--)
@@ -135,10 +152,12 @@ void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scra
     int64_t place[(g->reads + 1) * g->breadth]; /* index of a draft token among those read */
     int32_t parents[g->reads + 1];
     const float *given[g->width];
+    uint64_t keys[g->reads + 1]; /* of the end of the sequence, then of each draft token read */
     /* Logits differ between draft tokens of a level. */
     const int per_node = !g->distributions || m->head;
     float share[g->breadth];
     open[0] = -1;
+    keys[0] = g->key ? *g->key : 0;
     g->count = g->held = 0;
     const float *logits = f->logits;
     if (g->distributions)
@@ -150,9 +169,9 @@ void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scra
         for (int64_t i = 0; i < opened; i++) {
             int64_t *child = g->child + (row + i) * g->breadth;
             float *value = g->value + (row + i) * g->breadth;
-            if (per_node || !i)
-                children(g, m, logits + i * m->vocab, g->noise ? g->noise + depth * g->stride : 0,
-                         scratch, child, value, share);
+            if (per_node || g->key || !i)
+                children(g, m, logits + (per_node ? i * m->vocab : 0),
+                         g->key ? keys + row + i : 0, scratch, child, value, share);
             else
                 memcpy(child, child - i * g->breadth, g->breadth * sizeof *child),
                     memcpy(value, value - i * g->breadth, g->breadth * sizeof *value);
@@ -170,6 +189,9 @@ void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scra
             parents[g->held + i] = parent < 0 ? -1 : (int32_t)place[parent];
             g->read_tokens[g->held + i] = g->tokens[node],
                                      g->read_parents[g->held + i] = parents[g->held + i];
+            keys[g->held + i + 1] =
+                extended(keys[parents[g->held + i] + 1],
+                         g->ids ? g->ids[g->tokens[node]] : g->tokens[node]);
             tokens[i] = g->tokens[node], positions[i] = base + depth, keep[i] = i;
             if (f->hidden_layer_count)
                 given[i] =

@@ -214,16 +214,10 @@ class NativeExecutor(Paged[Rows]):
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         """Read the end of a sequence, then grow a draft tree after it, in one call.
 
-        Raises ModelError unless exactly one row is kept and noise covers every level
-        and token.
+        Raises ModelError unless exactly one row is kept.
         """
-        if read.keep != 1 or (
-            ask.noise is not None and ask.noise.shape < (ask.deep, self.words)
-        ):
-            raise ModelError(
-                "cannot grow a tree: it needs one kept row, and noise for every level "
-                "and token"
-            )
+        if read.keep != 1:
+            raise ModelError("cannot grow a tree: it needs one kept row")
         return self.grow_hidden(read, ask)[0]
 
     def grow_hidden(
