@@ -6,17 +6,21 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from foreword.native import sampling
 from foreword.sampling.noise import (
-    GumbelBuffer,
     Stream,
+    extend,
+    extended,
     gumbel,
+    gumbel_of,
     philox,
     plain_gumbel,
+    seed_of,
+    start,
     uniform,
 )
 
@@ -48,77 +52,65 @@ def test_philox_gives_the_published_vectors(counter, key, expected):
 
 
 def test_gumbel_is_the_counter_it_says():
-    seed, position, token, turn = 2**62 + 5, 77, 1234, 9
+    key, depth, token, turn = 2**63 + 5, 77, 1234, 9
     counter = tuple(
-        torch.tensor(word) for word in (token // 4, position, int(Stream.BONUS), turn)
+        torch.tensor(word) for word in (token // 4, depth, int(Stream.BONUS), turn)
     )
-    word = philox(counter, (torch.tensor(seed & ONES), torch.tensor(seed >> 32)))[
+    word = philox(counter, (torch.tensor(key & ONES), torch.tensor(key >> 32)))[
         token % 4
     ]
     u = (int(word) + 0.5) / 2**32
-    row = gumbel([seed], [position], 1999, stream=Stream.BONUS, rounds=[turn])[0]
+    row = gumbel([key], 1999, stream=Stream.BONUS, depths=[depth], rounds=[turn])[0]
     assert row.shape == (1999,)
     assert row.dtype == torch.float32
     assert row[token].item() == pytest.approx(-math.log(-math.log(u)), abs=1e-6)
     drawn = uniform(
-        [seed], [position], stream=Stream.BONUS, rounds=[turn], lanes=[token]
+        [key], stream=Stream.BONUS, depths=[depth], rounds=[turn], lanes=[token]
     )
     assert drawn.dtype == torch.float64
     assert drawn.item() == u
 
 
 def test_lane_is_counted_above_the_stream():
-    seed, position, token, lane = 2**62 + 5, 77, 1234, 2**28 - 1
+    key, depth, token, lane = 2**62 + 5, 77, 1234, 2**28 - 1
     counter = tuple(
-        torch.tensor(word)
-        for word in (token // 4, position, Stream.DRAFT + 16 * lane, 0)
+        torch.tensor(word) for word in (token // 4, depth, Stream.DRAFT + 16 * lane, 0)
     )
-    word = philox(counter, (torch.tensor(seed & ONES), torch.tensor(seed >> 32)))[
+    word = philox(counter, (torch.tensor(key & ONES), torch.tensor(key >> 32)))[
         token % 4
     ]
-    row = gumbel([seed], [position], 1999, stream=Stream.DRAFT, lanes=[lane])[0]
+    row = gumbel([key], 1999, stream=Stream.DRAFT, depths=[depth], lanes=[lane])[0]
     assert row[token].item() == pytest.approx(
         -math.log(-math.log((int(word) + 0.5) / 2**32)), abs=1e-6
     )
     assert max(Stream) < 16
-    assert torch.equal(
-        gumbel([seed], [position], 1999, lanes=[0]), gumbel([seed], [position], 1999)
-    )
+    assert torch.equal(gumbel([key], 1999, lanes=[0]), gumbel([key], 1999))
 
 
 def test_row_does_not_depend_on_the_batch():
-    seeds, positions, rounds = [3, 2**63 - 1, 3, 8], [5, 0, 6, 2**31], [0, 1, 2, 3]
-    together = gumbel(seeds, positions, 1001, rounds=rounds)
+    keys, depths, rounds = [3, 2**64 - 1, 3, 8], [5, 0, 6, 2**31], [0, 1, 2, 3]
+    together = gumbel(keys, 1001, depths=depths, rounds=rounds)
+    lanes = [4, 3, 2, 1]
     drawn = uniform(
-        seeds, positions, stream=Stream.ACCEPT, rounds=rounds, lanes=[4, 3, 2, 1]
+        keys, stream=Stream.ACCEPT, depths=depths, rounds=rounds, lanes=lanes
     )
-    for row, (seed, position, turn) in enumerate(
-        zip(seeds, positions, rounds, strict=True)
-    ):
-        assert torch.equal(
-            gumbel([seed], [position], 1001, rounds=[turn])[0], together[row]
-        )
-        assert torch.equal(
-            gumbel([seed], [position], 77, rounds=[turn])[0], together[row, :77]
-        )
-        lane = [4 - row]
-        assert (
-            uniform(
-                [seed], [position], stream=Stream.ACCEPT, rounds=[turn], lanes=lane
-            )[0]
-            == drawn[row]
-        )
+    for row, key in enumerate(keys):
+        used = {"depths": [depths[row]], "rounds": [rounds[row]]}
+        assert torch.equal(gumbel([key], 1001, **used)[0], together[row])
+        assert torch.equal(gumbel([key], 77, **used)[0], together[row, :77])
+        alone = uniform([key], stream=Stream.ACCEPT, lanes=[4 - row], **used)
+        assert alone[0] == drawn[row]
 
 
 def test_gumbel_is_distributed_as_gumbel():
-    noise = gumbel([11] * 64, range(64), 4096).flatten()
+    noise = gumbel(range(11, 75), 4096).flatten()
     assert noise.min() > -3.2
     assert noise.max() < 22.9
     assert stats.kstest(noise.numpy(), "gumbel_r").pvalue > LEVEL
 
 
 def test_uniform_is_distributed_as_uniform_and_open():
-    drawn = uniform(range(100_000), [1] * 100_000, stream=Stream.ACCEPT)
+    drawn = uniform(range(100_000), stream=Stream.ACCEPT)
     assert drawn.min() > 0
     assert drawn.max() < 1
     assert stats.kstest(drawn.numpy(), "uniform").pvalue > LEVEL
@@ -135,17 +127,24 @@ def _dependence(left, right):
 
 
 def test_neighbours_are_independent():
-    base = gumbel([7] * 64, range(64), 4096)
-    one = [1] * 64
+    texts = [extend(start(7), token) for token in range(64)]
+    longer = [extend(key, 0) for key in texts]
+    base, ones = gumbel(texts, 4096), [1] * 64
     neighbours = {
         "token": (base[:, :-1], base[:, 1:]),
         "quad": (base[:, :-4], base[:, 4:]),
-        "position": (base[:-1], base[1:]),
-        "seed": (base, gumbel([8] * 64, range(64), 4096)),
-        "high seed": (base, gumbel([7 + 2**32] * 64, range(64), 4096)),
-        "round": (base, gumbel([7] * 64, range(64), 4096, rounds=one)),
-        "stream": (base, gumbel([7] * 64, range(64), 4096, stream=Stream.DRAFT)),
-        "lane": (base, gumbel([7] * 64, range(64), 4096, lanes=one)),
+        "last token of the text": (base[:-1], base[1:]),
+        "length of the text": (base, gumbel(longer, 4096)),
+        "seed": (base, gumbel([extend(start(8), token) for token in range(64)], 4096)),
+        "answer": (
+            base,
+            gumbel([extend(start(seed_of(7, 1)), token) for token in range(64)], 4096),
+        ),
+        "raw key": (gumbel(range(64), 4096), gumbel(range(64, 128), 4096)),
+        "depth": (base, gumbel(texts, 4096, depths=ones)),
+        "round": (base, gumbel(texts, 4096, rounds=ones)),
+        "stream": (base, gumbel(texts, 4096, stream=Stream.DRAFT)),
+        "lane": (base, gumbel(texts, 4096, lanes=ones)),
     }
     unlucky = {
         name: p
@@ -156,7 +155,7 @@ def test_neighbours_are_independent():
 
 
 def test_the_independence_test_has_power():
-    base, other = gumbel([7] * 64, range(64), 4096), gumbel([8] * 64, range(64), 4096)
+    base, other = gumbel(range(64), 4096), gumbel(range(64, 128), 4096)
     mixed = torch.where(torch.arange(4096) % 50 == 0, base, other)
     assert _dependence(base, mixed) < LEVEL
 
@@ -165,60 +164,71 @@ def test_argmax_follows_the_distribution():
     distribution = torch.tensor(
         [0.4, 0.25, 0.15, 0.1, 0.06, 0.03, 0.009, 0.001], dtype=torch.float64
     )
-    drawn = (
-        distribution.log().float() + gumbel([5] * 200_000, range(200_000), 8)
-    ).argmax(-1)
+    drawn = (distribution.log().float() + gumbel(range(400_000), 8)).argmax(-1)
     counts = torch.bincount(drawn, minlength=8)
     assert (
-        stats.chisquare(counts.numpy(), (distribution * 200_000).numpy()).pvalue > LEVEL
+        stats.chisquare(counts.numpy(), (distribution * 400_000).numpy()).pvalue > LEVEL
     )
     biased = distribution + torch.tensor([0.005, -0.005, 0, 0, 0, 0, 0, 0])
-    assert stats.chisquare(counts.numpy(), (biased * 200_000).numpy()).pvalue < LEVEL
+    assert stats.chisquare(counts.numpy(), (biased * 400_000).numpy()).pvalue < LEVEL
 
 
-VOCAB = 40_001
-"""Wide enough for the shortest block, so that short requests cross its edges; odd, so
-that the last quad is cut.
-"""
-
-reads = st.lists(
-    st.tuples(st.sampled_from([1, 2]), st.integers(0, 30), st.integers(1, 14)),
-    min_size=1,
-    max_size=6,
-)
+KEYS = st.integers(0, 2**64 - 1)
+TOKENS = st.integers(0, 2**40)
 
 
-@settings(max_examples=20)  # of 40 rows each
-@given(
-    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=12)
-)
-def test_buffer_equals_gumbel_in_any_order(requests):
-    tape = GumbelBuffer(5, VOCAB)
-    for start, count in requests:
-        expected = gumbel([5] * count, range(start, start + count), VOCAB)
-        assert torch.equal(tape.rows(start, count), expected)
+@given(KEYS, TOKENS, TOKENS)
+def test_keys_differ_wherever_the_texts_do(key, token, other):
+    if token != other:
+        assert extend(key, token) != extend(key, other)
+        assert extended(key, [token, other]) != extended(key, [other, token])
+    assert 0 <= extend(key, token) < 2**64
+    assert extend(key, token) != key
 
 
-def test_buffer_makes_each_row_once_and_keeps_few():
-    tape = GumbelBuffer(5, 8192)
-    first = tape.rows(100, 3).data_ptr()
-    assert tape.rows(101, 2).data_ptr() == first + 8192 * 4
-    held = tape._rows.shape[0]
-    for start in range(100, 400, 3):
-        assert torch.equal(tape.rows(start, 5)[-1:], gumbel([5], [start + 4], 8192))
-    assert tape._rows.shape[0] == held
+def test_keys_of_short_texts_and_small_seeds_are_all_different():
+    """No seed, answer or text of few tokens is another one in disguise."""
+    keys = [
+        extended(start(seed_of(seed, number)), text)
+        for seed in range(8)
+        for number in range(4)
+        for text in (
+            [],
+            *([a] for a in range(8)),
+            *([a, b] for a in range(8) for b in range(8)),
+        )
+    ]
+    assert len({*keys}) == len(keys) == 8 * 4 * 73
+    seeds = {seed_of(seed, number) for seed in range(100) for number in range(100)}
+    assert len(seeds) == 10_000
+    assert seed_of(5, 0) == 5
+    assert max(seeds) < 2**63
+
+
+@pytest.mark.skipif(sampling.library() is None, reason="there is no C compiler")
+@given(KEYS, st.lists(TOKENS, max_size=40))
+def test_keys_in_c_are_those_in_python(key, tokens):
+    expected = key
+    for token in tokens:
+        expected = extend(expected, token)
+    assert sampling.extend(key, tokens) == extended(key, tokens) == expected
+
+
+def test_noise_of_some_tokens_is_that_of_the_row():
+    row, tokens = gumbel([9], 500)[0], [499, 0, 77, 128, 127]
+    assert gumbel_of(9, tokens, 500) == row[tokens].tolist()
+    assert gumbel_of(9, [], 500) == []
 
 
 @pytest.mark.skipif(sampling.library() is None, reason="there is no C compiler")
 @pytest.mark.parametrize("vocab", [1, 7, 320, 8192])
 def test_noise_in_c_is_the_noise_in_torch(vocab):
-    seeds, positions, rounds = [0, 7, 2**62 + 12345], [0, 9, 2**31], [0, 3, 1]
+    keys, depths, rounds = [0, 7, 2**63 + 12345], [0, 9, 2**31], [0, 3, 1]
     lanes = [0, 5, 2**28 - 1]
     streams = [Stream.DRAFT + 16 * lane for lane in lanes]
-    fast = sampling.gumbel(seeds, positions, streams, rounds, vocab)
-    plain = plain_gumbel(
-        seeds, positions, vocab, stream=Stream.DRAFT, rounds=rounds, lanes=lanes
-    )
+    fast = sampling.gumbel(keys, depths, streams, rounds, vocab)
+    counted = {"depths": depths, "rounds": rounds, "lanes": lanes}
+    plain = plain_gumbel(keys, vocab, stream=Stream.DRAFT, **counted)
     # Both round a double to float32; their logarithms may differ in its last bit, which
     # hardly ever shows.
     assert torch.allclose(fast, plain, rtol=2e-7, atol=1e-7)

@@ -17,7 +17,7 @@ from foreword.sampling.draw import choose, draw, logprobs, one_hot, probs, walk
 from foreword.sampling.filters import _filtered_all, fit, nucleus
 from foreword.sampling.filters import top_p as quick_nucleus
 from foreword.sampling.logits import weights, weights_or_invalid
-from foreword.sampling.noise import gumbel
+from foreword.sampling.noise import extended, gumbel
 from foreword.types import DraftTree, Request, SamplingParams
 from foreword.verify.match import follow
 
@@ -399,12 +399,11 @@ def check_choice(temperature: float, vocab: int) -> None:
     logits[3] = -math.inf
     logits[3, 2] = 0.0
     asked = _sequence(temperature=temperature)
-    noise = None if temperature == 0 else gumbel([1] * 40, range(40), vocab)
-    places = torch.randperm(40, generator=generator).tolist()
-    theirs = None if noise is None else noise[places]
+    keys = range(40) if temperature else None
+    noise = None if keys is None else gumbel(keys, vocab)
     assert (
-        choose(logits, asked.params, noise, places)
-        == draw(weights(logits, asked), theirs).tolist()
+        choose(logits, asked.params, keys)
+        == draw(weights(logits, asked), noise).tolist()
     ), temperature
 
 
@@ -424,14 +423,10 @@ def test_a_walk_draws_what_following_all_draws_finds(
     logits = torch.randn(
         len(tree) + 1, 3, generator=torch.Generator().manual_seed(seed)
     )
-    params, depths = SamplingParams(temperature=temperature), tree.depths
-    noise = (
-        gumbel([seed] * (max(depths) + 1), range(max(depths) + 1), 3)
-        if temperature
-        else None
-    )
-    assert walk(logits, params, noise, tree) == follow(
-        choose(logits, params, noise, depths), tree
+    params = SamplingParams(temperature=temperature)
+    keys = [extended(seed, path) for path in tree.paths] if temperature else None
+    assert walk(logits, params, keys and seed, tree) == follow(
+        choose(logits, params, keys), tree
     )
 
 

@@ -17,20 +17,20 @@ uint64_t foreword_extend(uint64_t key, const int64_t *tokens, int64_t count) {
 void foreword_gumbel(const uint64_t *keys, const int64_t *depths, const int64_t *streams,
                      const int64_t *rounds, int64_t rows, int64_t vocab, float *out) {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t at = 0; at < vocab; at += BLOCK) {
-            uint32_t word[BLOCK];
-            float noise[BLOCK];
+        for (int64_t at = 0; at < vocab; at += NOISE_BLOCK) {
+            uint32_t word[NOISE_BLOCK];
+            float noise[NOISE_BLOCK];
             noise_words(keys[r], (uint32_t)depths[r], (uint32_t)streams[r], (uint32_t)rounds[r], at,
                         word);
-            for (int i = 0; i < BLOCK; i++) noise[i] = gumbel(word[i]);
-            memcpy(out + r * vocab + at, noise, sizeof(float) * (size_t)at_most(vocab - at, BLOCK));
+            for (int i = 0; i < NOISE_BLOCK; i++) noise[i] = gumbel(word[i]);
+            memcpy(out + r * vocab + at, noise, sizeof(float) * (size_t)at_most(vocab - at, NOISE_BLOCK));
         }
 }
 
 /* The target's noise after the text of a key, of these tokens alone. */
 void foreword_gumbel_of(uint64_t key, const int64_t *tokens, int64_t count, float *out) {
     for (int64_t i = 0; i < count; i++) {
-        uint32_t word[BLOCK];
+        uint32_t word[NOISE_BLOCK];
         noise_words(key, 0, 0, 0, tokens[i] / 4 * 4, word);
         out[i] = gumbel(word[tokens[i] % 4]);
     }
@@ -63,12 +63,12 @@ static int64_t drawn(const float *row, uint64_t key, float temperature, int64_t 
     const floats by = all(temperature);
     float best = -INFINITY;
     int64_t winner = 0;
-    for (int64_t first = 0; first < vocab; first += BLOCK) {
-        uint32_t word[BLOCK];
-        float bound[BLOCK];
+    for (int64_t first = 0; first < vocab; first += NOISE_BLOCK) {
+        uint32_t word[NOISE_BLOCK];
+        float bound[NOISE_BLOCK];
         noise_words(key, 0, 0, 0, first, word);
-        for (int i = 0; i < BLOCK; i++) bound[i] = gumbel_bound(word[i]);
-        for (int64_t i = 0; i < BLOCK && first + i < vocab; i += LANES) {
+        for (int i = 0; i < NOISE_BLOCK; i++) bound[i] = gumbel_bound(word[i]);
+        for (int64_t i = 0; i < NOISE_BLOCK && first + i < vocab; i += LANES) {
             const int64_t at = first + i;
             const floats score = quotient(load_first(row + at, vocab - at, -INFINITY), by);
             for (uint32_t set = above(add(score, load(bound + i)), all(best)); set;

@@ -15,35 +15,37 @@ static void words_at(const CoupledTree *g, const int32_t *ids, int64_t count, in
 }
 
 /* The `breadth` largest of logits / temperature + noise, best first and the first of equals;
- * `share` gets their probabilities under softmax(. / scale) over the whole vocabulary, where noise
- * far from the largest counts as its bound. */
+ * `share` gets their probabilities under softmax(. / scale) over the whole vocabulary, in which the
+ * noise of tokens that are not among the largest is that of gumbel_near. */
 static void children(const CoupledTree *g, const Model *m, const float *logits, const uint64_t *key,
                      float *scratch, int64_t *child, float *value, float *share) {
     const int64_t most = g->breadth, vocab = m->vocab;
     const int32_t *ids = g->ids ? g->ids : m->ids;
     const floats by = all(g->temperature > 0 ? g->temperature : 1.0f);
     for (int64_t i = 0; i < most; i++) child[i] = -1, value[i] = -INFINITY, share[i] = 0;
-    for (int64_t at = 0; key && at < g->target; at += BLOCK)
+    for (int64_t at = 0; key && at < g->target; at += NOISE_BLOCK)
         noise_words(*key, 0, 0, 0, at, g->words + at);
     floats least = all(-INFINITY);
     for (int64_t at = 0; at < vocab; at += LANES) {
-        const floats score = quotient(load_first(logits + at, vocab - at, -INFINITY), by);
+        const int64_t left = vocab - at;
         uint32_t word[LANES];
-        float bound[LANES];
-        store(scratch + at, score);
-        if (key) {
-            words_at(g, ids, vocab - at, at, word);
-            for (int i = 0; i < LANES; i++) bound[i] = gumbel_bound(word[i]);
-            store(scratch + at, add(score, load(bound)));
+        float score[LANES], noise[LANES];
+        floats v = quotient(load_first(logits + at, left, -INFINITY), by);
+        store(score, v);
+        if (g->ids) {
+            for (int64_t i = 0; i < LANES && i < left; i++)
+                if (ids[at + i] == g->target) score[i] = -INFINITY;
+            v = load(score);
         }
-        if (g->ids)
-            for (int64_t i = at; i < vocab && i < at + LANES; i++)
-                if (ids[i] == g->target) scratch[i] = -INFINITY;
-        float each[LANES];
-        store(each, score);
-        for (uint32_t set = above(load(scratch + at), least); set; set &= set - 1) {
+        if (key) {
+            words_at(g, ids, left, at, word);
+            for (int i = 0; i < LANES; i++) noise[i] = gumbel_near(word[i]);
+            v = add(v, load(noise));
+        }
+        store(scratch + at, v);
+        for (uint32_t set = above(v, least); set; set &= set - 1) {
             const int64_t lane = __builtin_ctz(set), token = at + lane;
-            if (key) scratch[token] = each[lane] + gumbel(word[lane]);
+            if (key) scratch[token] = score[lane] + gumbel(word[lane]);
             const float found = scratch[token];
             int64_t place = most;
             if (!(found > value[most - 1])) continue;
