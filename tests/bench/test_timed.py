@@ -57,10 +57,8 @@ class Fast(Plain):
         )
 
 
-def ask(most: int = 3, noise: torch.Tensor | None = None) -> TreeRequest:
-    return TreeRequest(
-        most, 8, most, 16, 32, 0.0, 0.0 if noise is None else 0.5, 0.6, noise, ()
-    )
+def ask(most: int = 3) -> TreeRequest:
+    return TreeRequest(most, 8, most, 16, 32, 0.0, 0.0, 0.6, None, ())
 
 
 @pytest.fixture
@@ -85,7 +83,7 @@ def test_calls_reach_the_inner_backend_and_are_timed(model, monkeypatch):
     model.open(1, 9)
     assert model.read([Read(1, 0, [5, 6], keep=2)]).shape == (2, VOCAB)
     assert (found.reads, found.seconds) == (1, FORWARD)
-    read, request = Read(1, 2, [7]), ask(noise=torch.zeros(3, VOCAB))
+    read, request = Read(1, 2, [7]), ask()
     grown = model.grow(read, request)
     assert grown is not None
     assert grown.tokens == [5, 6, 7]

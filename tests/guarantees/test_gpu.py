@@ -38,9 +38,9 @@ def requests(temperature: float, tokens: int = 24) -> list[Case]:
 
 
 def test_noise_is_the_same_on_both_devices():
-    seeds, positions = [3, 2**62 + 1], [0, 70_000]
+    keys, depths = [3, 2**63 + 1], [0, 70_000]
     here, there = (
-        plain_gumbel(seeds, positions, 8192, stream=Stream.TARGET, device=d)
+        plain_gumbel(keys, 8192, stream=Stream.TARGET, depths=depths, device=d)
         for d in ("cpu", "cuda")
     )
     assert torch.allclose(here, there.cpu(), rtol=2e-7, atol=1e-7)

@@ -66,15 +66,21 @@ static factor *rows(void) {
 static void noise(void) {
     enum { VOCAB = 5003 };
     static float out[3 * VOCAB];
-    foreword_gumbel((int64_t[]){0, 7, 4611686018427400249}, (int64_t[]){0, 9, 1u << 31}, (int64_t[]){1, 81, 17}, (int64_t[]){0, 3, 1}, 3, VOCAB, out);
+    foreword_gumbel((uint64_t[]){0, 7, 4611686018427400249}, (int64_t[]){0, 9, 1u << 31}, (int64_t[]){1, 81, 17}, (int64_t[]){0, 3, 1}, 3, VOCAB, out);
     add_to_hash(out, sizeof out), say("noise");
     volatile uint32_t word = 1581221855u; /* of all words the one that fused operations round to another float32 */
     const float nearly = (float)-ln(-ln((word + 0.5) * 0x1p-32));
     add_to_hash(&nearly, sizeof nearly), say("noise of the word nearest to a tie");
+    int wrong = 0; /* a bound must hold of every word: of some in each part, the largest and those nearest to it */
+    for (uint64_t w = 0; w < 1ull << 32; w += 9973) wrong += gumbel((uint32_t)w) > gumbel_bound((uint32_t)w) || gumbel((uint32_t)w) > gumbel_near((uint32_t)w);
+    for (uint32_t w = 0; w < 4096; w++) wrong += gumbel(~w) > gumbel_bound(~w) || gumbel(~w) > gumbel_near(~w) || gumbel(w) > gumbel_bound(w);
+    word = 961123433u; /* the word nearest to its bound */
+    wrong += gumbel(word) > gumbel_near(word);
+    add_to_hash(&wrong, sizeof wrong), say("bounds of the noise that do not hold");
     float logits[VOCAB], best[9];
     int64_t places[9];
     for (int i = 0; i < VOCAB; i++) logits[i] = 4 * draw();
-    foreword_likeliest(logits, out, (int64_t[]){2}, 0.7f, 1, VOCAB, places), add_to_hash(places, sizeof *places);
+    foreword_likeliest(logits, (uint64_t[]){foreword_extend(7, (int64_t[]){3, 8191}, 2)}, 0.7f, 1, VOCAB, places), add_to_hash(places, sizeof *places);
     foreword_best(logits, 1, VOCAB, 9, best, places), add_to_hash(best, sizeof best), add_to_hash(places, sizeof places), say("draws");
 }
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from foreword import LLM, SamplingParams, bundled
 from foreword.chats.prompts import ids_of
-from foreword.sampling.noise import gumbel
+from foreword.sampling.noise import extended, gumbel, start
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/start/speculative-decoding.md").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def test_the_sums_on_the_page_are_the_models(llm: LLM) -> None:
     rows = ROW.findall(PAGE)
     assert len(rows) == 4
     for seed, word, *shown in rows:
-        noise = gumbel([int(seed)], [len(ids)], len(target))[0]
+        noise = gumbel([extended(start(int(seed)), ids)], len(target))[0]
         (token,) = llm.tokenizer(f" {word}")["input_ids"]
         sums = [noise, target + noise, draft + noise]
         found = [float(one[token]) for one in sums]

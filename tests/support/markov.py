@@ -9,6 +9,7 @@ import torch
 
 from foreword.draft.base import Drafter
 from foreword.sampling.draw import choose
+from foreword.sampling.noise import extended
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, Request, SamplingParams, Scores, Verdict
 from foreword.verify.match import follow
@@ -55,11 +56,9 @@ class Markov:
         logits, kept, added = [], [], []
         for row, sequence in enumerate(sequences):
             logits.append(self.table[[sequence.tokens[-1], *draft.trees[row].tokens]])
-            noise = self.draws.predicting(sequence, draft.nodes + 1)
-            tree = draft.trees[row]
-            path, token = follow(
-                choose(logits[-1], sequence.params, noise, tree.depths), tree
-            )
+            key, tree = self.draws.key(sequence), draft.trees[row]
+            keys = None if key is None else [extended(key, p) for p in tree.paths]
+            path, token = follow(choose(logits[-1], sequence.params, keys), tree)
             kept.append(path)
             added.append(token)
         verdict = Verdict(kept, added, draft.nodes)

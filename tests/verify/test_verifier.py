@@ -49,8 +49,12 @@ def test_what_is_drawn_in_one_pass_is_what_rule_draws(name, dtype):
     tree = DraftTree([own, 5, own], [-1, -1, 0])
     found = decided(one, draws, tree, logits)
     distributions, draft = weights(logits, one, tree.paths), Draft([tree])
+    noise = None
+    if not one.params.greedy:
+        noise = torch.stack([draws.drafting(one, path) for path in tree.paths])[None]
+    unused = torch.zeros(1, 4)
     wanted = rule("match").verify(
-        distributions[None], draft, draws.verifying((one,), draft, [tree.depths])
+        distributions[None], draft, Noise(noise, unused, unused)
     )
     assert (found.kept, found.added) == (wanted.kept, wanted.added)
     assert found.kept[0][0] == 0

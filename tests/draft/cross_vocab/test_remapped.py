@@ -12,6 +12,7 @@ from foreword.draft.cross_vocab.remapped import MARGIN, translated
 from foreword.model import Model, Read
 from foreword.model.backend import Mode
 from foreword.native.cpu import fast_bfloat16
+from foreword.sampling.noise import extend, gumbel
 from foreword.types.growth import TreeRequest
 from other_tokenizers import FAR, NEAR, pair
 from running import prompts
@@ -159,10 +160,10 @@ def test_chain_in_one_call_is_chain_step_by_step(how, temperature):
     both = pair(how, "bfloat16")
     model, text_id = translated(both.model, both.translation), next(_ids)
     model.open(text_id, 200)
-    noise = torch.rand(6, 8192) * 4 if temperature else None
+    key = 7 if temperature else None
     grown = model.grow(
         Read(text_id, 0, TEXT),
-        TreeRequest(6, 1, 6, 16, 32, 0.0, temperature, 0.6, noise, ()),
+        TreeRequest(6, 1, 6, 16, 32, 0.0, temperature, 0.6, key, ()),
     )
     assert grown is not None
     draft_tokens = grown.tokens
@@ -179,9 +180,10 @@ def test_chain_in_one_call_is_chain_step_by_step(how, temperature):
         )
         assert draft_token == int(
             row.argmax()
-            if noise is None
-            else (row / temperature + noise[place]).argmax()
+            if key is None
+            else (row / temperature + gumbel([key], len(row))[0]).argmax()
         )
+        key = None if key is None else extend(key, draft_token)
     model.read([Read(text_id, len(TEXT) + 4, [draft_tokens[4]])])
     model.close(text_id)
 

@@ -3,7 +3,6 @@ trees and chains grow.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -130,18 +129,15 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
 @pytest.mark.parametrize("based", [False, True])
 def test_odd_vocabulary_grows_the_padded_tree(based):
     draws = torch.Generator().manual_seed(5)
-    distributions, noise = (
-        torch.randn(3, 61, generator=draws),
-        torch.randn(3, 61, generator=draws),
-    )
+    distributions = torch.randn(3, 61, generator=draws)
     distributions[:, 60] = 3.0
     table = torch.randn(2, 61, 16, generator=draws).bfloat16() if based else None
-    ask = TreeRequest(40, 8, 3, 16, 40, 0.0, 1.0, 0.8, noise, ())
+    ask = TreeRequest(40, 8, 3, 16, 40, 0.0, 1.0, 0.8, 7, ())
     wide = NativeBlockTrees(
         64, None if table is None else tuple(functional.pad(table, (0, 0, 0, 3)))
     )
     beyond = functional.pad(distributions, (0, 3), value=-torch.inf)
-    wanted = wide.grow(beyond, 60, replace(ask, noise=functional.pad(noise, (0, 3))))
+    wanted = wide.grow(beyond, 60, ask)
     found = NativeBlockTrees(61, None if table is None else tuple(table)).grow(
         distributions, 60, ask
     )

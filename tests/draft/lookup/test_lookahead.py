@@ -9,13 +9,11 @@ import torch
 
 from contract import check_form
 from foreword.draft.lookup.lookahead import (
-    GRAM,
     NGRAMS_PER_TOKEN,
     LookaheadDrafter,
     Pool,
 )
-from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, Scores, Verdict
+from foreword.types import Draft, Scores, Verdict
 from markov import Markov, noisy
 
 
@@ -71,29 +69,19 @@ def test_sizes_adapt_to_what_is_asked(nodes):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_grams_of_the_window_end_with_the_targets_token(temperature):
-    """With the noise of that place, so that the sampled text itself is what the window
-    settles on.
-    """
+    """The likeliest one: noise is known only of the text itself."""
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
     one = target.sequence([1, 2, 3, 4, 5, 6, 7], 5, temperature=temperature)
     checked = 0
     for _ in range(30):
-        text, place = one.tokens.copy(), len(one.tokens) - 1
+        place = len(one.tokens) - 1
         target.round(drafter, [one], 16)
         window = drafter._texts[5].window
         assert window.start == place + 1
-        for at, column in enumerate(window.columns):
-            logits, noise = target.table[column[-2]], 0.0
-            if temperature:
-                noise = target.draws.predicting(target_at(one, text), 20)[at + GRAM - 2]
-            assert column[-1] == int((logits / (temperature or 1.0) + noise).argmax())
+        for column in window.columns:
+            assert column[-1] == int(target.table[column[-2]].argmax())
             checked += 1
     assert checked > 100
-
-
-def target_at(one, text):
-    """The sequence as it was when its text was that."""
-    return type(one)(one.id, text, one.prompt, one.params, one.seed)
 
 
 def rounds_of(
@@ -105,26 +93,10 @@ def rounds_of(
     return (len(one.tokens) - 4) / rounds
 
 
-class Blind(LookaheadDrafter):
-    """Betters its draft tokens by what is likely, as the paper does, not by what will
-    be drawn.
-    """
-
-    def observe(
-        self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
-    ) -> None:
-        blind = NoiseStreams(scores.logits[0].shape[-1], shared=False)
-        super().observe(Batch(batch.sequences, blind), draft, verdict, scores)
-
-
-def test_known_noise_predicts_sampled_text():
+def test_the_window_finds_text():
     target = Markov(noisy(200))  # so many successors that no text repeats itself
-    blind, seeing = (
-        rounds_of(Blind(), target, 1.0),
-        rounds_of(LookaheadDrafter(), target, 1.0),
-    )
-    assert blind < 1.2
-    assert seeing > 1.3 * blind
+    assert rounds_of(LookaheadDrafter(), target, 0.0) > 2
+    assert rounds_of(LookaheadDrafter(), Markov(noisy(24, 4.0)), 1.0) > 2
 
 
 @pytest.mark.parametrize("more", [0, 1, 3])
@@ -186,7 +158,7 @@ def test_nothing_is_copied_after_the_end_of_text():
 
 
 def test_bfloat16_logits_are_learnt_from():
-    assert rounds_of(LookaheadDrafter(), Markov(noisy(200).bfloat16()), 1.0) > 1.3
+    assert rounds_of(LookaheadDrafter(), Markov(noisy(200).bfloat16()), 0.0) > 1.3
 
 
 def test_the_source_of_an_encoder_decoder_is_copied_from_too():

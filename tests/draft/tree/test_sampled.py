@@ -88,10 +88,11 @@ def test_a_chain_is_drawn_draft_token_by_draft_token() -> None:
     draft = grow(one, full_tree((1, 1, 1)))
     assert draft.chain
     for row, each in enumerate(one.sequences):
-        for depth, token in enumerate(draft.tokens[row].tolist()):
+        tokens = draft.tokens[row].tolist()
+        for depth, token in enumerate(tokens):
             distribution = DRAFTER[min(1, depth)]
             assert token == int(
-                (distribution + one.draws.drafting(each, depth)).argmax()
+                (distribution + one.draws.drafting(each, tokens[:depth])).argmax()
             )
             torch.testing.assert_close(
                 draft.probs[row, depth], distribution.softmax(-1)

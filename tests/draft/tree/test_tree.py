@@ -69,7 +69,7 @@ def child_distribution(
     logits = model.read([Read(-5, 0, text, keep=1)])
     model.close(-5)
     distribution = weights(logits, one, [list(path)])[0]
-    noise = NoiseStreams(target().vocab, shared=True).drafting(one, len(path))
+    noise = NoiseStreams(target().vocab, shared=True).drafting(one, path)
     values = distribution if noise is None else distribution + noise
     return (values / confidence.scale(one.params.temperature)).softmax(-1)
 

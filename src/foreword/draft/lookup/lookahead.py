@@ -12,8 +12,6 @@ from random import Random
 
 from foreword.draft.base import Drafter
 from foreword.registry import OWN_METHODS
-from foreword.sampling.draw import choose
-from foreword.sampling.noise import extended
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 GRAM = 3
@@ -165,14 +163,12 @@ class _Branches:
 
 
 class LookaheadDrafter(Drafter):
-    """Drafter for lookahead decoding (Fu et al., ICML 2024, arXiv 2402.02057), also for
-    sampled requests.
+    """Drafter for lookahead decoding (Fu et al., ICML 2024, arXiv 2402.02057).
 
-    The paper's window iterates argmax(logits), which finds n-grams of greedy text only.
-    With shared noise G, the answer at a position is argmax(logits / T + G). G belongs
-    to the tokens before the position, which the window only guesses, so n-grams of
-    sampled text are found less often. Where the verifier takes no trees, one chain is
-    copied from the pool.
+    The window iterates argmax(logits), as the paper's does, also for sampled requests:
+    the noise of a token belongs to the text before it, and the window only guesses
+    that. So n-grams of sampled text are found less often. Where the verifier takes no
+    trees, one chain is copied from the pool.
     """
 
     about = OWN_METHODS["lookahead"]
@@ -203,12 +199,7 @@ class LookaheadDrafter(Drafter):
             if scored is None or not scored.ends or len(tree) != scored.count:
                 continue
             columns = [end + 1 for end in scored.ends]
-            key = None if batch.draws.wants_probs else batch.draws.key(sequence)
-            paths = tree.paths
-            keys = None
-            if key is not None:
-                keys = [extended(key, paths[column]) for column in columns]
-            answers = choose(logits[columns], sequence.params, keys)
+            answers = logits[columns].argmax(-1).tolist()
             for column, answer in zip(scored.window.columns, answers, strict=True):
                 text.pool.add([*column, answer])
             text.window = scored.window.shifted(answers)
