@@ -7,7 +7,7 @@ import torch
 
 from foreword.sampling.logits import weights
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, DraftTree, Request, SamplingParams
+from foreword.types import Batch, Draft, DraftTree, Noise, Request, SamplingParams
 from foreword.verify import rule
 from foreword.verify.verifier import Verifier
 

@@ -1,0 +1,51 @@
+"""A sampled token depends on target, parameters, seed and every token before it, and on
+nothing else: prompts are independent under one seed, and a text goes on equally
+wherever it is cut.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from foreword import LLM, SamplingParams
+
+PARAMS = SamplingParams(temperature=1.0, seed=42, max_tokens=40, ignore_eos=True)
+LENGTH = 12
+PROMPTS = [[5 + 37 * number + 11 * at for at in range(LENGTH)] for number in range(22)]
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(nodes=4)
+
+
+def pairs_alike(firsts: list[int]) -> float:
+    pairs = [(a, b) for at, a in enumerate(firsts) for b in firsts[:at]]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def test_prompts_of_one_length_are_independent_under_one_seed(llm: LLM) -> None:
+    """Pairs of equal first tokens are as frequent as under a seed each."""
+    one = replace(PARAMS, max_tokens=1)
+    shared = [answer.tokens[0] for answer in llm.generate(PROMPTS, one)]
+    several = [replace(one, seed=seed) for seed in range(len(PROMPTS))]
+    apart = [answer.tokens[0] for answer in llm.generate(PROMPTS, several)]
+    assert abs(pairs_alike(shared) - pairs_alike(apart)) < 0.1
+
+
+def test_seeds_next_to_each_other_share_no_answer(llm: LLM) -> None:
+    answers = [
+        {tuple(answer.tokens) for answer in llm.generate([PROMPTS[0]] * 1, params)}
+        for seed in (0, 1)
+        for params in [replace(PARAMS, seed=seed, n=4)]
+    ]
+    assert not answers[0] & answers[1]
+
+
+def test_a_text_goes_on_equally_wherever_it_is_cut(llm: LLM) -> None:
+    (whole,) = llm.generate([PROMPTS[0]], PARAMS)
+    assert whole.stats.accepted
+    for cut in range(10, PARAMS.max_tokens, 10):
+        rest = replace(PARAMS, max_tokens=PARAMS.max_tokens - cut)
+        (found,) = llm.generate([[*PROMPTS[0], *whole.tokens[:cut]]], rest)
+        assert found.tokens == whole.tokens[cut:]
