@@ -19,9 +19,10 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from foreword.cli import app
 from foreword.cli.serving.serve import KEYS
-from foreword.server.gate import OPEN
+from foreword.server.routes import ROUTES
 from foreword.server.settings import Settings
 
+OPEN = {route.path for route in ROUTES if route.access == "open"}
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.34"
@@ -71,7 +72,7 @@ def test_pods_are_probed_stopped_and_selected_as_the_server_is():
         "/ready",
         "/health",
     ]
-    assert {probe["httpGet"]["path"] for probe in probes} <= set(OPEN)
+    assert {probe["httpGet"]["path"] for probe in probes} <= OPEN
     arguments = container["args"]
     assert named(arguments) <= options()
     drain = float(arguments[arguments.index("--drain") + 1])
