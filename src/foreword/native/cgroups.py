@@ -26,12 +26,15 @@ def share_of(free: int, nodes: Path) -> int:
     process may use beside others of the same router.
     """
     share = free // int(os.environ.get(SHARERS, "1"))
-    node, _, beside = os.environ.get(NODE, "").partition(":")
+    bound = os.environ.get(NODE, "")
+    node, _, beside = bound.partition(":")
     with suppress(OSError, ValueError):
-        text = (nodes / f"node{int(node)}" / "meminfo").read_text(encoding="ascii")
-        rows = [line.split() for line in text.splitlines()]
-        pages = [int(row[3]) for row in rows if row[2] in NODE_FREE]
-        share = min(share, 1024 * sum(pages) // int(beside))
+        meminfo = nodes / f"node{int(node)}" / "meminfo"
+        lines = meminfo.read_text("ascii").splitlines()
+        rows = map(str.split, lines)
+        sizes = [int(row[3]) for row in rows if row[2] in NODE_FREE]
+        free_bytes = 1024 * sum(sizes)
+        share = min(share, free_bytes // int(beside))
     return share
 
 
@@ -43,10 +46,11 @@ def groups(kind: str, root: Path, own: Path) -> Iterator[Path]:
     """
     yield from (root, root / kind)
     with suppress(OSError):
-        for line in own.read_text(encoding="utf-8").splitlines():
+        for line in own.read_text("utf-8").splitlines():
             _, kinds, path = line.split(":", 2)
             if not kinds or kind in kinds.split(","):
-                group, top = root / kinds / path.lstrip("/"), root / kinds
+                top = root / kinds
+                group = top / path.lstrip("/")
                 while group != top:
                     yield group
                     group = group.parent
@@ -59,12 +63,16 @@ def processors(root: Path, own: Path) -> float:
     least = inf
     for group in groups("cpu", root, own):
         with suppress(OSError, ValueError):  # "max" stands for no limit
-            quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
+            limit = (group / "cpu.max").read_text("ascii")
+            quota, period = limit.split()
             least = min(least, int(quota) / int(period))
         with suppress(OSError, ValueError):
-            quota, period = (
-                int((group / f"cpu.cfs_{name}_us").read_text(encoding="ascii"))
-                for name in ("quota", "period")
-            )
-            least = min(least, quota / period if quota > 0 else inf)
+            quota = _number(group / "cpu.cfs_quota_us")
+            period = _number(group / "cpu.cfs_period_us")
+            if quota > 0:
+                least = min(least, quota / period)
     return least
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text("ascii"))

@@ -48,9 +48,8 @@ class Shown:
 NAMES = tuple(
     sorted(
         path.relative_to(STATIC).as_posix()
-        for folder in FOLDERS
-        for path in folder.iterdir()
-        if path.suffix in TYPES
+        for path in STATIC.rglob("*")
+        if path.suffix in TYPES and path.parent in FOLDERS
     )
 )
 """Files that a server sends: these, and no other that the folders hold."""

@@ -23,9 +23,9 @@ def one_hot(weights: Logits) -> Logits:
     """Return the distribution at temperature 0 as log-weights: 0 at each row's argmax,
     -inf elsewhere.
     """
-    return torch.full_like(weights, FORBIDDEN).scatter_(
-        -1, weights.argmax(-1, keepdim=True), 0.0
-    )
+    best = weights.argmax(-1, keepdim=True)
+    forbidden = torch.full_like(weights, FORBIDDEN)
+    return forbidden.scatter_(-1, best, 0.0)
 
 
 def probs(weights: Logits) -> Logits:
@@ -82,16 +82,17 @@ def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:
     """Return log-probabilities (nats) of tokens[r] and of the `top` likeliest tokens of
     row r, under the raw target.
     """
-    distributions = logits.float().log_softmax(-1)
-    index = torch.tensor(
-        tokens, dtype=torch.int64, device=distributions.device
-    ).unsqueeze(1)
-    of_tokens = distributions.gather(1, index).squeeze(1).tolist()
-    best = distributions.topk(min(top, distributions.shape[-1]))
-    likeliest = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    rows = logits.float().log_softmax(-1)
+    index = torch.tensor(tokens, device=rows.device)
+    emitted = rows.gather(1, index[:, None])[:, 0].tolist()
+    best = rows.topk(min(top, rows.shape[-1]))
+    columns = (
+        tokens,
+        emitted,
+        best.indices.tolist(),
+        best.values.tolist(),
+    )
     return [
         TokenLogprob(token, value, tuple(zip(ids, values, strict=True)))
-        for token, value, (ids, values) in zip(
-            tokens, of_tokens, likeliest, strict=True
-        )
+        for token, value, ids, values in zip(*columns, strict=True)
     ]

@@ -59,13 +59,9 @@ class Gate:
             await self.app(scope, receive, send)
             return
         headers, began = Headers(scope=scope), perf_counter()
-        given = headers.get("x-request-id", "")
-        request_id = (
-            given if VISIBLE.fullmatch(given) else f"req_{secrets.token_hex(12)}"
-        )
-        decision = decided(
-            scope["method"], scope["raw_path"], scope["query_string"], self.settings
-        )
+        request_id = _request_id(headers)
+        target = scope["raw_path"], scope["query_string"]
+        decision = decided(scope["method"], *target, self.settings)
         state = scope.setdefault("state", {})
         state.update(request_id=request_id, tenant="", decision=decision)
         span = self._span(scope, headers)
@@ -198,6 +194,12 @@ class Gate:
             "KEY' or 'x-api-key: KEY'",
             code="invalid_api_key",
         )
+
+
+def _request_id(headers: Headers) -> str:
+    """Return the client's id of a request, or a new one."""
+    client_id = headers.get("x-request-id", "")
+    return client_id if VISIBLE.fullmatch(client_id) else f"req_{secrets.token_hex(12)}"
 
 
 def _too_large(limit: int) -> ApiError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foreword.types.draft import Draft, DraftTree, Verdict
+    from foreword.types.noise import Noise, Verify
     from foreword.types.params import LogitsProcessor, SamplingParams
     from foreword.types.request import (
         Batch,
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
         Delta,
         FinishReason,
         Lists,
-        Noise,
         NoiseSource,
         Origin,
         PromptImages,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         TextDecoder,
         TokenGrammar,
         TokenLogprob,
-        Verify,
     )
     from foreword.types.round import Round
     from foreword.types.source import Encoded, Source
@@ -35,6 +34,8 @@ _HOME = {
     "Draft": "draft",
     "DraftTree": "draft",
     "Verdict": "draft",
+    "Noise": "noise",
+    "Verify": "noise",
     "LogitsProcessor": "params",
     "SamplingParams": "params",
     "Batch": "request",
@@ -43,7 +44,6 @@ _HOME = {
     "NoiseSource": "request",
     "FinishReason": "request",
     "Lists": "request",
-    "Noise": "request",
     "Origin": "request",
     "PromptImages": "request",
     "TextDecoder": "request",
@@ -52,7 +52,6 @@ _HOME = {
     "Request": "request",
     "Stops": "request",
     "TokenLogprob": "request",
-    "Verify": "request",
     "Round": "round",
     "Encoded": "source",
     "Source": "source",

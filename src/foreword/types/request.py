@@ -1,4 +1,4 @@
-"""Types of the engine loop: sequences, batches, noise, scores, streamed deltas and
+"""Types of the engine loop: sequences, batches, scores, streamed deltas and
 completions.
 """
 
@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foreword.types.draft import Draft, DraftTree, Verdict
+from foreword.types.draft import DraftTree
 from foreword.types.params import SamplingParams
 from foreword.types.round import Round
 from foreword.types.source import Source
@@ -382,33 +382,3 @@ class Completion:
     stop_reason: StopReason = None
     rounds: list[Round] | None = None
     """Every round that emitted tokens; None without `SamplingParams(trace=True)`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """All randomness of one verification: the same noise gives the same verdict.
-
-    A column is a position to draw at: 0 after the last committed token, i + 1 after
-    node i.
-
-    `gumbel` belongs to `match` and is shared with the drafter; the uniform streams
-    belong to the other rules and are independent of it, of each other and of the
-    drafter's noise (docs/guarantees.md).
-    """
-
-    gumbel: Float[Tensor, "batch column vocab"] | None
-    """Standard Gumbel noise of the position of each column; None = zero."""
-    accept: Float[Tensor, "batch column"]
-    """Uniform in (0, 1): column i is the acceptance test of node i (the last column is
-    unused).
-    """
-    bonus: Float[Tensor, "batch column"]
-    """Uniform in (0, 1): the draw of the bonus token after the accepted path that ends
-    at each column.
-    """
-
-
-Verify = Callable[[Float[Tensor, "batch column vocab"], Draft, Noise], Verdict]
-"""A rule, as a pure function: (log-weights, draft, noise) -> verdict. Log-weights are
-the target's unnormalised log-probabilities, -inf = forbidden; column 0 is after the
-last committed token, column i + 1 after node i."""

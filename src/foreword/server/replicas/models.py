@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Protocol, runtime_checkable
@@ -89,41 +88,6 @@ async def metrics_of_pools(pools: Mapping[str, Pool]) -> dict[str, str]:
         for model, pool in pools.items()
         for one in pool.ready
     }
-
-
-@dataclass(frozen=True, slots=True)
-class OneModel(Models):
-    """The only model: replicas resolve its name."""
-
-    supervisor: Supervisor
-
-    @asynccontextmanager
-    async def lease(
-        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
-    ) -> AsyncIterator[Pool]:
-        """Yield the replicas."""
-        yield self.supervisor.pool
-
-    @property
-    def pools(self) -> dict[str, Pool]:
-        """The replicas."""
-        return {"": self.supervisor.pool}
-
-    @property
-    def ready(self) -> bool:
-        """Whether a replica is ready."""
-        return bool(self.supervisor.pool.ready)
-
-    @property
-    def state(self) -> dict[str, dict[str, str]]:
-        """What each replica does."""
-        replicas = self.supervisor.pool.replicas
-        return {"replicas": {one.name: one.state for one in replicas}}
-
-    @property
-    def restarts(self) -> int:
-        """Replicas that were started again."""
-        return self.supervisor.restarts
 
 
 class ManyModels(Models):

@@ -6,8 +6,8 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from foreword.server.batches.jobs import Batches
@@ -19,8 +19,9 @@ from foreword.server.log import Log
 from foreword.server.replicas.app import build_answers, build_router
 from foreword.server.replicas.catalog import Entry
 from foreword.server.replicas.hosted import at_once
-from foreword.server.replicas.models import ManyModels, Models, OneModel
+from foreword.server.replicas.models import ManyModels, Models, Ping, no_ping
 from foreword.server.replicas.places import Place, places
+from foreword.server.replicas.pool import Pool
 from foreword.server.replicas.process import Start
 from foreword.server.replicas.router import Router
 from foreword.server.replicas.supervise import Supervisor
@@ -52,6 +53,41 @@ class Begun:
 
 Begin = Callable[[Log], Awaitable[Begun]]
 """Starts what a router serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneModel(Models):
+    """The only model: replicas resolve its name."""
+
+    supervisor: Supervisor
+
+    @asynccontextmanager
+    async def lease(
+        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
+    ) -> AsyncIterator[Pool]:
+        """Yield the replicas."""
+        yield self.supervisor.pool
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """The replicas."""
+        return {"": self.supervisor.pool}
+
+    @property
+    def ready(self) -> bool:
+        """Whether a replica is ready."""
+        return bool(self.supervisor.pool.ready)
+
+    @property
+    def state(self) -> dict[str, dict[str, str]]:
+        """What each replica does."""
+        replicas = self.supervisor.pool.replicas
+        return {"replicas": {one.name: one.state for one in replicas}}
+
+    @property
+    def restarts(self) -> int:
+        """Replicas that were started again."""
+        return self.supervisor.restarts
 
 
 def one_model(start: Start, found: Sequence[Place], seconds: float) -> Begin:
