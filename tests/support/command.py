@@ -38,7 +38,6 @@ PROGRAM = f"""
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
 from foreword.cli import main
-from waiting import LIMIT, bounded
 found = []
 for words in json.load(sys.stdin):
     sys.argv, said = ["foreword", *words], io.StringIO()
