@@ -13,8 +13,8 @@ static void add_to_hash(const void *from, size_t bytes) { /* FNV-1a */
 }
 static void say(const char *name) { printf("%s: %016llx\n", name, (unsigned long long)hash), hash = 0xcbf29ce484222325u; }
 
-static uint32_t drawn = 1;
-static uint32_t draw_bits(void) { return drawn = drawn * 1664525u + 1013904223u; }
+static uint32_t drawn_bits = 1;
+static uint32_t draw_bits(void) { return drawn_bits = drawn_bits * 1664525u + 1013904223u; }
 static float draw(void) { return (float)(draw_bits() >> 8) / (1 << 23) - 1; } /* in [-1, 1) */
 
 static float as_bf16(float x) { /* towards zero */
@@ -36,7 +36,7 @@ static void fill(float *x, int64_t n, float size) {
 static uint8_t *weights(int coding, int64_t *bytes) {
     static bf16 panels[OUTPUTS * DEPTH];
     float row[DEPTH];
-    drawn = 1;
+    drawn_bits = 1;
     for (int64_t o = 0; o < OUTPUTS; o++) {
         const int64_t first = o / PANEL * PANEL, wide = OUTPUTS - first < PANEL ? LANES : PANEL;
         fill(row, DEPTH, 0.1f);
@@ -55,7 +55,7 @@ static uint8_t *weights(int coding, int64_t *bytes) {
 static factor *rows(void) {
     static factor made[ROWS * DEPTH];
     float row[DEPTH];
-    drawn = 2;
+    drawn_bits = 2;
     for (int64_t r = 0; r < ROWS; r++) {
         fill(row, DEPTH, 3);
         for (int64_t i = 0; i < DEPTH; i += LANES) store_factors(made + r * DEPTH + i, load(row + i));
@@ -118,7 +118,7 @@ static void multiply_file(int64_t bits, int64_t scale, int64_t offset, const cha
     Grouped h = {.bits = bits == 4 ? 4 : 8, .group = GROUP, .span = factors ? span : 0, .scale = scale, .offset = offset};
     h.most = (1 << (bits - 1)) - 1, h.least = -h.most - 1;
     if (bits == 4) memcpy(h.level, FULL_RANGE, sizeof FULL_RANGE), h.least = FULL_RANGE[0], h.most = FULL_RANGE[15];
-    drawn = 4;
+    drawn_bits = 4;
     for (int strip = 0; strip < OUTPUTS / LANES; strip++)
         for (int64_t g = 0; g < groups; g++) {
             for (int i = 0; g % span == 0 && i < factors; i++) to = put_numbers(to, F32_FIELD);
@@ -139,7 +139,7 @@ static void keys_and_values(void) {
     const int64_t first = 0;
     const Span span = {.pages = &first};
     float row[2 * HEADS * DIM];
-    drawn = 3;
+    drawn_bits = 3;
     for (int64_t r = 0; r < PAGE; r++) {
         for (int i = 0; i < 2 * HEADS; i++) fill(row + i * DIM, DIM, 2);
         for (int64_t h = 0; h < HEADS; h++) write_kv(&m, &layer, &f, &span, row + h * DIM, r, h);
@@ -165,7 +165,7 @@ static void functions(void) {
 
 static void rotations(void) {
     float x[DIM], cos[DIM], sin[DIM];
-    drawn = 5;
+    drawn_bits = 5;
     for (int64_t rotary_dim = 24; rotary_dim <= DIM; rotary_dim += 40) { /* 24: 12 pairs, fewer than a vector's */
         for (int i = 0; i < DIM; i++) x[i] = draw(), cos[i] = draw(), sin[i] = draw();
         apply_rotary(x, cos, sin, rotary_dim);

@@ -218,7 +218,7 @@ def test_text_keeps_its_distribution(name: str) -> None:
     rule, rows = RULES[name], ROWS
     one, draft = many(rule.lists)
     target = torch.tensor([0.0, 2.0, 1.0, 0.5, -1.0, 0.5])
-    noise = one.draws.verifying(one.sequences, draft, [draft.trees[0].depths] * rows)
+    noise = one.draws.verifying(one.sequences, draft)
 
     def likely(draft: Draft) -> float:
         """p-value of the first token under the target's distribution."""
