@@ -84,8 +84,8 @@ static void noise(void) {
     foreword_best(logits, 1, VOCAB, 9, best, places), add_to_hash(best, sizeof best), add_to_hash(places, sizeof places), say("draws");
 }
 
-/* Quantize rows for a matrix, and multiply it by them. */
-static void multiply(const void *weight, int64_t coding, const char *name) {
+/* Quantize rows for a matrix, and multiply_coded it by them. */
+static void multiply_coded(const void *weight, int64_t coding, const char *name) {
     float to[ROWS * OUTPUTS], steps[ROWS];
     factor *x = rows();
     for (int r = 0; r < ROWS; r++) quantize_for(weight, coding, x + r * DEPTH, DEPTH, steps + r);
@@ -127,7 +127,7 @@ static void multiply_file(int64_t bits, int64_t scale, int64_t offset, const cha
         }
     h.strip = (to - made - (int64_t)sizeof h) / (OUTPUTS / LANES), h.matrix = to - made;
     memcpy(made, &h, sizeof h);
-    multiply(made, GROUPS, name);
+    multiply_coded(made, GROUPS, name);
 }
 
 static void keys_and_values(void) {
@@ -180,10 +180,10 @@ int main(void) {
     noise();
     uint8_t *bytes_coded = weights(BYTES, &bytes);
     add_to_hash(bytes_coded, (size_t)bytes), say("weights in 8 bits");
-    multiply(bytes_coded, BYTES, "products in 8 bits");
+    multiply_coded(bytes_coded, BYTES, "products in 8 bits");
     uint8_t *nibbles = weights(GROUPS, &bytes);
     add_to_hash(nibbles, (size_t)bytes), say("weights in 4 bits");
-    multiply(nibbles, GROUPS, "products in 4 bits");
+    multiply_coded(nibbles, GROUPS, "products in 4 bits");
     multiply_file(4, BF16_FIELD, NO_FIELD, "products in 4 bits, scales in bfloat16");
     multiply_file(8, F16_FIELD, NO_FIELD, "products in 8 bits, scales in float16");
     multiply_file(6, F16_FIELD, NO_FIELD, "products in 6 bits, scales in float16");
