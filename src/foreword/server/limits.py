@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 
+from prometheus_client.core import CounterMetricFamily, Metric
+
 from foreword.server.errors import ApiError
 
 MINUTE = 60.0
@@ -38,6 +40,8 @@ class Limits:
     """Most requests that are read, answered or written at a time."""
     bytes: int = 2**28
     """Most bytes of bodies of all these requests."""
+    statuses: Counter[int] = field(default_factory=Counter)
+    """Responses to clients by status; 499: the client left."""
     _open: int = 0
     """Requests that are read, answered or written."""
     _held: int = 0
@@ -115,6 +119,18 @@ class Limits:
         finally:
             self._open -= 1
             self._held -= held
+
+    @property
+    def responses(self) -> Metric:
+        """The responses as a metric."""
+        family = CounterMetricFamily(
+            "foreword:responses",
+            "Responses to clients, refusals too, by status.",
+            labels=["code"],
+        )
+        for status, count in self.statuses.items():
+            family.add_metric([str(status)], count)
+        return family
 
     def count(self, key: str) -> None:
         """Count one request. Raises ApiError 429 beyond the rate."""

@@ -275,6 +275,7 @@ class _Gauges(Collector):
             meter.tokens,
         )
         yield from self._cache()
+        yield self._limits.responses
 
     def _states(self, load: Load) -> tuple[tuple[str, str, float], ...]:
         return (

@@ -180,7 +180,7 @@ def _pattern(path: str) -> re.Pattern[str]:
         piece if number % 2 else re.escape(piece)
         for number, piece in enumerate(PARAMETER.split(path))
     ]
-    names = "|".join(map(re.escape, NAMES)) if path == PAGE else NAME
+    names = "|".join(map(re.escape, sorted(NAMES))) if path == PAGE else NAME
     for number in range(1, len(pieces), 2):
         several = pieces[number].endswith(":path}")
         pieces[number] = f"(?:{names})" if several else ID

@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from foreword.errors import ForewordError
 from foreword.server.cluster.called import Head, called
 from foreword.server.errors import ApiError
-from foreword.server.replicas.pool import Answered, Asked, Lost
+from foreword.server.replicas.pool import SCRAPE_SECONDS, Answered, Asked, Lost
 from foreword.server.replicas.process import Start
 
 
@@ -86,7 +86,12 @@ class Handle:
     async def metrics(self) -> dict[str, str]:
         """Return the metrics of each replica."""
         response = self._handle.broadcast("metrics")
-        found = await response.results_async(return_exceptions=True)
+        try:
+            found = await response.results_async(
+                timeout_s=SCRAPE_SECONDS, return_exceptions=True
+            )
+        except TimeoutError:
+            return {}
         return dict(one for one in found if isinstance(one, tuple))
 
 

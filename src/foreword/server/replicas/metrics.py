@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    Metric,
-)
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from foreword.server.replicas.router import Router
 
 REPLICA = "replica"
 """Label with the number of a replica."""
+ROUTER = "router"
+"""Its value in metrics of the router's process."""
 
 
 async def merged(router: Router) -> bytes:
     """Return the metrics of all replicas that are ready, in Prometheus' text."""
-    texts = await router.models.metrics()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Merged(router, texts))
-    return generate_latest(registry)
+    replicas = await router.models.metrics()
+    process, counted = CollectorRegistry(), CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=process)
+    counted.register(_Counted(router))
+    texts = {ROUTER: generate_latest(process).decode(), **replicas}
+    return labelled(texts).encode() + generate_latest(counted)
 
 
-class _Merged:
-    """The metrics of one moment."""
+def labelled(texts: Mapping[str, str]) -> str:
+    """Return the metrics of several processes as one text, each sample with the name of
+    its process. Lines are not parsed further: every stream waits meanwhile.
+    """
+    heads: dict[str, dict[str, str]] = defaultdict(dict)
+    samples: dict[str, list[str]] = defaultdict(list)
+    for name, text in texts.items():
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("#"):
+                _, kind, family, _ = line.split(" ", 3)
+                heads[family].setdefault(kind, line)
+                continue
+            end = line.index("{" if "{" in line else " ")
+            rest = line[end:].removeprefix("{")
+            mark = "," if "{" in line else "}"
+            label = f'{REPLICA}="{name}"{mark}'
+            samples[family].append(f"{line[:end]}{{{label}{rest}")
+    lines: list[str] = []
+    for family, head in heads.items():
+        lines += [*head.values(), *samples[family]]
+    return "".join(f"{line}\n" for line in lines)
 
-    def __init__(self, router: Router, texts: dict[str, str]) -> None:
+
+class _Counted(Collector):
+    """What the router itself counts."""
+
+    def __init__(self, router: Router) -> None:
         self._router = router
-        self._texts = texts
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families of all replicas, then the router's."""
-        families: dict[str, Metric] = {}
-        for name, text in self._texts.items():
-            for one in text_string_to_metric_families(text):
-                family = families.setdefault(
-                    one.name,
-                    Metric(one.name, one.documentation, one.type),
-                )
-                for sample in one.samples:
-                    labels = {**sample.labels, REPLICA: name}
-                    family.add_sample(sample.name, labels, sample.value)
-        yield from families.values()
-        yield from self._own()
-
-    def _own(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics."""
         router = self._router
         ready = GaugeMetricFamily(
             "foreword:replica_ready",
@@ -56,8 +66,8 @@ class _Merged:
             labels=[REPLICA],
         )
         for model, pool in router.models.pools.items():
-            for one in pool.replicas:
-                ready.add_metric([f"{model}{one.name}"], one.ready)
+            for replica in pool.replicas:
+                ready.add_metric([f"{model}{replica.name}"], replica.ready)
         yield ready
         yield CounterMetricFamily(
             "foreword:replica_restarts",
@@ -66,6 +76,7 @@ class _Merged:
         )
         yield CounterMetricFamily(
             "foreword:requests_continued",
-            "Requests that went on at another replica.",
+            "Requests that went on at another replica, as theirs had ended.",
             value=router.continued,
         )
+        yield router.limits.responses

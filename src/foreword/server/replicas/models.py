@@ -83,11 +83,13 @@ class Models(Protocol):
 
 async def metrics_of_pools(pools: Mapping[str, Pool]) -> dict[str, str]:
     """Return the metrics of each replica that is ready, by its name."""
-    return {
-        f"{model}{one.name}": await metrics_of(one)
+    replicas = {
+        f"{model}{replica.name}": replica
         for model, pool in pools.items()
-        for one in pool.ready
+        for replica in pool.ready
     }
+    texts = await asyncio.gather(*map(metrics_of, replicas.values()))
+    return dict(zip(replicas, texts, strict=True))
 
 
 class ManyModels(Models):

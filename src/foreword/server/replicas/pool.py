@@ -24,6 +24,8 @@ one answer more that shares the forwards.
 """
 NOTICE_SECONDS = 1.0
 """Seconds within which the end of a replica is noticed."""
+SCRAPE_SECONDS = 2.0
+"""Seconds for the metrics of a replica: scrapers wait for ten in all."""
 WAIT_SECONDS = 60.0
 """Seconds that a new request waits for a replica while none is ready."""
 FAILURES = 5
@@ -252,11 +254,12 @@ def chosen(replicas: Sequence[Replica], blocks: Sequence[bytes]) -> Replica:
 
 
 async def metrics_of(replica: Replica) -> str:
-    """Return the metrics of a replica; none of one that has just ended."""
+    """Return the metrics of a replica; none of one that has just ended, or hangs."""
     asked = Asked("GET", "/metrics", [(b"host", b"localhost")])
     try:
-        async with replica.engine.ask(asked) as answered:
-            pieces = [piece async for piece in answered.pieces]
-    except Lost:
+        async with asyncio.timeout(SCRAPE_SECONDS):
+            async with replica.engine.ask(asked) as answered:
+                pieces = [piece async for piece in answered.pieces]
+    except (Lost, TimeoutError):
         return ""
     return b"".join(pieces).decode()
