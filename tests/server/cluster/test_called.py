@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from foreword.errors import InvalidRequest
+from foreword.server.cluster.address import check_listens
 from foreword.server.cluster.called import called
 from foreword.server.replicas.pool import Asked
+from foreword.server.settings import Settings
 
 
 async def echo(request: Request) -> PlainTextResponse:
@@ -46,6 +51,25 @@ def test_response_comes_in_pieces() -> None:
     assert status == 201
     assert dict(headers)[b"content-length"] == b"8"
     assert body == b"body x y"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "same"),
+    [
+        ("127.0.0.1", 8000, True),
+        ("localhost", 8000, True),
+        ("0.0.0.0", 8000, False),
+        ("", 8000, False),
+        ("127.0.0.1", 8001, False),
+    ],
+)
+def test_serve_of_a_cluster_has_to_listen_where_it_is_said(
+    host: str, port: int, same: bool
+) -> None:
+    """A server without keys would be open to the network."""
+    expected = nullcontext() if same else pytest.raises(InvalidRequest, match="listens")
+    with expected:
+        check_listens(Settings(), host, port)
 
 
 def test_leaving_ends_the_work() -> None:

@@ -177,13 +177,17 @@ def test_streams_survive_the_loss_of_a_node(served: OnRay, cluster: Any) -> None
     assert metric(served.url, "foreword:requests_continued_total") > before
 
 
-def test_what_cannot_be_served_is_said(cluster: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_said(
+    served: OnRay, cluster: Any, tmp_path: Path
+) -> None:
     server = OnRay(cluster, tmp_path / "log")
+    elsewhere, server.port = str(server.port), served.port
     for options, words in (
         (("--replica-cpus", "64"), "cannot place a replica: it takes 64 CPUs"),
         (("--replicas", "3-1"), "nor a range"),
         (("--files", str(tmp_path)), "cannot use '--files' with '--ray'"),
         (("/no/such/model",), "/no/such/model"),
+        (("--port", elsewhere), f"listens at 127.0.0.1:{served.port}"),
         (("--ray", "127.0.0.1:9"), "cannot join the Ray cluster '127.0.0.1:9'"),
     ):
         process = server.start(*options)

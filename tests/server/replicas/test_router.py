@@ -70,10 +70,62 @@ def test_errors_and_other_routes_are_those_of_a_replica(router: Any) -> None:
     assert router.http.get("/ready").json() == {"status": "ready"}
     odd = router.http.get("/v1/models/a%3Fb").json()
     assert "'a?b'" in odd["error"]["message"]
+    listed = router.http.get("/v1/models")
+    head = router.http.head("/v1/models")
+    assert head.headers["content-length"] == listed.headers["content-length"] != "0"
+    assert head.content == b""
     many = {f"x-{number}": "y" for number in range(94)}
     assert router.http.get("/v1/models", headers=many).status_code == 200
     gone = router.http.post("/v1/messages", json={"model": "other", "messages": []})
     assert gone.json()["type"] == "error"
+
+
+def test_hung_replica_costs_its_own_metrics(router: Any) -> None:
+    router.all_ready()
+    router.kill("0", signal.SIGSTOP)
+    try:
+        text = router.http.get("/metrics").text
+        # it was not waited for until somebody killed it
+        assert not router.events("replica silent")
+    finally:
+        router.kill("0", signal.SIGCONT)
+    running = [line for line in text.splitlines() if "num_requests_running{" in line]
+    assert ['replica="1"' in line for line in running] == [True]
+    assert 'process_open_fds{replica="router"}' in text
+
+
+def test_router_counts_what_it_answers(router: Any) -> None:
+    name = "foreword:responses_total"
+    codes = {code: router.metric(name, code=code) for code in ("400", "404", "405")}
+    ask(router, "Hi", n=257)
+    router.http.get("/nothing")
+    router.http.get(CHAT)
+    after = {code: router.metric(name, code=code) for code in codes}
+    assert after == {code: count + 1 for code, count in codes.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--ray", "local", "--models", "."), "cannot use '--models' with '--ray'"),
+        (("--models-memory", "1"), "'--models-memory' without '--models'"),
+        (("--unload-after", "0"), "'--unload-after' without '--models'"),
+        (("--detach",), "'--detach' without '--ray'"),
+        (("--replica-cpus", "1"), "'--replica-cpus' without '--ray'"),
+        (("--replica-gpus", "0"), "'--replica-gpus' without '--ray'"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unchecked: None,
+    options: tuple[str, ...],
+    words: str,
+) -> None:
+    ended = Here(tmp_path, monkeypatch, capsys)("serve", "--port", "0", *options)
+    assert ended.returncode == 2
+    assert words in " ".join(ended.stderr.split())
 
 
 def test_queue_is_that_of_the_router(router: Any) -> None:
@@ -145,22 +197,28 @@ def test_replicas_end_with_a_killed_router(routing: Any, tmp_path: Path) -> None
 
 
 def check_drain(router: Any) -> None:
-    """Ctrl-C, which reaches all processes of a terminal, lets an answer end, then the
-    replicas, then the router.
+    """Ctrl-C, which reaches all processes of a terminal, lets an answer end; a second
+    one cuts what still runs. Then the replicas end, then the router.
     """
-    body = {
-        "prompt": "Go on.",
-        "max_tokens": 900,
-        "ignore_eos": True,
-        "stream": True,
-    }
+    body = {"prompt": "Go on.", "ignore_eos": True, "stream": True}
     pids = [router.pid(name) for name in ("0", "1")]
-    with router.http.stream("POST", "/v1/completions", json=body) as answer:
-        lines = answer.iter_lines()
+    path = "/v1/completions"
+    with (
+        router.http.stream("POST", path, json={**body, "max_tokens": 90}) as answer,
+        router.http.stream(
+            "POST", path, json={**body, "max_tokens": 900, "n": 16}
+        ) as longer,
+    ):
+        lines, others = answer.iter_lines(), longer.iter_lines()
         next(lines)
+        next(others)
         for pid in (*pids, router.process.pid):
             os.kill(pid, signal.SIGINT)
         assert [*lines][-2:] == ["data: [DONE]", ""]
+        router.process.send_signal(signal.SIGINT)
+        *_, error, _, done, _ = others
+        assert "the server stops" in error
+        assert done == "data: [DONE]"
     assert router.process.wait(60) == 130
     assert not router.events("replica ended")
     assert have_ended(pids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,13 +16,18 @@ from foreword import bundled
 from foreword.page.files import NAMES
 from foreword.server import speech
 from foreword.server.app import build_app
+from foreword.server.cluster.called import called
 from foreword.server.errors import PrivatePaths
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_router, served
 from foreword.server.replicas.catalog import Entry
-from foreword.server.replicas.models import ManyModels
+from foreword.server.replicas.models import ManyModels, Models, OneModel
+from foreword.server.replicas.places import Place
+from foreword.server.replicas.pool import Asked
+from foreword.server.replicas.process import Start
 from foreword.server.replicas.router import Router
+from foreword.server.replicas.supervise import Supervisor
 from foreword.server.routes import ROUTES, decided
 from foreword.server.settings import Settings, hashed
 from serving import Running
@@ -43,14 +49,34 @@ def test_table_has_the_routes_of_every_application(server: Running) -> None:
     def never(entry: Entry) -> Any:
         raise AssertionError(entry)
 
+    entries = [Entry(name="a", model="bundled")]
+    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0)
+    assert served(routed(models, Limits(1, None, None))) == table
+
+
+def routed(models: Models, limits: Limits) -> FastAPI:
+    """Return a router without processes."""
+
     async def end() -> None:
         """Nothing runs."""
 
-    entries, settings = [Entry(name="a", model="bundled")], Settings()
-    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0)
+    router = Router(Settings(), models, Log(), limits, PrivatePaths())
+    return build_router(router, None, end)
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", CHAT])
+def test_sounds_and_texts_take_places_of_the_router(path: str) -> None:
     limits = Limits(1, None, None)
-    router = Router(settings, models, Log(), limits, PrivatePaths())
-    assert served(build_router(router, None, end)) == table
+    kind = (b"content-type", b"application/json")
+
+    async def ask() -> Any:
+        asked = Asked("POST", path, [(b"host", b"localhost"), kind], b"{}")
+        start = Start(None, {}, Settings())
+        model = OneModel(Supervisor(start, [Place()], 1.0, Log()))
+        with limits.place("", 1):
+            return await anext(called(routed(model, limits), asked))
+
+    assert asyncio.run(ask())[0] == 429
 
 
 def test_named_files_of_the_page_are_open() -> None:

@@ -20,6 +20,8 @@ PANEL = "Several processes"
 SHARE = 0.8
 """Share of the memory that models loaded on demand may take by default."""
 GIB = 2**30
+UNUSED = 600.0
+"""Seconds. A model that no request used for so long is unloaded by default."""
 
 Replicas = Annotated[
     str | None,
@@ -58,10 +60,10 @@ Memory = Annotated[
     ),
 ]
 Unused = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--unload-after",
-        help="Seconds until an unused model is unloaded; 0: never.",
+        help="Seconds until an unused model is unloaded; 0: never. Default: 600.",
         min=0,
         rich_help_panel=PANEL,
     ),
@@ -76,7 +78,7 @@ class Routing:
     timeout: float
     models: Path | None
     memory: float | None
-    unused: float
+    unused: float | None
 
     def begin(
         self,
@@ -141,7 +143,7 @@ class Routing:
             read_catalog(path, options),
             settings,
             memory=int(memory),
-            unused=self.unused,
+            unused=UNUSED if self.unused is None else self.unused,
             seconds=self.timeout,
         )
 
@@ -159,3 +161,11 @@ class Routing:
                 "nor auto. Give one of them"
             )
         return int(given)
+
+
+def refuse(given: object, reason: str, *names: str) -> None:
+    """Raise InvalidRequest for the first of some options that is given."""
+    for name in names:
+        if (value := getattr(given, name)) is not None and value is not False:
+            option = name.replace("_", "-")
+            raise InvalidRequest(f"cannot use '--{option}' {reason}. Leave it out")

@@ -157,7 +157,7 @@ class Serving:
     detach: on_ray.Detach = False
     models: routing.ModelsPath = None
     models_memory: routing.Memory = None
-    unload_after: routing.Unused = 600.0
+    unload_after: routing.Unused = None
     host: Host = "127.0.0.1"
     port: Port = 8000
     served_model_name: Name = None
@@ -181,9 +181,17 @@ class Serving:
     log_prompts: LogPrompts = False
 
     def on_ray(self) -> on_ray.OnRay | None:
-        """Return how a cluster serves; None where none does."""
+        """Return how a cluster serves; None where none does.
+
+        Raises InvalidRequest for options that would be ignored.
+        """
+        if self.models is None:
+            routing.refuse(self, "without '--models'", "models_memory", "unload_after")
         if self.ray is None:
+            names = ("replica_cpus", "replica_gpus", "detach")
+            routing.refuse(self, "without '--ray'", *names)
             return None
+        routing.refuse(self, "with '--ray': a cluster serves one model", "models")
         return on_ray.OnRay(
             address=self.ray,
             replicas=self.replicas,
@@ -200,7 +208,7 @@ class Serving:
             timeout=_number("--replica-timeout", self.replica_timeout),
             models=self.models,
             memory=self.models_memory,
-            unused=_number("--unload-after", self.unload_after),
+            unused=self.unload_after and _number("--unload-after", self.unload_after),
         )
 
     def settings(self) -> Settings:

@@ -6,6 +6,7 @@ import socket
 from typing import NoReturn
 
 from foreword.errors import InvalidRequest, words
+from foreword.server.settings import Settings, is_loopback
 
 LOCAL = "local"
 """Address that starts Ray on this machine."""
@@ -26,6 +27,21 @@ def check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), CONNECTING).close()
     except (OSError, OverflowError) as error:
         refuse(address, words(error))
+
+
+def check_listens(settings: Settings, host: str, port: int) -> None:
+    """Raise InvalidRequest if the Serve that runs on a cluster listens elsewhere than
+    the settings say: they were checked for their own address, and may have no keys.
+    """
+    same = host == settings.host.strip("[]") or (
+        is_loopback(host) and is_loopback(settings.host)
+    )
+    if not same or port != settings.port:
+        raise InvalidRequest(
+            f"cannot serve at {settings.host}:{settings.port}: Serve runs on this "
+            f"cluster already, and listens at {host}:{port}. Give '--host {host} "
+            f"--port {port}', or end it with 'serve shutdown'"
+        )
 
 
 def refuse(address: str, reason: str) -> NoReturn:

@@ -26,6 +26,7 @@ from foreword.server.cluster.address import (
     AUTO,
     FAULTS,
     LOCAL,
+    check_listens,
     check_reachable,
     refuse,
 )
@@ -91,8 +92,12 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
     """
     settings = start.settings
     cpus, gpus = _share(scale)
-    if not _serves():
+    controller = _controller()
+    if controller is None:
         _start_proxy(settings)
+    else:
+        options = ray.get(controller.get_http_config.remote())
+        check_listens(settings, options.host or "", options.port)
     engine = serve.deployment(
         name="Engine",
         **_counts(scale),
@@ -155,13 +160,12 @@ def _start_proxy(settings: Settings) -> None:
         ) from error
 
 
-def _serves() -> bool:
-    """Return whether Serve runs on the cluster."""
+def _controller() -> Any:
+    """Return the controller of the Serve that runs on the cluster; None without one."""
     try:
-        ray.get_actor(CONTROLLER, namespace="serve")
+        return ray.get_actor(CONTROLLER, namespace="serve")
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _share(scale: Scale) -> tuple[float, float]:

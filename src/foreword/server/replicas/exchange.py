@@ -186,11 +186,13 @@ class Exchange:
         if self.begun:
             raise _unfinished()
         whole = [piece async for piece in answered.pieces]
-        await self._whole(
-            answered.status,
-            passed_on(answered.headers),
-            b"".join(whole),
-        )
+        headers = passed_on(answered.headers)
+        if self.asked.method == "HEAD":
+            # the length of what GET would send
+            headers += [one for one in answered.headers if one[0] == b"content-length"]
+            await self._whole(answered.status, headers, None)
+        else:
+            await self._whole(answered.status, headers, b"".join(whole))
 
     async def _relay_frames(
         self, replica: Replica, pieces: AsyncIterator[bytes]
@@ -243,17 +245,14 @@ class Exchange:
             if self._streams and monotonic() - self._last >= SILENT_SECONDS:
                 await self._body(PING, more=True)
 
-    async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
+    async def _whole(self, status: int, headers: Headers, body: bytes | None) -> None:
         self.begun = True
-        length = (b"content-length", str(len(body)).encode())
+        if body is not None:
+            headers = [*headers, (b"content-length", str(len(body)).encode())]
         await self.send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, length],
-            }
+            {"type": "http.response.start", "status": status, "headers": headers}
         )
-        await self._body(body, more=False)
+        await self._body(body or b"", more=False)
 
     async def _body(self, content: bytes, *, more: bool) -> None:
         self._last = monotonic()

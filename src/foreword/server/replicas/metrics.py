@@ -20,11 +20,14 @@ ROUTER = "router"
 async def merged(router: Router) -> bytes:
     """Return the metrics of all replicas that are ready, in Prometheus' text."""
     replicas = await router.models.metrics()
-    process, counted = CollectorRegistry(), CollectorRegistry(auto_describe=False)
+    process = CollectorRegistry()
     ProcessCollector(registry=process)
+    counted = CollectorRegistry(auto_describe=False)
     counted.register(_Counted(router))
-    texts = {ROUTER: generate_latest(process).decode(), **replicas}
-    return labelled(texts).encode() + generate_latest(counted)
+    own = generate_latest(process).decode()
+    texts = {ROUTER: own, **replicas}
+    together = labelled(texts).encode()
+    return together + generate_latest(counted)
 
 
 def labelled(texts: Mapping[str, str]) -> str:
@@ -41,10 +44,10 @@ def labelled(texts: Mapping[str, str]) -> str:
                 heads[family].setdefault(kind, line)
                 continue
             end = line.index("{" if "{" in line else " ")
-            rest = line[end:].removeprefix("{")
+            metric, rest = line[:end], line[end:].removeprefix("{")
             mark = "," if "{" in line else "}"
             label = f'{REPLICA}="{name}"{mark}'
-            samples[family].append(f"{line[:end]}{{{label}{rest}")
+            samples[family].append(f"{metric}{{{label}{rest}")
     lines: list[str] = []
     for family, head in heads.items():
         lines += [*head.values(), *samples[family]]
@@ -76,7 +79,7 @@ class _Counted(Collector):
         )
         yield CounterMetricFamily(
             "foreword:requests_continued",
-            "Requests that went on at another replica, as theirs had ended.",
+            "Requests that went on at another replica.",
             value=router.continued,
         )
         yield router.limits.responses

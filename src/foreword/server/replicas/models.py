@@ -5,7 +5,7 @@ loaded when a request names them, and unloaded when others need their memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
@@ -16,7 +16,7 @@ from foreword.server.errors import ApiError
 from foreword.server.log import Log
 from foreword.server.replicas.catalog import Entry
 from foreword.server.replicas.hosted import GIB, Hosted
-from foreword.server.replicas.pool import WAIT_SECONDS, Pool, metrics_of
+from foreword.server.replicas.pool import WAIT_SECONDS, Pool, metrics_of_pools
 from foreword.server.replicas.supervise import Supervisor
 from foreword.server.service import HOSTED
 from foreword.server.wire import PING_SECONDS
@@ -79,17 +79,6 @@ class Models(Protocol):
     async def metrics(self) -> dict[str, str]:
         """Return the metrics of each replica, in Prometheus' text, by its name."""
         return await metrics_of_pools(self.pools)
-
-
-async def metrics_of_pools(pools: Mapping[str, Pool]) -> dict[str, str]:
-    """Return the metrics of each replica that is ready, by its name."""
-    replicas = {
-        f"{model}{replica.name}": replica
-        for model, pool in pools.items()
-        for replica in pool.ready
-    }
-    texts = await asyncio.gather(*map(metrics_of, replicas.values()))
-    return dict(zip(replicas, texts, strict=True))
 
 
 class ManyModels(Models):

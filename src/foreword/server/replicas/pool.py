@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -263,3 +263,14 @@ async def metrics_of(replica: Replica) -> str:
     except (Lost, TimeoutError):
         return ""
     return b"".join(pieces).decode()
+
+
+async def metrics_of_pools(pools: Mapping[str, Pool]) -> dict[str, str]:
+    """Return the metrics of each replica that is ready, by its name."""
+    replicas = {
+        f"{model}{replica.name}": replica
+        for model, pool in pools.items()
+        for replica in pool.ready
+    }
+    texts = await asyncio.gather(*map(metrics_of, replicas.values()))
+    return dict(zip(replicas, texts, strict=True))

@@ -106,8 +106,9 @@ class _Routed(Response):
         name, beginnings = wanted.model, []
         if route.generates:
             name = name or DEFAULT
-            beginnings = blocks(body, f"{state['tenant']}/{name}")
             place = router.limits.place(state["tenant"], wanted.answers)
+        if route.operation:
+            beginnings = blocks(body, f"{state['tenant']}/{name}")
         ping = pings.ping if route.generates and wanted.stream else no_ping
         # a request that waits for a load takes no place from those of other models
         async with router.models.lease(name, load=route.loads, ping=ping) as pool:
