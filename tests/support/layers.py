@@ -95,3 +95,16 @@ class Layer:
             scoring,
             (column, splits, tiled(*self.heads)),
         )
+
+
+def keys_of(span: Span, window: int | None) -> list[list[int]]:
+    """Return, by row of a span, the rows of the sequence whose keys it attends to."""
+    keys: dict[int, list[int]] = {}
+    for branch in span.branches():
+        count = len(branch.rows)
+        mask = span.visible(branch.position, count, window, torch.device("cpu"))
+        stored = [*range(branch.root), *branch.path]
+        for row, visible in zip(branch.rows, mask, strict=True):
+            assert row not in keys
+            keys[row] = [stored[key] for key in visible.nonzero().flatten().tolist()]
+    return [keys[row] for row in range(span.stop - span.start)]

@@ -41,7 +41,6 @@ from foreword.registry import DEFAULT_RULE, MODEL
 from foreword.settings_file import settings_for
 from foreword.speech.audio import LONGEST, Audio
 from foreword.speech.options import SpeechOptions, Transcript
-from foreword.speech.transcribe import transcribe
 from foreword.types import (
     Completion,
     Delta,
@@ -311,6 +310,9 @@ class LLM:
         transcripts of one sound are adjacent. Raises InvalidRequest where a sound or an
         option cannot be served.
         """
+        # the models of speech are a part of their own, which text does not need
+        from foreword.speech.transcribe import transcribe
+
         options = SpeechOptions(
             language=language,
             task=task,

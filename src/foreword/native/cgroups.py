@@ -10,7 +10,7 @@ from pathlib import Path
 
 NODES = Path("/sys/devices/system/node")
 ROOT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""The folder of all groups, and the file that names those of this process."""
+"""The folder of all groups, and the file that names the groups of this process."""
 SHARERS = "FOREWORD_MEMORY_SHARERS"
 """Environment: how many processes of a router share the memory of this machine."""
 NODE = "FOREWORD_MEMORY_NODE"

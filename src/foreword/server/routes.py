@@ -165,7 +165,7 @@ def _routes(raw: str) -> list[Route]:
 
 
 def _is_normal(path: str, search: str) -> bool:
-    """Return whether a decoded path has one meaning, whoever reads it: no empty or dot
+    """Return whether a decoded path has one meaning for every reader: no empty or dot
     segments, no marks that end or change a path elsewhere.
     """
     segments = path.removeprefix("/").split("/") if path != "/" else []

@@ -22,7 +22,7 @@ from foreword.model.executors.cuda.table import columns, row_table
 from foreword.model.kv.pages import PageTable
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read, Span
-from masks import keys_of
+from layers import keys_of
 
 trees = st.integers(0, 60).flatmap(
     lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))

@@ -11,7 +11,7 @@ from foreword.model.executors.torch.attention import attend
 from foreword.model.executors.torch.kv_pool import KVPool
 from foreword.model.executors.torch.plan import Plan
 from foreword.model.kv.reads import Read, Span
-from masks import keys_of
+from layers import keys_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = {

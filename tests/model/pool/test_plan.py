@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from foreword.model.kv.pages import PageTable, whole
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read, Span
-from masks import keys_of
+from layers import keys_of
 
 parents_of_trees = st.integers(0, 7).flatmap(
     lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from foreword.errors import InvalidRequest
-from foreword.server.cluster.address import check_listens
+from foreword.server.cluster.address import check_address
 from foreword.server.cluster.called import called
 from foreword.server.replicas.pool import Asked
 from foreword.server.settings import Settings
@@ -63,13 +63,13 @@ def test_response_comes_in_pieces() -> None:
         ("127.0.0.1", 8001, False),
     ],
 )
-def test_serve_of_a_cluster_has_to_listen_where_it_is_said(
+def test_serve_of_a_cluster_has_the_address_of_the_settings(
     host: str, port: int, same: bool
 ) -> None:
     """A server without keys would be open to the network."""
-    expected = nullcontext() if same else pytest.raises(InvalidRequest, match="listens")
+    expected = nullcontext() if same else pytest.raises(InvalidRequest, match="already, at")
     with expected:
-        check_listens(Settings(), host, port)
+        check_address(Settings(), host, port)
 
 
 def test_leaving_ends_the_work() -> None:

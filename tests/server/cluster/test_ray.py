@@ -187,7 +187,7 @@ def test_what_cannot_be_served_is_said(
         (("--replicas", "3-1"), "nor a range"),
         (("--files", str(tmp_path)), "cannot use '--files' with '--ray'"),
         (("/no/such/model",), "/no/such/model"),
-        (("--port", elsewhere), f"listens at 127.0.0.1:{served.port}"),
+        (("--port", elsewhere), f"already, at 127.0.0.1:{served.port}"),
         (("--ray", "127.0.0.1:9"), "cannot join the Ray cluster '127.0.0.1:9'"),
     ):
         process = server.start(*options)

@@ -85,7 +85,7 @@ def test_hung_replica_costs_its_own_metrics(router: Any) -> None:
     router.kill("0", signal.SIGSTOP)
     try:
         text = router.http.get("/metrics").text
-        # it was not waited for until somebody killed it
+        # it was not waited for until it was killed
         assert not router.events("replica silent")
     finally:
         router.kill("0", signal.SIGCONT)

@@ -166,8 +166,8 @@ class LookaheadDrafter(Drafter):
     """Drafter for lookahead decoding (Fu et al., ICML 2024, arXiv 2402.02057).
 
     The window iterates argmax(logits), as the paper's does, also for sampled requests:
-    the noise of a token belongs to the text before it, and the window only guesses
-    that. So n-grams of sampled text are found less often. Where the verifier takes no
+    the noise of a token belongs to the text before it, which the window does not
+    know. So n-grams of sampled text are found less often. Where the verifier takes no
     trees, one chain is copied from the pool.
     """
 

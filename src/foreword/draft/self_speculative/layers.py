@@ -35,8 +35,8 @@ def exit_after(layers: int, of: int) -> LayerSkip:
 
 
 def default(target: Model) -> LayerSkip:
-    """Return what is skipped where nothing is said: the layers after the exit in the
-    middle of those that the target was trained for; else the attention of every other
+    """Return what is skipped where nothing is said: the layers after the
+    middle exit among the exits of its training; else the attention of every other
     layer between the first and the last two.
     """
     layers = layer_count(target.hf.config)

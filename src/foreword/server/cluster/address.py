@@ -29,9 +29,9 @@ def check_reachable(address: str) -> None:
         refuse(address, words(error))
 
 
-def check_listens(settings: Settings, host: str, port: int) -> None:
-    """Raise InvalidRequest if the Serve that runs on a cluster listens elsewhere than
-    the settings say: they were checked for their own address, and may have no keys.
+def check_address(settings: Settings, host: str, port: int) -> None:
+    """Raise InvalidRequest if the Serve that runs on a cluster has another address than
+    the settings: they were checked for their own, and may have no keys.
     """
     same = host == settings.host.strip("[]") or (
         is_loopback(host) and is_loopback(settings.host)
@@ -39,7 +39,7 @@ def check_listens(settings: Settings, host: str, port: int) -> None:
     if not same or port != settings.port:
         raise InvalidRequest(
             f"cannot serve at {settings.host}:{settings.port}: Serve runs on this "
-            f"cluster already, and listens at {host}:{port}. Give '--host {host} "
+            f"cluster already, at {host}:{port}. Give '--host {host} "
             f"--port {port}', or end it with 'serve shutdown'"
         )
 

@@ -26,7 +26,7 @@ from foreword.server.cluster.address import (
     AUTO,
     FAULTS,
     LOCAL,
-    check_listens,
+    check_address,
     check_reachable,
     refuse,
 )
@@ -97,7 +97,7 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
         _start_proxy(settings)
     else:
         options = ray.get(controller.get_http_config.remote())
-        check_listens(settings, options.host or "", options.port)
+        check_address(settings, options.host or "", options.port)
     engine = serve.deployment(
         name="Engine",
         **_counts(scale),

@@ -307,7 +307,7 @@ class ManyModels(Models):
                 one.yields_to = one.yields_to or wanted
 
     async def _lacking(self, wanted: Hosted) -> int:
-        """Return the bytes that are lacking to load a model beside those that are
+        """Return the bytes that are lacking to load a model beside all that are
         loaded or being loaded; keys and values of long prompts have made some larger.
         """
         for one in self.hosted:

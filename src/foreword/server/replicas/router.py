@@ -110,7 +110,7 @@ class _Routed(Response):
         if route.operation:
             beginnings = blocks(body, f"{state['tenant']}/{name}")
         ping = pings.ping if route.generates and wanted.stream else no_ping
-        # a request that waits for a load takes no place from those of other models
+        # a request that waits for a load takes no place from requests for other models
         async with router.models.lease(name, load=route.loads, ping=ping) as pool:
             with place:
                 self._exchange = exchange = Exchange(
