@@ -67,7 +67,9 @@ def test_serve_of_a_cluster_has_the_address_of_the_settings(
     host: str, port: int, same: bool
 ) -> None:
     """A server without keys would be open to the network."""
-    expected = nullcontext() if same else pytest.raises(InvalidRequest, match="already, at")
+    expected = (
+        nullcontext() if same else pytest.raises(InvalidRequest, match="already, at")
+    )
     with expected:
         check_address(Settings(), host, port)
 
