@@ -204,7 +204,7 @@ class Pool:
         """Return the replica for a request, as soon as one is ready; for a suspect,
         one without another.
 
-        `avoided`: replicas that lost it, taken only if no other is ready. Raises ApiError
+        `avoided`: replicas that lost it, the last choice. Raises ApiError
         503 if none becomes ready.
         """
         seconds = self._seconds if avoided else WAIT_SECONDS
@@ -240,7 +240,7 @@ class Pool:
 
 
 def cost(running: int, matches: int) -> float:
-    """Return what a request costs at a replica, in answers: the ones that run there, less
+    """Return what a request costs at a replica, in answers: all that run there, less
     what reading the matched blocks again would cost elsewhere.
     """
     return running - min(SLACK, matches / BLOCKS)
