@@ -1,7 +1,5 @@
 """Estimates learn from what is accepted, kind by kind, and fade."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

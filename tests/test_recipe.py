@@ -2,8 +2,6 @@
 and a run that goes on.
 """
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import json

@@ -2,8 +2,6 @@
 begins with what earlier processes have kept of a method.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The bundled models and a server over them, shared by the tests of one worker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

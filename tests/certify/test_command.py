@@ -1,7 +1,5 @@
 """`foreword certify` at the command line: outputs, exit codes, refusals, the page."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """A difference is rounding where two scores are nearly tied, and else a fault."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A sound pair passes; a drafter or a rule that changes text is found."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Our server passes, and each deliberately broken one is found, by the right check."""
 
-from __future__ import annotations
-
 import pytest
 
 from broken_servers import (

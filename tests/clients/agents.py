@@ -1,7 +1,5 @@
 """How each coding agent gets the server's address, and what it is made to call."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs the programs of other projects, each in an empty home."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

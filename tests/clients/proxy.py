@@ -2,8 +2,6 @@
 the model call the tools of a script, and keeps what went by.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ The weights are random, so a proxy has the model call tools of the agent. The ag
 them and sends their results.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

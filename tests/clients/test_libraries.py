@@ -1,7 +1,5 @@
 """Python clients of models: litellm (as aider uses it) and LangChain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any

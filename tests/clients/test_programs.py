@@ -2,8 +2,6 @@
 guidellm.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Every query of the Grafana dashboard finds what a server that answered exports."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

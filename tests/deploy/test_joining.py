@@ -1,7 +1,5 @@
 """What people who join read and fill in names files, versions and commands that exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What deploys a server is valid by its own schema, and names what the server has."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

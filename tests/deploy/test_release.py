@@ -1,7 +1,5 @@
 """A release is refused where its tree, its changelog or its archives are not complete."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

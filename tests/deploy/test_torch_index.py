@@ -1,7 +1,5 @@
 """The index of torch: CPU builds where they can be had and are wanted."""
 
-from __future__ import annotations
-
 import importlib
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Workflows call what the Makefile has, with the versions that the package supports."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

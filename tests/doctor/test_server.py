@@ -2,8 +2,6 @@
 of vLLM as it writes them.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

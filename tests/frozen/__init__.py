@@ -2,8 +2,6 @@
 frozen`.
 """
 
-from __future__ import annotations
-
 import json
 from hashlib import blake2b
 

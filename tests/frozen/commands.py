@@ -5,8 +5,6 @@ Numbers with a decimal point (times, rates) and the folder of the repository are
 replaced.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

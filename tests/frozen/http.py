@@ -4,8 +4,6 @@ responses.
 Ids, times and request numbers are replaced; everything else is recorded as it is sent.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -6,8 +6,6 @@ Beside the tokens of a run stands how many tokens were drafted and accepted, whe
 does not depend on measured time.
 """
 
-from __future__ import annotations
-
 import sys
 
 import foreword

@@ -5,8 +5,6 @@ Each is asked greedily and at temperature 1, drafted by "ngram" with a fixed num
 draft tokens.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial

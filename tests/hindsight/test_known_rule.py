@@ -2,8 +2,6 @@
 as the rule would have accepted, given the text.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Compile C files as a new process would, within this one."""
 
-from __future__ import annotations
-
 import ctypes
 import warnings
 from collections.abc import Callable

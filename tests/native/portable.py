@@ -4,8 +4,6 @@ models of every architecture, computed portably.
     FOREWORD_CFLAGS=-march=x86-64-v3 python portable.py NAME …
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

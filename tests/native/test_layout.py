@@ -1,7 +1,5 @@
 """Structures of C and of Python are compared when a library is loaded."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import Structure, c_float, c_int64, c_void_p
 

@@ -1,7 +1,5 @@
 """`portable=True`: logits and texts have the same bits with every instruction set."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

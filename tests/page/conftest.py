@@ -1,7 +1,5 @@
 """A real browser, and a server with the bundled models that it opens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

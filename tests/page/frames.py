@@ -2,8 +2,6 @@
 tests/page/frames.py
 """
 
-from __future__ import annotations
-
 import shutil
 from statistics import quantiles
 

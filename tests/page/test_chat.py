@@ -4,8 +4,6 @@
 `make test-all`. `frames.py` measures frames.
 """
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Page, expect
 

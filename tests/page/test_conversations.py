@@ -1,7 +1,5 @@
 """A chat that people stay in: kept, tried again, edited, followed; errors in their place."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Browser, Page, expect
 

@@ -2,8 +2,6 @@
 prompt and shown above it.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The race: both runs, one clock, and the proof; and the view of costs."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Page, expect
 

@@ -1,7 +1,5 @@
 """Answers to read: Markdown, code and maths, made harmless; reasoning and calls of tools."""
 
-from __future__ import annotations
-
 import json
 
 from playwright.sync_api import Page, Route, expect

@@ -2,8 +2,6 @@
 technology finds.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

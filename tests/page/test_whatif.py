@@ -1,7 +1,5 @@
 """What if: an answer of the page, re-scored for other methods by the server."""
 
-from __future__ import annotations
-
 from playwright.sync_api import Browser, Page, expect
 
 from browsing import ask, tab

@@ -6,8 +6,6 @@ of the whole: these may only fall.
 A file that is moved takes its entry along by hand.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The source as text and syntax: files, functions, and what makes a file hard to read."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

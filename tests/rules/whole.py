@@ -1,7 +1,5 @@
 """The sizes of the whole: what one person has to hold in the head."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`foreword simulate` at the command line: outputs, and refusals in our words."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every request ends once, a seed has one result, and replicas help."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

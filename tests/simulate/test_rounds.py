@@ -2,8 +2,6 @@
 the engine's own scheduler.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

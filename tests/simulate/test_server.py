@@ -1,7 +1,5 @@
 """Costs are read from a real server of ours, and add up to the time of its rounds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Proxies in front of a real server that break one thing each. Test code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

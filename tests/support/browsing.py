@@ -1,7 +1,5 @@
 """Pages of a real browser, and what a reader does in them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 The exact counterpart is foreword.certify.enumeration.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from scipy.stats import chi2

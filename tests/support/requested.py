@@ -1,7 +1,5 @@
 """Files of requests for the tests of batches."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A real server on a real port, with the bundled models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Test code. A target's layers add little to its embeddings, and its layers of pre
 pass the token's embedding on: so both find the same token likely.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

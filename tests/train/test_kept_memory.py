@@ -1,7 +1,5 @@
 """Memory that a training frees is reused by its next tensors."""
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess

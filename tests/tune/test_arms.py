@@ -1,7 +1,5 @@
 """The choice of a method: predicted on answers that do not depend on it, then timed."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`foreword.toml`: found, applied where nothing is named, refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from foreword import LLM, InvalidRequest, UnknownMethod

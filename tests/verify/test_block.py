@@ -2,8 +2,6 @@
 by token.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -2,8 +2,6 @@
 rules that do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

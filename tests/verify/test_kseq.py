@@ -2,8 +2,6 @@
 in theory, and drafts that agree.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -2,8 +2,6 @@
 shared noise is worth.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

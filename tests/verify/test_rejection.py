@@ -2,8 +2,6 @@
 point has no answer.
 """
 
-from __future__ import annotations
-
 import torch
 
 from distributions import random_noise

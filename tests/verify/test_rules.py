@@ -2,8 +2,6 @@
 and on nothing else.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Independent siblings, one by one: acceptance as the theory has it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@ and how much of a tree is kept.
 Distributions are random and the draws are sampled, with fixed seeds.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 from the root down.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -2,8 +2,6 @@
 holds everything always serves.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

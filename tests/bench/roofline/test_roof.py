@@ -1,7 +1,5 @@
 """The least time of a forward follows from the model's bytes and products, by form."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

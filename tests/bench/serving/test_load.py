@@ -1,7 +1,5 @@
 """The load generator against a real server, and the arithmetic of its figures."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace

@@ -2,8 +2,6 @@
 samples without filters.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Iterator

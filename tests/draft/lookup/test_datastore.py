@@ -2,8 +2,6 @@
 datastore for this model is refused.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

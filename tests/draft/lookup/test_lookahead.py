@@ -2,8 +2,6 @@
 and both are one tree.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Prompt lookup: the index finds what a plain search finds, however the text grew."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 again, and how sure it is.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

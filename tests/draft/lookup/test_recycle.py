@@ -2,8 +2,6 @@
 those of the target's text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

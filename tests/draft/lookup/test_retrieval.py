@@ -2,8 +2,6 @@
 probabilities that come true.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from random import Random

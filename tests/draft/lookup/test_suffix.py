@@ -2,8 +2,6 @@
 learned from, kept apart and kept.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 tokens as it notes one.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 the target's distribution from end to end.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Shapes of trees: what they say, and the best of them against all there are."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """The bundled target with two adapters, and any drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 alone writes, whichever drafter proposes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -2,8 +2,6 @@
 of the merged model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keys and values of an adapter are used again for this adapter alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

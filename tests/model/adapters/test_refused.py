@@ -1,7 +1,5 @@
 """What cannot be computed exactly is refused with words, before any request."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

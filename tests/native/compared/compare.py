@@ -9,8 +9,6 @@ both by turns, and prints the ratio of medians, new to old. Flags are those of t
 compiler, such as -march=x86-64-v3 for AVX2. Exits with 1 at a difference of bits.
 """
 
-from __future__ import annotations
-
 import ctypes
 import io
 import json

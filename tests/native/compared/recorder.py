@@ -4,8 +4,6 @@ forward computes in each test.
 It is used by compare.py: `-p compared.recorder`, with the variables below.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import json

@@ -2,8 +2,6 @@
 package gguf can quantize to.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
