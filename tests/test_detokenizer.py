@@ -3,6 +3,7 @@ first stop string.
 """
 
 import pytest
+import transformers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import (
@@ -14,12 +15,6 @@ from tokenizers import (
     trainers,
 )
 from tokenizers.decoders import DecodeStream
-from transformers import (
-    AutoTokenizer,
-    ByT5Tokenizer,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
 
 import starter
 from foreword.api.detokenizer import Detokenizer, byte_tokens, cut
@@ -32,11 +27,11 @@ SENTENCES = [
 SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
-def byte_level() -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(starter.target())
+def byte_level() -> hf.PreTrainedTokenizerBase:
+    return hf.AutoTokenizer.from_pretrained(starter.target())
 
 
-def sentencepiece_like() -> PreTrainedTokenizerBase:
+def sentencepiece_like() -> hf.PreTrainedTokenizerBase:
     """Unigram over words that begin with a space mark, unknown characters as bytes,
     first space dropped.
     """
@@ -64,7 +59,7 @@ def sentencepiece_like() -> PreTrainedTokenizerBase:
     return wrapped(tokenizer)
 
 
-def metaspace() -> PreTrainedTokenizerBase:
+def metaspace() -> hf.PreTrainedTokenizerBase:
     """The same words, without bytes, decoded by the Metaspace decoder."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer, tokenizer.decoder = (
@@ -78,7 +73,7 @@ def metaspace() -> PreTrainedTokenizerBase:
     return wrapped(tokenizer)
 
 
-def wordpiece() -> PreTrainedTokenizerBase:
+def wordpiece() -> hf.PreTrainedTokenizerBase:
     """Words whose inner pieces begin with ##; the decoder puts the spaces and mends
     punctuation.
     """
@@ -95,17 +90,17 @@ def wordpiece() -> PreTrainedTokenizerBase:
     return wrapped(tokenizer)
 
 
-def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
-    return PreTrainedTokenizerFast(
+def wrapped(tokenizer: Tokenizer) -> hf.PreTrainedTokenizerBase:
+    return hf.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
 
 
-def python_only() -> PreTrainedTokenizerBase:
+def python_only() -> hf.PreTrainedTokenizerBase:
     """A tokenizer without a Rust half: bytes, and what is no character is left out
     instead of replaced.
     """
-    return ByT5Tokenizer()
+    return hf.ByT5Tokenizer()
 
 
 TOKENIZERS = {
@@ -115,7 +110,7 @@ TOKENIZERS = {
 BYTE_LEVEL, BYTE_FALLBACK = TOKENIZERS["byte_level"], TOKENIZERS["sentencepiece_like"]
 
 
-def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip: bool) -> str:
+def decode(tokenizer: hf.PreTrainedTokenizerBase, tokens: list[int], skip: bool) -> str:
     return str(
         tokenizer.decode(
             tokens, skip_special_tokens=skip, clean_up_tokenization_spaces=False
@@ -134,7 +129,7 @@ def read(reader: Detokenizer, tokens: list[int]) -> tuple[str, bool]:
 
 
 @st.composite
-def token_lists(draw: st.DrawFn, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def token_lists(draw: st.DrawFn, tokenizer: hf.PreTrainedTokenizerBase) -> list[int]:
     """Token ids of real text, single bytes of any value, special tokens and anything
     else, in any order.
     """
@@ -161,7 +156,7 @@ def token_lists(draw: st.DrawFn, tokenizer: PreTrainedTokenizerBase) -> list[int
 @st.composite
 def cases(
     draw: st.DrawFn,
-) -> tuple[PreTrainedTokenizerBase, list[int], bool, tuple[str, ...]]:
+) -> tuple[hf.PreTrainedTokenizerBase, list[int], bool, tuple[str, ...]]:
     """A tokenizer, output tokens, whether to skip special tokens, and stop strings,
     most of them from the text.
     """

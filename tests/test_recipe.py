@@ -11,13 +11,8 @@ from types import ModuleType
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
 
 import starter
 from foreword import LLM, SamplingParams, bundled
@@ -180,12 +175,12 @@ def test_a_run_goes_on_and_leaves_a_model(
     recipe.target(out=halved, steps=4, forwards=2, **how)
     torch.set_rng_state(before)
     models = [
-        AutoModelForCausalLM.from_pretrained(folder / "target")
+        hf.AutoModelForCausalLM.from_pretrained(folder / "target")
         for folder in (whole, halved)
     ]
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(one, other)
-    assert AutoTokenizer.from_pretrained(whole / "target").chat_template
+    assert hf.AutoTokenizer.from_pretrained(whole / "target").chat_template
     assert (whole / "target" / "tokenizer.json").read_bytes() == (
         bundled.target() / "tokenizer.json"
     ).read_bytes()
@@ -212,10 +207,12 @@ def test_drafters_learn_what_the_target_says(
     plans = recipe.plans()
     assert sorted(plans) == ["draft", "dspark", "eagle", "medusa"]
     monkeypatch.setattr(recipe, "plans", lambda: {name: plans[name] for name in names})
-    LlamaForCausalLM(
-        LlamaConfig(vocab_size=8192, **recipe.SIZES | SMALL)
+    hf.LlamaForCausalLM(
+        hf.LlamaConfig(vocab_size=8192, **recipe.SIZES | SMALL)
     ).save_pretrained(tmp_path / "target")
-    AutoTokenizer.from_pretrained(starter.target()).save_pretrained(tmp_path / "target")
+    hf.AutoTokenizer.from_pretrained(starter.target()).save_pretrained(
+        tmp_path / "target"
+    )
     asked = {
         "corpus": written(tmp_path, 90),
         "out": tmp_path,

@@ -19,27 +19,16 @@ from foreword.bench.run import Options, run, spread
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 
 TOKENS = 8
-DEFAULT_ROWS = {
-    "plain",
-    "ngram",
-    "lm",
-    "oracle",
-    "transformers.generate",
-    "transformers.assisted",
-}
-FIELDS = {
-    "name",
-    "temperature",
-    "tokens_per_second",
-    "tokens_per_pass",
-    "acceptance",
-    "drafted_per_accepted",
-    "outside_forward_share",
-    "speedup_over_plain",
-    "speedup_over_generate",
-    "decode_speedup_over_plain",
-    "same_text",
-}
+DEFAULT_ROWS = set(
+    "plain ngram lm oracle transformers.generate transformers.assisted".split()
+)
+FIELDS = set(
+    (
+        "name temperature tokens_per_second tokens_per_pass acceptance "
+        "drafted_per_accepted outside_forward_share speedup_over_plain "
+        "speedup_over_generate decode_speedup_over_plain same_text"
+    ).split()
+)
 
 
 @pytest.fixture(scope="module")

@@ -60,14 +60,7 @@ def report(model, sounds) -> SpeechReport:
 
 
 def test_every_row_transcribes_at_every_temperature(report):
-    rows = [
-        "none",
-        "ngram",
-        "suffix",
-        "lm",
-        "transformers.generate",
-        "transformers.assisted",
-    ]
+    rows = "none ngram suffix lm transformers.generate transformers.assisted".split()
     assert [(row.temperature, row.name) for row in report.rows] == [
         (heat, name) for heat in (0, 1) for name in rows
     ]

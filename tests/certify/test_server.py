@@ -2,20 +2,7 @@
 
 import pytest
 
-from broken_servers import (
-    CallAsContent,
-    CutSaysStop,
-    DraftsAtHalfTemperature,
-    DraftsChangeText,
-    Fails,
-    Fault,
-    HalfTemperature,
-    IgnoresSeed,
-    NoLogprobs,
-    OtherTextTogether,
-    StalePrefix,
-    broken,
-)
+import broken_servers
 from foreword.certify.clock import Clock
 from foreword.certify.remote.client import Broken, Server
 from foreword.certify.remote.forms import call_check, schema_check
@@ -46,22 +33,26 @@ CHECKS = {
     "JSON": lambda server: schema_check(server, ONCE),
 }
 FOUND = [
-    (IgnoresSeed, "seed"),
-    (OtherTextTogether, "greedy beside"),
-    pytest.param(OtherTextTogether, "sampled beside", marks=pytest.mark.slow),
-    (StalePrefix, "prefix"),
-    (HalfTemperature, "temperature"),
-    pytest.param(DraftsAtHalfTemperature, "temperature", marks=pytest.mark.slow),
-    (CallAsContent, "call"),
-    (CutSaysStop, "call"),
-    (CutSaysStop, "JSON"),
-    (DraftsChangeText, "drafting"),
+    (broken_servers.IgnoresSeed, "seed"),
+    (broken_servers.OtherTextTogether, "greedy beside"),
+    pytest.param(
+        broken_servers.OtherTextTogether, "sampled beside", marks=pytest.mark.slow
+    ),
+    (broken_servers.StalePrefix, "prefix"),
+    (broken_servers.HalfTemperature, "temperature"),
+    pytest.param(
+        broken_servers.DraftsAtHalfTemperature, "temperature", marks=pytest.mark.slow
+    ),
+    (broken_servers.CallAsContent, "call"),
+    (broken_servers.CutSaysStop, "call"),
+    (broken_servers.CutSaysStop, "JSON"),
+    (broken_servers.DraftsChangeText, "drafting"),
 ]
 
 
 @pytest.mark.parametrize(("fault", "check"), FOUND)
 def test_broken_server_is_found(server: Running, fault, check) -> None:
-    with broken(server.url, fault()) as url:
+    with broken_servers.broken(server.url, fault()) as url:
         found = CHECKS[check](Server.at(url))
     assert found.status == "failed", found
     assert found.evidence
@@ -70,20 +61,20 @@ def test_broken_server_is_found(server: Running, fault, check) -> None:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("check", CHECKS)
 def test_proxy_that_breaks_nothing_passes(server: Running, check: str) -> None:
-    with broken(server.url, Fault()) as url:
+    with broken_servers.broken(server.url, broken_servers.Fault()) as url:
         found = CHECKS[check](Server.at(url))
     assert found.status == "passed", found
 
 
 def test_fault_leaves_the_other_checks_alone(server: Running) -> None:
     """A seed that is ignored on completions is honoured on chat."""
-    with broken(server.url, IgnoresSeed()) as url:
+    with broken_servers.broken(server.url, broken_servers.IgnoresSeed()) as url:
         assert CHECKS["chat seed"](Server.at(url)).status == "passed"
 
 
 @pytest.mark.slow
 def test_first_words_are_compared_where_there_are_no_logprobs(server: Running) -> None:
-    with broken(server.url, NoLogprobs()) as url:
+    with broken_servers.broken(server.url, broken_servers.NoLogprobs()) as url:
         found = CHECKS["temperature"](Server.at(url))
     assert found.status == "passed", found
     assert found.evidence["samples"] == 2 * WORDS
@@ -106,11 +97,11 @@ def test_our_server_passes(server: Running) -> None:
 def test_server_without_an_endpoint_is_not_supported(server: Running) -> None:
     """A path that the server does not have is not a fault."""
 
-    class NoChat(Fault):
+    class NoChat(broken_servers.Fault):
         def asked(self, path, body):
             return {"messages": 1} if path.endswith("chat/completions") else body
 
-    with broken(server.url, NoChat()) as url:
+    with broken_servers.broken(server.url, NoChat()) as url:
         found = certify_server(ServerOptions(url=url, quick=True))
     by_kind = {check.name: check for check in found.checks}
     assert found.passed
@@ -119,7 +110,7 @@ def test_server_without_an_endpoint_is_not_supported(server: Running) -> None:
 
 
 def test_answer_without_a_choice_is_a_fault(server: Running) -> None:
-    with broken(server.url, Fails()) as url:
+    with broken_servers.broken(server.url, broken_servers.Fails()) as url:
         with pytest.raises(Broken, match="has no choice"):
             CHECKS["seed"](Server.at(url))
         found = certify_server(ServerOptions(url=url, quick=True))
@@ -127,17 +118,17 @@ def test_answer_without_a_choice_is_a_fault(server: Running) -> None:
 
 
 def test_server_that_is_gone_is_an_error(server: Running) -> None:
-    with broken(server.url, Fault()) as url:
+    with broken_servers.broken(server.url, broken_servers.Fault()) as url:
         gone = url
     with pytest.raises(ModelError, match="cannot reach"):
         Server.at(gone)
 
 
 def test_server_that_wants_a_key_is_an_error(server: Running) -> None:
-    class Locked(Fault):
+    class Locked(broken_servers.Fault):
         pass
 
-    with broken(f"{server.url}/nothing", Locked()) as url:
+    with broken_servers.broken(f"{server.url}/nothing", Locked()) as url:
         with pytest.raises(InvalidRequest, match="cannot find the model"):
             Server.at(url)
         assert Server.at(url, model="named").model == "named"

@@ -75,13 +75,8 @@ WRONG: dict[tuple[str, ...], str] = {
     ("index", "data.jsonl", "--out", "new", "--model", "./nowhere"): "./nowhere",
     ("export", "./nowhere", "--for", "vllm", "--out", "new"): "./nowhere",
     ("export", "head", "--for", "vllm", "--out", "data.jsonl"): "exists already",
-    (
-        "train",
-        "lm",
-        "--data",
-        "nothing.jsonl",
-        "--out",
-        "new",
+    tuple(
+        "train lm --data nothing.jsonl --out new".split()
     ): "cannot read nothing.jsonl: no such file exists",
     ("train", "lm", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
     (*TRAINED, "--loss", "tvv"): "Did you mean 'tv'?",
@@ -90,47 +85,20 @@ WRONG: dict[tuple[str, ...], str] = {
     (*TRAINED, "--device", "gpu"): "'gpu'",
     (*TRAINED, "--target", "./nowhere"): "./nowhere",
     (*TRAINED, "--draft", "./nowhere"): "./nowhere",
-    (
-        "train",
-        "acceptance",
-        "--data",
-        "nothing.jsonl",
-        "--out",
-        "new",
+    tuple(
+        "train acceptance --data nothing.jsonl --out new".split()
     ): "cannot read nothing.jsonl: no such file exists",
-    (
-        "train",
-        "acceptance",
-        "--data",
-        "data.jsonl",
-        "--out",
-        "data.jsonl/new",
+    tuple(
+        "train acceptance --data data.jsonl --out data.jsonl/new".split()
     ): "cannot create",
-    (
-        "data",
-        "regenerate",
-        "--data",
-        "nothing.jsonl",
-        "--out",
-        "new",
+    tuple(
+        "data regenerate --data nothing.jsonl --out new".split()
     ): "cannot read nothing.jsonl: no such file exists",
-    (
-        "data",
-        "regenerate",
-        "--data",
-        "data.jsonl",
-        "--out",
-        "nowhere/new",
+    tuple(
+        "data regenerate --data data.jsonl --out nowhere/new".split()
     ): "cannot write",
-    (
-        "data",
-        "regenerate",
-        "--data",
-        "data.jsonl",
-        "--out",
-        "new",
-        "-t",
-        "-1",
+    tuple(
+        "data regenerate --data data.jsonl --out new -t -1".split()
     ): "temperature must be",
 }
 

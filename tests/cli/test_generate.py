@@ -21,13 +21,7 @@ QUESTION = 'Define the word "gasolene".'
 ENDLESS = (
     "generate",
     QUESTION,
-    "--temperature",
-    "0",
-    "--max-tokens",
-    "900",
-    "--method",
-    "none",
-    "--color",
+    *"--temperature 0 --max-tokens 900 --method none --color".split(),
 )
 """At temperature 0 the small model repeats itself until it is stopped; in colour that
 is more than a pipe holds.
@@ -78,14 +72,7 @@ def test_process_reads_a_pipe_and_never_waits_for_garbage_collection(tmp_path, l
 def test_json_agrees_with_itself_and_the_library(here, unbarred, llm):
     (here.folder / "prompt.txt").write_text("Once upon a time", encoding="utf-8")
     words = (
-        "--raw",
-        "--prompt-file",
-        "prompt.txt",
-        "--seed",
-        "3",
-        "--max-tokens",
-        "48",
-        "--stop",
+        *"--raw --prompt-file prompt.txt --seed 3 --max-tokens 48 --stop".split(),
         " the",
         "--json",
     )
@@ -118,13 +105,7 @@ def test_colour_adds_styles_and_changes_no_character(here, unbarred, llm):
     found = here(
         "generate",
         QUESTION,
-        "--seed",
-        "7",
-        "--max-tokens",
-        "40",
-        "--nodes",
-        "4",
-        "--color",
+        *"--seed 7 --max-tokens 40 --nodes 4 --color".split(),
     )
     expected = llm.chat(
         [{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40)
@@ -178,38 +159,16 @@ def test_raw_text_is_taken_as_it_is(here):
 def test_options_reach_the_request(here, llm):
     words = (
         *(
-            "--seed",
-            "5",
-            "--max-tokens",
-            "16",
-            "--min-tokens",
-            "9",
-            "--typical-p",
-            "0.9",
-            "--frequency-penalty",
-            "0.5",
-        ),
+            "--seed 5 --max-tokens 16 --min-tokens 9 --typical-p 0.9 "
+            "--frequency-penalty 0.5"
+        ).split(),
         *(
-            "--presence-penalty",
-            "0.3",
-            "--repetition-penalty",
-            "1.1",
-            "--logit-bias",
-            "300=2.5",
-            "--bad-word",
-            "the",
-        ),
+            "--presence-penalty 0.3 --repetition-penalty 1.1 --logit-bias 300=2.5 "
+            "--bad-word the"
+        ).split(),
         *(
-            "--ignore-eos",
-            "--tenant",
-            "me",
-            "--prediction",
-            "@said.txt",
-            "--logprobs",
-            "2",
-            "--top-k",
-            "50",
-        ),
+            "--ignore-eos --tenant me --prediction @said.txt --logprobs 2 --top-k 50"
+        ).split(),
     )
     (here.folder / "said.txt").write_text("a text that may come")
     params = SamplingParams(
@@ -341,13 +300,7 @@ def test_a_reader_who_leaves_is_no_trouble(shell):
 )
 def test_quiet_keeps_the_text(here, unbarred, words):
     asked = (
-        "generate",
-        "-t",
-        "0",
-        "--seed",
-        "1",
-        "--max-tokens",
-        "3",
+        *"generate -t 0 --seed 1 --max-tokens 3".split(),
         *PLAIN,
         "Hello",
         *words,
@@ -393,12 +346,7 @@ def test_an_encoder_decoder_writes_after_its_source(here, tmp_path):
     words = (
         "--model",
         str(folder),
-        "--dtype",
-        "float32",
-        "--max-tokens",
-        "20",
-        "--seed",
-        "1",
+        *"--dtype float32 --max-tokens 20 --seed 1".split(),
     )
     found = json.loads(
         here("generate", "A text.", *words, "--json", "--no-stats").stdout

@@ -12,16 +12,7 @@ from foreword import LLM, SamplingParams
 from foreword.model import Model
 
 PICTURES = (tiny_vision.picture(40, 24), tiny_vision.picture(24, 40, 1))
-LOAD = (
-    "--model",
-    "seeing",
-    "--dtype",
-    "float32",
-    "--temperature",
-    "0",
-    "--max-tokens",
-    "8",
-)
+LOAD = tuple("--model seeing --dtype float32 --temperature 0 --max-tokens 8".split())
 
 
 @pytest.fixture

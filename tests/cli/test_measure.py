@@ -35,17 +35,10 @@ def test_demo_shows_the_answers_and_draws_them(here, monkeypatch):
 
 
 def test_bench_writes_what_it_measured(here):
-    words = (
-        "--limit-prompts",
-        "1",
-        "--max-tokens",
-        "4",
-        "--temperature",
-        "0",
-        "--method",
-        "ngram",
-        "--json",
-        "-",
+    words = tuple(
+        (
+            "--limit-prompts 1 --max-tokens 4 --temperature 0 --method ngram --json -"
+        ).split()
     )
     found = here("bench", *words, "--budget", "heuristic")
     report = json.loads(found.stdout)
@@ -59,15 +52,8 @@ def test_bench_writes_what_it_measured(here):
 
 
 def test_bench_names_exclusions_and_takes_sources(here, tmp_path):
-    few = (
-        "--limit-prompts",
-        "1",
-        "--max-tokens",
-        "4",
-        "--temperature",
-        "0",
-        "--method",
-        "retrieval",
+    few = tuple(
+        "--limit-prompts 1 --max-tokens 4 --temperature 0 --method retrieval".split()
     )
     found = here("bench", *few)
     assert "left out: retrieval (it needs a datastore, and none was given" in " ".join(
@@ -93,16 +79,8 @@ def test_bench_names_exclusions_and_takes_sources(here, tmp_path):
 
 
 def test_bench_shows_where_a_round_goes(here):
-    words = (
-        "--limit-prompts",
-        "1",
-        "--max-tokens",
-        "4",
-        "--temperature",
-        "0",
-        "--method",
-        "none",
-        "--where",
+    words = tuple(
+        "--limit-prompts 1 --max-tokens 4 --temperature 0 --method none --where".split()
     )
     found = here("bench", *words)
     assert found.returncode == 0, found.stderr
@@ -115,15 +93,7 @@ def test_bench_shows_where_a_round_goes(here):
 def test_bench_compares_forwards_with_the_memory(here, monkeypatch):
     monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.3)
     found = here(
-        "bench",
-        "limit",
-        "--quick",
-        "--inflate",
-        "family",
-        "--context",
-        "20",
-        "--json",
-        "-",
+        *"bench limit --quick --inflate family --context 20 --json -".split(),
     )
     report = json.loads(found.stdout)
     assert (report["shape"], report["context"]) == ("family", 20)

@@ -34,14 +34,7 @@ def data(shell) -> Path:
 @pytest.mark.slow
 def test_a_draft_is_trained_interrupted_and_finished(shell, data):
     words = [
-        "train",
-        "lm",
-        "--data",
-        "data.jsonl",
-        "--out",
-        "draft",
-        "--steps",
-        "60",
+        *"train lm --data data.jsonl --out draft --steps 60".split(),
         *SMALL,
         "--json",
     ]
@@ -69,17 +62,9 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
 
 @pytest.mark.slow
 def test_answers_are_regenerated_and_kept(shell, data):
-    words = [
-        "data",
-        "regenerate",
-        "--data",
-        "data.jsonl",
-        "--out",
-        "out.jsonl",
-        "--max-tokens",
-        "4",
-        "--json",
-    ]
+    words = (
+        "data regenerate --data data.jsonl --out out.jsonl --max-tokens 4 --json"
+    ).split()
     found = shell(*words, "--limit", "5", "--batch", "2")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["records"] == 5

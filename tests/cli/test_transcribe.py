@@ -22,12 +22,7 @@ def test_text_segments_and_json_are_those_of_the_library(here):
     options = (
         "--model",
         model,
-        "--max-tokens",
-        "20",
-        "--language",
-        "en",
-        "--dtype",
-        "float32",
+        *"--max-tokens 20 --language en --dtype float32".split(),
     )
     llm = LLM(folder(), dtype="float32", method="none")
     plain, timed = (

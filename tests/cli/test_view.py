@@ -36,16 +36,8 @@ def test_a_recording_is_that_of_the_library(here, llm, file):
     completion = llm.chat([{"role": "user", "content": QUESTION}], params)
     recording, expected = Recording.read(file), Recording.of(llm, params, completion)
     for name in (
-        "model",
-        "method",
-        "rule",
-        "budget",
-        "params",
-        "seed",
-        "prompt_tokens",
-        "answer",
-        "finish_reason",
-    ):
+        "model method rule budget params seed prompt_tokens answer finish_reason"
+    ).split():
         assert getattr(recording, name) == getattr(expected, name)
     # which tokens are drafted depends on measured times
     assert emitted(recording.rounds) == emitted(expected.rounds)

@@ -149,13 +149,9 @@ def test_lm_eval_scores_as_the_library_does(
             "local-completions",
             "--model_args",
             f"{about},num_concurrent=2,max_retries=1",
-            "--tasks",
-            "choices,tales",
-            "--include_path",
-            ".",
-            "--output_path",
-            "out",
-            "--log_samples",
+            *(
+                "--tasks choices,tales --include_path . --output_path out --log_samples"
+            ).split(),
         )
     samples = {
         name: [
@@ -205,14 +201,11 @@ def test_guidellm_measures_concurrent_requests(
             "run",
             "--backend",
             json.dumps(backend),
-            "--profile",
-            "kind=concurrent,streams=2",
-            "--constraint",
-            "kind=max_requests,count=6",
-            "--data",
-            "kind=json_file,path=prompts.jsonl",
-            "--output",
-            "kind=json,path=out.json",
+            *(
+                "--profile kind=concurrent,streams=2 --constraint "
+                "kind=max_requests,count=6 --data kind=json_file,path=prompts.jsonl "
+                "--output kind=json,path=out.json"
+            ).split(),
         )
     requests = json.loads((tmp_path / "out.json").read_text())["benchmarks"][0][
         "requests"

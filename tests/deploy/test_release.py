@@ -13,14 +13,11 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = [
-    "README.md",
-    ".gitignore",
-    "src/foreword/__init__.py",
-    "src/foreword/bundled/target/model.safetensors",
-    "tests/test_one.py",
-    "tests/starter/model.safetensors",
-]
+FILES = (
+    "README.md .gitignore src/foreword/__init__.py "
+    "src/foreword/bundled/target/model.safetensors tests/test_one.py "
+    "tests/starter/model.safetensors"
+).split()
 LEFT_OUT = ["tests/starter"]
 LICENCES = ["LICENSE", "src/foreword/bundled/ATTRIBUTION.md"]
 INFO = "foreword-0.1.0.dist-info"

@@ -13,12 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+import transformers as hf
 
 import zoo
 from drafters import Foresight, RandomTree, known
@@ -167,12 +162,12 @@ def test_no_bit_differs_on_the_backend_of_a_kind(kind, found):
 
 
 def test_kind_registered_by_other_code_is_not_listed():
-    class StrangeConfig(LlamaConfig):
+    class StrangeConfig(hf.LlamaConfig):
         model_type = "stranger_still"
 
-    class StrangeModel(LlamaForCausalLM):
+    class StrangeModel(hf.LlamaForCausalLM):
         config_class = StrangeConfig
 
-    AutoModelForCausalLM.register(StrangeConfig, StrangeModel)
-    assert StrangeConfig in MODEL_FOR_CAUSAL_LM_MAPPING
+    hf.AutoModelForCausalLM.register(StrangeConfig, StrangeModel)
+    assert StrangeConfig in hf.MODEL_FOR_CAUSAL_LM_MAPPING
     assert "stranger_still" not in zoo.kinds()

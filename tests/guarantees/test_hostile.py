@@ -7,23 +7,13 @@ from functools import cache
 
 import pytest
 
+import running
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.model import Model
 from foreword.native.cpu import fast_bfloat16
 from foreword.types import SamplingParams
-from running import (
-    Answer,
-    Case,
-    draft,
-    drafter,
-    engine,
-    finish,
-    prompts,
-    target,
-    tokenizer,
-)
 
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 DRAFTERS = tuple(name for name in METHODS if name != "none")
@@ -40,45 +30,47 @@ def settings(seed: int, heat: float, length: int) -> SamplingParams:
 
 
 @cache
-def asked(heat: float) -> list[Case]:
+def asked(heat: float) -> list[running.Case]:
     """The edges; then four ordinary requests."""
-    context, long = target(DTYPE).context, prompts()[3] * 60
-    special = tuple(tokenizer().all_special_ids)
+    context, long = running.target(DTYPE).context, running.prompts()[3] * 60
+    special = tuple(running.tokenizer().all_special_ids)
     edges = [
         (long[: context - 12], 12),
         (long[:SHORT], 12),
         (long[: SHORT - 3], 12),
         (long[: context - 1], 1),
-        (prompts()[1][:1], 12),
+        (running.prompts()[1][:1], 12),
         (special[:1], 12),
         (special * 4, 12),
-        (prompts()[2], 1),
-        (prompts()[2] * 2, 2),
+        (running.prompts()[2], 1),
+        (running.prompts()[2] * 2, 2),
     ]
-    ordinary = [(prompt, 20) for prompt in prompts()[:4]]
+    ordinary = [(prompt, 20) for prompt in running.prompts()[:4]]
     return [
-        Case(prompt, settings(at, heat, length))
+        running.Case(prompt, settings(at, heat, length))
         for at, (prompt, length) in enumerate([*edges, *ordinary])
     ]
 
 
 @cache
-def wanted(heat: float) -> list[Answer]:
-    return finish(engine(target(DTYPE)), asked(heat))
+def wanted(heat: float) -> list[running.Answer]:
+    return running.finish(running.engine(running.target(DTYPE)), asked(heat))
 
 
 def short() -> Drafter:
-    model: Model = copy.copy(draft(DTYPE))
+    model: Model = copy.copy(running.draft(DTYPE))
     model.context = SHORT
     return LanguageModelDrafter(model)
 
 
 def check(own: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
-    loop = engine(target(DTYPE), own, nodes, rule=rule, chunk=chunk, slots=6)
+    loop = running.engine(
+        running.target(DTYPE), own, nodes, rule=rule, chunk=chunk, slots=6
+    )
     requests = asked(heat)
     aborted = [
-        Case(requests[at].prompt, settings(90 + at, heat, 12)).sequence(
-            target(DTYPE).eos
+        running.Case(requests[at].prompt, settings(90 + at, heat, 12)).sequence(
+            running.target(DTYPE).eos
         )
         for at in (0, 4, 9)
     ]
@@ -87,7 +79,7 @@ def check(own: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
     for turn in range(3):
         loop.step()
         loop.abort(aborted[turn])
-    got = finish(loop, requests)
+    got = running.finish(loop, requests)
     assert loop.failed is None
     assert {answer.sequence.undrafted for answer in got} == {None}
     assert [len(answer.tokens) for answer in got] == [
@@ -125,7 +117,7 @@ SWEEP = [
 def test_edges_in_one_batch_are_drafted_and_keep_their_text(
     name, rule, heat, nodes, chunk
 ):
-    check(drafter(name, DTYPE), rule, heat, nodes, chunk)
+    check(running.drafter(name, DTYPE), rule, heat, nodes, chunk)
 
 
 @pytest.mark.parametrize(
@@ -142,4 +134,4 @@ def test_draft_model_that_reads_less_than_the_prompts(rule, heat):
 
 def test_special_tokens_alone_are_no_text():
     ids = list(asked(0.0)[6].prompt)
-    assert not tokenizer().decode(ids, skip_special_tokens=True)
+    assert not running.tokenizer().decode(ids, skip_special_tokens=True)

@@ -16,18 +16,7 @@ from running import prompts
 pytestmark = pytest.mark.skipif(
     forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
 )
-METHODS = [
-    "ngram",
-    "suffix",
-    "recycle",
-    "lookahead",
-    "lm",
-    "eagle",
-    "dspark",
-    "layers",
-    "tli",
-    "cascade",
-]
+METHODS = "ngram suffix recycle lookahead lm eagle dspark layers tli cascade".split()
 KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
 WEIGHTS, KV = {"weights": "int8"}, {"kv": "int8"}
 FORMS = pytest.mark.parametrize(

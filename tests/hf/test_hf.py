@@ -7,15 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationMixin,
-    LogitsProcessor,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
+import transformers as hf
 
 import foreword
 import starter
@@ -41,10 +33,10 @@ def shipped():
     load them.
     """
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        hf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         for path in (starter.target(), starter.draft())
     )
-    return target, draft, AutoTokenizer.from_pretrained(starter.target())
+    return target, draft, hf.AutoTokenizer.from_pretrained(starter.target())
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ def how(drafter, model):
     )
 
 
-class Alternate(LogitsProcessor):
+class Alternate(hf.LogitsProcessor):
     """Forbids tokens of the parity of the last one: depends on the path, and only on
     it.
     """
@@ -74,7 +66,7 @@ class Alternate(LogitsProcessor):
         return scores.masked_fill(odd == input_ids[:, -1:] % 2, -torch.inf)
 
 
-class OfRow(LogitsProcessor):
+class OfRow(hf.LogitsProcessor):
     """Allows each row of the batch its own half of the vocabulary."""
 
     def __call__(self, input_ids, scores):
@@ -85,7 +77,7 @@ class OfRow(LogitsProcessor):
         return scores.masked_fill(half != row, -torch.inf)
 
 
-class Sum(StoppingCriteria):
+class Sum(hf.StoppingCriteria):
     """Ends a row when the sum of its last three tokens is a multiple of seven."""
 
     def __call__(self, input_ids, scores, **kwargs):
@@ -179,7 +171,7 @@ def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
             ]
         ),
         dict(
-            stopping_criteria=StoppingCriteriaList([Sum()]),
+            stopping_criteria=hf.StoppingCriteriaList([Sum()]),
             eos_token_id=11,
             pad_token_id=0,
         ),
@@ -285,7 +277,7 @@ def test_stop_strings_cut_inside_an_accepted_block_and_across_tokens(shipped, en
             draft_model=target,
         )
         assert got.tolist() == want.tolist()
-        criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, [stop])])
+        criteria = hf.StoppingCriteriaList([hf.StopStringCriteria(tokenizer, [stop])])
         got = target.generate(
             **inputs, **options, stopping_criteria=criteria, **how("itself", target)
         )
@@ -300,7 +292,7 @@ def test_criterion_sees_every_prefix_once(model):
             seen.append(input_ids[0].tolist())
             return super().__call__(input_ids, scores)
 
-    criteria = StoppingCriteriaList([Watch()])
+    criteria = hf.StoppingCriteriaList([Watch()])
     got = model.generate(
         **ids(5),
         max_new_tokens=40,
@@ -421,7 +413,7 @@ def state(model):
     )
 
 
-class Broken(LogitsProcessor):
+class Broken(hf.LogitsProcessor):
     def __call__(self, input_ids, scores):
         raise RuntimeError("the processor is broken")
 
@@ -454,8 +446,12 @@ def test_target_and_draft_are_given_back_as_they_were(model):
 
 
 def test_auto_chooses_among_the_methods_that_suit_the_drafter():
-    model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.float32)
-    small = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
+    model = hf.AutoModelForCausalLM.from_pretrained(
+        starter.target(), dtype=torch.float32
+    )
+    small = hf.AutoModelForCausalLM.from_pretrained(
+        starter.draft(), dtype=torch.float32
+    )
     options = dict(max_new_tokens=16, do_sample=False)
     plain = model.generate(**ids(5), **options).tolist()
     for drafter in (None, small):
@@ -470,7 +466,9 @@ def test_auto_chooses_among_the_methods_that_suit_the_drafter():
 
 
 def test_a_bfloat16_model_is_given_back_too():
-    model = AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16)
+    model = hf.AutoModelForCausalLM.from_pretrained(
+        starter.target(), dtype=torch.bfloat16
+    )
     before, call = (
         state(model),
         partial(model.generate, **ids(5), max_new_tokens=8, do_sample=False),
@@ -641,7 +639,7 @@ def test_budget_of_a_failed_call_is_discarded(monkeypatch):
         budget="learnt",
     )
 
-    class Late(LogitsProcessor):
+    class Late(hf.LogitsProcessor):
         def __call__(self, input_ids, scores):
             if input_ids.shape[1] > 15:
                 raise RuntimeError("the processor is broken")
@@ -698,7 +696,7 @@ def test_inputs_that_cannot_be_served_are_refused(model):
     with pytest.raises(InvalidRequest, match="another tokenizer"):
         call(
             **ids(5),
-            drafter=AutoModelForCausalLM.from_pretrained(
+            drafter=hf.AutoModelForCausalLM.from_pretrained(
                 starter.draft(), dtype=torch.float32
             ),
         )
@@ -735,18 +733,18 @@ def test_the_spellings_people_use_are_served(shipped, enabled):
 
 
 def test_enable_is_undone_wholly_and_counts_once():
-    original = GenerationMixin.generate
+    original = hf.GenerationMixin.generate
     with foreword.enable():
-        patched = GenerationMixin.generate
+        patched = hf.GenerationMixin.generate
         assert patched is not original
         with foreword.enable():
-            assert GenerationMixin.generate is patched
-        assert GenerationMixin.generate is patched, (
+            assert hf.GenerationMixin.generate is patched
+        assert hf.GenerationMixin.generate is patched, (
             "the inner block took back what the outer one did"
         )
-    assert GenerationMixin.generate is original
+    assert hf.GenerationMixin.generate is original
     foreword.disable()
-    assert GenerationMixin.generate is original
+    assert hf.GenerationMixin.generate is original
 
 
 def test_what_cannot_be_served_goes_to_transformers_with_one_warning(model, enabled):

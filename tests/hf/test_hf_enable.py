@@ -7,21 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BertConfig,
-    BertLMHeadModel,
-    DynamicCache,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    MaxLengthCriteria,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    WatermarkingConfig,
-    pipeline,
-)
+import transformers as hf
 
 import foreword
 import starter
@@ -35,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("four")
 UNCHANGED = "transformers runs this call unchanged"
 
 
-class Counting(LogitsProcessor):
+class Counting(hf.LogitsProcessor):
     """Keeps a state: what it allows depends on how often it was called."""
 
     def __init__(self):
@@ -48,7 +34,7 @@ class Counting(LogitsProcessor):
         )
 
 
-class Counted(StoppingCriteria):
+class Counted(hf.StoppingCriteria):
     """Ends every row after seven calls."""
 
     def __init__(self):
@@ -59,7 +45,7 @@ class Counted(StoppingCriteria):
         return torch.full((len(input_ids),), self.calls >= 7)
 
 
-class Thirds(StoppingCriteria):
+class Thirds(hf.StoppingCriteria):
     def __call__(self, input_ids, scores, **kwargs):
         return input_ids[:, -1] % 3 == 0
 
@@ -77,10 +63,10 @@ def small():
 @pytest.fixture(scope="module")
 def shipped():
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        hf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         for path in (starter.target(), starter.draft())
     )
-    return target, draft, AutoTokenizer.from_pretrained(starter.target())
+    return target, draft, hf.AutoTokenizer.from_pretrained(starter.target())
 
 
 def right(*lengths):
@@ -96,7 +82,7 @@ def right(*lengths):
 
 
 def filled(model):
-    cache, inputs = DynamicCache(config=model.config), ids(20)
+    cache, inputs = hf.DynamicCache(config=model.config), ids(20)
     with torch.no_grad():
         model(inputs["input_ids"][:, :12], past_key_values=cache)
     return inputs | {"past_key_values": cache}
@@ -142,7 +128,7 @@ HANDED = {
     ),
     "watermark": (
         lambda: ids(11),
-        dict(watermarking_config=WatermarkingConfig(), do_sample=True),
+        dict(watermarking_config=hf.WatermarkingConfig(), do_sample=True),
         "watermark",
     ),
     "healing": (lambda: ids(11), dict(token_healing=True), "token_healing"),
@@ -192,7 +178,7 @@ HANDED = {
         "position_ids",
     ),
     "an empty cache": (
-        lambda: ids(11) | {"past_key_values": DynamicCache()},
+        lambda: ids(11) | {"past_key_values": hf.DynamicCache()},
         {},
         "past_key_values",
     ),
@@ -333,7 +319,7 @@ SERVED = {
     "nothing": (dict, dict(bos_token_id=3, max_new_tokens=12)),
     "beyond the context": (lambda: ids(250), {}),
     "a configuration": (
-        lambda: ids(11) | {"generation_config": GenerationConfig(max_new_tokens=12)},
+        lambda: ids(11) | {"generation_config": hf.GenerationConfig(max_new_tokens=12)},
         {},
     ),
 }
@@ -365,7 +351,7 @@ def thirds(input_ids, scores):
     return scores.masked_fill(~allowed, -torch.inf)
 
 
-class Says(LogitsProcessor):
+class Says(hf.LogitsProcessor):
     is_pure = True
 
     def __call__(self, input_ids, scores):
@@ -433,7 +419,7 @@ def test_a_temperature_beyond_ours_is_served(model, small):
 
 
 def test_none_takes_back_what_a_configuration_says(model):
-    config = GenerationConfig(
+    config = hf.GenerationConfig(
         prompt_lookup_num_tokens=3, max_new_tokens=6, return_dict_in_generate=True
     )
     with foreword.enable():
@@ -452,7 +438,7 @@ TEXT = "one two three four five one two three four five one two three"
 
 def test_a_pipeline_is_served(shipped, monkeypatch):
     target, draft, tokenizer = shipped
-    make = partial(pipeline, "text-generation", model=target, tokenizer=tokenizer)
+    make = partial(hf.pipeline, "text-generation", model=target, tokenizer=tokenizer)
     options, seen = dict(max_new_tokens=12, do_sample=False), []
     want = make()(TEXT, **options)
     with foreword.enable():
@@ -517,8 +503,10 @@ def test_bert_is_served_as_a_decoder_only(decoder):
         num_attention_heads=2,
         intermediate_size=48,
     )
-    model = BertLMHeadModel(
-        BertConfig(**sizes, is_decoder=decoder, initializer_range=0.3, pad_token_id=0)
+    model = hf.BertLMHeadModel(
+        hf.BertConfig(
+            **sizes, is_decoder=decoder, initializer_range=0.3, pad_token_id=0
+        )
     ).eval()
     options = ids(9) | dict(max_new_tokens=8, do_sample=False, eos_token_id=None)
     want = model.generate(**options)
@@ -555,7 +543,7 @@ def test_a_draft_of_another_tokenizer_is_translated(shipped):
 @pytest.mark.parametrize("size", [320, 9000])
 def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
     target, _, tokenizer = shipped
-    other = AutoModelForCausalLM.from_config(
+    other = hf.AutoModelForCausalLM.from_config(
         type(target.config)(
             **target.config.to_dict() | {"vocab_size": size, "num_hidden_layers": 1}
         )
@@ -626,7 +614,7 @@ def test_an_argument_that_is_nearly_one_is_named(model):
     ],
 )
 def test_a_processor_that_returns_no_logits_is_named(model, rows, answer, says):
-    class Mistaken(LogitsProcessor):
+    class Mistaken(hf.LogitsProcessor):
         def __call__(self, input_ids, scores):
             return answer(scores)
 
@@ -642,7 +630,7 @@ def test_a_processor_that_returns_no_logits_is_named(model, rows, answer, says):
 
 
 def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
-    config = GenerationConfig(
+    config = hf.GenerationConfig(
         max_new_tokens=12,
         do_sample=False,
         return_dict_in_generate=True,
@@ -650,14 +638,14 @@ def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
     )
     prepared, _ = model._prepare_generation_config(config)
 
-    class Meddling(StoppingCriteria):
+    class Meddling(hf.StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
             prepared.return_dict_in_generate = prepared.output_scores = False
             processors.append(Counting())
             return torch.zeros(len(input_ids), dtype=torch.bool)
 
-    processors = LogitsProcessorList()
-    criteria = StoppingCriteriaList([MaxLengthCriteria(23), Meddling()])
+    processors = hf.LogitsProcessorList()
+    criteria = hf.StoppingCriteriaList([hf.MaxLengthCriteria(23), Meddling()])
     got = foreword.generate(
         model,
         ids(11)["input_ids"],

@@ -7,15 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
-    LogitsProcessor,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+import transformers as hf
 from transformers.modeling_outputs import BaseModelOutput
 
 import foreword
@@ -81,7 +73,7 @@ def accepted(output):
     return sum(row.accepted for row in output.stats)
 
 
-class Alternate(LogitsProcessor):
+class Alternate(hf.LogitsProcessor):
     """Forbids tokens of the parity of the last one: depends on the path, and only on
     it.
     """
@@ -91,7 +83,7 @@ class Alternate(LogitsProcessor):
         return scores.masked_fill(odd == input_ids[:, -1:] % 2, -torch.inf)
 
 
-class Sum(StoppingCriteria):
+class Sum(hf.StoppingCriteria):
     """Ends a row when the sum of its last three tokens is a multiple of seven."""
 
     def __call__(self, input_ids, scores, **kwargs):
@@ -209,7 +201,7 @@ def test_the_language_is_that_of_the_call(name):
                 (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
             ]
         ),
-        dict(stopping_criteria=StoppingCriteriaList([Sum()])),
+        dict(stopping_criteria=hf.StoppingCriteriaList([Sum()])),
         dict(attention_mask=None),
         dict(do_sample=True, top_k=1, num_return_sequences=2),
         dict(use_cache=False),
@@ -342,7 +334,11 @@ def test_target_and_draft_are_given_back_as_they_were():
             "decoder_att",
         ),
         (
-            dict(past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache())),
+            dict(
+                past_key_values=hf.EncoderDecoderCache(
+                    hf.DynamicCache(), hf.DynamicCache()
+                )
+            ),
             "past_key_values",
         ),
         (
@@ -379,7 +375,9 @@ def test_a_draft_model_that_does_not_fit_is_refused(model):
     with pytest.raises(
         InvalidRequest, match=r"200 tokens and the target 320.*the target's tokenizer"
     ):
-        call(drafter=T5ForConditionalGeneration(T5Config(vocab_size=200, **sizes)))
+        call(
+            drafter=hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=200, **sizes))
+        )
     foreign = partial(foreword.generate, tokenizer=tiny_seq2seq.tokenizer("t5"))
     foreign = partial(
         foreign,
@@ -420,12 +418,9 @@ def test_an_argument_that_is_nearly_one_is_named(model):
 @pytest.mark.usefixtures("four")
 @pytest.mark.parametrize(
     "asks",
-    [
-        "assistant_model",
-        "draft_model",
-        "prompt_lookup_num_tokens",
-        "speculative_decoding",
-    ],
+    (
+        "assistant_model draft_model prompt_lookup_num_tokens speculative_decoding"
+    ).split(),
 )
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["t5", "m2m100"])

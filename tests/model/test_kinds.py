@@ -7,38 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    ArceeConfig,
-    CLIPVisionConfig,
-    Ernie4_5Config,
-    Exaone4Config,
-    GlmConfig,
-    GPT2Config,
-    GPTNeoXConfig,
-    GraniteMoeConfig,
-    GraniteMoeHybridConfig,
-    HeliumConfig,
-    HunYuanDenseV1Config,
-    Jais2Config,
-    Lfm2MoeConfig,
-    LlamaConfig,
-    LlavaConfig,
-    Ministral3Config,
-    MinistralConfig,
-    Mistral3Config,
-    NemotronConfig,
-    OlmoConfig,
-    OlmoeConfig,
-    PixtralVisionConfig,
-    Qwen2_5_VLConfig,
-    Qwen2MoeConfig,
-    Qwen2VLConfig,
-    Qwen3_5MoeTextConfig,
-    Qwen3VLConfig,
-    Qwen3VLMoeConfig,
-    SeedOssConfig,
-    StableLmConfig,
-)
+import transformers as hf
 
 import tiny_models
 from foreword.model.architectures import linears, lm_head
@@ -77,7 +46,7 @@ QWEN_EYES: dict[str, Any] = dict(
 )
 GRID = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 3, 3]}
 STRANGE: dict[str, Any] = {
-    "qwen3.5, experts, one of which all ask": Qwen3_5MoeTextConfig(
+    "qwen3.5, experts, one of which all ask": hf.Qwen3_5MoeTextConfig(
         **{**SIZES, "initializer_range": 0.05},
         **HEADS,
         head_dim=32,
@@ -91,7 +60,7 @@ STRANGE: dict[str, Any] = {
         moe_intermediate_size=48,
         shared_expert_intermediate_size=48,
     ),
-    "lfm2, experts by sigmoids, some preferred": Lfm2MoeConfig(
+    "lfm2, experts by sigmoids, some preferred": hf.Lfm2MoeConfig(
         **SIZES,
         **HEADS,
         num_dense_layers=1,
@@ -102,10 +71,10 @@ STRANGE: dict[str, Any] = {
         routed_scaling_factor=1.5,
         tie_word_embeddings=False,
     ),
-    "olmoe, weights not normalized": OlmoeConfig(
+    "olmoe, weights not normalized": hf.OlmoeConfig(
         **SIZES, **HEADS, num_experts=17, num_experts_per_tok=5
     ),
-    "granite, experts": GraniteMoeConfig(
+    "granite, experts": hf.GraniteMoeConfig(
         **SIZES,
         **HEADS,
         num_local_experts=8,
@@ -114,7 +83,7 @@ STRANGE: dict[str, Any] = {
         logits_scaling=4.0,
         tie_word_embeddings=True,
     ),
-    "experts in one layer of two, four all ask": Qwen2MoeConfig(
+    "experts in one layer of two, four all ask": hf.Qwen2MoeConfig(
         **SIZES,
         **HEADS,
         num_experts=5,
@@ -123,38 +92,38 @@ STRANGE: dict[str, Any] = {
         mlp_only_layers=[0],
         shared_expert_intermediate_size=128,
     ),
-    "pythia, one half after the other, odd size": GPTNeoXConfig(
+    "pythia, one half after the other, odd size": hf.GPTNeoXConfig(
         **{**SIZES, "vocab_size": 331},
         num_attention_heads=4,
         max_position_embeddings=1024,
         use_parallel_residual=False,
     ),
-    "stablelm, both halves at once": StableLmConfig(
+    "stablelm, both halves at once": hf.StableLmConfig(
         **SIZES, **HEADS, use_parallel_residual=True, use_qkv_bias=True
     ),
-    "nemotron, squares": NemotronConfig(
+    "nemotron, squares": hf.NemotronConfig(
         **SIZES, **HEADS, head_dim=32, attention_bias=True, mlp_bias=True
     ),
-    "arcee": ArceeConfig(**SIZES, **HEADS),
-    "jais2": Jais2Config(**SIZES, **HEADS),
-    "olmo, norms without weights": OlmoConfig(**SIZES, **HEADS),
-    "ernie, biases": Ernie4_5Config(
+    "arcee": hf.ArceeConfig(**SIZES, **HEADS),
+    "jais2": hf.Jais2Config(**SIZES, **HEADS),
+    "olmo, norms without weights": hf.OlmoConfig(**SIZES, **HEADS),
+    "ernie, biases": hf.Ernie4_5Config(
         **SIZES, **HEADS, head_dim=32, tie_word_embeddings=False
     ),
-    "helium": HeliumConfig(**SIZES, **HEADS, head_dim=16),
-    "glm": GlmConfig(
+    "helium": hf.HeliumConfig(**SIZES, **HEADS, head_dim=16),
+    "glm": hf.GlmConfig(
         **SIZES, **HEADS, head_dim=32, attention_bias=True, pad_token_id=0
     ),
-    "seed": SeedOssConfig(
+    "seed": hf.SeedOssConfig(
         **SIZES, **HEADS, head_dim=32, attention_bias=True, attention_out_bias=True
     ),
-    "exaone4": Exaone4Config(
+    "exaone4": hf.Exaone4Config(
         **SIZES,
         **HEADS,
         sliding_window=40,
         layer_types=["sliding_attention", "full_attention"],
     ),
-    "hunyuan, normed once turned": HunYuanDenseV1Config(
+    "hunyuan, normed once turned": hf.HunYuanDenseV1Config(
         **SIZES,
         **HEADS,
         head_dim=32,
@@ -165,7 +134,7 @@ STRANGE: dict[str, Any] = {
             "factor": 1.0,
         },
     ),
-    "granite 4, without states": GraniteMoeHybridConfig(
+    "granite 4, without states": hf.GraniteMoeHybridConfig(
         **SIZES,
         **HEADS,
         layer_types=["attention"] * 2,
@@ -175,22 +144,22 @@ STRANGE: dict[str, Any] = {
         logits_scaling=4.0,
         position_embedding_type="rope",
     ),
-    "granite 4, without places": GraniteMoeHybridConfig(
+    "granite 4, without places": hf.GraniteMoeHybridConfig(
         **SIZES,
         **HEADS,
         layer_types=["attention"] * 2,
         num_local_experts=0,
         shared_intermediate_size=96,
     ),
-    "ministral": MinistralConfig(
+    "ministral": hf.MinistralConfig(
         **SIZES,
         **HEADS,
         head_dim=32,
         sliding_window=40,
         layer_types=["sliding_attention", "full_attention"],
     ),
-    "ministral 3, which sees, warmer every 32 places": Mistral3Config(
-        text_config=Ministral3Config(
+    "ministral 3, which sees, warmer every 32 places": hf.Mistral3Config(
+        text_config=hf.Ministral3Config(
             **SIZES,
             **HEADS,
             head_dim=16,
@@ -207,28 +176,28 @@ STRANGE: dict[str, Any] = {
                 "beta_slow": 1.0,
             },
         ),
-        vision_config=PixtralVisionConfig(**EYES),
+        vision_config=hf.PixtralVisionConfig(**EYES),
         tie_word_embeddings=False,
     ),
-    "llava": LlavaConfig(
-        text_config=LlamaConfig(**SIZES, **HEADS),
-        vision_config=CLIPVisionConfig(**EYES),
+    "llava": hf.LlavaConfig(
+        text_config=hf.LlamaConfig(**SIZES, **HEADS),
+        vision_config=hf.CLIPVisionConfig(**EYES),
     ),
-    "qwen 2 vl": Qwen2VLConfig(
+    "qwen 2 vl": hf.Qwen2VLConfig(
         text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
         vision_config=dict(
             depth=1, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=1
         ),
     ),
-    "qwen 2.5 vl": Qwen2_5_VLConfig(
+    "qwen 2.5 vl": hf.Qwen2_5_VLConfig(
         text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
         vision_config=QWEN_EYES,
     ),
-    "qwen 3 vl": Qwen3VLConfig(
+    "qwen 3 vl": hf.Qwen3VLConfig(
         text_config=dict(**SIZES, **HEADS, head_dim=16, rope_parameters=GRID),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
-    "qwen 3 vl, experts": Qwen3VLMoeConfig(
+    "qwen 3 vl, experts": hf.Qwen3VLMoeConfig(
         text_config=dict(
             **SIZES,
             **HEADS,
@@ -240,10 +209,10 @@ STRANGE: dict[str, Any] = {
         ),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
-    "a llama whose config names a window that it does not use": LlamaConfig(
+    "a llama whose config names a window that it does not use": hf.LlamaConfig(
         **SIZES, **HEADS, sliding_window=20
     ),
-    "gpt2, tied": GPT2Config(
+    "gpt2, tied": hf.GPT2Config(
         vocab_size=320,
         n_embd=64,
         n_layer=2,
@@ -254,18 +223,10 @@ STRANGE: dict[str, Any] = {
     ),
 }
 NAMES = [
-    "mixtral",
-    "qwen2-moe",
-    "qwen3-moe",
-    "phi",
-    "gpt2",
-    "gpt-neox",
-    "opt",
-    "cohere",
-    "cohere2",
-    "starcoder2",
-    "glm4",
-    "stablelm",
+    *(
+        "mixtral qwen2-moe qwen3-moe phi gpt2 gpt-neox opt cohere cohere2 "
+        "starcoder2 glm4 stablelm"
+    ).split(),
     *STRANGE,
 ]
 PARENTS = [-1, 0, 1, -1, 3, 3, 5]

@@ -4,15 +4,7 @@ another order has one of its own.
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    CohereConfig,
-    GPT2Config,
-    OlmoConfig,
-    OPTConfig,
-    PhiConfig,
-    StableLmConfig,
-)
+import transformers as hf
 
 import tiny_models
 from foreword.model import architectures
@@ -39,25 +31,25 @@ MEAN = "its query and key norms subtract the mean"
 AROUND = "its embeddings differ in size from its layers, or it has no final norm"
 STRANGE = [
     (
-        GPT2Config(**SMALL_GPT2, scale_attn_by_inverse_layer_idx=True),
+        hf.GPT2Config(**SMALL_GPT2, scale_attn_by_inverse_layer_idx=True),
         "its config sets scale_attn_by_inverse_layer_idx, which is not supported",
     ),
     (
-        GPT2Config(**SMALL_GPT2, activation_function="tanh"),
+        hf.GPT2Config(**SMALL_GPT2, activation_function="tanh"),
         "its sizes, its activation or its biases are not the usual ones",
     ),
     (
-        OlmoConfig(**SIZES, clip_qkv=8.0),
+        hf.OlmoConfig(**SIZES, clip_qkv=8.0),
         "its config sets clip_qkv, which is not supported",
     ),
     (
-        OPTConfig(**SMALL_OPT, word_embed_proj_dim=64, do_layer_norm_before=False),
+        hf.OPTConfig(**SMALL_OPT, word_embed_proj_dim=64, do_layer_norm_before=False),
         AROUND,
     ),
-    (OPTConfig(**SMALL_OPT, word_embed_proj_dim=32), AROUND),
-    (CohereConfig(**SIZES, use_qk_norm=True), MEAN),
-    (StableLmConfig(**SIZES, qk_layernorm=True), MEAN),
-    (PhiConfig(**SIZES, qk_layernorm=True), MEAN),
+    (hf.OPTConfig(**SMALL_OPT, word_embed_proj_dim=32), AROUND),
+    (hf.CohereConfig(**SIZES, use_qk_norm=True), MEAN),
+    (hf.StableLmConfig(**SIZES, qk_layernorm=True), MEAN),
+    (hf.PhiConfig(**SIZES, qk_layernorm=True), MEAN),
 ]
 
 
@@ -68,7 +60,8 @@ STRANGE = [
 )
 def test_what_the_c_side_does_not_compute_is_refused(config, why):
     assert (
-        refused(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)) == why
+        refused(hf.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16))
+        == why
     )
 
 

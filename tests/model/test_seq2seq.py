@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    Speech2TextConfig,
-    Speech2TextForConditionalGeneration,
-)
+import transformers as hf
 
 import starter
 import tiny_seq2seq
@@ -51,7 +47,7 @@ def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
     assert (one.method, one.target.capability.backend) == ("ngram", "pool")
     answer = one.generate("A text.", GREEDY)[0]
     source = one.tokenizer("A text.")["input_ids"]
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+    model = hf.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
     expected = model.generate(
         torch.tensor([source]), max_new_tokens=20, num_beams=1, do_sample=False
     )[0].tolist()
@@ -123,10 +119,10 @@ def test_another_encoder_of_sound_than_whisper_is_refused(tmp_path):
         encoder_attention_heads=2,
         decoder_attention_heads=2,
     )
-    config = Speech2TextConfig(
+    config = hf.Speech2TextConfig(
         **sizes, vocab_size=320, encoder_ffn_dim=32, decoder_ffn_dim=32
     )
-    model = Speech2TextForConditionalGeneration(config)
+    model = hf.Speech2TextForConditionalGeneration(config)
     model.save_pretrained(tmp_path)
     with pytest.raises(
         ModelError, match=r"an encoder-decoder of the kind speech_to_text.* or whisper"

@@ -109,14 +109,7 @@ ODD = "a vocabulary of odd size"
     params=[
         "family",
         ODD,
-        "llama-gqa",
-        "mistral",
-        "qwen2",
-        "qwen3",
-        "gemma2",
-        "olmo2",
-        "qwen2-moe",
-        "phi",
+        *"llama-gqa mistral qwen2 qwen3 gemma2 olmo2 qwen2-moe phi".split(),
     ],
 )
 def base(request):

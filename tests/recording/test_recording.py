@@ -179,61 +179,21 @@ def places(value: Any, *before: str | int) -> list[tuple[str | int, ...]]:
     return found
 
 
-PLACES = [
-    "version",
-    "library",
-    "model",
-    "method",
-    "rule",
-    "budget",
-    "params",
-    "seed",
-    "prompt_tokens",
-    "prompt_tokens.0",
-    "prompt",
-    "answer",
-    "finish_reason",
-    "machine",
-    "machine.cpu",
-    "machine.threads",
-    "rounds",
-    "rounds.0",
-    "rounds.0.draft",
-    "rounds.0.draft.0",
-    "rounds.0.draft.0.token",
-    "rounds.0.draft.0.text",
-    "rounds.0.draft.0.parent",
-    "rounds.0.draft.0.draft_prob",
-    "rounds.0.draft.0.target_prob",
-    "rounds.0.accepted",
-    "rounds.0.added",
-    "rounds.0.added.token",
-    "rounds.0.added.text",
-    "rounds.0.added.target_prob",
-    "rounds.0.added.kind",
-    "rounds.0.budget",
-    "rounds.0.rows",
-    "rounds.0.prompt_rows",
-    "rounds.0.sequences",
-    "rounds.0.prefill_tokens",
-    "rounds.0.prefill_ms",
-    "rounds.0.propose_ms",
-    "rounds.0.score_ms",
-    "rounds.0.verify_ms",
-    "rounds.0.commit_ms",
-    "rounds.0.pieces",
-    "rounds.0.pieces.0",
-    "totals",
-    "totals.rounds",
-    "totals.tokens",
-    "totals.drafted",
-    "totals.accepted",
-    "totals.tokens_per_pass",
-    "totals.acceptance",
-    "totals.seconds",
-    "totals.plain_tokens_per_second",
-    "totals.undrafted",
-]
+PLACES = (
+    "version library model method rule budget params seed prompt_tokens "
+    "prompt_tokens.0 prompt answer finish_reason machine machine.cpu "
+    "machine.threads rounds rounds.0 rounds.0.draft rounds.0.draft.0 "
+    "rounds.0.draft.0.token rounds.0.draft.0.text rounds.0.draft.0.parent "
+    "rounds.0.draft.0.draft_prob rounds.0.draft.0.target_prob rounds.0.accepted "
+    "rounds.0.added rounds.0.added.token rounds.0.added.text "
+    "rounds.0.added.target_prob rounds.0.added.kind rounds.0.budget rounds.0.rows "
+    "rounds.0.prompt_rows rounds.0.sequences rounds.0.prefill_tokens "
+    "rounds.0.prefill_ms rounds.0.propose_ms rounds.0.score_ms rounds.0.verify_ms "
+    "rounds.0.commit_ms rounds.0.pieces rounds.0.pieces.0 totals totals.rounds "
+    "totals.tokens totals.drafted totals.accepted totals.tokens_per_pass "
+    "totals.acceptance totals.seconds totals.plain_tokens_per_second "
+    "totals.undrafted"
+).split()
 
 
 def changed(place: str, change: Callable[[Any, Any], None]) -> str:

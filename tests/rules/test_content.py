@@ -11,16 +11,7 @@ from sources import FILES, SOURCE, lines, syntax, where
 
 REGISTRY = SOURCE / "registry.py"
 TRAIN_OPTIONS = SOURCE / "train" / "registry.py"
-COMMON_WORDS = {
-    "auto",
-    "none",
-    "lm",
-    "layers",
-    "predicted",
-    "quantized",
-    "retrieval",
-    "suffix",
-}
+COMMON_WORDS = set("auto none lm layers predicted quantized retrieval suffix".split())
 """Names of methods that are also words of everyday code; a search for them would say nothing."""
 
 

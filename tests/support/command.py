@@ -23,15 +23,8 @@ from foreword.cli import main
 from waiting import LIMIT, bounded
 
 SOURCE = Path(foreword.__file__).parents[1]
-HEAVY = (
-    "torch",
-    "transformers",
-    "numpy",
-    "jaxtyping",
-    "safetensors",
-    "matplotlib",
-    "accelerate",
-    "ray",
+HEAVY = tuple(
+    "torch transformers numpy jaxtyping safetensors matplotlib accelerate ray".split()
 )
 """Packages that a command may import only once it needs them."""
 PROGRAM = f"""

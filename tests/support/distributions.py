@@ -8,22 +8,17 @@ from jaxtyping import Float, Int
 from scipy.stats import chi2
 from torch import Tensor
 
+from foreword.certify import worlds
 from foreword.certify.enumeration import cells
-from foreword.certify.worlds import (
-    Drafting,
-    World,
-    along,
-    changed,
-    next_distribution,
-    repeat,
-)
 from foreword.types import Noise, Verify
 
 ROWS = 120_000
 """Runs of a sampled test: they see a bias of 0.005 (test_exactness.py shows it)."""
 
 
-def surprise(verify: Verify, drafting: Drafting, world: World, gumbel: bool) -> float:
+def surprise(
+    verify: Verify, drafting: worlds.Drafting, world: worlds.World, gumbel: bool
+) -> float:
     """Chi-square of the first `depth` tokens of ROWS runs, over its 99.99 % quantile:
     above 1, the distribution differs.
 
@@ -32,18 +27,18 @@ def surprise(verify: Verify, drafting: Drafting, world: World, gumbel: bool) -> 
     rng, rows = torch.Generator().manual_seed(0), ROWS
     draft_tokens = drafting(world)
     index = draft_tokens.likely.multinomial(rows, replacement=True, generator=rng)
-    weights = along(world.target, draft_tokens.draft).log().float()[index]
+    weights = worlds.along(world.target, draft_tokens.draft).log().float()[index]
     whole = draft_tokens.draft
     if whole.probs is not None:
-        whole = changed(whole, probs=whole.probs.float())
-    draft = repeat(whole, index)
+        whole = worlds.changed(whole, probs=whole.probs.float())
+    draft = worlds.repeat(whole, index)
     noise = random_noise(weights.shape, rng, gumbel=gumbel, dtype=weights.dtype)
     verdict = verify(weights, draft, noise)
     text = torch.zeros(rows, 0, dtype=torch.long)
     for depth in range(world.depth):
-        plain = next_distribution(world.target, text).multinomial(1, generator=rng)[
-            :, 0
-        ]
+        plain = worlds.next_distribution(world.target, text).multinomial(
+            1, generator=rng
+        )[:, 0]
         added = verdict.bonus.where(verdict.accepted == depth, plain)
         draft_token = draft.tokens.gather(1, verdict.path[:, depth, None].clamp(min=0))[
             :, 0
@@ -54,7 +49,7 @@ def surprise(verify: Verify, drafting: Drafting, world: World, gumbel: bool) -> 
     return chi_square(cells(text, world.vocab), plain_distribution(world))
 
 
-def plain_distribution(world: World) -> Float[Tensor, "text"]:
+def plain_distribution(world: worlds.World) -> Float[Tensor, "text"]:
     """Probability of every text of `depth` tokens under the target."""
     distribution = torch.ones(1, dtype=torch.float64)
     for table in world.target[: world.depth]:

@@ -47,15 +47,7 @@ from foreword.model.view import view
 from foreword.native.cpu import fast_bfloat16
 from foreword.native.forward import library
 from foreword.structured.compiler import Grammars
-from foreword.train.registry import (
-    DFlashOptions,
-    DSparkOptions,
-    EagleOptions,
-    MedusaOptions,
-    MtpOptions,
-    PardOptions,
-    TrainOptions,
-)
+from foreword.train import registry
 from foreword.types import Delta, Request, SamplingParams, TokenLogprob
 from foreword.verify import rule as find_rule
 from other_tokenizers import NEAR, pair
@@ -244,17 +236,23 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "recycle": RecyclingDrafter,
         "lookahead": LookaheadDrafter,
         "lm": lambda: LanguageModelDrafter(draft(dtype)),
-        "pard": lambda: served(PardOptions(draft=str(starter.draft()), depth=4), dtype),
+        "pard": lambda: served(
+            registry.PardOptions(draft=str(starter.draft()), depth=4), dtype
+        ),
         "tli": lambda: IntersectionDrafter(pair(NEAR, dtype)),
         "slem": lambda: StringMatchDrafter(pair(NEAR, dtype)),
         "retrieval": lambda: RetrievalDrafter(datastore()),
-        "eagle": lambda: served(EagleOptions(unroll=2, draft_vocab=400), dtype),
-        "mtp": lambda: served(MtpOptions(unroll=2), dtype),
-        "dflash": lambda: served(DFlashOptions(layers=1, block=5, anchors=24), dtype),
-        "dspark": lambda: served(
-            DSparkOptions(layers=1, block=4, anchors=24, rank=16), dtype
+        "eagle": lambda: served(
+            registry.EagleOptions(unroll=2, draft_vocab=400), dtype
         ),
-        "medusa": lambda: served(MedusaOptions(), dtype),
+        "mtp": lambda: served(registry.MtpOptions(unroll=2), dtype),
+        "dflash": lambda: served(
+            registry.DFlashOptions(layers=1, block=5, anchors=24), dtype
+        ),
+        "dspark": lambda: served(
+            registry.DSparkOptions(layers=1, block=4, anchors=24, rank=16), dtype
+        ),
+        "medusa": lambda: served(registry.MedusaOptions(), dtype),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
         "auto": lambda: AutoDrafter(
@@ -286,7 +284,7 @@ def sayings() -> tuple[tuple[int, ...], ...]:
 
 
 @cache
-def shelf(options: TrainOptions) -> Path:
+def shelf(options: registry.TrainOptions) -> Path:
     """Return the folder of a drafter with these options, trained once for all
     processes.
     """
@@ -298,7 +296,7 @@ def shelf(options: TrainOptions) -> Path:
     return place
 
 
-def served(options: TrainOptions, dtype: str) -> Drafter:
+def served(options: registry.TrainOptions, dtype: str) -> Drafter:
     """Load the trained drafter by its method."""
     return method(options.method).load(shelf(options), target(dtype), tokenizer())
 

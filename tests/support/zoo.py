@@ -173,12 +173,11 @@ EXPERTS = {name for name in SIZES if "experts" in name or name.startswith("moe_"
 """Settings that only mixtures of experts have."""
 STATES = {"linear_attention", "conv", "mamba", "recurrent", "conv_L_cache"}
 """Types of layers that keep a state, and a setting of such layers."""
-LENGTHY = (
-    "layer_types",
-    "layers_block_type",
-    "mlp_layer_types",
-    "hybrid_override_pattern",
-    "block_types",
+LENGTHY = tuple(
+    (
+        "layer_types layers_block_type mlp_layer_types hybrid_override_pattern "
+        "block_types"
+    ).split()
 )
 
 

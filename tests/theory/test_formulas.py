@@ -6,20 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.theory.formulas import (
-    PassCost,
-    best_gamma,
-    expected_tokens,
-    least_alpha,
-    loses_from,
-    operations,
-    pays_from,
-    speed_up,
-    speeds,
-    tokens_by_depth,
-)
+from foreword.theory import formulas
 
-FREE = PassCost(token=0.0)
+FREE = formulas.PassCost(token=0.0)
 TABLE_1 = (
     (0.6, 2, 1.53, 1.96),
     (0.7, 3, 1.58, 2.53),
@@ -60,12 +49,14 @@ CHEN = {"XSum, nucleus": 1.92, "XSum, greedy": 2.01, "HumanEval, nucleus": 2.46}
 
 
 def theorem(alpha: float, gamma: int, cost: float) -> float:
-    return speed_up(expected_tokens(alpha, gamma), gamma, PassCost(token=cost))
+    return formulas.speed_up(
+        formulas.expected_tokens(alpha, gamma), gamma, formulas.PassCost(token=cost)
+    )
 
 
 @pytest.mark.parametrize(("alpha", "gamma", "growth", "speed"), TABLE_1)
 def test_table_1_is_reproduced(alpha, gamma, growth, speed):
-    assert round(operations(alpha, gamma), 2) == growth
+    assert round(formulas.operations(alpha, gamma), 2) == growth
     assert round(theorem(alpha, gamma, 0.0), 2) == speed
 
 
@@ -117,60 +108,62 @@ def acceptance_of(speed: float) -> float:
 @given(st.floats(0, 0.99), st.integers(0, 64))
 def test_sum_is_the_closed_form(alpha, gamma):
     closed = (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    assert expected_tokens(alpha, gamma) == pytest.approx(closed)
+    assert formulas.expected_tokens(alpha, gamma) == pytest.approx(closed)
 
 
 @given(st.floats(0, 1), st.integers(1, 16))
 def test_equal_shares_give_equation_1(alpha, gamma):
-    assert tokens_by_depth([alpha] * gamma) == pytest.approx(
-        expected_tokens(alpha, gamma)
+    assert formulas.tokens_by_depth([alpha] * gamma) == pytest.approx(
+        formulas.expected_tokens(alpha, gamma)
     )
 
 
 def test_all_accepted_is_every_draft_token_and_one_more():
-    assert expected_tokens(1.0, 5) == 6
+    assert formulas.expected_tokens(1.0, 5) == 6
 
 
 def test_tokens_take_the_share_of_each_depth():
-    assert tokens_by_depth([0.5, 0.8]) == pytest.approx(1 + 0.5 + 0.5 * 0.8)
+    assert formulas.tokens_by_depth([0.5, 0.8]) == pytest.approx(1 + 0.5 + 0.5 * 0.8)
 
 
 def test_measured_scoring_start_and_overhead_are_paid():
-    cost = PassCost(token=0.1, start=0.2, overhead=0.5, scoring=(1.0, 1.1, 1.4))
+    cost = formulas.PassCost(
+        token=0.1, start=0.2, overhead=0.5, scoring=(1.0, 1.1, 1.4)
+    )
     assert cost(0) == pytest.approx(1.5)
     assert cost(2) == pytest.approx(0.2 + 0.2 + 1.4 + 0.5)
-    assert speed_up(2.0, 2, cost) == pytest.approx(2.0 * 1.5 / 2.3)
+    assert formulas.speed_up(2.0, 2, cost) == pytest.approx(2.0 * 1.5 / 2.3)
 
 
 @given(st.floats(0.001, 0.99))
 def test_one_draft_token_pays_from_its_cost_on(cost):
     """Leviathan et al. 2023, corollary 3.9: α > c."""
-    priced = PassCost(token=cost)
-    assert least_alpha(1, priced) == pytest.approx(cost, abs=1e-9)
-    assert pays_from(priced, 16) == pytest.approx(cost, abs=1e-9)
+    priced = formulas.PassCost(token=cost)
+    assert formulas.least_alpha(1, priced) == pytest.approx(cost, abs=1e-9)
+    assert formulas.pays_from(priced, 16) == pytest.approx(cost, abs=1e-9)
 
 
 @given(st.floats(0, 0.99), st.floats(0, 0.99))
 def test_speed_is_at_least_that_of_corollary_3_9(alpha, cost):
     if alpha > cost:
-        best = max(speeds(alpha, PassCost(token=cost), 16))
+        best = max(formulas.speeds(alpha, formulas.PassCost(token=cost), 16))
         assert best >= (1 + alpha) / (1 + cost) - 1e-9
 
 
 def test_nothing_pays_if_drafting_costs_a_step():
-    dear = PassCost(token=1.0, start=0.5)
-    assert pays_from(dear, 64) is None
-    assert best_gamma(speeds(0.9, dear, 64)) == 0
+    dear = formulas.PassCost(token=1.0, start=0.5)
+    assert formulas.pays_from(dear, 64) is None
+    assert formulas.best_gamma(formulas.speeds(0.9, dear, 64)) == 0
 
 
 def test_best_draft_is_longest_if_it_is_free():
-    assert best_gamma(speeds(0.8, FREE, 64)) == 64
-    assert loses_from(speeds(0.8, FREE, 64)) is None
+    assert formulas.best_gamma(formulas.speeds(0.8, FREE, 64)) == 64
+    assert formulas.loses_from(formulas.speeds(0.8, FREE, 64)) is None
 
 
 def test_drafting_loses_beyond_the_best():
-    by_gamma = speeds(0.5, PassCost(token=0.1), 32)
-    best, loses = best_gamma(by_gamma), loses_from(by_gamma)
+    by_gamma = formulas.speeds(0.5, formulas.PassCost(token=0.1), 32)
+    best, loses = formulas.best_gamma(by_gamma), formulas.loses_from(by_gamma)
     assert loses is not None
     assert 0 < best < loses
     assert by_gamma[loses] < 1 <= by_gamma[loses - 1]

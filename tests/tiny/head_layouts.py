@@ -14,14 +14,11 @@ from torch import Tensor
 
 from foreword.model.loading.checkpoint import Checkpoint
 
-OURS = (
-    "architectures",
-    "target_hidden_size",
-    "norm_before_residual",
-    "norm_before_fc",
-    "fc_norm",
-    "norm_output",
-    "rope_parameters",
+OURS = tuple(
+    (
+        "architectures target_hidden_size norm_before_residual norm_before_fc fc_norm "
+        "norm_output rope_parameters"
+    ).split()
 )
 """Config keys that older layouts lack."""
 

@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import (
-    GenerationConfig,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-    WhisperProcessor,
-    WhisperTokenizer,
-)
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from tiny_models import disturb
@@ -55,19 +48,15 @@ def languages(name: str) -> list[str]:
 def specials(name: str) -> list[str]:
     """Special tokens in the order of the checkpoints of OpenAI, without timestamps."""
     words = [f"<|{code}|>" for code in languages(name)]
-    tasks = [
-        "<|translate|>",
-        "<|transcribe|>",
-        "<|startoflm|>",
-        "<|startofprev|>",
-        "<|nospeech|>",
-        "<|notimestamps|>",
-    ]
+    tasks = (
+        "<|translate|> <|transcribe|> <|startoflm|> <|startofprev|> <|nospeech|> "
+        "<|notimestamps|>"
+    ).split()
     return ["<|endoftext|>", "<|startoftranscript|>", *words, *tasks]
 
 
 @cache
-def tokenizer(name: str) -> WhisperTokenizer:
+def tokenizer(name: str) -> hf.WhisperTokenizer:
     """Return a tokenizer whose tokens are bytes, then words of filler, then the special
     ones and the timestamps.
     """
@@ -76,20 +65,20 @@ def tokenizer(name: str) -> WhisperTokenizer:
     vocab |= {f"Ġw{place}": place for place in range(len(letters), EOS)} | {
         "<|endoftext|>": EOS
     }
-    one = WhisperTokenizer(vocab=vocab, merges=[])
+    one = hf.WhisperTokenizer(vocab=vocab, merges=[])
     one.add_special_tokens({"additional_special_tokens": specials(name)[1:]})
     one.add_tokens([f"<|{step * 0.02:.2f}|>" for step in range(1501)])
     return one
 
 
-def settings(name: str) -> GenerationConfig:
+def settings(name: str) -> hf.GenerationConfig:
     """Return generation settings as those of the checkpoints; timestamps beyond a
     window are suppressed too.
     """
     place = {word: EOS + at for at, word in enumerate(specials(name))}
     begin = place["<|notimestamps|>"] + 1
     outside = range(begin + 50 * SECONDS + 1, begin + 1501)
-    return GenerationConfig(
+    return hf.GenerationConfig(
         decoder_start_token_id=EOS + 1,
         bos_token_id=EOS,
         eos_token_id=EOS,
@@ -106,13 +95,15 @@ def settings(name: str) -> GenerationConfig:
     )
 
 
-def build(name: str, seed: str = "", **sizes: Any) -> WhisperForConditionalGeneration:
+def build(
+    name: str, seed: str = "", **sizes: Any
+) -> hf.WhisperForConditionalGeneration:
     """Return the model called `name`: float32 (bfloat16 for one in C), CPU, eval mode,
     with an LM head of its own.
     """
     family = name.removesuffix(IN_C)
     vocab = EOS + len(specials(name)) + 1501
-    config = WhisperConfig(
+    config = hf.WhisperConfig(
         vocab_size=vocab,
         num_mel_bins=80 if family == "v2" else 128,
         pad_token_id=EOS,
@@ -124,7 +115,7 @@ def build(name: str, seed: str = "", **sizes: Any) -> WhisperForConditionalGener
     )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(f"{family}{seed}".encode()))
-        model = WhisperForConditionalGeneration(config)
+        model = hf.WhisperForConditionalGeneration(config)
         disturb(model)
         model.proj_out.weight = torch.nn.Parameter(
             torch.randn(vocab, config.d_model) * 0.3
@@ -137,14 +128,14 @@ def build(name: str, seed: str = "", **sizes: Any) -> WhisperForConditionalGener
     return (model if family == name else model.bfloat16()).eval()
 
 
-def extractor(name: str) -> WhisperFeatureExtractor:
-    return WhisperFeatureExtractor(
+def extractor(name: str) -> hf.WhisperFeatureExtractor:
+    return hf.WhisperFeatureExtractor(
         feature_size=80 if name.startswith("v2") else 128, chunk_length=SECONDS
     )
 
 
-def saved(model: WhisperForConditionalGeneration, name: str, folder: Path) -> Path:
+def saved(model: hf.WhisperForConditionalGeneration, name: str, folder: Path) -> Path:
     """Return the folder with the model, its tokenizer and its feature extractor."""
     model.save_pretrained(folder)
-    WhisperProcessor(extractor(name), tokenizer(name)).save_pretrained(folder)
+    hf.WhisperProcessor(extractor(name), tokenizer(name)).save_pretrained(folder)
     return folder

@@ -22,22 +22,16 @@ from foreword.draft.heads.export_layout import ENGINES
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint, kinds
+from foreword.train import registry
 from foreword.train.export import _check, export
 from foreword.train.losses import forward_kl
 from foreword.train.methods.lm import load as load_target
-from foreword.train.registry import (
-    DFlashOptions,
-    DSparkOptions,
-    EagleOptions,
-    MedusaOptions,
-    TrainOptions,
-)
 from foreword.train.task import TrainContext
 from running import target, tokenizer
 
-EAGLE = EagleOptions(unroll=2, draft_vocab=400)
-DFLASH = DFlashOptions(layers=1, block=5, anchors=24)
-DSPARK = DSparkOptions(layers=1, block=4, anchors=24, rank=16)
+EAGLE = registry.EagleOptions(unroll=2, draft_vocab=400)
+DFLASH = registry.DFlashOptions(layers=1, block=5, anchors=24)
+DSPARK = registry.DSparkOptions(layers=1, block=4, anchors=24, rank=16)
 LAYER = {
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
     "input_layernorm.weight",
@@ -58,7 +52,7 @@ SURE = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
 
 
 @cache
-def head(options: TrainOptions) -> Path:
+def head(options: registry.TrainOptions) -> Path:
     """Return the folder of an untrained head: an export only renames its tensors."""
     context = TrainContext(
         source=starter.target(),
@@ -175,7 +169,9 @@ def test_unsupported_exports_are_refused_and_leave_nothing(tmp_path):
     with pytest.raises(
         InvalidRequest, match=r"it has no method medusa\. Serve it with foreword"
     ):
-        export(head(MedusaOptions()), starter.target(), "vllm", tmp_path / "out")
+        export(
+            head(registry.MedusaOptions()), starter.target(), "vllm", tmp_path / "out"
+        )
     with pytest.raises(InvalidRequest, match="cannot export for engine 'tgi'"):
         export(head(EAGLE), starter.target(), "tgi", tmp_path / "out")
     with pytest.raises(ModelError, match="cannot read the config"):

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.errors import UnknownMethod
-from foreword.train.losses import (
-    LOSSES,
-    PIECE,
-    agreement,
-    compare,
-    loss,
-    overlap,
-    prefix_weights,
-)
+from foreword.train import losses
 
 ROWS, VOCAB = 5, 7
 
@@ -65,10 +57,10 @@ PLAINLY = {
 
 
 def test_every_loss_has_a_plain_definition_here():
-    assert set(PLAINLY) == set(LOSSES)
+    assert set(PLAINLY) == set(losses.LOSSES)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", losses.LOSSES)
 @given(seed=st.integers(0, 1000), spread=st.floats(0.01, 6))
 def test_loss_equals_its_definition(name, seed, spread):
     target, draft = pair(seed, spread)
@@ -77,27 +69,27 @@ def test_loss_equals_its_definition(name, seed, spread):
         for p, q in zip(target.tolist(), draft.tolist(), strict=True)
     ]
     torch.testing.assert_close(
-        loss(name)(target, draft), torch.tensor(plainly, dtype=torch.float64)
+        losses.loss(name)(target, draft), torch.tensor(plainly, dtype=torch.float64)
     )
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "hybrid"])
+@pytest.mark.parametrize("name", [name for name in losses.LOSSES if name != "hybrid"])
 def test_gradients_equal_finite_differences(name):
     target, draft = pair()
     assert torch.autograd.gradcheck(
-        lambda q: loss(name)(target, q), draft.requires_grad_()
+        lambda q: losses.loss(name)(target, q), draft.requires_grad_()
     )
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", losses.LOSSES)
 @pytest.mark.parametrize("piece", [1, 3 * VOCAB, 10**6])
 def test_loss_in_pieces_equals_the_whole(name, piece, monkeypatch):
-    monkeypatch.setitem(PIECE, "cpu", piece)
+    monkeypatch.setitem(losses.PIECE, "cpu", piece)
     target, draft = (tensor.view(1, ROWS, VOCAB) for tensor in pair())
     draft = draft.clone().requires_grad_()
     weight = torch.linspace(-1, 2, ROWS, dtype=torch.float64)
-    found = compare(loss(name), target, draft, 0.7)
-    wanted = loss(name)(target / 0.7, draft / 0.7)
+    found = losses.compare(losses.loss(name), target, draft, 0.7)
+    wanted = losses.loss(name)(target / 0.7, draft / 0.7)
     torch.testing.assert_close(found, wanted)
     grads = [
         torch.autograd.grad((weight * one).sum(), draft)[0] for one in (found, wanted)
@@ -108,36 +100,38 @@ def test_loss_in_pieces_equals_the_whole(name, piece, monkeypatch):
 def test_bfloat16_logits_are_compared_in_float32():
     target, draft = (tensor.bfloat16() for tensor in pair())
     draft.requires_grad_()
-    found = compare(overlap, target, draft)
+    found = losses.compare(losses.overlap, target, draft)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, overlap(target.float(), draft.float()))
+    torch.testing.assert_close(found, losses.overlap(target.float(), draft.float()))
     (gradient,) = torch.autograd.grad(found.sum(), draft)
     assert gradient.dtype == torch.bfloat16
     with torch.no_grad():
-        assert not compare(overlap, target, draft).requires_grad
-    assert compare(overlap, target[:0], draft[:0]).shape == (0,)
+        assert not losses.compare(losses.overlap, target, draft).requires_grad
+    assert losses.compare(losses.overlap, target[:0], draft[:0]).shape == (0,)
 
 
 def test_the_weight_of_the_hybrid_is_held_fixed():
     target, draft = pair()
-    weight = torch.exp(-3 * overlap(target, draft))
+    weight = torch.exp(-3 * losses.overlap(target, draft))
 
     def fixed(q):
-        return weight * loss("forward-kl")(target, q) + (1 - weight) * loss("tv")(
-            target, q
-        )
+        return weight * losses.loss("forward-kl")(target, q) + (
+            1 - weight
+        ) * losses.loss("tv")(target, q)
 
     draft.requires_grad_()
-    (found,) = torch.autograd.grad(loss("hybrid")(target, draft).sum(), draft)
+    (found,) = torch.autograd.grad(losses.loss("hybrid")(target, draft).sum(), draft)
     (wanted,) = torch.autograd.grad(fixed(draft).sum(), draft)
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "cross-entropy"])
+@pytest.mark.parametrize(
+    "name", [name for name in losses.LOSSES if name != "cross-entropy"]
+)
 def test_loss_is_zero_at_the_target(name):
     target, _ = pair()
     draft = (target + 3.5).requires_grad_()  # the same distribution
-    found = loss(name)(target, draft)
+    found = losses.loss(name)(target, draft)
     torch.testing.assert_close(found, torch.zeros_like(found))
     # those have a corner there
     if name not in ("tv", "log-acceptance", "hybrid", "kl-l1"):
@@ -145,12 +139,14 @@ def test_loss_is_zero_at_the_target(name):
         torch.testing.assert_close(gradient, torch.zeros_like(gradient))
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "reverse-kl"])
+@pytest.mark.parametrize(
+    "name", [name for name in losses.LOSSES if name != "reverse-kl"]
+)
 def test_forbidden_tokens_keep_the_loss_finite(name):
     target, draft = pair()
     target[:, 3] = -math.inf
     draft.requires_grad_()
-    found = loss(name)(target, draft)
+    found = losses.loss(name)(target, draft)
     (gradient,) = torch.autograd.grad(found.sum(), draft)
     assert found.isfinite().all()
     assert gradient.isfinite().all()
@@ -161,7 +157,7 @@ def test_disjoint_distributions_have_a_gradient():
         torch.tensor([[200.0, 0.0]]),
         torch.tensor([[0.0, 200.0]], requires_grad=True),
     )
-    found = loss("log-acceptance")(target, draft)
+    found = losses.loss("log-acceptance")(target, draft)
     (gradient,) = torch.autograd.grad(found.sum(), draft)
     torch.testing.assert_close(found, torch.tensor([200.0 - math.log(2)]))
     assert gradient[0, 0] < -0.1
@@ -172,14 +168,14 @@ def test_agreement_is_that_of_the_likeliest():
         torch.tensor([[1.0, 2.0], [2.0, 1.0]]),
         torch.tensor([[0.0, 9.0], [0.0, 9.0]]),
     )
-    assert agreement(target, draft).tolist() == [True, False]
+    assert losses.agreement(target, draft).tolist() == [True, False]
 
 
 def test_prefix_weights_by_hand():
     probabilities = torch.tensor([[1.0, 0.5, 0.0]], requires_grad=True)
     s = [1.0, 0.75, 0.5]
     prefixes = [s[0], s[0] * s[1], s[0] * s[1] * s[2]]
-    weights = prefix_weights(probabilities)
+    weights = losses.prefix_weights(probabilities)
     torch.testing.assert_close(
         weights, torch.tensor([[sum(prefixes), sum(prefixes[1:]), prefixes[2]]])
     )
@@ -188,4 +184,4 @@ def test_prefix_weights_by_hand():
 
 def test_unknown_loss_names_the_nearest():
     with pytest.raises(UnknownMethod, match="forward-kl"):
-        loss("forward_kl")
+        losses.loss("forward_kl")

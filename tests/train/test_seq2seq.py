@@ -29,17 +29,8 @@ from foreword.train.trainer import TrainingConfig
 FAMILIES = ["t5", "bart", "marian"]
 START = {"t5": (0,), "bart": (2, 0), "marian": (319,)}
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
-WORDS = (
-    "river",
-    "bridge",
-    "window",
-    "candle",
-    "garden",
-    "ladder",
-    "winter",
-    "mirror",
-    "letter",
-    "summer",
+WORDS = tuple(
+    "river bridge window candle garden ladder winter mirror letter summer".split()
 )
 
 

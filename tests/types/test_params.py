@@ -238,14 +238,8 @@ def test_arrays_that_are_no_numbers_are_refused(make):
     for value in (make(5.0), make(5.5)):
         with pytest.raises(InvalidRequest, match="max_tokens must"):
             SamplingParams(max_tokens=value)
-    for name in (
-        "stop_token_ids",
-        "bad_word_ids",
-        "stop",
-        "bad_words",
-        "processors",
-        "prediction",
-    ):
+    names = "stop_token_ids bad_word_ids stop bad_words processors prediction".split()
+    for name in names:
         with pytest.raises(InvalidRequest, match=f"{name} must"):
             SamplingParams(**{name: make(5)})
 

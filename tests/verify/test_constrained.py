@@ -5,16 +5,8 @@ after sampled draft tokens.
 import pytest
 import torch
 
+from foreword.certify import worlds
 from foreword.certify.enumeration import FEW_BITS, bias
-from foreword.certify.worlds import (
-    AllDrafts,
-    Drafting,
-    World,
-    changed,
-    drawn,
-    drawn_tree,
-    repeat,
-)
 from foreword.verify import RULES
 
 EXACT, VISIBLE = 1e-9, 0.005
@@ -23,7 +15,7 @@ TREE_RULES = [
 ]
 
 
-def masked(world: World, drafter_too: bool) -> World:
+def masked(world: worlds.World, drafter_too: bool) -> worlds.World:
     """The world under a grammar that forbids one token after every text, another one by
     its length.
     """
@@ -36,20 +28,22 @@ def masked(world: World, drafter_too: bool) -> World:
             kept.append(table / table.sum(-1, keepdim=True))
         return tuple(kept)
 
-    return World(
+    return worlds.World(
         without(world.target), without(world.drafter) if drafter_too else world.drafter
     )
 
 
-def then_forced(drafting: Drafting, node: int, *, soft: bool = False) -> Drafting:
+def then_forced(
+    drafting: worlds.Drafting, node: int, *, soft: bool = False
+) -> worlds.Drafting:
     """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the
     drafter's distribution.
     """
 
-    def forced(world: World) -> AllDrafts:
+    def forced(world: worlds.World) -> worlds.AllDrafts:
         draft, likely = drafting(world)
         assert draft.probs is not None
-        draft = changed(draft, count=torch.full_like(draft.count, node + 1))
+        draft = worlds.changed(draft, count=torch.full_like(draft.count, node + 1))
         chosen = draft.probs[:, node].argmax(1)
         rows = (draft.tokens[:, node] == chosen).nonzero()[:, 0]
         own = likely / draft.probs[:, node].gather(1, chosen[:, None])[:, 0]
@@ -66,9 +60,9 @@ def then_forced(drafting: Drafting, node: int, *, soft: bool = False) -> Draftin
                 distinct.append([row, 0.0])
             distinct[seen[key]][1] += float(own[row])
         index = torch.tensor([row for row, _ in distinct])
-        kept = changed(draft, probs=draft.probs if soft else probs)
-        return AllDrafts(
-            repeat(kept, index),
+        kept = worlds.changed(draft, probs=draft.probs if soft else probs)
+        return worlds.AllDrafts(
+            worlds.repeat(kept, index),
             torch.tensor([mass for _, mass in distinct], dtype=torch.float64),
         )
 
@@ -79,24 +73,24 @@ def then_forced(drafting: Drafting, node: int, *, soft: bool = False) -> Draftin
 @pytest.mark.parametrize("name", RULES)
 def test_masked_targets_are_sampled_exactly(name, drafter_too):
     rule = RULES[name]
-    world = masked(World.random(1, vocab=3, depth=2), drafter_too)
-    assert bias(rule.verify, drawn, world, rule.shares_noise) < EXACT
+    world = masked(worlds.World.random(1, vocab=3, depth=2), drafter_too)
+    assert bias(rule.verify, worlds.drawn, world, rule.shares_noise) < EXACT
 
 
 @pytest.mark.parametrize(
     "name", [name for name in RULES if not RULES[name].shares_noise]
 )
 def test_forced_text_after_a_sampled_chain_is_exact(name):
-    verify, world = RULES[name].verify, World.random(0, vocab=3, depth=3)
-    assert bias(verify, then_forced(drawn, 2), world, gumbel=False) < EXACT
-    soft = then_forced(drawn, 2, soft=True)
+    verify, world = RULES[name].verify, worlds.World.random(0, vocab=3, depth=3)
+    assert bias(verify, then_forced(worlds.drawn, 2), world, gumbel=False) < EXACT
+    soft = then_forced(worlds.drawn, 2, soft=True)
     assert bias(verify, soft, world, False, FEW_BITS) > VISIBLE
 
 
 @pytest.mark.parametrize("name", TREE_RULES)
 def test_forced_text_after_a_sampled_tree_is_exact(name):
-    verify, world = RULES[name].verify, World.random(0, vocab=3, depth=2)
-    tree = drawn_tree(2, 1, distinct=RULES[name].lists == "distinct")
+    verify, world = RULES[name].verify, worlds.World.random(0, vocab=3, depth=2)
+    tree = worlds.drawn_tree(2, 1, distinct=RULES[name].lists == "distinct")
     assert bias(verify, then_forced(tree, 2), world, gumbel=False) < EXACT
     soft = then_forced(tree, 2, soft=True)
     assert bias(verify, soft, world, False, FEW_BITS) > VISIBLE

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+import transformers as hf
 
 import starter
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, query_slots, shape_of
@@ -32,15 +27,17 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def target() -> LlamaForCausalLM:
-    return AutoModelForCausalLM.from_pretrained(
+def target() -> hf.LlamaForCausalLM:
+    return hf.AutoModelForCausalLM.from_pretrained(
         starter.target(), dtype=torch.float32, local_files_only=True
     ).eval()
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[torch.Tensor]:
-    tokenizer = AutoTokenizer.from_pretrained(starter.target(), local_files_only=True)
+    tokenizer = hf.AutoTokenizer.from_pretrained(
+        starter.target(), local_files_only=True
+    )
     chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
     texts = [
         tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
@@ -50,7 +47,7 @@ def prompts() -> list[torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def large(target) -> LlamaForCausalLM:
+def large(target) -> hf.LlamaForCausalLM:
     return inflate(target, WIDE)
 
 
@@ -60,9 +57,9 @@ def expected(target, prompts) -> torch.Tensor:
     return logits(target, prompts)
 
 
-def tiny(**options) -> LlamaForCausalLM:
+def tiny(**options) -> hf.LlamaForCausalLM:
     """Three query heads to a kv head, weights large enough that attention matters."""
-    config = LlamaConfig(
+    config = hf.LlamaConfig(
         vocab_size=97,
         hidden_size=48,
         intermediate_size=64,
@@ -73,15 +70,15 @@ def tiny(**options) -> LlamaForCausalLM:
         initializer_range=0.3,
         **options,
     )
-    return LlamaForCausalLM(config).eval()
+    return hf.LlamaForCausalLM(config).eval()
 
 
 @torch.no_grad()
-def logits(model: LlamaForCausalLM, prompts: list[torch.Tensor]) -> torch.Tensor:
+def logits(model: hf.LlamaForCausalLM, prompts: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([model(prompt).logits[0].float() for prompt in prompts])
 
 
-def greedy(model: LlamaForCausalLM, prompt: torch.Tensor) -> list[int]:
+def greedy(model: hf.LlamaForCausalLM, prompt: torch.Tensor) -> list[int]:
     mask = torch.ones_like(prompt)
     return model.generate(
         prompt, attention_mask=mask, do_sample=False, max_new_tokens=24
@@ -259,7 +256,7 @@ def test_saved_model_loads_with_the_same_logits(tmp_path):
     prompt = [torch.randint(97, (1, 30))]
     shape = replace(shape_of(small.config), hidden=96, layers=3)
     inflate(small, shape).save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
+    loaded = hf.AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
     assert loaded.dtype == torch.float32
     assert_close(logits(loaded, prompt), logits(small, prompt))
 

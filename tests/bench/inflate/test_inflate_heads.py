@@ -18,25 +18,19 @@ from foreword.draft import method
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.errors import ModelError
 from foreword.model import Model
-from foreword.train.registry import (
-    DFlashOptions,
-    DSparkOptions,
-    EagleOptions,
-    MedusaOptions,
-    MtpOptions,
-)
+from foreword.train import registry
 from running import Case, engine, finish, prompts, shelf, target, tokenizer
 
 WIDE = Shape(
     "wide", hidden=448, layers=9, heads=8, kv_heads=4, head_dim=64, intermediate=1088
 )
 TRAIN_OPTIONS = (
-    EagleOptions(unroll=2, draft_vocab=400),
-    DSparkOptions(layers=1, block=4, anchors=24, rank=16),
-    DFlashOptions(layers=1, block=5, anchors=24),
-    MedusaOptions(),
-    MtpOptions(unroll=2),
-    MedusaOptions(heads=2, own=True),
+    registry.EagleOptions(unroll=2, draft_vocab=400),
+    registry.DSparkOptions(layers=1, block=4, anchors=24, rank=16),
+    registry.DFlashOptions(layers=1, block=5, anchors=24),
+    registry.MedusaOptions(),
+    registry.MtpOptions(unroll=2),
+    registry.MedusaOptions(heads=2, own=True),
 )
 
 

@@ -124,13 +124,10 @@ def test_tensors_and_config_are_those_of_the_published_layout(folder):
         load_file(folder / "model.safetensors"),
         json.loads((folder / "config.json").read_text()),
     )
-    parts = [
-        "input_layernorm",
-        "post_attention_layernorm",
-        "mlp.gate_proj",
-        "mlp.up_proj",
-        "mlp.down_proj",
-    ] + [
+    parts = (
+        "input_layernorm post_attention_layernorm mlp.gate_proj mlp.up_proj "
+        "mlp.down_proj"
+    ).split() + [
         f"self_attn.{name}"
         for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
     ]

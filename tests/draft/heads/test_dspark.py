@@ -174,12 +174,9 @@ def test_the_layout_of_speculators_says_the_same(folder):
     } | {
         name: config[name]
         for name in (
-            "block_size",
-            "mask_token_id",
-            "markov_rank",
-            "markov_head_type",
-            "enable_confidence_head",
-        )
+            "block_size mask_token_id markov_rank markov_head_type "
+            "enable_confidence_head"
+        ).split()
     }
     (folder / "config.json").write_text(json.dumps(foreign))
     drafter = DSparkDrafter.load(folder, target(), None)

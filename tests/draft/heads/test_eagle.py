@@ -19,14 +19,11 @@ from pair import VOCAB, llama, setting
 
 LAYERS = 8
 NAMES = {
-    "fc.weight",
-    "norm.weight",
-    "lm_head.weight",
-    "d2t",
-    "t2d",
-    "midlayer.input_layernorm.weight",
-    "midlayer.hidden_norm.weight",
-    "midlayer.post_attention_layernorm.weight",
+    *(
+        "fc.weight norm.weight lm_head.weight d2t t2d "
+        "midlayer.input_layernorm.weight midlayer.hidden_norm.weight "
+        "midlayer.post_attention_layernorm.weight"
+    ).split(),
     *(f"midlayer.self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"midlayer.mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 }

@@ -18,18 +18,11 @@ ASKED = [
     for adapter in (None, "a", "b")
     for params in (replace(WARM, temperature=0), replace(WARM, n=2))
 ]
-METHODS = (
-    "lm",
-    "ngram",
-    "suffix",
-    "eagle",
-    "layers",
-    "recycle",
-    "medusa",
-    "lookahead",
-    "auto",
-    "cascade(lm,suffix)",
-    "dspark",
+METHODS = tuple(
+    (
+        "lm ngram suffix eagle layers recycle medusa lookahead auto cascade(lm,suffix) "
+        "dspark"
+    ).split()
 )
 
 

@@ -7,18 +7,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3Config,
-    GptOssConfig,
-    GraniteConfig,
-    LlamaConfig,
-    MistralConfig,
-    Olmo3Config,
-    Phi3Config,
-    Qwen3_5TextConfig,
-)
+import transformers as hf
 
 import starter
 import tiny_models
@@ -44,23 +33,23 @@ SIZES = dict(
 )
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
 WIDE = {
-    "heads of 32, window": MistralConfig(
+    "heads of 32, window": hf.MistralConfig(
         **SIZES, **HEADS, head_dim=32, sliding_window=40
     ),
-    "heads of 96": LlamaConfig(**SIZES, **HEADS, head_dim=96),
-    "heads of 128": LlamaConfig(**SIZES, **HEADS, head_dim=128),
-    "an MLP that 32 rows fill a cache with": LlamaConfig(
+    "heads of 96": hf.LlamaConfig(**SIZES, **HEADS, head_dim=96),
+    "heads of 128": hf.LlamaConfig(**SIZES, **HEADS, head_dim=128),
+    "an MLP that 32 rows fill a cache with": hf.LlamaConfig(
         **{**SIZES, "intermediate_size": 8192}, **HEADS
     ),
-    "a vocabulary of odd size": LlamaConfig(**{**SIZES, "vocab_size": 331}, **HEADS),
-    "tied, of odd size, capped": Gemma2Config(
+    "a vocabulary of odd size": hf.LlamaConfig(**{**SIZES, "vocab_size": 331}, **HEADS),
+    "tied, of odd size, capped": hf.Gemma2Config(
         **{**SIZES, "vocab_size": 321},
         **HEADS,
         head_dim=16,
         query_pre_attn_scalar=16,
         final_logit_softcapping=0.5,
     ),
-    "granite, of odd size": GraniteConfig(
+    "granite, of odd size": hf.GraniteConfig(
         **{**SIZES, "vocab_size": 345},
         **HEADS,
         tie_word_embeddings=True,
@@ -69,10 +58,10 @@ WIDE = {
         attention_multiplier=0.1,
         logits_scaling=4.0,
     ),
-    "tied, half a panel left": LlamaConfig(
+    "tied, half a panel left": hf.LlamaConfig(
         **{**SIZES, "vocab_size": 336}, **HEADS, tie_word_embeddings=True
     ),
-    "gemma2, heads of 64": Gemma2Config(
+    "gemma2, heads of 64": hf.Gemma2Config(
         **SIZES,
         **HEADS,
         head_dim=64,
@@ -82,7 +71,7 @@ WIDE = {
         final_logit_softcapping=0.5,
         tie_word_embeddings=False,
     ),
-    "half of each head turned": Phi3Config(
+    "half of each head turned": hf.Phi3Config(
         **SIZES,
         **HEADS,
         pad_token_id=0,
@@ -92,7 +81,7 @@ WIDE = {
             "partial_rotary_factor": 0.5,
         },
     ),
-    "olmo3, layers that turn otherwise": Olmo3Config(
+    "olmo3, layers that turn otherwise": hf.Olmo3Config(
         **SIZES,
         **HEADS,
         sliding_window=40,
@@ -106,7 +95,7 @@ WIDE = {
             },
         },
     ),
-    "gemma3 that sees": Gemma3Config(
+    "gemma3 that sees": hf.Gemma3Config(
         text_config=dict(
             **SIZES,
             **HEADS,
@@ -128,7 +117,7 @@ WIDE = {
         boi_token_index=318,
         eoi_token_index=317,
     ),
-    "gpt-oss": GptOssConfig(
+    "gpt-oss": hf.GptOssConfig(
         **SIZES,
         **HEADS,
         head_dim=32,
@@ -136,7 +125,7 @@ WIDE = {
         num_local_experts=4,
         num_experts_per_tok=2,
     ),
-    "qwen3.5, states of 32 by 144": Qwen3_5TextConfig(
+    "qwen3.5, states of 32 by 144": hf.Qwen3_5TextConfig(
         **{
             **SIZES,
             "hidden_size": 128,
@@ -145,12 +134,7 @@ WIDE = {
         },
         **HEADS,
         head_dim=32,
-        layer_types=[
-            "linear_attention",
-            "linear_attention",
-            "full_attention",
-            "linear_attention",
-        ],
+        layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"],
         linear_num_key_heads=2,
         linear_num_value_heads=8,
         linear_key_head_dim=32,
@@ -161,17 +145,9 @@ WIDE = {
 half, two; and what is rare.
 """
 NAMES = [
-    "family",
-    "llama-gqa",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "gemma3",
-    "phi3",
-    "olmo2",
-    "smollm3",
-    "lfm2",
+    *(
+        "family llama-gqa mistral qwen2 qwen3 gemma gemma3 phi3 olmo2 smollm3 lfm2"
+    ).split(),
     *WIDE,
 ]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms
@@ -212,7 +188,9 @@ def models(request):
     """
     if request.param == "family":
         return with_truth(
-            AutoModelForCausalLM.from_pretrained(starter.target(), dtype=torch.bfloat16)
+            hf.AutoModelForCausalLM.from_pretrained(
+                starter.target(), dtype=torch.bfloat16
+            )
         )
     return with_truth(
         random(WIDE[request.param])

@@ -23,16 +23,7 @@ from running import prompts
 pytestmark = pytest.mark.skipif(
     forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
 )
-KINDS = [
-    "llama-gqa",
-    "qwen3",
-    "gemma3",
-    "lfm2",
-    "qwen3.5",
-    "qwen2-moe",
-    "gpt-oss",
-    "gpt-neox",
-]
+KINDS = "llama-gqa qwen3 gemma3 lfm2 qwen3.5 qwen2-moe gpt-oss gpt-neox".split()
 LITTLE, MUCH = 2_000_000, 2_000_000_000
 """Bytes. Too few for the layers of any model here, and enough for all."""
 MAPS = Path("/proc/self/maps")

@@ -9,12 +9,7 @@ from itertools import product
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Lfm2Config,
-    PreTrainedModel,
-    Qwen3_5TextConfig,
-)
+import transformers as hf
 
 import tiny_models
 from drafters import Foresight, RandomTree, known
@@ -59,12 +54,12 @@ SIZES = dict(
 )
 
 
-def random(*layers: str, **others: int) -> PreTrainedModel:
+def random(*layers: str, **others: int) -> hf.PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(len(layers))
         sizes = SIZES | others
-        model = AutoModelForCausalLM.from_config(
-            Qwen3_5TextConfig(
+        model = hf.AutoModelForCausalLM.from_config(
+            hf.Qwen3_5TextConfig(
                 **sizes, num_hidden_layers=len(layers), layer_types=[*layers]
             )
         )
@@ -117,12 +112,14 @@ def convolving() -> Model:
             for name, size in SIZES.items()
             if not name.startswith(("linear", "head"))
         }
-        config = Lfm2Config(
+        config = hf.Lfm2Config(
             **sizes,
             num_hidden_layers=4,
             layer_types=["conv", "conv", ATTENTION, "conv"],
         )
-        return Model(AutoModelForCausalLM.from_config(config).eval().to(torch.bfloat16))
+        return Model(
+            hf.AutoModelForCausalLM.from_config(config).eval().to(torch.bfloat16)
+        )
 
 
 @cache

@@ -17,17 +17,8 @@ from foreword.model import Model, Read
 from foreword.model.backend import ReadsHiddenStates
 from foreword.model.executors.cuda import backend as cuda_backend
 from foreword.model.executors.cuda import build as cuda_build
+from foreword.model.executors.cuda import launch
 from foreword.model.executors.cuda.backend import CudaGraphBackend, refused
-from foreword.model.executors.cuda.launch import (
-    CHAIN_ROWS,
-    LENGTH,
-    MOST,
-    POSITION,
-    RUN,
-    SPLIT,
-    Scoring,
-    library,
-)
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
 from foreword.train.methods.lm import load
@@ -38,7 +29,9 @@ from tiny_models import build
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 """Without a GPU, Triton's interpreter runs the kernels."""
 NO_GPU = pytest.mark.skipif(DEVICE == "cuda", reason="says what happens without a GPU")
-KERNEL = pytest.mark.skipif(isinstance(library(), str), reason="there is no Triton")
+KERNEL = pytest.mark.skipif(
+    isinstance(launch.library(), str), reason="there is no Triton"
+)
 SLOW = pytest.mark.slow
 TREE = [-1, 0, 0, -1, 3, 4, 1]
 
@@ -150,24 +143,24 @@ def test_tree_of_draft_tokens_does_not_change_the_text(which, kernel, temperatur
     ]
 
 
-def by_the_sheet(query, keys, values, sheet, scoring: Scoring, at):
+def by_the_sheet(query, keys, values, sheet, scoring: launch.Scoring, at):
     """The kernel in plain tensors: everything that it may know is in the sheet."""
     words, splits, _ = at
-    key = torch.arange(splits * SPLIT)
+    key = torch.arange(splits * launch.SPLIT)
     line = {
         name: sheet[:, name, None].long()
-        for name in (RUN, LENGTH, CHAIN_ROWS, POSITION)
+        for name in (launch.RUN, launch.LENGTH, launch.CHAIN_ROWS, launch.POSITION)
     }
-    node = key - line[CHAIN_ROWS]
+    node = key - line[launch.CHAIN_ROWS]
     word = (
-        sheet[:, words : words + MOST // 32]
+        sheet[:, words : words + launch.MOST // 32]
         .long()
-        .gather(1, node.clamp(0, MOST - 1) // 32)
+        .gather(1, node.clamp(0, launch.MOST - 1) // 32)
     )
-    seen = (key < line[CHAIN_ROWS]) | (
-        (node >= 0) & (key < line[LENGTH]) & ((word >> (node % 32)) & 1).bool()
+    seen = (key < line[launch.CHAIN_ROWS]) | (
+        (node >= 0) & (key < line[launch.LENGTH]) & ((word >> (node % 32)) & 1).bool()
     )
-    places = (line[RUN] + key).clamp(max=len(keys) - 1)
+    places = (line[launch.RUN] + key).clamp(max=len(keys) - 1)
     group = query.shape[1] // keys.shape[1]
     k, v = (held[places].repeat_interleave(group, 2) for held in (keys, values))
     scores = torch.einsum("rhd,rkhd->rhk", query, k) * scoring.scale
@@ -296,7 +289,7 @@ def test_no_gpu_and_no_triton_are_said(monkeypatch):
         sys.modules, "foreword.model.executors.cuda.kernels", raising=False
     )
     monkeypatch.delattr("foreword.model.executors.cuda.kernels", raising=False)
-    assert "pip install triton" in library.__wrapped__()
+    assert "pip install triton" in launch.library.__wrapped__()
 
 
 def on_devices(*devices: str) -> torch.nn.Module:

@@ -4,20 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.model.executors.cuda.launch import (
-    BITS,
-    CHAIN_ROWS,
-    COUNT,
-    FIRST,
-    KEPT,
-    LENGTH,
-    MOST,
-    PLACE,
-    POSITION,
-    RUN,
-    TOKEN,
-    WORDS,
-)
+from foreword.model.executors.cuda import launch
 from foreword.model.executors.cuda.table import columns, row_table
 from foreword.model.kv.pages import PageTable
 from foreword.model.kv.prefixes import PAGE
@@ -63,22 +50,25 @@ def spans_of(drawn) -> list[Span]:
 def seen(table: torch.Tensor, row: int, window: int | None, words: int) -> list[int]:
     """The keys that a line lets its row see, as the kernel reads it."""
     line = table[row].tolist()
-    bits = [(line[words + n // BITS] >> n % BITS) & 1 for n in range(MOST)]
+    bits = [
+        (line[words + n // launch.BITS] >> n % launch.BITS) & 1
+        for n in range(launch.MOST)
+    ]
     free = [
         key
-        for key in range(line[CHAIN_ROWS])
-        if window is None or key > line[POSITION] - window
+        for key in range(line[launch.CHAIN_ROWS])
+        if window is None or key > line[launch.POSITION] - window
     ]
     return free + [
-        line[CHAIN_ROWS] + n
+        line[launch.CHAIN_ROWS] + n
         for n, bit in enumerate(bits)
-        if bit and line[CHAIN_ROWS] + n < line[LENGTH]
+        if bit and line[launch.CHAIN_ROWS] + n < line[launch.LENGTH]
     ]
 
 
 @given(
     st.lists(shapes, min_size=1, max_size=3),
-    st.none() | st.integers(1, 20) | st.just(MOST + 40),
+    st.none() | st.integers(1, 20) | st.just(launch.MOST + 40),
 )
 def test_sheet_equals_the_masks(drawn, window):
     spans = spans_of(drawn)
@@ -94,12 +84,12 @@ def test_sheet_holds_what_is_read_written_and_kept(drawn):
     spans, tile = spans_of(drawn), 4
     rows, read = spans[-1].stop + 5, spans[-1].stop
     table = torch.from_numpy(row_table(spans, rows, tile, 11, columns([])))
-    assert table[:read, TOKEN].tolist() == [
+    assert table[:read, launch.TOKEN].tolist() == [
         token for span in spans for token in span.read.tokens
     ]
     where = [span.read.past + depth for span in spans for depth in span.read.depths]
-    assert table[:read, POSITION].tolist() == where
-    assert table[:read, RUN].tolist() == [
+    assert table[:read, launch.POSITION].tolist() == where
+    assert table[:read, launch.RUN].tolist() == [
         span.table.start for span in spans for _ in span.read.tokens
     ]
     places = [
@@ -107,15 +97,15 @@ def test_sheet_holds_what_is_read_written_and_kept(drawn):
         for span in spans
         for i in range(len(span.read.tokens))
     ]
-    assert table[:, PLACE].tolist() == [*places, 11, 11, 11, 11, 11]
-    assert not table[read:, LENGTH].any()
+    assert table[:, launch.PLACE].tolist() == [*places, 11, 11, 11, 11, 11]
+    assert not table[read:, launch.LENGTH].any()
     kept = [
         row for span in spans for row in range(span.stop - span.read.keep, span.stop)
     ]
-    assert table[: len(kept), KEPT].tolist() == kept
+    assert table[: len(kept), launch.KEPT].tolist() == kept
     covered = [
         row
-        for first, count in table[:, [FIRST, COUNT]].tolist()
+        for first, count in table[:, [launch.FIRST, launch.COUNT]].tolist()
         for row in range(first, first + count)
     ]
     # each row in one tile, and no tile across two sequences
@@ -123,15 +113,15 @@ def test_sheet_holds_what_is_read_written_and_kept(drawn):
     owner = [span.read.id for span in spans for _ in span.read.tokens]
     assert all(
         owner[first] == owner[first + count - 1]
-        for first, count in table[:, [FIRST, COUNT]].tolist()
+        for first, count in table[:, [launch.FIRST, launch.COUNT]].tolist()
         if count
     )
-    assert table[:, COUNT].max() <= tile
+    assert table[:, launch.COUNT].max() <= tile
 
 
 def test_only_short_windows_have_words():
-    assert columns([None, 5, MOST, 4096]) == {
-        None: WORDS,
-        5: WORDS + MOST // BITS,
-        -1: WORDS + 2 * MOST // BITS,
+    assert columns([None, 5, launch.MOST, 4096]) == {
+        None: launch.WORDS,
+        5: launch.WORDS + launch.MOST // launch.BITS,
+        -1: launch.WORDS + 2 * launch.MOST // launch.BITS,
     }

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Mistral3Config,
-    PixtralVisionConfig,
-)
+import transformers as hf
 
 import starter
 import tiny_models
@@ -70,7 +64,7 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
     def fail(*args: object, **kwargs: object) -> None:
         raise error
 
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    monkeypatch.setattr(hf.AutoModelForCausalLM, "from_pretrained", fail)
     with pytest.raises(ModelError, match=said):
         Model.load(starter.draft(), device="cpu")
 
@@ -124,7 +118,9 @@ def test_text_of_a_vision_model_is_read(tmp_path, dtype):
     )
     text = tiny_models.build("mistral").config
     made = tiny_models.random(
-        Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes))
+        hf.Mistral3Config(
+            text_config=text, vision_config=hf.PixtralVisionConfig(**eyes)
+        )
     )
     made.eval().save_pretrained(tmp_path)
     model = Model.load(tmp_path, dtype=dtype, device="cpu")
@@ -160,8 +156,8 @@ def test_other_models_are_float32_without_bfloat16(slow_bfloat16, tmp_path, name
     """The first is of a kind that is read in C, but not with such biases."""
     model = tiny_models.build(name)
     if name == "llama":
-        model = LlamaForCausalLM(
-            LlamaConfig(**{**model.config.to_dict(), "mlp_bias": True})
+        model = hf.LlamaForCausalLM(
+            hf.LlamaConfig(**{**model.config.to_dict(), "mlp_bias": True})
         )
     model.save_pretrained(tmp_path)
     model = Model.load(tmp_path, device="cpu")

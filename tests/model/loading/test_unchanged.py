@@ -14,12 +14,11 @@ from foreword.model.loading.given import borrow
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = list(range(5, 17))
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
+HOOKS = tuple(
+    (
+        "_forward_hooks _forward_pre_hooks _backward_hooks _state_dict_hooks "
+        "_load_state_dict_pre_hooks"
+    ).split()
 )
 
 

@@ -33,12 +33,7 @@ CHECKPOINTS = sorted(
 KINDS = [
     "llama",
     "llama, tied",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "phi3",
-    "qwen3moe",
+    *"qwen2 qwen3 gemma2 gemma3 phi3 qwen3moe".split(),
 ]
 TOKENS = list(range(3, 15))
 PARAMS = SamplingParams(temperature=0, max_tokens=4)

@@ -11,14 +11,8 @@ from foreword.model import Mode, Model
 from sweep import DTYPES, differing
 
 DRIVEN = {
-    "cache": (
-        "llama",
-        "bloom",
-        "gemma3_text",
-        "mixtral",
-        "lfm2",
-        "qwen3_5_text",
-        "falcon_h1",
+    "cache": tuple(
+        "llama bloom gemma3_text mixtral lfm2 qwen3_5_text falcon_h1".split()
     ),
     "pool": ("llama", "gpt2", "gpt_oss", "axk1", "gemma3n_text"),
     "plain": ("llama", "mamba", "qwen3_5_text"),

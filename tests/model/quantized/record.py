@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+import transformers as hf
 from compressed_tensors.compressors import (
     IntQuantizationCompressor,
     PackedQuantizationCompressor,
@@ -37,13 +38,6 @@ from torchao.quantization import (
     PerGroup,
 )
 from torchao.quantization.quant_primitives import dequantize_affine
-from transformers import (
-    AutoModelForCausalLM,
-    BitsAndBytesConfig,
-    LlamaConfig,
-    PreTrainedModel,
-    TorchAoConfig,
-)
 
 HERE = Path(__file__).parent / "recorded"
 TOKENS = torch.arange(12).mul(5).remainder(64)[None]
@@ -52,7 +46,7 @@ GROUP = 32
 Parts = tuple[dict[str, Tensor], Tensor]
 
 
-def model() -> PreTrainedModel:
+def model() -> hf.PreTrainedModel:
     torch.manual_seed(5)
     sizes = dict(
         hidden_size=64,
@@ -61,7 +55,7 @@ def model() -> PreTrainedModel:
         num_attention_heads=4,
         vocab_size=64,
     )
-    config = LlamaConfig(
+    config = hf.LlamaConfig(
         **sizes,
         num_key_value_heads=2,
         head_dim=16,
@@ -71,17 +65,17 @@ def model() -> PreTrainedModel:
         bos_token_id=None,
         eos_token_id=None,
     )
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    return hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
 
-def linears(whole: PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
+def linears(whole: hf.PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
     for name, layer in whole.model.named_modules():
         if isinstance(layer, nn.Linear):
             yield f"model.{name}", layer
 
 
 @torch.no_grad()
-def expect(folder: str, whole: PreTrainedModel, weights: dict[str, Tensor]) -> None:
+def expect(folder: str, whole: hf.PreTrainedModel, weights: dict[str, Tensor]) -> None:
     kept = {f"weight.{name}": weights[name].float().contiguous() for name in NAMES}
     logits = whole(TOKENS).logits[0].float()
     save_file(
@@ -302,11 +296,11 @@ def by_transformers(
     """
     with TemporaryDirectory() as base:
         model().to(torch.bfloat16).save_pretrained(base)
-        made = AutoModelForCausalLM.from_pretrained(
+        made = hf.AutoModelForCausalLM.from_pretrained(
             base, dtype=torch.bfloat16, quantization_config=settings
         )
     made.save_pretrained(HERE / folder)
-    whole = AutoModelForCausalLM.from_pretrained(HERE / folder, dtype=dtype).eval()
+    whole = hf.AutoModelForCausalLM.from_pretrained(HERE / folder, dtype=dtype).eval()
     expect(
         folder, whole, {name: dequantize(whole.get_submodule(name)) for name in NAMES}
     )
@@ -324,7 +318,7 @@ def bitsandbytes() -> None:
         ("bitsandbytes-nf4", "nf4", True),
         ("bitsandbytes-fp4", "fp4", False),
     ):
-        settings = BitsAndBytesConfig(
+        settings = hf.BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type=kind,
             bnb_4bit_use_double_quant=twice,
@@ -333,7 +327,7 @@ def bitsandbytes() -> None:
         by_transformers(folder, settings, four)
     by_transformers(
         "bitsandbytes-8",
-        BitsAndBytesConfig(load_in_8bit=True),
+        hf.BitsAndBytesConfig(load_in_8bit=True),
         lambda layer: layer.weight.data * layer.weight.SCB[:, None] / 127,
     )
 
@@ -347,7 +341,7 @@ def torchao() -> None:
 
     by_transformers(
         "torchao-int8",
-        TorchAoConfig(Int8WeightOnlyConfig(version=2)),
+        hf.TorchAoConfig(Int8WeightOnlyConfig(version=2)),
         dense,
         torch.bfloat16,
     )
@@ -356,7 +350,7 @@ def torchao() -> None:
         granularity=PerGroup(GROUP),
         mapping_type=MappingType.ASYMMETRIC,
     )
-    by_transformers("torchao-int4", TorchAoConfig(intx), dense, torch.bfloat16)
+    by_transformers("torchao-int4", hf.TorchAoConfig(intx), dense, torch.bfloat16)
 
 
 def check_second(package: Path) -> None:

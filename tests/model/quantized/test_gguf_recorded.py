@@ -17,13 +17,11 @@ from foreword.model.loading.load import load_weights
 
 HERE = Path(__file__).parent / "recorded"
 NAMES = ["smollm3", "lfm2", "gpt-oss", "qwen35", "qwen35moe"]
-SETTINGS = (
-    "rope_parameters",
-    "layer_types",
-    "head_dim",
-    "sliding_window",
-    "no_rope_layers",
-    "tie_word_embeddings",
+SETTINGS = tuple(
+    (
+        "rope_parameters layer_types head_dim sliding_window no_rope_layers "
+        "tie_word_embeddings"
+    ).split()
 )
 PROMPT = [token * 5 + 3 for token in range(12)]
 

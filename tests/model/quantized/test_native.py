@@ -20,15 +20,10 @@ pytestmark = pytest.mark.skipif(
     forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
 )
 HERE = Path(__file__).parent
-CODED = [
-    "awq",
-    "gptq-4",
-    "gptq-4-asym",
-    "gptq-8-asym",
-    "compressed-w4a16-asym",
-    "compressed-w8a8",
-    "bitsandbytes-nf4",
-]
+CODED = (
+    "awq gptq-4 gptq-4-asym gptq-8-asym compressed-w4a16-asym compressed-w8a8 "
+    "bitsandbytes-nf4"
+).split()
 CODED += ["torchao-int4"]
 FAR = 0.01
 """Nats a token.

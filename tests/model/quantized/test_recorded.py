@@ -19,25 +19,13 @@ from foreword.registry import WEIGHT_FORMATS
 RECORDED = Path(__file__).parent / "recorded"
 EXACT = [
     *(
-        "gptq-2",
-        "gptq-3-asym",
-        "gptq-4",
-        "gptq-4-asym",
-        "gptq-4-v2",
-        "gptq-8-asym",
-        "gptq-4-act-order",
-        "awq",
-        "bitsandbytes-8",
-    ),
+        "gptq-2 gptq-3-asym gptq-4 gptq-4-asym gptq-4-v2 gptq-8-asym "
+        "gptq-4-act-order awq bitsandbytes-8"
+    ).split(),
     *(
-        "compressed-w4a16",
-        "compressed-w4a16-asym",
-        "compressed-w8a16",
-        "compressed-w8a8",
-        "compressed-fp8",
-        "compressed-nvfp4",
-        "compressed-mxfp4",
-    ),
+        "compressed-w4a16 compressed-w4a16-asym compressed-w8a16 compressed-w8a8 "
+        "compressed-fp8 compressed-nvfp4 compressed-mxfp4"
+    ).split(),
     *("modelopt-nvfp4", "modelopt-fp8"),
     *("torchao-int4", "torchao-int8"),
 ]
@@ -172,15 +160,12 @@ def test_codes_are_as_few_as_the_checkpoint_says():
         name: 256 if "8" in name.removeprefix("compressed-").removesuffix("a8") else 16
         for name in few
     } | odd
-    zero = {
-        "gptq-3-asym",
-        "gptq-4-asym",
-        "gptq-4-v2",
-        "gptq-8-asym",
-        "awq",
-        "compressed-w4a16-asym",
-        "torchao-int4",
-    }
+    zero = set(
+        (
+            "gptq-3-asym gptq-4-asym gptq-4-v2 gptq-8-asym awq compressed-w4a16-asym "
+            "torchao-int4"
+        ).split()
+    )
     assert {name for name, coded in few.items() if coded.offset is not None} == zero
 
 

@@ -31,26 +31,19 @@ LIBRARIES = {
 """C files of a library: the first one that a commit has."""
 FLAGS = ["-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-shared", "-fPIC", "-pthread"]
-TESTS = [
-    "tests/native/test_products.py",
-    "tests/native/test_groups.py",
-    "tests/model/cpu",
-    "tests/model/quantized/test_native_experts.py",
-    "tests/draft/heads/test_block.py",
-    "tests/draft/heads/test_eagle_native.py",
-    "tests/draft/heads/test_masked_native.py",
-]
+TESTS = (
+    "tests/native/test_products.py tests/native/test_groups.py tests/model/cpu "
+    "tests/model/quantized/test_native_experts.py tests/draft/heads/test_block.py "
+    "tests/draft/heads/test_eagle_native.py tests/draft/heads/test_masked_native.py"
+).split()
 """Tests that call the forward, the same calls in every run."""
-TIMED = [
-    "tests/model/cpu/test_offload.py::test_drafts_leave_the_text_unchanged",
-    "tests/model/cpu/test_offload.py::test_unreadable_file_is_named",
-    "tests/model/cpu/test_int8.py::test_draft_model_is_quantized_unless_it_learns",
-    (
-        "tests/model/cpu/test_recurrent.py::"
-        "test_what_it_costs_is_measured_without_reading_a_text_anew"
-    ),
-    "tests/model/cpu/test_experts.py::test_late_thread_does_not_wait_for_a_later_layer",
-]
+TIMED = (
+    "tests/model/cpu/test_offload.py::test_drafts_leave_the_text_unchanged "
+    "tests/model/cpu/test_offload.py::test_unreadable_file_is_named "
+    "tests/model/cpu/test_int8.py::test_draft_model_is_quantized_unless_it_learns "
+    "tests/model/cpu/test_recurrent.py::test_what_it_costs_is_measured_without_reading_a_text_anew "
+    "tests/model/cpu/test_experts.py::test_late_thread_does_not_wait_for_a_later_layer"
+).split()
 """Tests left out: how often they call the forward depends on time, or they call it in
 another process.
 """

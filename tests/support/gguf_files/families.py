@@ -6,18 +6,7 @@ import math
 
 import numpy as np
 import torch
-from transformers import (
-    Gemma2Config,
-    Gemma3TextConfig,
-    LlamaConfig,
-    Phi3Config,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2MoeConfig,
-    Qwen3Config,
-    Qwen3MoeConfig,
-)
+import transformers as hf
 
 from foreword.model.architectures import loader
 
@@ -58,31 +47,31 @@ def frequencies(base: float, count: int, factor: float) -> np.ndarray:
     return np.array(found, dtype=np.float32)
 
 
-FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
-    "llama": ("llama", LlamaConfig(**SIZES, **HEAD), dict(rope__dimension_count=32)),
+FAMILIES: dict[str, tuple[str, hf.PreTrainedConfig, dict[str, object]]] = {
+    "llama": ("llama", hf.LlamaConfig(**SIZES, **HEAD), dict(rope__dimension_count=32)),
     "llama, tied": (
         "llama",
-        LlamaConfig(**SIZES, **HEAD, tie_word_embeddings=True),
+        hf.LlamaConfig(**SIZES, **HEAD, tie_word_embeddings=True),
         dict(rope__dimension_count=32),
     ),
     "llama 3": (
         "llama",
-        LlamaConfig(**SIZES, **HEAD, **rope("llama3", factor=8.0, **LLAMA3)),
+        hf.LlamaConfig(**SIZES, **HEAD, **rope("llama3", factor=8.0, **LLAMA3)),
         dict(rope__dimension_count=32, rope_freqs=frequencies(10000.0, 16, 8.0)),
     ),
     "llama, linear": (
         "llama",
-        LlamaConfig(**SIZES, **HEAD, **rope("linear", factor=4.0)),
+        hf.LlamaConfig(**SIZES, **HEAD, **rope("linear", factor=4.0)),
         dict(
             rope__dimension_count=32,
             rope__scaling__type="linear",
             rope__scaling__factor=4.0,
         ),
     ),
-    "qwen2": ("qwen2", Qwen2Config(**SIZES), {}),
+    "qwen2": ("qwen2", hf.Qwen2Config(**SIZES), {}),
     "qwen2, yarn": (
         "qwen2",
-        Qwen2Config(
+        hf.Qwen2Config(
             **SIZES, **rope("yarn", factor=4.0, original_max_position_embeddings=64)
         ),
         dict(
@@ -91,10 +80,10 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
             rope__scaling__original_context_length=64,
         ),
     ),
-    "qwen3": ("qwen3", Qwen3Config(**SIZES, **HEAD), dict(attention__key_length=32)),
+    "qwen3": ("qwen3", hf.Qwen3Config(**SIZES, **HEAD), dict(attention__key_length=32)),
     "gemma2": (
         "gemma2",
-        Gemma2Config(
+        hf.Gemma2Config(
             **SIZES,
             **HEAD,
             query_pre_attn_scalar=32,
@@ -111,7 +100,7 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     ),
     "gemma3": (
         "gemma3",
-        Gemma3TextConfig(
+        hf.Gemma3TextConfig(
             # the last one attends to the whole text
             **SIZES | dict(num_hidden_layers=6),
             **HEAD,
@@ -135,19 +124,19 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     ),
     "phi3": (
         "phi3",
-        Phi3Config(**SIZES, pad_token_id=0, sliding_window=16),
+        hf.Phi3Config(**SIZES, pad_token_id=0, sliding_window=16),
         dict(attention__sliding_window=16),
     ),
     "phi3, partial": (
         "phi3",
-        Phi3Config(
+        hf.Phi3Config(
             **SIZES, pad_token_id=0, **rope("default", partial_rotary_factor=0.75)
         ),
         dict(attention__sliding_window=0, rope__dimension_count=12),
     ),
     "phi3, long": (
         "phi3",
-        Phi3Config(
+        hf.Phi3Config(
             **SIZES | dict(hidden_size=128),
             pad_token_id=0,
             sliding_window=None,
@@ -171,7 +160,7 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     ),
     "qwen2moe": (
         "qwen2moe",
-        Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=96),
+        hf.Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=96),
         dict(
             expert_count=4,
             expert_used_count=2,
@@ -181,7 +170,7 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
     ),
     "qwen3moe": (
         "qwen3moe",
-        Qwen3MoeConfig(**SIZES, **HEAD, **EXPERTS, norm_topk_prob=True),
+        hf.Qwen3MoeConfig(**SIZES, **HEAD, **EXPERTS, norm_topk_prob=True),
         dict(
             attention__key_length=32,
             expert_count=4,
@@ -193,7 +182,7 @@ FAMILIES: dict[str, tuple[str, PreTrainedConfig, dict[str, object]]] = {
 
 
 @torch.no_grad()
-def random(config: PreTrainedConfig) -> PreTrainedModel:
+def random(config: hf.PreTrainedConfig) -> hf.PreTrainedModel:
     torch.manual_seed(1)
     model = loader(config).from_config(config).float().eval()
     for weight in model.parameters():

@@ -40,17 +40,8 @@ OPTIONS = {
     "medusa": MedusaOptions(heads=STEPS),
 }
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
-WORDS = (
-    "river",
-    "bridge",
-    "window",
-    "candle",
-    "garden",
-    "ladder",
-    "winter",
-    "mirror",
-    "letter",
-    "summer",
+WORDS = tuple(
+    "river bridge window candle garden ladder winter mirror letter summer".split()
 )
 
 
