@@ -14,7 +14,7 @@ from foreword.train.data.records import Record
 from foreword.train.devices import Devices, OneDevice
 from foreword.train.log import Row
 from foreword.train.losses import LOSSES
-from foreword.train.task import TrainContext
+from foreword.train.task import TrainContext, TrainTask
 from foreword.train.trainer import Trainer, TrainingConfig
 from running import tokenizer
 
@@ -138,3 +138,21 @@ def trainer(
 
 def losses(rows: list[Row]) -> list[float | None]:
     return [row.loss for row in rows]
+
+
+def learn(
+    task: TrainTask, folder: Path, *, steps: int, rate: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Train over the texts; return what held-out texts measure before and after."""
+    trainer = Trainer(
+        task,
+        Packer(Bytes(), TEXTS[:30], 64),
+        TrainingConfig(
+            steps=steps, batch=2, warmup=3, learning_rate=rate, evaluate=steps
+        ),
+        folder=folder,
+        devices=OneDevice(torch.device("cpu")),
+        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
+    )
+    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    return first, last

@@ -12,15 +12,13 @@ from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dflash import DFlashBlocks, DFlashDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Packer, Piece, stack
-from foreword.train.devices import OneDevice
+from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.losses import overlap, prefix_weights
 from foreword.train.methods.ahead import pick
 from foreword.train.methods.dflash import DFlashTask
 from foreword.train.methods.masked import new_layout, target_layers
 from foreword.train.registry import DFlashOptions
-from foreword.train.trainer import Trainer, TrainingConfig
-from pair import TEXTS, Bytes, llama, setting
+from pair import learn, llama, setting
 
 LAYERS, ROWS = 4, 4
 
@@ -172,15 +170,7 @@ def test_head_begins_as_the_last_layers_of_its_target():
 
 def test_head_learns_and_is_served(tmp_path: Path):
     made = task("hybrid")
-    trainer = Trainer(
-        made,
-        Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(steps=15, batch=2, warmup=3, learning_rate=0.01, evaluate=15),
-        folder=tmp_path,
-        devices=OneDevice(torch.device("cpu")),
-        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
-    )
-    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    first, last = learn(made, tmp_path, steps=15, rate=0.01)
     assert last["acceptance_1"] > first["acceptance_1"] + 0.05
     made.save(tmp_path / "head")
     drafter = DFlashDrafter.load(

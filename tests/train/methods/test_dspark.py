@@ -10,12 +10,10 @@ from foreword.draft.heads.dspark import DSparkBlocks, DSparkDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model
 from foreword.train.data.packing import Block, Packer, stack
-from foreword.train.devices import OneDevice
 from foreword.train.losses import LOSSES, overlap
 from foreword.train.methods.dspark import DSparkTask
 from foreword.train.registry import DSparkOptions
-from foreword.train.trainer import Trainer, TrainingConfig
-from pair import TEXTS, Bytes, llama, setting
+from pair import TEXTS, Bytes, learn, llama, setting
 
 LAYERS = 4
 
@@ -82,15 +80,7 @@ def test_loss_adds_distributions_and_confidence():
 def test_table_begins_at_zero_and_learns(tmp_path: Path):
     made = task()
     assert largest_in_the_table(made) == 0
-    trainer = Trainer(
-        made,
-        Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(steps=15, batch=2, warmup=3, learning_rate=0.01, evaluate=15),
-        folder=tmp_path,
-        devices=OneDevice(torch.device("cpu")),
-        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
-    )
-    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    first, last = learn(made, tmp_path, steps=15, rate=0.01)
     assert last["acceptance"] > first["acceptance"] + 0.05
     assert last["promise_error"] < first["promise_error"]
     assert largest_in_the_table(made) > 0.01

@@ -19,7 +19,7 @@ from foreword.train.methods.eagle import HeadTraining
 from foreword.train.registry import EagleOptions
 from foreword.train.trainer import Trainer, TrainingConfig
 from foreword.types import Request, SamplingParams
-from pair import TEXTS, VOCAB, Bytes, llama, random_pieces, setting
+from pair import TEXTS, VOCAB, Bytes, learn, llama, random_pieces, setting
 
 STEPS = 3
 
@@ -122,15 +122,7 @@ def test_saved_head_can_be_trained_further(tmp_path: Path):
 
 
 def test_head_learns_its_target(tmp_path: Path):
-    trainer = Trainer(
-        training(loss="hybrid"),
-        Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(steps=30, batch=2, warmup=3, learning_rate=0.01, evaluate=30),
-        folder=tmp_path,
-        devices=OneDevice(torch.device("cpu")),
-        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
-    )
-    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    first, last = learn(training(loss="hybrid"), tmp_path, steps=30, rate=0.01)
     assert all(
         last[f"acceptance_{step}"] > first[f"acceptance_{step}"] + 0.05
         for step in (1, 2, 3)

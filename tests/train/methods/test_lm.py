@@ -12,13 +12,11 @@ import tiny_models
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.architectures import linears, shape
 from foreword.model.layers import layers_of
-from foreword.train.data.packing import Block, Packer, stack
-from foreword.train.devices import OneDevice
+from foreword.train.data.packing import Block, stack
 from foreword.train.losses import LOSSES
 from foreword.train.methods import lm
 from foreword.train.registry import LmOptions
-from foreword.train.trainer import Trainer, TrainingConfig
-from pair import TEXTS, VOCAB, Bytes, llama, random_pieces, setting
+from pair import VOCAB, learn, llama, random_pieces, setting
 
 
 def distillation(
@@ -129,15 +127,9 @@ def test_bad_options_and_drafts_are_refused():
     ],
 )
 def test_draft_learns_its_target(tmp_path: Path, name, on_policy):
-    trainer = Trainer(
-        distillation(name=name, on_policy=on_policy),
-        Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(steps=15, batch=2, warmup=3, learning_rate=0.02, evaluate=15),
-        folder=tmp_path,
-        devices=OneDevice(torch.device("cpu")),
-        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
+    first, last = learn(
+        distillation(name=name, on_policy=on_policy), tmp_path, steps=15, rate=0.02
     )
-    first, last = (row.held_out for row in trainer.run() if row.held_out)
     assert last["acceptance"] > first["acceptance"] + 0.05
 
 

@@ -12,12 +12,10 @@ from foreword.draft.heads.medusa import MedusaBlocks, MedusaDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
 from foreword.train.data.packing import Block, Packer, Piece, stack
-from foreword.train.devices import OneDevice
 from foreword.train.methods.ahead import pick
 from foreword.train.methods.medusa import MedusaTask
 from foreword.train.registry import MedusaOptions
-from foreword.train.trainer import Trainer, TrainingConfig
-from pair import TEXTS, Bytes, llama, setting
+from pair import TEXTS, Bytes, learn, llama, setting
 
 LAYERS = 2
 
@@ -85,15 +83,7 @@ def test_own_lm_heads_begin_as_the_targets():
 @pytest.mark.parametrize("own", [True, False])
 def test_heads_learn_and_are_served(tmp_path: Path, own):
     made = task("hybrid", own=own)
-    trainer = Trainer(
-        made,
-        Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(steps=15, batch=2, warmup=3, learning_rate=0.05, evaluate=15),
-        folder=tmp_path,
-        devices=OneDevice(torch.device("cpu")),
-        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
-    )
-    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    first, last = learn(made, tmp_path, steps=15, rate=0.05)
     assert last["acceptance"] > first["acceptance"] + 0.05
     made.save(tmp_path / "heads")
     assert (

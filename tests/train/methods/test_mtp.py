@@ -9,13 +9,11 @@ from foreword.draft.mtp.mtp import MtpDrafter
 from foreword.draft.mtp.mtp_checkpoint import dump, load
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Packer, Piece, stack
-from foreword.train.devices import OneDevice
+from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.methods.mtp import MtpTask
 from foreword.train.registry import MtpOptions
-from foreword.train.trainer import Trainer, TrainingConfig
 from foreword.types import Request, SamplingParams
-from pair import TEXTS, VOCAB, Bytes, llama, setting
+from pair import VOCAB, learn, llama, setting
 
 STEPS = 3
 
@@ -83,15 +81,7 @@ def test_gradients_reach_the_layer_alone():
 
 
 def test_layer_learns_its_target(tmp_path):
-    trainer = Trainer(
-        training(),
-        Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(steps=30, batch=2, warmup=3, learning_rate=0.01, evaluate=30),
-        folder=tmp_path,
-        devices=OneDevice(torch.device("cpu")),
-        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
-    )
-    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    first, last = learn(training(), tmp_path, steps=30, rate=0.01)
     for step in (1, 2, 3):
         name = f"acceptance_{step}"
         assert last[name] > first[name] + 0.05

@@ -15,13 +15,11 @@ import starter
 from foreword.draft.pard import MaskBlocks, MaskedDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Packer, Piece, stack
-from foreword.train.devices import OneDevice
+from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.export import export
 from foreword.train.methods.pard import MaskRows, MaskTraining
 from foreword.train.registry import PardOptions
-from foreword.train.trainer import Trainer, TrainingConfig
-from pair import TEXTS, Bytes, llama, setting
+from pair import learn, llama, setting
 from running import tokenizer
 
 MASK = 300
@@ -129,15 +127,7 @@ def test_masks_attend_to_their_own_chain(draft):
 def test_draft_learns_and_is_served(draft, tmp_path: Path):
     target = llama(0, layers=2)
     made = task(draft, target, "hybrid")
-    trainer = Trainer(
-        made,
-        Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(steps=15, batch=2, warmup=3, learning_rate=0.02, evaluate=15),
-        folder=tmp_path / "run",
-        devices=OneDevice(torch.device("cpu")),
-        held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),
-    )
-    first, last = (row.held_out for row in trainer.run() if row.held_out)
+    first, last = learn(made, tmp_path / "run", steps=15, rate=0.02)
     for depth in (1, DEPTH):
         name = f"acceptance_{depth}"
         assert last[name] > first[name] + 0.05
