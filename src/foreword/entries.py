@@ -30,13 +30,7 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
     packages. A package cannot replace a name.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        group: str,
-        base: str,
-        homes: dict[str, str],
-    ) -> None:
+    def __init__(self, kind: str, group: str, base: str, homes: dict[str, str]) -> None:
         """`kind`: the noun of error messages. `group`: the entry point group of other
         packages. `base`: "module:class" of what a name may stand for, as class or as
         instance. `homes`: name -> "module:attribute".
@@ -55,11 +49,7 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
             return self._loaded[name]
         return self._from_package(name, self.installed()[name])
 
-    def __setitem__(
-        self,
-        name: str,
-        entry: Entry,
-    ) -> None:
+    def __setitem__(self, name: str, entry: Entry) -> None:
         self._loaded[name] = entry
 
     def __delitem__(self, name: str) -> None:
@@ -111,11 +101,7 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
         self.check(name)
         return self[str(name)]
 
-    def _from_package(
-        self,
-        name: str,
-        entry: EntryPoint,
-    ) -> Entry:
+    def _from_package(self, name: str, entry: EntryPoint) -> Entry:
         base = imported(self._base)
         found: Any = None
         try:

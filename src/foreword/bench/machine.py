@@ -12,9 +12,7 @@ import foreword
 from foreword.native.cpu import cores, fast_bfloat16, processor
 
 
-def machine(
-    device: str = "cpu",
-) -> dict[str, str | int | float | bool]:
+def machine(device: str = "cpu") -> dict[str, str | int | float | bool]:
     """Return the processor, usable cores, torch's threads, memory in GiB, whether
     bfloat16 runs in hardware, and the name of the GPU, if `device` is one.
     """

@@ -103,11 +103,9 @@ MEMORY = 0.5
 """Step of the threshold, its smoothing, and the weight of the past in the measured
 acceptance rate.
 """
-MOST = 40
-"""Longest chain."""
 
 
-class AdaEdlBudget(DraftBudget):
+class AdaEdlBudget(SvipBudget):
     """Stop rule: the chain ends where 1 - sqrt(gamma H(q)) < lambda; it has at least
     one draft token.
 
@@ -117,23 +115,12 @@ class AdaEdlBudget(DraftBudget):
     """
 
     summary = "AdaEDL: as svip, with a threshold that follows the measured acceptance"
-    chains = True
 
     def __init__(
         self, threshold: float = THRESHOLD, share: float = SHARE, most: int = MOST
     ) -> None:
-        self.threshold = threshold
-        self.share = share
-        self.most = most
+        super().__init__(threshold, share, most)
         self._kept = TARGET
-
-    def nodes(self, sequence: Request, others: int) -> int:
-        return self.most
-
-    def stops(
-        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
-    ) -> bool:
-        return depth > 0 and self.doubts(float(entropy(distribution[None])))
 
     def doubts(self, nats: float) -> bool:
         """An entropy so large is too uncertain."""

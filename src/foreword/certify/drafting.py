@@ -35,12 +35,7 @@ class Drafting:
     name: str
     drafter: Drafter
 
-    def speculator(
-        self,
-        llm: LLM,
-        rule: str,
-        nodes: int,
-    ) -> Speculator:
+    def speculator(self, llm: LLM, rule: str, nodes: int) -> Speculator:
         """Return the speculator for a rule and a fixed number of draft tokens."""
         return llm.engine.speculator(
             self.drafter,
@@ -50,11 +45,7 @@ class Drafting:
 
 
 def load_all(
-    llm: LLM,
-    drafts: Sequence[str],
-    methods: Sequence[str],
-    *,
-    bundled: bool,
+    llm: LLM, drafts: Sequence[str], methods: Sequence[str], *, bundled: bool
 ) -> list[Drafting]:
     """Load the named methods; without names, the methods of the drafts and all that
     need nothing.
@@ -84,13 +75,7 @@ def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:
     return Drafting(f"{name} ({draft})" if several else name, loaded)
 
 
-def _named(
-    llm: LLM,
-    name: str,
-    drafts: Sequence[str],
-    *,
-    bundled: bool,
-) -> Drafting:
+def _named(llm: LLM, name: str, drafts: Sequence[str], *, bundled: bool) -> Drafting:
     kind = find_method(name)
     source = _source(kind, name, drafts)
     if source is None and bundled:
@@ -105,9 +90,7 @@ def _named(
 
 
 def _source(
-    kind: type[Drafter] | MethodSpec,
-    name: str,
-    drafts: Sequence[str],
+    kind: type[Drafter] | MethodSpec, name: str, drafts: Sequence[str]
 ) -> str | Path | None:
     """Return the draft of this very method, else the first one if it takes any."""
     for draft in drafts:

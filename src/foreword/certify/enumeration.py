@@ -36,11 +36,7 @@ that a test must see.
 
 
 def bias(
-    verify: Verify,
-    drafting: Drafting,
-    world: World,
-    gumbel: bool,
-    bits: int = BITS,
+    verify: Verify, drafting: Drafting, world: World, gumbel: bool, bits: int = BITS
 ) -> float:
     """Total variation between what is written and what the target would write, over the
     first depth + 1 tokens.

@@ -39,12 +39,7 @@ class MaskBlocks(BlockPredictor[Read]):
     after it.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        mask: int,
-        missing: int = 0,
-    ) -> None:
+    def __init__(self, model: Model, mask: int, missing: int = 0) -> None:
         """`mask`: id of the mask token. `missing`: tokens that only the target has."""
         super().__init__(model.context)
         self.model = model
@@ -61,10 +56,7 @@ class MaskBlocks(BlockPredictor[Read]):
         tokens = read.tokens + masks
         return replace(read, tokens=tokens, keep=count)
 
-    def compute(
-        self,
-        requests: Sequence[Read],
-    ) -> tuple[Block, ...]:
+    def compute(self, requests: Sequence[Read]) -> tuple[Block, ...]:
         kept = [one.keep for one in requests]
         return self.model.read(requests).split(kept)
 
@@ -83,11 +75,7 @@ class MaskedDrafter(LanguageModelDrafter):
 
     about = OWN_METHODS["pard"]
 
-    def __init__(
-        self,
-        model: Model,
-        vocab: int | None = None,
-    ) -> None:
+    def __init__(self, model: Model, vocab: int | None = None) -> None:
         """Raises ModelError where the model's config has no mask token."""
         mask = mask_token(model.hf)
         missing = (vocab or model.vocab) - model.vocab
@@ -98,21 +86,14 @@ class MaskedDrafter(LanguageModelDrafter):
         self.deep = 1 if plain else DEEP
 
     def begin(
-        self,
-        batch: Batch,
-        budget: Sequence[int],
-        reads: dict[int, Read],
+        self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
     ) -> None:
         for row, read in reads.items():
             deep = self.reach(batch, batch.sequences[row])
             count = min(budget[row], deep)
             self.blocks.request(self.blocks.masked(read, count))
 
-    def remember(
-        self,
-        sequence: Request,
-        tree: DraftTree,
-    ) -> None:
+    def remember(self, sequence: Request, tree: DraftTree) -> None:
         """Keep nothing: masks were read, not these draft tokens."""
 
     def rereads(self, sequence: Request) -> bool:

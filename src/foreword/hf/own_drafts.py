@@ -41,9 +41,7 @@ def is_set(setting: Setting, name: str) -> bool:
 
 
 def own_draft(
-    model: PreTrainedModel,
-    setting: Setting,
-    others: dict[str, object],
+    model: PreTrainedModel, setting: Setting, others: dict[str, object]
 ) -> OwnDraft | None:
     """Return how the model of a call drafts by itself; None if the call does not ask
     for it.
@@ -66,11 +64,7 @@ def own_draft(
     return own
 
 
-def _exit(
-    model: PreTrainedModel,
-    layers: object,
-    name: str,
-) -> OwnDraft:
+def _exit(model: PreTrainedModel, layers: object, name: str) -> OwnDraft:
     kind = type(model).__name__
     # transformers takes numbers alone
     count = layers if type(layers) is int else 0

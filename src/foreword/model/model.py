@@ -142,10 +142,7 @@ class Model:
 
     @classmethod
     def load(
-        cls,
-        source: str | Path,
-        options: ModelOptions | None = None,
-        **settings: Any,
+        cls, source: str | Path, options: ModelOptions | None = None, **settings: Any
     ) -> Model:
         """Load a checkpoint from a folder, the hub or a GGUF file
         (docs/targets/quantized.md).

@@ -192,9 +192,7 @@ def works_of(costs: ReplicaCosts, load: Load) -> list[Work]:
 
 
 def _rounds(
-    costs: ReplicaCosts,
-    request: LoadRequest,
-    generator: np.random.Generator,
+    costs: ReplicaCosts, request: LoadRequest, generator: np.random.Generator
 ) -> int:
     """Return the rounds that write an answer."""
     answer = request.answer_tokens

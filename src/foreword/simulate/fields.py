@@ -48,10 +48,7 @@ def parsed(text: str, where: str) -> dict[str, Any]:
 
 
 def check_names(
-    given: Mapping[str, Any],
-    known: Iterable[str],
-    needed: Iterable[str],
-    where: str,
+    given: Mapping[str, Any], known: Iterable[str], needed: Iterable[str], where: str
 ) -> None:
     """Raise InvalidRequest for fields that are not known, or that are missing."""
     names = list(known)
@@ -69,12 +66,7 @@ def check_names(
 
 
 def number(
-    name: str,
-    value: object,
-    where: str,
-    *,
-    low: float = 0.0,
-    high: float = MOST,
+    name: str, value: object, where: str, *, low: float = 0.0, high: float = MOST
 ) -> float:
     """Return a number within bounds.
 
@@ -88,13 +80,7 @@ def number(
     )
 
 
-def whole_number(
-    name: str,
-    value: object,
-    where: str,
-    *,
-    low: int = 1,
-) -> int:
+def whole_number(name: str, value: object, where: str, *, low: int = 1) -> int:
     """Return a whole number of at least `low`.
 
     Raises InvalidRequest, which says `where`, for anything else.

@@ -155,10 +155,7 @@ def poisson_arrivals(
 
 
 def _drawn(
-    arrivals: Sequence[float],
-    prompts: Lengths,
-    answers: Lengths,
-    seed: int,
+    arrivals: Sequence[float], prompts: Lengths, answers: Lengths, seed: int
 ) -> list[LoadRequest]:
     """Return requests of drawn lengths."""
     generator = np.random.default_rng([seed, 2])

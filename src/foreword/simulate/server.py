@@ -147,10 +147,7 @@ def _way(server: Server, base: str) -> float:
 
 
 def _costs(
-    described: Mapping[str, Any],
-    counted: Counted,
-    way: float,
-    base: str,
+    described: Mapping[str, Any], counted: Counted, way: float, base: str
 ) -> ReplicaCosts:
     """Return the costs of one replica from what the server says and has counted."""
     costs = described["costs"]
@@ -175,10 +172,7 @@ def _costs(
     )
 
 
-def forward_table(
-    milli: Mapping[str, float],
-    counted: Counted,
-) -> dict[int, float]:
+def forward_table(milli: Mapping[str, float], counted: Counted) -> dict[int, float]:
     """Return the seconds of a forward by its rows.
 
     The table of the budget follows the last rounds. It is made to rise, and scaled so
@@ -198,9 +192,7 @@ def forward_table(
 
 
 def _drafting(
-    measured: Mapping[str, float] | None,
-    counted: Counted,
-    seconds: float,
+    measured: Mapping[str, float] | None, counted: Counted, seconds: float
 ) -> tuple[float, float]:
     """Return the seconds of drafting in a round, fixed and for each draft token.
 

@@ -123,9 +123,7 @@ class TrainTask(ABC):
         return texts, TargetOutputs(rows, logits)
 
     def compared(
-        self,
-        target: Float[Tensor, "rows vocab"],
-        draft: Float[Tensor, "rows vocab"],
+        self, target: Float[Tensor, "rows vocab"], draft: Float[Tensor, "rows vocab"]
     ) -> Float[Tensor, "rows"]:
         """Return the loss of each row."""
         return compare(self._loss, target, draft, self.temperature)

@@ -39,6 +39,17 @@ every prompt each time.
 """
 
 
+def sampling(request: BenchRequest) -> dict[str, Any]:
+    """Return the settings that sample as a request asks; none at temperature 0."""
+    if request.temperature <= 0:
+        return {}
+    return {
+        "do_sample": True,
+        "temperature": request.temperature,
+        "rng_seed": request.seed,
+    }
+
+
 class OpenVINO:
     """An OpenVINO pipeline, timed from token ids to token ids."""
 
@@ -61,17 +72,10 @@ class OpenVINO:
 
         Above temperature 0 OpenVINO samples by itself, from the same seed.
         """
-        sampling: dict[str, Any] = {}
-        if request.temperature > 0:
-            sampling = {
-                "do_sample": True,
-                "temperature": request.temperature,
-                "rng_seed": request.seed,
-            }
         config = self._genai.GenerationConfig(
             max_new_tokens=request.max_tokens,
             stop_token_ids=set(self._eos),
-            **sampling,
+            **sampling(request),
             **self._settings,
         )
         started = perf_counter()

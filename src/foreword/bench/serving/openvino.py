@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from foreword.bench.peers.engines import ASSISTED
-from foreword.bench.peers.openvino import SETTINGS, device, folder
+from foreword.bench.peers.openvino import SETTINGS, device, folder, sampling
 from foreword.bench.peers.registry import Pair
 from foreword.bench.records import BenchRequest
 from foreword.bench.serving.load import Answer
@@ -61,17 +61,10 @@ class OpenVinoTarget:
 
         Above temperature 0 OpenVINO samples by itself, from the same seed.
         """
-        sampling: dict[str, Any] = {}
-        if request.temperature > 0:
-            sampling = {
-                "do_sample": True,
-                "temperature": request.temperature,
-                "rng_seed": request.seed,
-            }
         config = self._genai.GenerationConfig(
             max_new_tokens=request.max_tokens,
             stop_token_ids=self._eos,
-            **sampling,
+            **sampling(request),
             **self._settings,
         )
         started = perf_counter()

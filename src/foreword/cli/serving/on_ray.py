@@ -71,10 +71,7 @@ class OnRay:
     """Most until a replica is ready."""
 
     def serve(
-        self,
-        model: str | None,
-        settings: Settings,
-        options: Mapping[str, Any],
+        self, model: str | None, settings: Settings, options: Mapping[str, Any]
     ) -> None:
         """Serve until SIGINT or SIGTERM, or leave the server on the cluster.
 

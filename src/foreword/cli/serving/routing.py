@@ -81,10 +81,7 @@ class Routing:
     unused: float | None
 
     def begin(
-        self,
-        model: str | None,
-        settings: Settings,
-        options: Mapping[str, Any],
+        self, model: str | None, settings: Settings, options: Mapping[str, Any]
     ) -> Begin | None:
         """Return what starts the processes; None where this one serves.
 
@@ -110,10 +107,7 @@ class Routing:
         return one_model(start, found, self.timeout)
 
     def _check_catalog(
-        self,
-        model: str | None,
-        settings: Settings,
-        options: Mapping[str, Any],
+        self, model: str | None, settings: Settings, options: Mapping[str, Any]
     ) -> None:
         taken = {
             "MODEL": model,
@@ -129,10 +123,7 @@ class Routing:
                 )
 
     def _by_name(
-        self,
-        path: Path,
-        settings: Settings,
-        options: Mapping[str, Any],
+        self, path: Path, settings: Settings, options: Mapping[str, Any]
     ) -> Begin:
         from foreword.server.replicas.catalog import read_catalog
         from foreword.server.replicas.hosted import machine_memory

@@ -32,9 +32,6 @@ class IntersectionDrafter(LanguageModelDrafter):
 
     @classmethod
     def load(
-        cls,
-        source: Source,
-        target: Model,
-        tokenizer: Tokenizer | None,
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> IntersectionDrafter:
         return cls(load_pair(source, target, tokenizer))

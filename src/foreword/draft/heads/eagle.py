@@ -37,11 +37,7 @@ class _TorchHead(StatePacking):
     eagle_native.py.
     """
 
-    def __init__(
-        self,
-        head: EagleHead,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: EagleHead, target: Model) -> None:
         super().__init__(head, target)
         self._head = head
         self._vocab = target.vocab
@@ -49,10 +45,7 @@ class _TorchHead(StatePacking):
         self.context = min(target.context, head.config.llama.max_position_embeddings)
 
     @torch.inference_mode()
-    def read(
-        self,
-        reads: Sequence[Read],
-    ) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         with self._threads():
             rows = self._pack(reads)
             packed = self._padded(rows)
@@ -60,11 +53,7 @@ class _TorchHead(StatePacking):
                 torch.cat([self._before(read) for read in reads]), MIN_ROWS
             )
 
-            def attended(
-                q: Tensor,
-                k: Tensor,
-                v: Tensor,
-            ) -> Tensor:
+            def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 layer = self._head.midlayer.self_attn
                 return attend(
                     layer,
@@ -88,10 +77,7 @@ class _TorchHead(StatePacking):
             ]
             return over_target_vocab(logits, self._head.tokens, self._vocab)
 
-    def _before(
-        self,
-        read: Read,
-    ) -> Float[Tensor, "tokens hidden"]:
+    def _before(self, read: Read) -> Float[Tensor, "tokens hidden"]:
         """Return the state read beside each token: the target's for committed tokens,
         the head's for draft tokens.
         """
@@ -109,11 +95,7 @@ class EagleDrafter(StateDrafter):
 
     about = OWN_METHODS["eagle"]
 
-    def __init__(
-        self,
-        head: EagleHead,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: EagleHead, target: Model) -> None:
         """Pack the linear layers of `head` where that is faster; it is in the target's
         dtype, on its device.
         """

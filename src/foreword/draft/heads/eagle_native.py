@@ -34,10 +34,7 @@ from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
 
-def unsupported(
-    head: EagleHead,
-    target: Model,
-) -> str | None:
+def unsupported(head: EagleHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
     embedding = _embedding(head, target)
     weights = [*head.parameters(), *embedding.parameters()]
@@ -60,11 +57,7 @@ class NativeHead(NativeStateHead):
     sequence's end and draft tokens.
     """
 
-    def __init__(
-        self,
-        head: EagleHead,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: EagleHead, target: Model) -> None:
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         llama_config, attention = head.config.llama, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
@@ -120,17 +113,10 @@ class NativeHead(NativeStateHead):
         )
         self._fc_scratch = Workspace(self._fc)
 
-    def quantize(
-        self,
-        *others: forward.Model,
-        coding: int = forward.BYTES,
-    ) -> None:
+    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
         super().quantize(self._fc, *others, coding=coding)
 
-    def read(
-        self,
-        reads: Sequence[Read],
-    ) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         return over_target_vocab(super().read(reads), self._tokens, self._vocab)
 
     def fused(

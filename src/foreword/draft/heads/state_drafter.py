@@ -50,10 +50,7 @@ class StateDrafter(ModelDrafter):
         """Rows of each sequence whose keys and values are final."""
 
     def on_hidden_states(
-        self,
-        sequence: Request,
-        start: int,
-        hidden: Float[Tensor, "tokens features"],
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         self._target_states.add(sequence, start, hidden)
 

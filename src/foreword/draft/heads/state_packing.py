@@ -28,11 +28,7 @@ class StatePacking(Packing):
 
     mode = Mode.TREE
 
-    def __init__(
-        self,
-        head: nn.Module,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: nn.Module, target: Model) -> None:
         """Pack the linear layers of `head` where that is faster."""
         super().__init__(target.device)
         self.head_states = HeadStates()

@@ -55,11 +55,7 @@ def available(source: str | Path, layers: int) -> bool:
     return layout_of(tensor_names(source), layers) is not None
 
 
-def load(
-    source: str | Path,
-    hf: HFModel,
-    dtype: torch.dtype,
-) -> MtpHead:
+def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
     """Load the layers of a checkpoint for a target.
 
     Raises ModelError where there are none, or they do not fit.
@@ -84,11 +80,7 @@ def new(hf: HFModel) -> MtpHead:
     return _taken(layers_ahead(hf, Kinds(), 1))
 
 
-def dump(
-    head: MtpHead,
-    dtype: torch.dtype,
-    config: HFConfig,
-) -> Checkpoint:
+def dump(head: MtpHead, dtype: torch.dtype, config: HFConfig) -> Checkpoint:
     """Return a single layer in DeepSeek's layout, numbered after the target's layers;
     experts are fused as in transformers.
     """
@@ -115,10 +107,7 @@ def _sizes(config: HFConfig) -> dict[str, int]:
     return {**sizes, LAYERS: layer_count(config)}
 
 
-def _check_target(
-    source: str | Path,
-    config: HFConfig,
-) -> None:
+def _check_target(source: str | Path, config: HFConfig) -> None:
     """Raise ModelError where a folder of its own was trained for another target."""
     about = read_json(source, CONFIG) or {}
     if KIND not in (about.get("architectures") or ()):
@@ -135,11 +124,7 @@ def _check_target(
         )
 
 
-def _ours(
-    layout: Layout,
-    name: str,
-    hf: HFModel,
-) -> str | None:
+def _ours(layout: Layout, name: str, hf: HFModel) -> str | None:
     return layout.ours(name, layer_count(hf.config))
 
 
@@ -158,10 +143,7 @@ def _taken(layers: Any) -> MtpHead:
     return head
 
 
-def _missing(
-    source: str | Path,
-    reason: str | None,
-) -> ModelError:
+def _missing(source: str | Path, reason: str | None) -> ModelError:
     why = reason or "it holds no layers of multi-token prediction"
     return ModelError(
         f"cannot load the multi-token prediction of {source}: {why}. Use another "

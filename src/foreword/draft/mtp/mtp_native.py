@@ -36,10 +36,7 @@ from foreword.model.executors.native.supported import inside
 from foreword.native import forward
 
 
-def unsupported(
-    head: MtpHead,
-    target: Model,
-) -> str | None:
+def unsupported(head: MtpHead, target: Model) -> str | None:
     """Return why C cannot run these layers; None if it can."""
     if not isinstance(target.backend, NativeBackend):
         return "the target does not run in C"
@@ -57,11 +54,7 @@ def unsupported(
 class NativeMtp(NativeStateHead):
     """The layer in C, with the target's embeddings and LM head."""
 
-    def __init__(
-        self,
-        head: MtpHead,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: MtpHead, target: Model) -> None:
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         whole = target.backend
         assert isinstance(whole, NativeBackend), "see `unsupported`"
@@ -99,11 +92,7 @@ class NativeMtp(NativeStateHead):
     def _vector(self, norm: Any) -> int:
         return self.matrices.keep(scales(norm).detach().float())
 
-    def quantize(
-        self,
-        *others: forward.Model,
-        coding: int = forward.BYTES,
-    ) -> None:
+    def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
         """Quantize the layer, and a copy of the LM head; they stay as they are beside a
         target of fewer bits.
         """
@@ -115,11 +104,7 @@ class NativeMtp(NativeStateHead):
             held = backend.matrices.held
             self._code(coding, [one for one in held if one.data_ptr() == address])
 
-    def _code(
-        self,
-        coding: int,
-        heads: list[Tensor],
-    ) -> None:
+    def _code(self, coding: int, heads: list[Tensor]) -> None:
         """Quantize the matrices, also an LM head in `heads`."""
         whole = [*self.matrices.held, *heads]
         self.matrices.drop(self.model)

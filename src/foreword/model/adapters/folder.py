@@ -74,10 +74,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _pair(
-    path: Path,
-    settings: LoraSettings,
-    layer: str,
-    matrices: Mapping[str, Tensor],
+    path: Path, settings: LoraSettings, layer: str, matrices: Mapping[str, Tensor]
 ) -> Pair:
     """Return the pair of a layer. Raises ModelError where a matrix is missing, or not
     of the rank that the settings name.

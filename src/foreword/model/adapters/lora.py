@@ -46,11 +46,7 @@ class LoraAdapter:
     name.
     """
 
-    def __init__(
-        self,
-        name: str,
-        pairs: Mapping[nn.Module, LowRank],
-    ) -> None:
+    def __init__(self, name: str, pairs: Mapping[nn.Module, LowRank]) -> None:
         self.name = name
         self._pairs = pairs
 

@@ -28,35 +28,19 @@ class TorchAdapters(TorchMemory):
         return TorchAdapters()
 
     def opening(
-        self,
-        pool: PagePool,
-        id: int,
-        text: Sequence[int],
-        tenant: str,
+        self, pool: PagePool, id: int, text: Sequence[int], tenant: str
     ) -> None:
         self._adapters.pop(id, None)
 
-    def close(
-        self,
-        pool: PagePool | None,
-        id: int,
-    ) -> None:
+    def close(self, pool: PagePool | None, id: int) -> None:
         self._adapters.pop(id, None)
 
-    def give(
-        self,
-        executor: object,
-        id: int,
-        material: LoraAdapter,
-    ) -> None:
+    def give(self, executor: object, id: int, material: LoraAdapter) -> None:
         self._adapters[id] = material
 
     @contextmanager
     def during(
-        self,
-        model: PreTrainedModel,
-        spans: Sequence[Span],
-        rows: int,
+        self, model: PreTrainedModel, spans: Sequence[Span], rows: int
     ) -> Iterator[None]:
         """Add each adapter to the rows of its sequences, in a forward of so many."""
         own: dict[LoraAdapter, list[int]] = {}

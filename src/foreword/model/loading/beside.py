@@ -47,9 +47,7 @@ def tensor_names(source: str | Path) -> tuple[str, ...]:
 
 
 def read_beside(
-    source: str | Path,
-    wanted: Callable[[str], object],
-    dtype: torch.dtype,
+    source: str | Path, wanted: Callable[[str], object], dtype: torch.dtype
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint whose names are `wanted`, quantized ones
     dequantized to `dtype`.
@@ -73,9 +71,7 @@ def read_beside(
     return found
 
 
-def _quantization(
-    source: str | Path,
-) -> dict[str, Any] | None:
+def _quantization(source: str | Path) -> dict[str, Any] | None:
     """Return the settings of a checkpoint whose quantized matrices can be read."""
     config = read_json(source, hub.CONFIG) or {}
     text = config.get("text_config") or {}
@@ -86,10 +82,7 @@ def _quantization(
     return settings if settings.get("quant_method") in WEIGHT_FORMATS else None
 
 
-def _holding(
-    source: str | Path,
-    wanted: Callable[[str], object],
-) -> list[Path]:
+def _holding(source: str | Path, wanted: Callable[[str], object]) -> list[Path]:
     """Return the files that hold wanted tensors."""
     index = read_json(source, INDEX)
     if index is None:

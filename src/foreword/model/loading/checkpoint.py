@@ -89,10 +89,7 @@ class Checkpoint:
             folder / WEIGHTS,
         )
 
-    def filled(
-        self,
-        make: Callable[[], Module],
-    ) -> Module:
+    def filled(self, make: Callable[[], Module]) -> Module:
         """Return `make()` with these weights, by name. Raises ModelError where one is
         missing or has another shape.
 
@@ -105,10 +102,7 @@ class Checkpoint:
         module.load_state_dict(dict(self.tensors))
         return module
 
-    def check_sides(
-        self,
-        entries: Mapping[str, Any],
-    ) -> None:
+    def check_sides(self, entries: Mapping[str, Any]) -> None:
         """Raise ModelError for an entry of the config that is larger than any side of
         the tensors.
 
@@ -119,13 +113,7 @@ class Checkpoint:
         for name, value in entries.items():
             self.check_most(name, value, longest, "the longest side of its tensors")
 
-    def check_most(
-        self,
-        name: str,
-        value: Any,
-        most: int,
-        what: str,
-    ) -> None:
+    def check_most(self, name: str, value: Any, most: int, what: str) -> None:
         """Raise ModelError for an entry of the config that is more than its tensors
         allow; `what` names `most`.
         """
@@ -135,10 +123,7 @@ class Checkpoint:
                 f"{what} is {most}. Correct {CONFIG}, or download both again"
             )
 
-    def _empty(
-        self,
-        make: Callable[[], Module],
-    ) -> Module:
+    def _empty(self, make: Callable[[], Module]) -> Module:
         """Return `make()` without storage."""
         try:
             with torch.device("meta"):
@@ -204,10 +189,7 @@ def _tensors(source: str | Path) -> dict[str, Tensor]:
     )
 
 
-def _existing(
-    source: str | Path,
-    name: str,
-) -> Path | None:
+def _existing(source: str | Path, name: str) -> Path | None:
     """Return the path of a file of a checkpoint; None where it has none."""
     try:
         path = hub.file(source, name)
@@ -216,10 +198,7 @@ def _existing(
     return path if path.is_file() else None
 
 
-def _shards(
-    source: str | Path,
-    index: Path,
-) -> dict[str, Tensor]:
+def _shards(source: str | Path, index: Path) -> dict[str, Tensor]:
     """Read the files that an index names. Raises ModelError where one is missing."""
     parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
     tensors: dict[str, Tensor] = {}

@@ -67,11 +67,7 @@ class MaskRows:
     """Row of the forward that predicts each token after an anchor, where valid."""
 
     @classmethod
-    def after(
-        cls,
-        anchors: Anchors,
-        length: int,
-    ) -> MaskRows:
+    def after(cls, anchors: Anchors, length: int) -> MaskRows:
         """Return a row for each valid token after the first one, which the text's own
         row predicts; `length` = rows of the text.
         """
@@ -96,10 +92,7 @@ class MaskRows:
         first = text.gather(1, self.places.clamp(min=0))
         return torch.cat([text, first + self.depths], 1)
 
-    def seen(
-        self,
-        block: Block,
-    ) -> Bool[Tensor, "batch rows rows"]:
+    def seen(self, block: Block) -> Bool[Tensor, "batch rows rows"]:
         """Mask what each row attends to: the text of its record up to its place, and
         masks after the same place up to its own depth.
         """
@@ -131,10 +124,7 @@ class MaskedReader(nn.Module):
         self.draft = draft
 
     def forward(
-        self,
-        tokens: Rows,
-        positions: Rows,
-        seen: Bool[Tensor, "batch rows rows"],
+        self, tokens: Rows, positions: Rows, seen: Bool[Tensor, "batch rows rows"]
     ) -> Float[Tensor, "batch rows hidden"]:
         """Return the hidden states after the final norm."""
         outputs = self.draft.base_model(
@@ -151,11 +141,7 @@ class MaskTraining(BlockTask):
     at masks after it.
     """
 
-    def __init__(
-        self,
-        context: TrainContext,
-        options: PardOptions,
-    ) -> None:
+    def __init__(self, context: TrainContext, options: PardOptions) -> None:
         """Raises InvalidRequest or ModelError where options, draft and target do not
         fit.
         """
@@ -250,11 +236,7 @@ class MaskTraining(BlockTask):
         return logits[:, : self._vocab]
 
 
-def pack(
-    checkpoint: Checkpoint,
-    target: HFConfig,
-    engine: str,
-) -> ExportLayout:
+def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     """Return a layout that copies the model with its tokenizer. Raises InvalidRequest
     for an engine that predicts one token in a forward.
     """
@@ -281,10 +263,7 @@ def _check(options: PardOptions) -> None:
         )
 
 
-def _draft(
-    context: TrainContext,
-    options: PardOptions,
-) -> HFModel:
+def _draft(context: TrainContext, options: PardOptions) -> HFModel:
     source = options.draft
     is_bundled = Path(context.source) == bundled.target()
     if source is None and is_bundled:
@@ -306,11 +285,7 @@ def _draft(
     return draft
 
 
-def _mask(
-    context: TrainContext,
-    options: PardOptions,
-    draft: HFModel,
-) -> int:
+def _mask(context: TrainContext, options: PardOptions, draft: HFModel) -> int:
     """Return the given mask token, the draft's own, an id that the tokenizer does not
     use, or its padding.
     """

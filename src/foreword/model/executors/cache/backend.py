@@ -160,9 +160,7 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         )
 
     def _read(
-        self,
-        read: Read,
-        layers: Sequence[int],
+        self, read: Read, layers: Sequence[int]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return logits of the last `keep` tokens and hidden states of all tokens, by
         block.

@@ -62,11 +62,7 @@ def _half_split(
     return cos, sin
 
 
-def _doubled(
-    rotary: Rotary,
-    like: Tensor,
-    positions: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _doubled(rotary: Rotary, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return angles that a model has once for both halves of a head."""
     cos, sin = rotary(like, positions)
     cos = torch.cat([cos, cos], dim=-1)
@@ -75,10 +71,7 @@ def _doubled(
 
 
 def _multimodal(
-    rotary: Rotary,
-    section: list[int],
-    like: Tensor,
-    positions: Tensor,
+    rotary: Rotary, section: list[int], like: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return multimodal angles (M-RoPE); a position of text is the same in all three
     directions.

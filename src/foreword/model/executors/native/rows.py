@@ -28,10 +28,7 @@ class Rows(PagePool):
     """
 
     def __init__(
-        self,
-        heads: Sequence[int],
-        dim: int,
-        coding: int = forward.WHOLE,
+        self, heads: Sequence[int], dim: int, coding: int = forward.WHOLE
     ) -> None:
         """`heads`: KV heads of each layer; 0 = it has no keys and values. `coding`:
         WHOLE or BYTES.

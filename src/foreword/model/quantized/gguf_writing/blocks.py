@@ -99,10 +99,7 @@ def _divisor(scale: Tensor) -> Tensor:
 
 
 def _nearest(
-    weights: Whole,
-    scale: Factors,
-    low: int,
-    high: int,
+    weights: Whole, scale: Factors, low: int, high: int
 ) -> Int[Tensor, "blocks codes"]:
     """Return the nearest codes under the scales as stored."""
     divided = weights / _divisor(scale)[..., None]
