@@ -107,90 +107,67 @@ def outcome(call):
 
 # ---- what goes to transformers
 
+
+def handed(says, make=lambda: ids(11), **options):
+    """A call whose arguments are made anew for each use, and what is said of it."""
+    return make, options, says
+
+
 HANDED = {
-    "num_beams": (
-        lambda: ids(11),
-        dict(num_beams=2),
-        "num_beams=2: beam search is not supported; ",
+    "num_beams": handed("num_beams=2: beam search is not supported; ", num_beams=2),
+    "penalty_alpha": handed("contrastive", penalty_alpha=0.5, top_k=4),
+    "attentions": handed("output_attentions", output_attentions=True),
+    "hidden": handed("output_hidden_states", output_hidden_states=True),
+    "guidance": handed("guidance_scale=1.5", guidance_scale=1.5),
+    "negative": handed(
+        "guidance", negative_prompt_ids=torch.tensor([[3]]), guidance_scale=1.5
     ),
-    "penalty_alpha": (lambda: ids(11), dict(penalty_alpha=0.5, top_k=4), "contrastive"),
-    "attentions": (lambda: ids(11), dict(output_attentions=True), "output_attentions"),
-    "hidden": (
-        lambda: ids(11),
-        dict(output_hidden_states=True),
-        "output_hidden_states",
+    "watermark": handed(
+        "watermark", watermarking_config=hf.WatermarkingConfig(), do_sample=True
     ),
-    "guidance": (lambda: ids(11), dict(guidance_scale=1.5), "guidance_scale=1.5"),
-    "negative": (
-        lambda: ids(11),
-        dict(negative_prompt_ids=torch.tensor([[3]]), guidance_scale=1.5),
-        "guidance",
+    "healing": handed("token_healing", token_healing=True),
+    "synced": handed("synced_gpus", synced_gpus=True),
+    "state": handed(
+        "Counting", lambda: ids(11) | {"logits_processor": [Counting()]}, do_sample=True
     ),
-    "watermark": (
-        lambda: ids(11),
-        dict(watermarking_config=hf.WatermarkingConfig(), do_sample=True),
-        "watermark",
+    "state, two rows": handed(
+        "Counting", lambda: ids(11, 6) | {"logits_processor": [Counting()]}
     ),
-    "healing": (lambda: ids(11), dict(token_healing=True), "token_healing"),
-    "synced": (lambda: ids(11), dict(synced_gpus=True), "synced_gpus"),
-    "state": (
-        lambda: ids(11) | {"logits_processor": [Counting()]},
-        dict(do_sample=True),
-        "Counting",
-    ),
-    "state, two rows": (
-        lambda: ids(11, 6) | {"logits_processor": [Counting()]},
-        {},
-        "Counting",
-    ),
-    "criterion, two rows": (
-        lambda: ids(11, 6) | {"stopping_criteria": [Counted()]},
-        dict(eos_token_id=7),
+    "criterion, two rows": handed(
         "Counted",
+        lambda: ids(11, 6) | {"stopping_criteria": [Counted()]},
+        eos_token_id=7,
     ),
-    "no end, two rows": (
-        lambda: ids(11, 6) | {"stopping_criteria": [Thirds()]},
-        {},
-        "continue until all",
+    "no end, two rows": handed(
+        "continue until all", lambda: ids(11, 6) | {"stopping_criteria": [Thirds()]}
     ),
-    "streamer, two rows": (
-        lambda: ids(11, 6) | {"streamer": CollectedStream()},
-        {},
-        "streamer",
+    "streamer, two rows": handed(
+        "streamer", lambda: ids(11, 6) | {"streamer": CollectedStream()}
     ),
-    "right": (lambda: right(11, 6), {}, "padded on the right"),
-    "right, one row": (
+    "right": handed("padded on the right", lambda: right(11, 6)),
+    "right, one row": handed(
+        "padded on the right",
         lambda: dict(
             input_ids=torch.tensor([[4, 5, 6, 0]]),
             attention_mask=torch.tensor([[1, 1, 1, 0]]),
         ),
-        {},
-        "padded on the right",
     ),
-    "right, no mask": (
+    "right, no mask": handed(
+        "padded on the right",
         lambda: dict(input_ids=right(11, 6)["input_ids"]),
-        dict(pad_token_id=0),
-        "padded on the right",
+        pad_token_id=0,
     ),
-    "positions": (
-        lambda: ids(11) | {"position_ids": torch.arange(11)[None] * 2},
-        {},
-        "position_ids",
+    "positions": handed(
+        "position_ids", lambda: ids(11) | {"position_ids": torch.arange(11)[None] * 2}
     ),
-    "an empty cache": (
-        lambda: ids(11) | {"past_key_values": hf.DynamicCache()},
-        {},
-        "past_key_values",
+    "an empty cache": handed(
+        "past_key_values", lambda: ids(11) | {"past_key_values": hf.DynamicCache()}
     ),
-    "a long mask": (
-        lambda: ids(11) | {"attention_mask": torch.ones(1, 15)},
-        {},
-        "its shape differs",
+    "a long mask": handed(
+        "its shape differs", lambda: ids(11) | {"attention_mask": torch.ones(1, 15)}
     ),
-    "wrong type": (
-        lambda: ids(11) | {"token_type_ids": torch.zeros(1, 11)},
-        {},
-        "token_type_ids",
+    "wrong type": handed(
+        "token_type_ids", lambda: ids(11) | {"token_type_ids": torch.zeros(1, 11)}
     ),
 }
 

@@ -122,92 +122,49 @@ def refused(kind: str, folder: Path, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "entries", "said"),
+    ("kind", "entry", "size", "said"),
     [
-        (
-            "eagle",
-            {"hidden_size": 10**6},
-            f"hidden_size in its config.json is 1000000, {NOT_HELD}",
-        ),
-        (
-            "eagle",
-            {"intermediate_size": 10**9},
-            f"intermediate_size in its config.json is 1000000000, {NOT_HELD}",
-        ),
-        (
-            "eagle",
-            {"num_attention_heads": 10**6},
-            "num_attention_heads in its config.json",
-        ),
-        ("eagle", {"head_dim": 10**9}, "head_dim in its config.json"),
-        (
-            "dflash",
-            {"hidden_size": 10**6},
-            f"hidden_size in its config.json is 1000000, {NOT_HELD[:-4]}768",
-        ),
-        (
-            "dflash",
-            {"num_key_value_heads": 10**6},
-            "num_key_value_heads in its config.json",
-        ),
-        (
-            "dspark",
-            {"intermediate_size": 10**9},
-            f"intermediate_size in its config.json is 1000000000, {NOT_HELD}",
-        ),
-        (
-            "dspark",
-            {"markov_rank": 10**6},
-            f"markov_rank in its config.json is 1000000, {NOT_HELD}",
-        ),
-        (
-            "dspark",
-            {"vocab_size": 10**9},
-            f"vocab_size in its config.json is 1000000000, {NOT_HELD}",
-        ),
+        ("eagle", "hidden_size", 10**6, f" is 1000000, {NOT_HELD}"),
+        ("eagle", "intermediate_size", 10**9, f" is 1000000000, {NOT_HELD}"),
+        ("eagle", "num_attention_heads", 10**6, ""),
+        ("eagle", "head_dim", 10**9, ""),
+        ("dflash", "hidden_size", 10**6, f" is 1000000, {NOT_HELD[:-4]}768"),
+        ("dflash", "num_key_value_heads", 10**6, ""),
+        ("dspark", "intermediate_size", 10**9, f" is 1000000000, {NOT_HELD}"),
+        ("dspark", "markov_rank", 10**6, f" is 1000000, {NOT_HELD}"),
+        ("dspark", "vocab_size", 10**9, f" is 1000000000, {NOT_HELD}"),
     ],
 )
 def test_sizes_beyond_all_tensors_are_refused_by_their_entry(
-    kind, entries, said, folder
+    kind, entry, size, said, folder
 ):
-    configured(folder, **entries)
-    refused(kind, folder, said)
+    configured(folder, **{entry: size})
+    refused(kind, folder, f"{entry} in its config.json{said}")
+
+
+HIDDEN = "num_hidden_layers in its config.json"
+LAYERS = r"medusa_num_heads \* medusa_num_layers in"
 
 
 @pytest.mark.parametrize(
-    ("kind", "entries", "said"),
+    ("kind", "entry", "size", "said"),
     [
+        ("dflash", "num_hidden_layers", 10**6, f"{HIDDEN} is 1000000, .* is 2"),
+        ("dspark", "num_hidden_layers", 10**9, f"{HIDDEN} is 1000000000, .* is 2"),
+        ("medusa", "medusa_num_heads", 10**6, f"{LAYERS} .* is 1000000, .* is 6"),
+        ("medusa", "medusa_num_layers", 10**6, f"{LAYERS} .* is 3000000, .* is 6"),
         (
             "dflash",
-            {"num_hidden_layers": 10**6},
-            "num_hidden_layers in its config.json is 1000000, .* is 2",
-        ),
-        (
-            "dspark",
-            {"num_hidden_layers": 10**9},
-            "num_hidden_layers in its config.json is 1000000000, .* is 2",
-        ),
-        (
-            "medusa",
-            {"medusa_num_heads": 10**6},
-            r"medusa_num_heads \* medusa_num_layers in .* is 1000000, .* is 6",
-        ),
-        (
-            "medusa",
-            {"medusa_num_layers": 10**6},
-            r"medusa_num_heads \* medusa_num_layers in .* is 3000000, .* is 6",
-        ),
-        (
-            "dflash",
-            {"block_size": 10**9},
+            "block_size",
+            10**9,
             "block_size 1000000000. .* block_size 2 to 256",
         ),
     ],
 )
 def test_counts_beyond_the_tensors_are_refused_by_their_entry(
-    kind, entries, said, folder
+    kind, entry, size, said, folder
 ):
-    configured(folder, **entries)
+    configured(folder, **{entry: size})
     refused(kind, folder, said)
 
 
