@@ -96,7 +96,7 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
     if controller is None:
         _start_proxy(settings)
     else:
-        options = ray.get(controller.get_http_config.remote())
+        options: Any = ray.get(controller.get_http_config.remote())
         check_address(settings, options.host or "", options.port)
     engine = serve.deployment(
         name="Engine",

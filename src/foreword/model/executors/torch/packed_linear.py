@@ -23,12 +23,10 @@ from foreword.native.cpu import fast_bfloat16
 MIN_ROWS = 4
 """Rows. Forwards are padded to at least this: one row takes another oneDNN kernel,
 which sums in another order, and two rows take longer than four without AMX."""
-MOST_ROWS, DEPTH = 32, 512
-"""Rows, summands.
-
-Beyond both, oneDNN splits sums at other positions, in bfloat16 on CPUs with AMX.
+MOST_ROWS = 32
+"""Rows. Beyond them oneDNN splits sums at other positions, in bfloat16 on CPUs with AMX:
+of how many summands depends on the processor, 512 at least were seen.
 """
-
 
 TAIL = 6
 """Rows.
@@ -66,7 +64,7 @@ class PackedLinear(nn.Module):
         in_matrices = (
             weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
         )
-        self._most = MOST_ROWS if in_matrices and self.in_features > DEPTH else None
+        self._most = MOST_ROWS if in_matrices else None
         self._padded = weight.dtype == torch.float32 and tail_differs()
 
     @property
