@@ -17,7 +17,7 @@ from foreword.budget import BUDGETS, DraftBudget
 from foreword.hf.adapters import split
 from foreword.hf.borrowed import ModelRecord, borrowed_model
 from foreword.model import Mode
-from generating import CollectedStream, ids
+from generating import Alternate, CollectedStream, Sum, ids
 
 DRAFTERS = ["nothing", "itself", "text"]
 
@@ -56,16 +56,6 @@ def how(drafter, model):
     )
 
 
-class Alternate(hf.LogitsProcessor):
-    """Forbids tokens of the parity of the last one: depends on the path, and only on
-    it.
-    """
-
-    def __call__(self, input_ids, scores):
-        odd = torch.arange(scores.shape[-1]) % 2
-        return scores.masked_fill(odd == input_ids[:, -1:] % 2, -torch.inf)
-
-
 class OfRow(hf.LogitsProcessor):
     """Allows each row of the batch its own half of the vocabulary."""
 
@@ -75,13 +65,6 @@ class OfRow(hf.LogitsProcessor):
         )
         row = torch.arange(len(scores))[:, None] % 2 == 1
         return scores.masked_fill(half != row, -torch.inf)
-
-
-class Sum(hf.StoppingCriteria):
-    """Ends a row when the sum of its last three tokens is a multiple of seven."""
-
-    def __call__(self, input_ids, scores, **kwargs):
-        return input_ids[:, -3:].sum(1) % 7 == 0
 
 
 # ---- the same tokens

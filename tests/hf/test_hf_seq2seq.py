@@ -15,7 +15,7 @@ import tiny_models
 import tiny_seq2seq
 from foreword import InvalidRequest
 from foreword.hf import SpeculativeSeq2SeqOutput
-from generating import CollectedStream
+from generating import Alternate, CollectedStream, Sum
 
 FAMILIES = ["t5", "bart", "mbart", "marian", "m2m100"]
 UNCHANGED = "transformers runs this call unchanged"
@@ -71,23 +71,6 @@ def how(drafter, name="t5"):
 
 def accepted(output):
     return sum(row.accepted for row in output.stats)
-
-
-class Alternate(hf.LogitsProcessor):
-    """Forbids tokens of the parity of the last one: depends on the path, and only on
-    it.
-    """
-
-    def __call__(self, input_ids, scores):
-        odd = torch.arange(scores.shape[-1]) % 2
-        return scores.masked_fill(odd == input_ids[:, -1:] % 2, -torch.inf)
-
-
-class Sum(hf.StoppingCriteria):
-    """Ends a row when the sum of its last three tokens is a multiple of seven."""
-
-    def __call__(self, input_ids, scores, **kwargs):
-        return input_ids[:, -3:].sum(1) % 7 == 0
 
 
 # ---- the same tokens

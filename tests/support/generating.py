@@ -3,6 +3,7 @@ that keeps what it is handed.
 """
 
 import torch
+import transformers as hf
 from transformers.generation.streamers import BaseStreamer
 
 
@@ -33,3 +34,20 @@ class CollectedStream(BaseStreamer):
 
     def end(self):
         self.ended += 1
+
+
+class Alternate(hf.LogitsProcessor):
+    """Forbids tokens of the parity of the last one: depends on the path, and only on
+    it.
+    """
+
+    def __call__(self, input_ids, scores):
+        odd = torch.arange(scores.shape[-1]) % 2
+        return scores.masked_fill(odd == input_ids[:, -1:] % 2, -torch.inf)
+
+
+class Sum(hf.StoppingCriteria):
+    """Ends a row when the sum of its last three tokens is a multiple of seven."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -3:].sum(1) % 7 == 0

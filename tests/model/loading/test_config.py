@@ -15,17 +15,12 @@ from foreword import LLM
 from foreword.cli.inspect import _model
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
+from quantizing import configured
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(starter.draft(), tmp_path / "model"))
-
-
-def configured(folder: Path, **values: object) -> Path:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | values), encoding="utf-8")
-    return folder
 
 
 @pytest.mark.parametrize("text", ["null", "[1]", '"text"', "3", "{", "", "[" * 100_000])

@@ -2,7 +2,6 @@
 and heads.
 """
 
-import json
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -25,6 +24,7 @@ from foreword.model import Model
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.complete import check_finite
 from foreword.model.quantized.write import write
+from quantizing import configured
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
 Edit = Callable[[dict[str, Tensor]], object]
@@ -40,12 +40,6 @@ def changed(folder: Path, edit: Edit) -> Path:
     tensors = load_file(folder / "model.safetensors")
     edit(tensors)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
-def configured(folder: Path, **values: object) -> Path:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | values), encoding="utf-8")
     return folder
 
 
