@@ -4,15 +4,10 @@ import pytest
 
 import broken_servers
 from foreword.certify.clock import Clock
+from foreword.certify.remote import same_text
 from foreword.certify.remote.client import Broken, Server
 from foreword.certify.remote.forms import call_check, schema_check
 from foreword.certify.remote.run import ServerOptions, certify_server
-from foreword.certify.remote.same_text import (
-    beside_check,
-    drafting_check,
-    prefix_check,
-    seed_check,
-)
 from foreword.certify.remote.temperature import WORDS, temperature_check
 from foreword.errors import InvalidRequest, ModelError
 from serving import Running
@@ -20,12 +15,12 @@ from serving import Running
 ONCE = Clock.of(0.1, lambda _: None, quick=True)
 SEEDS = (1, 2, 3)
 CHECKS = {
-    "seed": lambda server: seed_check(server, "completions", SEEDS),
-    "chat seed": lambda server: seed_check(server, "chat", SEEDS),
-    "greedy beside": lambda server: beside_check(server, "completions", 0.0),
-    "sampled beside": lambda server: beside_check(server, "chat", 1.0),
-    "prefix": lambda server: prefix_check(server, "completions", 7),
-    "drafting": lambda server: drafting_check(server, "completions", SEEDS),
+    "seed": lambda server: same_text.seed_check(server, "completions", SEEDS),
+    "chat seed": lambda server: same_text.seed_check(server, "chat", SEEDS),
+    "greedy beside": lambda server: same_text.beside_check(server, "completions", 0.0),
+    "sampled beside": lambda server: same_text.beside_check(server, "chat", 1.0),
+    "prefix": lambda server: same_text.prefix_check(server, "completions", 7),
+    "drafting": lambda server: same_text.drafting_check(server, "completions", SEEDS),
     "temperature": lambda server: temperature_check(
         server, "chat", 1.0, seed=0, clock=ONCE
     ),

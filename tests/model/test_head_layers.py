@@ -2,12 +2,7 @@
 
 import torch
 
-from foreword.model.head_layers import (
-    LlamaConfig,
-    LlamaRotaryEmbedding,
-    Qwen3Config,
-    Rotary,
-)
+from foreword.model import head_layers
 
 
 def test_angles_are_not_rounded_with_the_weights_around_them():
@@ -15,8 +10,8 @@ def test_angles_are_not_rounded_with_the_weights_around_them():
     states, positions = torch.zeros(400, 64), torch.arange(400)
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16}
     llama, qwen = (
-        LlamaRotaryEmbedding(LlamaConfig(**sizes)),
-        Rotary(Qwen3Config(**sizes)),
+        head_layers.LlamaRotaryEmbedding(head_layers.LlamaConfig(**sizes)),
+        head_layers.Rotary(head_layers.Qwen3Config(**sizes)),
     )
     exact = llama(states[None], positions[None])[0], qwen(states, positions)[0]
     found = (

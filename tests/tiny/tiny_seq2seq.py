@@ -15,13 +15,6 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
 
 from grids import NEEDS_C
 from tiny_models import disturb
@@ -53,7 +46,7 @@ _ENDS: dict[str, Any] = dict(
 )
 
 Rules = dict[str, Any]
-FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
+FAMILIES: dict[str, tuple[type[hf.PreTrainedConfig], dict[str, Any], Rules]] = {
     "t5": (hf.T5Config, _T5, {}),
     "flan-t5": (
         hf.T5Config,
@@ -109,7 +102,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
     ),
 }
 """Config, its settings, and the generation settings that force or forbid tokens."""
-FURTHER: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], Rules]] = {
+FURTHER: dict[str, tuple[type[hf.PreTrainedConfig], dict[str, Any], Rules]] = {
     "umt5": (hf.UMT5Config, _T5, {}),
     "t5, heads of 32": (
         hf.T5Config,
@@ -129,7 +122,7 @@ def in_c(*names: str) -> list[Any]:
     return [pytest.param(name + IN_C, marks=NEEDS_C) for name in names]
 
 
-def build(name: str) -> PreTrainedModel:
+def build(name: str) -> hf.PreTrainedModel:
     """Return the model called `name` in FAMILIES or FURTHER: float32 (bfloat16 for one
     in C), CPU, eval mode.
 
@@ -140,7 +133,7 @@ def build(name: str) -> PreTrainedModel:
     kind, options, rules = (FAMILIES | FURTHER)[family]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(family.encode()))
-        model = AutoModelForSeq2SeqLM.from_config(
+        model = hf.AutoModelForSeq2SeqLM.from_config(
             kind(vocab_size=VOCAB, **options), dtype=torch.float32
         )
         disturb(model)
@@ -149,7 +142,7 @@ def build(name: str) -> PreTrainedModel:
     return (model if family == name else model.bfloat16()).eval()
 
 
-def tokenizer(name: str) -> PreTrainedTokenizerBase:
+def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
     """Return a tokenizer for a family: bytes are tokens, and a source ends with the end
     of text.
     """
@@ -172,7 +165,7 @@ def tokenizer(name: str) -> PreTrainedTokenizerBase:
     raw.post_processor = TemplateProcessing(
         f"$A {eos}", special_tokens=[(eos, options["eos_token_id"])]
     )
-    return PreTrainedTokenizerFast(
+    return hf.PreTrainedTokenizerFast(
         tokenizer_object=raw, eos_token=eos, pad_token=f"<{options['pad_token_id']}>"
     )
 

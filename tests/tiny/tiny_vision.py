@@ -19,12 +19,6 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import (
-    AutoModelForImageTextToText,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
 
 from folders import kept
 from tiny_models import disturb
@@ -427,7 +421,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def tokenizer(name: str) -> PreTrainedTokenizerBase:
+def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
     """Return a tokenizer for a family: bytes are tokens, and so are the
     family's own.
     """
@@ -441,7 +435,7 @@ def tokenizer(name: str) -> PreTrainedTokenizerBase:
         ByteLevel(add_prefix_space=False),
         ByteLevelDecoder(),
     )
-    return PreTrainedTokenizerFast(
+    return hf.PreTrainedTokenizerFast(
         tokenizer_object=raw, pad_token="<pad>", extra_special_tokens=special
     )
 
@@ -456,14 +450,14 @@ def special_ids(name: str) -> dict[str, int]:
     return {"image_token": ids.get("context_image_token", 0), **ids}
 
 
-def build(name: str) -> PreTrainedModel:
+def build(name: str) -> hf.PreTrainedModel:
     """Return the model called `name` in FAMILIES: float32, CPU, eval mode; nothing ends
     a text before the limit.
     """
     config = FAMILIES[name].config(special_ids(name))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(name.encode()))
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        model = hf.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
         disturb(model)
         for module in model.modules():  # vision towers choose their own deviation
             if isinstance(module, torch.nn.Linear):

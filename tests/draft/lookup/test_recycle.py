@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from contract import check_form
-from foreword.draft.lookup.recycle import (
-    SUCCESSORS,
-    TENANTS,
-    Adjacency,
-    Calibration,
-    RecyclingDrafter,
-)
+from foreword.draft.lookup import recycle
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft
 from markov import Markov, noisy
@@ -25,11 +19,11 @@ def chain(draft: Draft) -> list[int]:
 
 
 def test_the_memory_is_that_of_the_paper():
-    assert Adjacency(8192).bytes < 2_000_000
+    assert recycle.Adjacency(8192).bytes < 2_000_000
 
 
 def test_a_row_is_replaced_and_remembers_who_wrote_it():
-    adjacency = Adjacency(10)
+    adjacency = recycle.Adjacency(10)
     assert adjacency.read(3) == ([], [])
     adjacency.write(3, [4, 5], [2.0, 1.0], writer=7)
     adjacency.write(3, [6], [0.5], writer=8)
@@ -38,11 +32,11 @@ def test_a_row_is_replaced_and_remembers_who_wrote_it():
 
 
 def test_a_text_is_put_before_what_was_known():
-    adjacency = Adjacency(20)
+    adjacency = recycle.Adjacency(20)
     adjacency.write(
         1,
-        list(range(2, 2 + SUCCESSORS)),
-        [float(-n) for n in range(SUCCESSORS)],
+        list(range(2, 2 + recycle.SUCCESSORS)),
+        [float(-n) for n in range(recycle.SUCCESSORS)],
         writer=1,
     )
     adjacency.copy([1, 15, 1, 4, 9], writer=2)
@@ -58,7 +52,7 @@ def test_draft_tokens_follow_what_the_target_found_likely():
     table = torch.full((16, 16), -9.0)
     for token in range(16):
         table[token, (token + 1) % 8], table[token, (token + 1) % 8 + 8] = 3.0, 2.0
-    target, drafter = Markov(table), RecyclingDrafter()
+    target, drafter = Markov(table), recycle.RecyclingDrafter()
     one = target.sequence([0], temperature=0)
     for _ in range(12):
         target.round(drafter, [one], 6)
@@ -69,7 +63,7 @@ def test_draft_tokens_follow_what_the_target_found_likely():
 
 
 def test_a_chain_is_given_where_trees_are_not_verified():
-    target, drafter = Markov(noisy(32, 3.0), trees=False), RecyclingDrafter()
+    target, drafter = Markov(noisy(32, 3.0), trees=False), recycle.RecyclingDrafter()
     one = target.sequence([0], temperature=0)
     for _ in range(60):
         target.round(drafter, [one], 4)
@@ -82,7 +76,7 @@ def test_probabilities_are_those_of_the_target_text(temperature):
     """Never rising, best first; and as many draft tokens are accepted as their
     probabilities say.
     """
-    target, drafter = Markov(noisy(24, 2.0)), RecyclingDrafter()
+    target, drafter = Markov(noisy(24, 2.0)), recycle.RecyclingDrafter()
     one = target.sequence([0], temperature=temperature)
     promised = kept = 0.0
     for turn in range(200):
@@ -99,7 +93,7 @@ def test_probabilities_are_those_of_the_target_text(temperature):
     assert promised == pytest.approx(kept, rel=0.15)
 
 
-class Blind(RecyclingDrafter):
+class Blind(recycle.RecyclingDrafter):
     """Drafts what is likely, not what will be drawn."""
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
@@ -111,7 +105,7 @@ class Blind(RecyclingDrafter):
 def test_known_noise_makes_draft_tokens_accepted():
     target = Markov(noisy(24))
     lengths = []
-    for drafter in (RecyclingDrafter(), Blind()):
+    for drafter in (recycle.RecyclingDrafter(), Blind()):
         one = target.sequence([0], 3)
         for _ in range(150):
             target.round(drafter, [one], 4)
@@ -120,7 +114,7 @@ def test_known_noise_makes_draft_tokens_accepted():
 
 
 def test_a_floor_leaves_out_what_is_not_worth_its_scoring():
-    target, drafter = Markov(noisy(24)), RecyclingDrafter()
+    target, drafter = Markov(noisy(24)), recycle.RecyclingDrafter()
     one = target.sequence([0])
     for _ in range(100):
         target.round(drafter, [one], 8)
@@ -131,7 +125,7 @@ def test_a_floor_leaves_out_what_is_not_worth_its_scoring():
 
 
 def test_nothing_is_drafted_after_the_end_of_text():
-    target, drafter = Markov(noisy(12, 2.0)), RecyclingDrafter()
+    target, drafter = Markov(noisy(12, 2.0)), recycle.RecyclingDrafter()
     one = target.sequence([0], temperature=0)
     for _ in range(30):
         target.round(drafter, [one], 8)
@@ -144,8 +138,8 @@ def test_nothing_is_drafted_after_the_end_of_text():
 def test_a_tenant_learns_nothing_from_another():
     target, drafter, fresh = (
         Markov(noisy(32, 3.0)),
-        RecyclingDrafter(),
-        RecyclingDrafter(),
+        recycle.RecyclingDrafter(),
+        recycle.RecyclingDrafter(),
     )
     theirs = target.sequence([0], 1, temperature=0, tenant="theirs")
     for _ in range(40):
@@ -169,38 +163,40 @@ def test_a_tenant_learns_nothing_from_another():
 
 
 def test_what_one_sequence_saw_serves_the_next_of_its_tenant():
-    target, drafter = Markov(noisy(32, 3.0)), RecyclingDrafter()
+    target, drafter = Markov(noisy(32, 3.0)), recycle.RecyclingDrafter()
     first = target.sequence([0], 1, temperature=0)
     for _ in range(40):
         target.round(drafter, [first], 8)
     drafter.release(first)
     said = [
         target.round(one, [target.sequence([0], 2, temperature=0)], 8)[0]
-        for one in (drafter, RecyclingDrafter())
+        for one in (drafter, recycle.RecyclingDrafter())
     ]
     assert said == [first.tokens[1 : 1 + len(said[0])], first.tokens[1:2]]
     assert len(said[0]) > 1
 
 
 def test_tenants_that_were_not_served_for_longest_are_forgotten():
-    target, drafter = Markov(noisy(8)), RecyclingDrafter()
+    target, drafter = Markov(noisy(8)), recycle.RecyclingDrafter()
     crowd = [
         target.sequence([0], turn, temperature=0, tenant=str(turn))
-        for turn in range(TENANTS + 2)
+        for turn in range(recycle.TENANTS + 2)
     ]
     target.round(drafter, crowd, 0)
-    assert list(drafter._memories) == [str(turn) for turn in range(2, TENANTS + 2)]
+    assert list(drafter._memories) == [
+        str(turn) for turn in range(2, recycle.TENANTS + 2)
+    ]
 
 
 def test_bfloat16_logits_are_learnt_from():
-    target, drafter = Markov(noisy(32, 3.0).bfloat16()), RecyclingDrafter()
+    target, drafter = Markov(noisy(32, 3.0).bfloat16()), recycle.RecyclingDrafter()
     one = target.sequence([0])
     lengths = [len(target.round(drafter, [one], 8)[0]) for _ in range(100)]
     assert sum(lengths) > 150
 
 
 def test_probability_is_learnt_and_starts_at_what_share_says():
-    calibration = Calibration()
+    calibration = recycle.Calibration()
     assert (
         calibration.probability(0.1, 2, fresh=True)
         < calibration.probability(0.5, 0, fresh=True)
@@ -214,7 +210,7 @@ def test_probability_is_learnt_and_starts_at_what_share_says():
 
 
 def test_source_of_an_encoder_decoder_gives_successors():
-    target, drafter = Markov(noisy(20)), RecyclingDrafter()
+    target, drafter = Markov(noisy(20)), recycle.RecyclingDrafter()
     one = target.sequence([0], temperature=0)
     one.source = (13, 14, 15)
     target.round(drafter, [one], 4)

@@ -5,11 +5,7 @@ plain decoding.
 import pytest
 import torch
 
-from foreword.draft.self_speculative.exits import (
-    KEY,
-    read_first,
-    trained_exits,
-)
+from foreword.draft.self_speculative import exits
 from foreword.draft.self_speculative.layers import LayersDrafter, exit_after
 from foreword.errors import InvalidRequest
 from foreword.model import Model
@@ -76,7 +72,7 @@ def shallow() -> Model:
         for layer in list(hf.model.layers)[SPARE.start :]:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
-    setattr(hf.config, KEY, [1, 2, 3, 5])
+    setattr(hf.config, exits.KEY, [1, 2, 3, 5])
     return Model(hf)
 
 
@@ -97,16 +93,16 @@ def test_trained_target_exits_in_the_middle():
 
 def test_exits_are_named_by_config_or_by_name(monkeypatch):
     model = Model(llama(0, layers=4))
-    assert trained_exits(model) == ()
-    monkeypatch.setattr(model.hf.config, KEY, [3, 1, 9, 0, "2"], raising=False)
-    assert trained_exits(model) == (1, 3)
-    monkeypatch.delattr(model.hf.config, KEY)
+    assert exits.trained_exits(model) == ()
+    monkeypatch.setattr(model.hf.config, exits.KEY, [3, 1, 9, 0, "2"], raising=False)
+    assert exits.trained_exits(model) == (1, 3)
+    monkeypatch.delattr(model.hf.config, exits.KEY)
     monkeypatch.setattr(model, "name", "facebook/layerskip-llama3.2-1B")
-    assert trained_exits(model) == (1, 2, 3)
+    assert exits.trained_exits(model) == (1, 2, 3)
 
 
 def test_draft_tokens_that_were_read_come_first():
     tree = DraftTree([4, 5, 6, 7], [-1, -1, 1, 0], [0.6, 0.4, 0.3, 0.2])
     read = DraftTree([5, 9, 4], [-1, -1, -1])
-    (found,) = read_first(Draft([tree]), [read]).trees
+    (found,) = exits.read_first(Draft([tree]), [read]).trees
     assert found == DraftTree([5, 4, 6, 7], [-1, -1, 0, 1], [0.4, 0.6, 0.3, 0.2])

@@ -5,13 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from foreword.model.executors.torch.packed_linear import (
-    MIN_ROWS,
-    PackedLinear,
-    packable,
-    swap_in,
-    swap_out,
-)
+from foreword.model.executors.torch import packed_linear
 from foreword.native.cpu import fast_bfloat16
 
 DTYPES = [
@@ -38,7 +32,7 @@ def test_equal_to_the_plain_layer(size, dtype, bias):
     x = torch.randn(2, 7, size[0]).to(dtype)
     with torch.inference_mode():
         found, exact = (
-            PackedLinear(plain)(x),
+            packed_linear.PackedLinear(plain)(x),
             F.linear(x.double(), plain.weight.double()),
         )
         exact = exact if plain.bias is None else exact + plain.bias.double()
@@ -56,10 +50,12 @@ def test_equal_to_the_plain_layer(size, dtype, bias):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @torch.inference_mode()
 def test_bits_do_not_depend_on_rows_beside(size, dtype):
-    packed = PackedLinear(layer(size, dtype))
+    packed = packed_linear.PackedLinear(layer(size, dtype))
     x = torch.randn(100, size[0]).to(dtype)
-    want = torch.cat([packed(row.expand(MIN_ROWS, -1).contiguous())[:1] for row in x])
-    for rows in range(MIN_ROWS, 101):
+    want = torch.cat(
+        [packed(row.expand(packed_linear.MIN_ROWS, -1).contiguous())[:1] for row in x]
+    )
+    for rows in range(packed_linear.MIN_ROWS, 101):
         assert torch.equal(packed(x[:rows]), want[:rows]), rows
         assert torch.equal(packed(x[100 - rows :]), want[100 - rows :]), rows
     assert torch.equal(packed(x[None, 3:40])[0], want[3:40])
@@ -76,14 +72,14 @@ def test_layers_are_swapped_where_they_stand_and_put_back():
     x = torch.randn(3, 8)
     with torch.inference_mode():
         want = model[1](model[0](x))
-        swaps = swap_in(model)
+        swaps = packed_linear.swap_in(model)
         assert [type(swap.parent) for swap in swaps] == [nn.Sequential] * 2
-        assert type(model[0]) is type(model[1][1]) is PackedLinear
+        assert type(model[0]) is type(model[1][1]) is packed_linear.PackedLinear
         assert model[2] is special
         torch.testing.assert_close(model[1](model[0](x)), want)
-        assert swap_in(model) == [], "nothing is packed twice"
+        assert packed_linear.swap_in(model) == [], "nothing is packed twice"
         assert model[0].weight.dtype == torch.float32
-    swap_out(swaps)
+    packed_linear.swap_out(swaps)
     assert list(model.modules()) == before
 
 
@@ -91,9 +87,9 @@ def test_only_what_onednn_multiplies_is_packed():
     class Other(nn.Linear):
         """A layer of another project, whose forward is not replaced."""
 
-    assert packable(nn.Linear(4, 4))
-    assert not packable(Other(4, 4))
-    assert not packable(nn.Linear(4, 4).to(torch.float16))
+    assert packed_linear.packable(nn.Linear(4, 4))
+    assert not packed_linear.packable(Other(4, 4))
+    assert not packed_linear.packable(nn.Linear(4, 4).to(torch.float16))
     hooked = nn.Linear(4, 4)
     hooked.register_forward_hook(lambda module, given, out: out + 1)
-    assert not packable(hooked)
+    assert not packed_linear.packable(hooked)

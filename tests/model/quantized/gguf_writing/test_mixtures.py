@@ -4,14 +4,9 @@ from collections import Counter
 
 import pytest
 
-from foreword.model.quantized.gguf_writing.mixtures import (
-    FORMS,
-    MIXTURES,
-    Sizes,
-    choice,
-)
+from foreword.model.quantized.gguf_writing import mixtures
 
-LLAMA_3_8B = Sizes(layers=32, shared=4, tied=False)
+LLAMA_3_8B = mixtures.Sizes(layers=32, shared=4, tied=False)
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output")
 MATRICES += ("ffn_gate", "ffn_up", "ffn_down")
 PUBLISHED = {
@@ -30,7 +25,7 @@ llama-quantize have them.
 """
 
 
-def names(sizes: Sizes) -> list[str]:
+def names(sizes: mixtures.Sizes) -> list[str]:
     """The matrices of a Llama."""
     found = ["token_embd.weight"] + ["output.weight"] * (not sizes.tied)
     for layer in range(sizes.layers):
@@ -38,13 +33,15 @@ def names(sizes: Sizes) -> list[str]:
     return found
 
 
-def kind(form: str, name: str, depth: int = 4096, sizes: Sizes = LLAMA_3_8B) -> str:
-    found = choice(form, name, depth, sizes)
+def kind(
+    form: str, name: str, depth: int = 4096, sizes: mixtures.Sizes = LLAMA_3_8B
+) -> str:
+    found = mixtures.choice(form, name, depth, sizes)
     assert found is not None
     return found.kind
 
 
-@pytest.mark.parametrize("form", MIXTURES)
+@pytest.mark.parametrize("form", mixtures.MIXTURES)
 def test_matrices_of_llama_3_have_the_types_of_published_files(form):
     found = Counter(kind(form, name) for name in names(LLAMA_3_8B))
     assert found == PUBLISHED[form]
@@ -58,13 +55,13 @@ def test_first_and_last_layers_and_each_third_between_get_more_bits():
 
 
 def test_embeddings_that_are_the_lm_head_are_rounded_as_it():
-    tied = Sizes(layers=8, shared=2, tied=True)
+    tied = mixtures.Sizes(layers=8, shared=2, tied=True)
     assert kind("Q4_K_M", "token_embd.weight", sizes=tied) == "Q6_K"
     assert kind("Q4_K_M", "token_embd.weight") == "Q4_K"
 
 
 def test_values_of_the_deepest_models_get_five_bits():
-    deep = Sizes(layers=80, shared=8, tied=False)
+    deep = mixtures.Sizes(layers=80, shared=8, tied=False)
     assert kind("Q4_K_S", "blk.40.attn_v.weight", sizes=deep) == "Q5_K"
     assert kind("Q3_K_S", "blk.40.attn_v.weight", sizes=deep) == "Q5_K"
     assert kind("Q4_K_S", "blk.40.attn_k.weight", sizes=deep) == "Q4_K"
@@ -81,14 +78,14 @@ def test_values_of_the_deepest_models_get_five_bits():
     ],
 )
 def test_rows_of_other_lengths_have_an_older_type(form, instead):
-    found = choice(form, "blk.9.attn_q.weight", 384, LLAMA_3_8B)
+    found = mixtures.choice(form, "blk.9.attn_q.weight", 384, LLAMA_3_8B)
     assert found is not None
-    assert (found.kind, found.instead) == (instead, MIXTURES[form].kind)
-    head = choice(form, "output.weight", 384, LLAMA_3_8B)
+    assert (found.kind, found.instead) == (instead, mixtures.MIXTURES[form].kind)
+    head = mixtures.choice(form, "output.weight", 384, LLAMA_3_8B)
     assert head is not None
     assert (head.kind, head.instead) == ("Q8_0", "Q6_K")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", mixtures.FORMS)
 def test_rows_that_fit_no_type_have_none(form):
-    assert choice(form, "blk.0.attn_q.weight", 48, LLAMA_3_8B) is None
+    assert mixtures.choice(form, "blk.0.attn_q.weight", 48, LLAMA_3_8B) is None
