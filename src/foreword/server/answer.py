@@ -223,10 +223,10 @@ class Answer:
     @property
     def resumes(self) -> bool:
         """Whether another process goes on with the same text: this backend reads a text
-        again with the same bits.
+        again with the same bits. Pages that are reserved whole say that it may not.
         """
         pool = self._llm.target.backend.pool
-        return pool is not None and not pool.adjacent
+        return pool is None or not pool.adjacent
 
     @property
     def drafting_failed(self) -> str | None:

@@ -81,7 +81,7 @@ class Exchange:
     begun: bool = False
     """Whether the client has the head of the response."""
     continued: bool = False
-    """Whether another replica went on with it."""
+    """Whether a replica lost it, so that another one went on."""
     _streams: bool = False
     """Whether events can be sent now."""
     _last: float = 0.0
@@ -104,7 +104,6 @@ class Exchange:
             replica = await self.pool.pick(self.blocks, lost, self._charge)
             self.log["replica"] = replica.name
             if lost:
-                self.continued = True
                 self.log["replicas"] = 1 + len(lost)
             try:
                 died = await self._died(replica)
@@ -136,6 +135,7 @@ class Exchange:
             except Refused:
                 died = False
             except Lost:
+                self.continued = True
                 died = await self.pool.died(replica, self._charge)
         if not died:
             replica.note(failed=True)
