@@ -76,7 +76,7 @@ def test_answer_that_ends_by_itself_takes_the_passes_of_a_real_run(
     assert len(ours) == len(theirs)
     assert ours[:-1] == theirs[:-1]
     assert ours[-1][0] == theirs[-1][0]
-    assert bool(ours[-1][0]) == (name != "ngram")
+    assert name == "ngram" or ours[-1][0]
 
 
 @pytest.mark.parametrize("rule", ["match", "block"])

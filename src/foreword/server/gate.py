@@ -24,7 +24,7 @@ from foreword.server.routes import Decision, Route, decided
 from foreword.server.settings import LOOPBACK_NAMES, Settings, digest, is_loopback
 
 if TYPE_CHECKING:
-    from foreword.server.telemetry.traces import Traced, Traces
+    from foreword.server.telemetry.traces import Traces
 
 HEADERS = 100
 """Headers of a request."""
@@ -59,12 +59,16 @@ class Gate:
             await self.app(scope, receive, send)
             return
         headers, began = Headers(scope=scope), perf_counter()
-        request_id = _request_id(headers)
-        target = scope["raw_path"], scope["query_string"]
-        decision = decided(scope["method"], *target, self.settings)
+        request_id = headers.get("x-request-id", "")
+        if not VISIBLE.fullmatch(request_id):
+            request_id = f"req_{secrets.token_hex(12)}"
+        decision = decided(
+            scope["method"], scope["raw_path"], scope["query_string"], self.settings
+        )
         state = scope.setdefault("state", {})
         state.update(request_id=request_id, tenant="", decision=decision)
-        span = self._span(scope, headers)
+        if self.traces is not None:
+            state["span"] = self.traces.begin(scope, headers)
         status, length = CLIENT_GONE, 0
 
         async def receive_counted() -> Message:
@@ -94,24 +98,23 @@ class Gate:
         except ApiError as error:
             await refused(error, scope)(scope, receive, send_with_id)
         finally:
-            if span is not None:
-                span.end(status)
-            self.log.request(
-                request_id,
-                scope["method"],
-                decision.path,
-                status,
-                perf_counter() - began,
-                state.get("log", {}),
-            )
+            self._note(scope, status, perf_counter() - began)
 
-    def _span(self, scope: Scope, headers: Headers) -> Traced | None:
-        """Begin the span of a request; it is in the state, for what its answer adds."""
-        if self.traces is None:
-            return None
-        span = self.traces.begin(scope, headers)
-        scope["state"]["span"] = span
-        return span
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count, trace and log a request that ended."""
+        state = scope["state"]
+        if state.get("span") is not None:
+            state["span"].end(status)
+        if not self.settings.routed:  # its router counts
+            self.limits.statuses[status] += 1
+        self.log.request(
+            state["request_id"],
+            scope["method"],
+            state["decision"].path,
+            status,
+            seconds,
+            state.get("log", {}),
+        )
 
     def _place(self, route: Route) -> AbstractContextManager[Callable[[int], None]]:
         """Return the place of a request among all; probes need none, so that they see a
@@ -194,12 +197,6 @@ class Gate:
             "KEY' or 'x-api-key: KEY'",
             code="invalid_api_key",
         )
-
-
-def _request_id(headers: Headers) -> str:
-    """Return the client's id of a request, or a new one."""
-    client_id = headers.get("x-request-id", "")
-    return client_id if VISIBLE.fullmatch(client_id) else f"req_{secrets.token_hex(12)}"
 
 
 def _too_large(limit: int) -> ApiError:

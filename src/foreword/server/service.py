@@ -202,7 +202,7 @@ class Service:
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
             async with self.engine.submit(
                 [(prompt, call.params) for prompt in prompts],
-                committed=sent.committed,
+                committed=sent.committed if sent.rounds else (),
             ) as job:
                 answer = Answer(
                     call,

@@ -15,7 +15,7 @@ import pytest
 from command import Here
 from foreword import bundled
 from foreword.errors import InvalidRequest
-from foreword.server.errors import ApiError
+from foreword.server.errors import ApiError, PrivatePaths
 from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas import models
@@ -124,7 +124,8 @@ def test_models_take_turns_and_clients_see_that_the_server_lives(
 
     async def main() -> None:
         begun = await begin(Log())
-        router = Router(Settings(port=0), begun.models, Log(), Limits(1, None, None))
+        limits = Limits(1, None, None)
+        router = Router(Settings(port=0), begun.models, Log(), limits, PrivatePaths())
         transport = httpx.ASGITransport(build_router(router, None, begun.stop))
         try:
             async with httpx.AsyncClient(

@@ -24,8 +24,8 @@ MIN_ROWS = 4
 """Rows. Forwards are padded to at least this: one row takes another oneDNN kernel,
 which sums in another order, and two rows take longer than four without AMX."""
 MOST_ROWS = 32
-"""Rows. Beyond them oneDNN splits sums at other positions, in bfloat16 on CPUs with AMX:
-of how many summands depends on the processor, 512 at least were seen.
+"""Rows. Beyond them oneDNN splits sums at other positions, in bfloat16 on CPUs with
+AMX; the processor decides from how many summands on (512 were seen).
 """
 
 TAIL = 6
