@@ -15,6 +15,7 @@ from foreword.draft import METHODS
 from foreword.model import Model
 from foreword.native.cpu import fast_bfloat16
 from foreword.sampling.logits import weights
+from foreword.sampling.noise import seed_of
 from foreword.types import Request
 from foreword.types.params import SamplingParams
 from foreword.verify import RULES
@@ -311,7 +312,7 @@ def test_each_answer_to_a_prompt_follows_the_form():
         llm.generate(
             "A person:",
             SamplingParams(
-                json_schema=PERSON, seed=7 + n, max_tokens=60, method="none"
+                json_schema=PERSON, seed=seed_of(7, n), max_tokens=60, method="none"
             ),
         )[0].text
         for n in range(3)

@@ -144,6 +144,7 @@ CASES: Mapping[str, dict[str, Any]] = {
         "tools": [WEATHER],
         "tool_choice": {"type": "function", "name": "get_weather"},
         "max_output_tokens": 22,
+        "temperature": 0,
     },
     "settings": {
         "input": "Say hello.",

@@ -205,7 +205,7 @@ class LLM:
         prompts.
 
         `params` are for all prompts, or a list with one for each. If `params.n` > 1,
-        the answers to one prompt are adjacent, with the seeds seed, seed + 1, …. Raises
+        the answers to one prompt are adjacent, each with a reported seed. Raises
         InvalidRequest before any work starts if a prompt or a parameter cannot be
         served.
         """

@@ -75,8 +75,8 @@ def generate(
         rule: As in `foreword.LLM`.
         budget: As in `foreword.LLM`.
         nodes: As in `foreword.LLM`.
-        seed: Rows use seed, seed + 1, … Default: drawn from torch's global generator,
-            so `torch.manual_seed` fixes the text.
+        seed: Of the first row; others follow from it. Default: drawn from torch's
+            global generator, so `torch.manual_seed` fixes the text.
         streamer: As in transformers.
         assistant_model: Another name for `drafter`.
         tokenizer: The target's tokenizer. transformers does not pass it to a callable:

@@ -88,7 +88,9 @@ class SamplingParams:
     seed: int | None = None
     """Same seed, same text. None draws one and reports it."""
     n: int = 1
-    """Answers to one prompt; they are drawn with seed, seed + 1, …."""
+    """Answers to one prompt. The first has the seed, and the seeds of the others follow
+    from it; all are reported.
+    """
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()

@@ -23,7 +23,8 @@ void foreword_gumbel(const uint64_t *keys, const int64_t *depths, const int64_t 
             noise_words(keys[r], (uint32_t)depths[r], (uint32_t)streams[r], (uint32_t)rounds[r], at,
                         word);
             for (int i = 0; i < NOISE_BLOCK; i++) noise[i] = gumbel(word[i]);
-            memcpy(out + r * vocab + at, noise, sizeof(float) * (size_t)at_most(vocab - at, NOISE_BLOCK));
+            const size_t count = (size_t)at_most(vocab - at, NOISE_BLOCK);
+            memcpy(out + r * vocab + at, noise, count * sizeof *noise);
         }
 }
 
