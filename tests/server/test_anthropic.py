@@ -243,7 +243,7 @@ def test_a_prompt_that_is_too_long_is_refused_in_words_that_clients_look_for(
 
 def test_a_prompt_and_an_answer_that_are_too_long_are_named_together() -> None:
     error = ContextExceeded("…", prompt=30, limit=100, answer=80)
-    body = as_api_error(error).body("/v1/messages")
+    body = as_api_error(error).body(anthropic=True)
     assert body["error"]["message"] == (
         "input length and `max_tokens` exceed context limit: 30 + 80 > 100"
     )

@@ -20,6 +20,7 @@ from foreword.errors import InvalidRequest
 from foreword.native import cgroups
 from foreword.server.log import Log
 from foreword.server.replicas import places as module
+from foreword.server.replicas.charges import Charge
 from foreword.server.replicas.exchange import Exchange
 from foreword.server.replicas.frames import (
     MEDIA_TYPE,
@@ -291,8 +292,9 @@ def test_least_busy_replica_is_chosen() -> None:
 def read_by(pool: Pool, text: str, stack: ExitStack) -> Replica:
     """Begin the answer to a text; return the replica that gives it."""
     beginnings = blocks(body(text), "key")
-    replica = asyncio.run(pool.pick(beginnings))
-    stack.enter_context(replica.busy(1, beginnings))
+    request = Charge()
+    replica = asyncio.run(pool.pick(beginnings, (), request))
+    stack.enter_context(pool.running(replica, 1, beginnings, request))
     return replica
 
 
