@@ -25,6 +25,7 @@ from foreword import (
 )
 from foreword.chats import conversation
 from foreword.model import Mode
+from foreword.sampling.noise import seed_of
 from other_tokenizers import NEAR, TRANSLATED
 from running import DTYPE
 
@@ -671,7 +672,9 @@ def test_sources_are_given_by_the_name_of_the_method():
 def test_n_answers_have_the_seeds_that_follow():
     params = SamplingParams(temperature=0.9, seed=2**63 - 2, n=3, max_tokens=16)
     several = llm().generate([PROMPT, "One day"], params)
-    assert [one.seed for one in several] == [2**63 - 2, 2**63 - 1, 0] * 2
+    seeds = [seed_of(2**63 - 2, number) for number in range(3)]
+    assert [one.seed for one in several] == seeds * 2
+    assert len({*seeds}) == 3
     for prompt, answers in ((PROMPT, several[:3]), ("One day", several[3:])):
         one_by_one = [
             SamplingParams(temperature=0.9, seed=one.seed, max_tokens=16)

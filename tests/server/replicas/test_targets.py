@@ -22,11 +22,12 @@ from foreword.server.limits import Limits
 from foreword.server.log import Log
 from foreword.server.replicas.app import build_router, served
 from foreword.server.replicas.catalog import Entry
-from foreword.server.replicas.models import ManyModels, Models, OneModel
+from foreword.server.replicas.models import ManyModels, Models
 from foreword.server.replicas.places import Place
 from foreword.server.replicas.pool import Asked
 from foreword.server.replicas.process import Start
 from foreword.server.replicas.router import Router
+from foreword.server.replicas.serve import OneModel
 from foreword.server.replicas.supervise import Supervisor
 from foreword.server.routes import ROUTES, decided
 from foreword.server.settings import Settings, hashed

@@ -373,3 +373,4 @@ async def _ended(load: asyncio.Task[None] | None, ping: Ping) -> None:
         done, _ = await asyncio.wait((load,), timeout=PING_SECONDS)
         if not done:
             await ping()
+    await asyncio.sleep(0)  # what follows from its end is done then
