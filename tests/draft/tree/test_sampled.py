@@ -130,16 +130,16 @@ def test_under_shared_noise_list_holds_what_target_is_nearest_to() -> None:
     one = sequence()
     shared = batch(one, shared=True)
     draft = grow(shared, full_tree((2, 2)))
-    noise = [shared.draws.drafting(one, depth) for depth in range(2)]
     assert draft.probs is None
-    assert (
-        draft.tokens[0, :2].tolist() == (DRAFTER[0] + noise[0]).topk(2).indices.tolist()
-    )
-    assert (
-        draft.tokens[0, 2:4].tolist()
-        == draft.tokens[0, 4:].tolist()
-        == (DRAFTER[1] + noise[1]).topk(2).indices.tolist()
-    )
+    tokens = draft.tokens[0].tolist()
+
+    def nearest(depth: int, *path: int) -> list[int]:
+        noise = shared.draws.drafting(one, path)
+        return (DRAFTER[depth] + noise).topk(2).indices.tolist()
+
+    assert tokens[:2] == nearest(0)
+    assert tokens[2:4] == nearest(1, tokens[0])
+    assert tokens[4:] == nearest(1, tokens[1])
 
 
 @pytest.mark.parametrize("lists", ["distinct", "independent"])

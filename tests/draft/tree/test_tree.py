@@ -159,7 +159,7 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
         assert torch.equal(ours.parents, plain_ones.parents)
         # C takes a bound for the noise of tokens that are not among the largest
         torch.testing.assert_close(
-            ours.probabilities, plain_ones.probabilities, rtol=1e-2, atol=1e-6
+            ours.probabilities, plain_ones.probabilities, rtol=0.05, atol=1e-6
         )
         assert ours.chain or trees
     ours, plain_ones = made[0][2], made[1][2]
