@@ -22,11 +22,15 @@ from foreword.model.parallel.load import shard
 from foreword.model.parallel.network import grouped, joined
 from foreword.model.parallel.ranks import Seat
 
+END_SECONDS = 1.0
+"""Seconds between the end of a group and that of the pipe, at most."""
+
 
 def main() -> None:
     """Take the seat that standard input names; end with rank 0."""
     seat: Seat = pickle.load(sys.stdin.buffer)  # noqa: S301 - its parent
-    threading.Thread(target=_end_with_parent, args=(seat,), daemon=True).start()
+    watch = threading.Thread(target=_end_with_parent, args=(seat,), daemon=True)
+    watch.start()
     warnings.simplefilter("ignore")  # rank 0 gives them, and shows the progress
     disable_progress_bar()
     try:
@@ -34,6 +38,8 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - the last place that can report it
         sys.stdout.write(f"\n{words(error)}\n")
         sys.stdout.flush()
+        # a killed rank 0 ends its groups first, then its pipe: then the watch tidies up
+        watch.join(END_SECONDS)
         os._exit(1)
     os._exit(0)
 
