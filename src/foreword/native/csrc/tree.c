@@ -15,8 +15,8 @@ static void words_at(const CoupledTree *g, const int32_t *ids, int64_t count, in
 }
 
 /* The `breadth` largest of logits / temperature + noise, best first and the first of equals;
- * `share` gets their probabilities under softmax(. / scale) over the whole vocabulary, in which the
- * noise of tokens that are not among the largest is that of gumbel_near. */
+ * `share` gets their probabilities under softmax(. / scale) over the whole vocabulary. Noise is
+ * computed in full where gumbel_near may reach the largest; elsewhere the sum takes gumbel_near. */
 static void children(const CoupledTree *g, const Model *m, const float *logits, const uint64_t *key,
                      float *scratch, int64_t *child, float *value, float *share) {
     const int64_t most = g->breadth, vocab = m->vocab;
