@@ -3,7 +3,10 @@ what was run.
 """
 
 import pytest
+import torch
+import transformers as hf
 
+import starter
 from foreword.budget import BUDGETS, FixedBudget
 from foreword.hf import borrowed, job
 
@@ -36,3 +39,15 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
         lambda loop, rows, streamer: (whole(loop, rows, streamer), ran.extend(rows)),
     )
     return ran
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """Target, draft and tokenizer of the family, in float32 as users of transformers
+    load them.
+    """
+    target, draft = (
+        hf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        for path in (starter.target(), starter.draft())
+    )
+    return target, draft, hf.AutoTokenizer.from_pretrained(starter.target())

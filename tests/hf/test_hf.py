@@ -27,18 +27,6 @@ def model():
     return tiny_models.build("llama")
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    """Target, draft and tokenizer of the family, in float32 as users of transformers
-    load them.
-    """
-    target, draft = (
-        hf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-        for path in (starter.target(), starter.draft())
-    )
-    return target, draft, hf.AutoTokenizer.from_pretrained(starter.target())
-
-
 @pytest.fixture
 def enabled():
     with foreword.enable():

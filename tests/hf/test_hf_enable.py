@@ -10,7 +10,6 @@ import torch
 import transformers as hf
 
 import foreword
-import starter
 import tiny_models
 import tiny_vision
 from foreword import InvalidRequest
@@ -58,15 +57,6 @@ def model():
 @pytest.fixture(scope="module")
 def small():
     return tiny_models.build("llama")
-
-
-@pytest.fixture(scope="module")
-def shipped():
-    target, draft = (
-        hf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-        for path in (starter.target(), starter.draft())
-    )
-    return target, draft, hf.AutoTokenizer.from_pretrained(starter.target())
 
 
 def right(*lengths):
