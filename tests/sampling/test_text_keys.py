@@ -49,3 +49,17 @@ def test_a_text_goes_on_equally_wherever_it_is_cut(llm: LLM) -> None:
         rest = replace(PARAMS, max_tokens=PARAMS.max_tokens - cut)
         (found,) = llm.generate([[*PROMPTS[0], *whole.tokens[:cut]]], rest)
         assert found.tokens == whole.tokens[cut:]
+
+
+def test_a_chat_answer_goes_on_equally_from_its_beginning(llm: LLM) -> None:
+    asked = [{"role": "user", "content": "Tell me about rivers."}]
+    whole = llm.chat(asked, PARAMS)
+    assert whole.stats.accepted
+    for cut in range(10, PARAMS.max_tokens, 10):
+        begun = llm.tokenizer.decode(whole.tokens[:cut])
+        conversation = [*asked, {"role": "assistant", "content": begun}]
+        options = {"continue_final_message": True}
+        prompt = llm.render(conversation, template_options=options)
+        rest = replace(PARAMS, max_tokens=PARAMS.max_tokens - cut)
+        (found,) = llm.generate([prompt], rest)
+        assert found.tokens == whole.tokens[cut:]
