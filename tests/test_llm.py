@@ -491,9 +491,7 @@ def test_a_folder_without_a_model_is_no_model(tmp_path: Path):
         LLM(tmp_path)
 
 
-def test_models_of_different_tokenizers_are_refused(
-    tmp_path: Path,
-):
+def test_models_of_different_tokenizers_are_refused(tmp_path: Path):
     vocabulary = dict(llm().tokenizer.get_vocab())
     first, second = (
         next(token for token, number in vocabulary.items() if number == wanted)
@@ -519,9 +517,7 @@ def test_a_guarantee_may_be_named_instead_of_a_rule():
         LLM(rule="same-test")
 
 
-def test_draft_model_of_another_tokenizer_is_translated(
-    tmp_path: Path,
-):
+def test_draft_model_of_another_tokenizer_is_translated(tmp_path: Path):
     with pytest.warns(UserWarning, match=TRANSLATED) as said:
         mixed = LLM(draft=NEAR.save(tmp_path), dtype=DTYPE, nodes=3)
     assert "cannot" not in str(said[0].message)

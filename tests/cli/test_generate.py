@@ -104,9 +104,7 @@ def test_the_line_of_figures_names_the_methods_that_wrote(here):
 
 def test_colour_adds_styles_and_changes_no_character(here, unbarred, llm):
     found = here(
-        "generate",
-        QUESTION,
-        *"--seed 7 --max-tokens 40 --nodes 4 --color".split(),
+        "generate", QUESTION, *"--seed 7 --max-tokens 40 --nodes 4 --color".split()
     )
     expected = llm.chat(
         [{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40)
@@ -296,17 +294,10 @@ def test_a_reader_who_leaves_is_no_trouble(shell):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("--stats",), ("--color",)],
-    ids=lambda words: words[0],
+    "words", [("--stats",), ("--color",)], ids=lambda words: words[0]
 )
 def test_quiet_keeps_the_text(here, unbarred, words):
-    asked = (
-        *"generate -t 0 --seed 1 --max-tokens 3".split(),
-        *PLAIN,
-        "Hello",
-        *words,
-    )
+    asked = (*"generate -t 0 --seed 1 --max-tokens 3".split(), *PLAIN, "Hello", *words)
     found, quiet = (here(*asked, *more, FORCE_COLOR="1") for more in ((), ("--quiet",)))
     assert quiet.returncode == 0
     assert (

@@ -159,11 +159,7 @@ def test_without_a_template_prompt_and_completion_join(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        (
-            "nothing.txt",
-            None,
-            "cannot read nothing.txt: no such file or folder exists",
-        ),
+        ("nothing.txt", None, "cannot read nothing.txt: no such file or folder exists"),
         ("binary.bin", b"MZ\0\0", "cannot read binary.bin: it is not UTF-8 text"),
         (
             "latin.txt",

@@ -92,9 +92,7 @@ def test_bench_shows_where_a_round_goes(here):
 
 def test_bench_compares_forwards_with_the_memory(here, monkeypatch):
     monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.3)
-    found = here(
-        *"bench limit --quick --inflate family --context 20 --json -".split(),
-    )
+    found = here(*"bench limit --quick --inflate family --context 20 --json -".split())
     report = json.loads(found.stdout)
     assert (report["shape"], report["context"]) == ("family", 20)
     assert report["rows"][0]["nodes"] == 1

@@ -29,8 +29,14 @@ from foreword.certify.worlds import (
     repeat,
 )
 from foreword.types import Draft, Noise, Request, SamplingParams, Verdict, Verify
-from foreword.verify import RULES, rejection
+from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
+from foreword.verify.rejection import (
+    acceptance,
+    chain_distributions,
+    chain_verdict,
+    ratios,
+)
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
 
@@ -166,20 +172,20 @@ def rejection_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> 
     """Biased: after a refusal the bonus is drawn from the target, not from what is left
     of it.
     """
-    p, q = rejection.chain_distributions(weights, draft)
-    kept = (noise.accept[:, :-1] < rejection.acceptance(p, q, draft)).cumprod(dim=1)
-    return rejection.chain_verdict(kept.sum(dim=1), p, p, noise)
+    p, q = chain_distributions(weights, draft)
+    kept = (noise.accept[:, :-1] < acceptance(p, q, draft)).cumprod(dim=1)
+    return chain_verdict(kept.sum(dim=1), p, p, noise)
 
 
 def block_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased in the same way."""
-    p, q = rejection.chain_distributions(weights, draft)
-    reach = prefix_weight(rejection.ratios(p, q, draft))
+    p, q = chain_distributions(weights, draft)
+    reach = prefix_weight(ratios(p, q, draft))
     passes = noise.accept[:, :-1] < prefix_acceptance(
         reach, (reach[..., None] * p - q).clamp(min=0), draft
     )
     accepted = (torch.arange(1, draft.nodes + 1) * passes).amax(dim=1)
-    return rejection.chain_verdict(accepted, p, p, noise)
+    return chain_verdict(accepted, p, p, noise)
 
 
 def siblings_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:

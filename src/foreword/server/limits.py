@@ -5,7 +5,7 @@ may ask for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -120,16 +120,15 @@ class Limits:
             self._open -= 1
             self._held -= held
 
-    @property
-    def responses(self) -> Metric:
-        """The responses as a metric."""
+    def responses(self, labels: Mapping[str, str]) -> Metric:
+        """Return the responses as a metric, with these labels and one of the status."""
         family = CounterMetricFamily(
             "foreword:responses",
             "Responses to clients, refusals too, by status.",
-            labels=["code"],
+            labels=["code", *labels],
         )
         for status, count in self.statuses.items():
-            family.add_metric([str(status)], count)
+            family.add_metric([str(status), *labels.values()], count)
         return family
 
     def count(self, key: str) -> None:

@@ -275,7 +275,7 @@ class _Gauges(Collector):
             meter.tokens,
         )
         yield from self._cache()
-        yield self._limits.responses
+        yield self._limits.responses(dict(zip(LABELS, self._labels, strict=True)))
 
     def _states(self, load: Load) -> tuple[tuple[str, str, float], ...]:
         return (

@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from contract import check_form
-from foreword.draft.lookup.lookahead import (
-    NGRAMS_PER_TOKEN,
-    LookaheadDrafter,
-    Pool,
-)
+from foreword.draft.lookup.lookahead import NGRAMS_PER_TOKEN, LookaheadDrafter, Pool
 from foreword.types import Draft, Scores, Verdict
 from markov import Markov, noisy
 

@@ -37,11 +37,7 @@ def requests(**settings: object) -> list[Case]:
 
 @pytest.mark.parametrize(
     ("dtype", "rule"),
-    [
-        ("bfloat16", "match"),
-        ("float32", "match"),
-        ("bfloat16", "without-replacement"),
-    ],
+    [("bfloat16", "match"), ("float32", "match"), ("bfloat16", "without-replacement")],
 )
 def test_text_is_that_of_plain_decoding(dtype, rule):
     model = target(dtype)

@@ -253,10 +253,7 @@ def test_drafter_is_shared_and_one_model_stays(
         ("[models.a]\nmodel = 'x'\nreplicas = 0", "must be 1 or more"),
         ("[models.'a:b']\nmodel = 'x'", "the name may hold"),
         ("speed = 3\n[models.a]\nmodel = 'x'", "'speed' is not known"),
-        (
-            "[models.a]\nmodel = 'x'\nadapters = {a = 'y'}",
-            "two are named 'a'",
-        ),
+        ("[models.a]\nmodel = 'x'\nadapters = {a = 'y'}", "two are named 'a'"),
     ],
 )
 def test_faults_of_a_catalog_are_named(tmp_path: Path, text: str, words: str) -> None:

@@ -31,14 +31,7 @@ from foreword.server.replicas.frames import (
     sent_of,
 )
 from foreword.server.replicas.places import Place, places
-from foreword.server.replicas.pool import (
-    SLACK,
-    Answered,
-    Asked,
-    Pool,
-    Replica,
-    chosen,
-)
+from foreword.server.replicas.pool import SLACK, Answered, Asked, Pool, Replica, chosen
 from foreword.server.replicas.prefixes import BLOCK, KEPT, TOKEN, Prefixes, blocks
 from foreword.server.replicas.process import Start, bound
 from foreword.server.replicas.supervise import Supervisor

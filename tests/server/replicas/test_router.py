@@ -169,9 +169,7 @@ def check_batch(router: Any) -> None:
     ]
     content = "\n".join(map(json.dumps, lines)).encode()
     sent = router.http.post(
-        "/v1/files",
-        files={"file": ("in.jsonl", content)},
-        data={"purpose": "batch"},
+        "/v1/files", files={"file": ("in.jsonl", content)}, data={"purpose": "batch"}
     ).json()
     order = {
         "input_file_id": sent["id"],

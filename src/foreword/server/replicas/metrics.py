@@ -82,4 +82,4 @@ class _Counted(Collector):
             "Requests that went on at another replica.",
             value=router.continued,
         )
-        yield router.limits.responses
+        yield router.limits.responses({})
