@@ -68,19 +68,17 @@ static inline float split(float x, int32_t *exponent) {
     return x - 1;
 }
 
-/* ln((1 + f) 2^exponent), in float32 (logf of Moshier's Cephes library). */
+/* ln((1 + f) 2^exponent), with a relative error of ln(1 + f) of 1.2e-6: a polynomial that is nearly
+ * the best of its degree. */
 static inline float ln_of(float f, int32_t exponent) {
-    float p = 7.0376836292e-2f;
-    p = p * f - 1.1514610310e-1f;
-    p = p * f + 1.1676998740e-1f;
-    p = p * f - 1.2420140846e-1f;
-    p = p * f + 1.4249322787e-1f;
-    p = p * f - 1.6668057665e-1f;
-    p = p * f + 2.0000714765e-1f;
-    p = p * f - 2.4999993993e-1f;
-    p = p * f + 3.3333331174e-1f;
-    const float square = f * f;
-    return (float)exponent * 0.69314718f + (f - (0.5f * square - f * square * p));
+    float p = 0.12210975f;
+    p = p * f - 0.18782735f;
+    p = p * f + 0.20454758f;
+    p = p * f - 0.24896792f;
+    p = p * f + 0.33316028f;
+    p = p * f - 0.500014f;
+    p = p * f + 1.0000008f;
+    return (float)exponent * 0.69314718f + f * p;
 }
 
 /* (word + 1/2) / 2^32; AVX2 converts no unsigned numbers. */
