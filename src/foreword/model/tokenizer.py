@@ -5,7 +5,6 @@ model share one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, word
 from foreword.model.loading import hub
 from foreword.model.loading.config import CONFIG, misplaced_head, read_json, untrusted
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.quantized.gguf_tokenizer import byte_level, check_tokens, corrected
+from foreword.model.quantized.gguf_tokenizer import gguf_tokenizer
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -39,14 +38,11 @@ def load_tokenizer(
             f"cannot load a tokenizer from {source}: no such folder exists"
         )
     try:
-        file = None if path is None else check_tokens(GgufFile.open(source, path))
-        held = file and byte_level(file)
-        with nullcontext() if file is None else file.lent():
-            tokenizer = held or AutoTokenizer.from_pretrained(
-                trust_remote_code=trust_remote_code,
-                **hub.location(source),
-            )
-        return tokenizer if file is None else corrected(tokenizer, file)
+        if path is not None:
+            return gguf_tokenizer(GgufFile.open(source, path))
+        return AutoTokenizer.from_pretrained(
+            trust_remote_code=trust_remote_code, **hub.location(source)
+        )
     except ModelError:
         raise
     except Exception as error:

@@ -127,11 +127,8 @@ def form_of(file: Path) -> str | None:
     None = no few bits.
     """
     tensors = GgufFile.open(file, file).tensors.values()
-    bits = (
-        8
-        * sum(int(one.n_bytes) for one in tensors)
-        / sum(int(one.n_elements) for one in tensors)
-    )
+    size = sum(tensor.data.nbytes for tensor in tensors)
+    bits = 8 * size / sum(tensor.n_elements for tensor in tensors)
     return INT4 if bits < FEW[INT4] else INT8 if bits < FEW[INT8] else None
 
 

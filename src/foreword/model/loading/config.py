@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from transformers.models.auto.modeling_auto import (
 
 from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
-from foreword.model.quantized.gguf_config import complete
-from foreword.model.quantized.gguf_families import family_config
+from foreword.model.quantized.gguf_config import gguf_config
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.registry import HEAD_KEYS, HEAD_METHODS
 
@@ -154,12 +152,13 @@ def read_config(
     values = _read(source)
     try:
         _check(values)
-        file = None if path is None else GgufFile.open(source, path)
-        with nullcontext() if file is None else file.lent():
-            config = (file and family_config(file)) or AutoConfig.from_pretrained(
+        if path is not None:
+            config = gguf_config(GgufFile.open(source, path))
+        else:
+            config = AutoConfig.from_pretrained(
                 trust_remote_code=trust_remote_code, **hub.location(source)
             )
-        config = _quantized(config, source) if file is None else complete(config, file)
+            config = _quantized(config, source)
         _check_lengths(config.get_text_config())
     except _Invalid as invalid:
         raise ModelError(

@@ -1,6 +1,4 @@
-"""Provides the config of a GGUF file: the entries that transformers reads, and the
-entries that it leaves out or assumes.
-"""
+"""Provides the config of a GGUF file."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from foreword.errors import ModelError
 from foreword.model.architectures import head_dim
+from foreword.model.quantized.gguf_families import family_config
 from foreword.model.quantized.gguf_file import GgufFile
 
 FIELDS = {
@@ -22,7 +21,7 @@ FIELDS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
-"""Fields that transformers leaves out, and their names in a config."""
+"""Fields of some families, and their names in a config, where it has them."""
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """Fields of the tokens that end a text, a turn and a message."""
 BY_HEADS = {"gemma2": 46, "gemma3": 62}
@@ -39,19 +38,17 @@ TOLERANCE = 1e-4
 """Relative. Largest difference between the frequencies of a file and of a config."""
 
 
-def complete(
-    config: PreTrainedConfig,
-    file: GgufFile,
-) -> PreTrainedConfig:
-    """Return the config that transformers read from a file, with what it left out.
-    Changes it in place.
+def gguf_config(file: GgufFile) -> PreTrainedConfig:
+    """Return the config of a file.
 
-    Raises ModelError for rotary positions of a kind that is not supported.
+    Raises ModelError for a setting, or a kind of rotary positions, that is not
+    supported.
     """
+    config = family_config(file)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     config.architectures = [kind.__name__]
     config.dtype = torch.bfloat16
-    config.vocab_size = int(file.tensors["token_embd.weight"].shape[1])
+    config.vocab_size = file.tensors["token_embd.weight"].shape[1]
     ends = [file.field(f"tokenizer.ggml.{name}") for name in ENDS]
     known = dict.fromkeys(end for end in ends if end is not None)
     config.eos_token_id = list(known) or None

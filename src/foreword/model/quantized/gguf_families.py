@@ -1,5 +1,4 @@
-"""Provides the configs of GGUF files of families that not every supported version of
-transformers reads.
+"""Provides the config of a GGUF file by the family of its architecture.
 
 Names of fields: ggml-org/llama.cpp, gguf-py/gguf/constants.py.
 """
@@ -11,16 +10,8 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from foreword.errors import ModelError
-from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.quantized.gguf_file import ARCHITECTURES, GgufFile
 
-KINDS = {
-    "smollm3": "smollm3",
-    "gpt-oss": "gpt_oss",
-    "lfm2": "lfm2",
-    "qwen35": "qwen3_5_text",
-    "qwen35moe": "qwen3_5_moe_text",
-}
-"""Model types of the architectures of files."""
 SIZES = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -42,24 +33,29 @@ OTHERWISE = {
     "gpt-oss": {"num_experts": "num_local_experts"},
 }
 """Entries that the config of a family calls otherwise."""
+ASSUMED = {
+    "qwen3moe": {"norm_topk_prob": True},
+    "lfm2": {"block_auto_adjust_ff_dim": False},
+}
+"""Entries that llama.cpp assumes, and transformers does not."""
 EVERY = 4
 """Layers. The last of so many attends in Qwen3.5, where a file does not say it."""
 
 
-def family_config(file: GgufFile) -> PreTrainedConfig | None:
-    """Return the config of a file without its rotary positions and tokens; None for the
-    other architectures.
+def family_config(file: GgufFile) -> PreTrainedConfig:
+    """Return the config of a file without its rotary positions and tokens.
 
     Raises ModelError for a setting that the model of transformers does not have.
     """
-    if file.architecture not in KINDS:
-        return None
     entries: dict[str, Any] = {"num_hidden_layers": layers(file)}
+    entries |= ASSUMED.get(file.architecture, {})
     entries["tie_word_embeddings"] = "output.weight" not in file.tensors
     called = OTHERWISE.get(file.architecture, {})
     for theirs, ours in SIZES.items():
         if (value := file.field(f"{{}}.{theirs}")) is not None:
             entries[called.get(ours, ours)] = value
+    if file.architecture == "llama":  # it rotates whole heads
+        entries.setdefault("head_dim", file.field("{}.rope.dimension_count"))
     heads = file.field("{}.attention.head_count_kv")
     entries["num_key_value_heads"] = max(heads) if isinstance(heads, list) else heads
     if file.architecture == "lfm2":
@@ -68,13 +64,9 @@ def family_config(file: GgufFile) -> PreTrainedConfig | None:
                 f"cannot read {file.source}: its sliding window is not supported with "
                 "this architecture. Use the same model in safetensors"
             )
-        kinds = ["full_attention" if count else "conv" for count in heads]
-        return AutoConfig.for_model(
-            "lfm2",
-            **entries,
-            layer_types=kinds,
-            block_auto_adjust_ff_dim=False,
-        )
+        entries["layer_types"] = [
+            "full_attention" if count else "conv" for count in heads
+        ]
     if file.architecture in ("qwen35", "qwen35moe"):
         entries["linear_value_head_dim"] = (
             file.field("{}.ssm.inner_size") // entries["linear_num_value_heads"]
@@ -82,7 +74,7 @@ def family_config(file: GgufFile) -> PreTrainedConfig | None:
         entries["layer_types"] = [
             "linear_attention" if one else "full_attention" for one in _recurrent(file)
         ]
-    return AutoConfig.for_model(KINDS[file.architecture], **entries)
+    return AutoConfig.for_model(ARCHITECTURES[file.architecture], **entries)
 
 
 def layers(file: GgufFile) -> int:

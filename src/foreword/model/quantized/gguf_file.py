@@ -1,14 +1,15 @@
 """Provides a GGUF file, checked before anything is built from it, and its quantized
 matrices.
 
-Specification: ggml-org/ggml, docs/gguf.md. The package gguf parses the file.
+Specification: ggml-org/ggml, docs/gguf.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
@@ -22,15 +23,26 @@ from torch import Tensor
 from foreword.errors import ModelError, words
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.gguf import FLOATS, check_kind, coded
+from foreword.model.quantized.gguf_header import Header, TensorData, read_header
 from foreword.model.quantized.gguf_parts import check_parts, part_paths
-from foreword.model.quantized.gguf_reader import parsed
 
-ARCHITECTURES = (
-    *("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3"),
-    *("smollm3", "gpt-oss", "lfm2", "qwen35", "qwen35moe"),
-)
-"""Names that the files have for the architectures that are read, each with a test;
-Mistral's are called llama.
+ARCHITECTURES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "phi3": "phi3",
+    "smollm3": "smollm3",
+    "gpt-oss": "gpt_oss",
+    "lfm2": "lfm2",
+    "qwen35": "qwen3_5_text",
+    "qwen35moe": "qwen3_5_moe_text",
+}
+"""Model types of the architectures that are read, each with a test; Mistral's files
+are called llama.
 """
 ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that describe positions: they go into the config."""
@@ -49,12 +61,10 @@ class GgufFile:
     paths: tuple[Path, ...]
     """All parts of the model, the first one first."""
     architecture: str
-    reader: Any
-    """GGUFReader of the first part, with the tensors of all."""
-    fields: Mapping[str, Any]
-    """ReaderField of each name."""
-    tensors: Mapping[str, Any]
-    """ReaderTensor of each name."""
+    header: Header
+    """That of the first part."""
+    tensors: Mapping[str, TensorData]
+    """Tensors of all parts, by name."""
 
     @classmethod
     def open(cls, source: str | Path, path: Path) -> GgufFile:
@@ -87,31 +97,19 @@ class GgufFile:
         """Bytes of all parts."""
         return sum(path.stat().st_size for path in self.paths)
 
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Let transformers take what was parsed here while inside: a large vocabulary
-        takes seconds to parse.
-        """
-        gguf: Any = import_module("gguf")
-        with _LOCK:
-            reader = gguf.GGUFReader
-            gguf.GGUFReader = lambda path, *how: (
-                self.reader
-                if Path(path).resolve() == self.paths[0]
-                else reader(path, *how)
-            )
-            try:
-                yield
-            finally:
-                gguf.GGUFReader = reader
+    def digest(self) -> str:
+        """Return a hash of the header."""
+        with self.paths[0].open("rb") as file:
+            header = file.read(self.header.end)
+        return blake2b(header, digest_size=16).hexdigest()
 
     def field(self, name: str) -> Any:
         """Return the value of a field; None where there is none.
 
         "{}" stands for the architecture.
         """
-        field = self.fields.get(name.format(self.architecture))
-        return None if field is None else field.contents()
+        value = self.header.fields.get(name.format(self.architecture))
+        return value.tolist() if isinstance(value, np.ndarray) else value
 
     def values(self, name: str) -> list[float]:
         """Return the numbers of a vector."""
@@ -120,7 +118,7 @@ class GgufFile:
     def in_few_bits(self, name: str) -> bool:
         """Return whether a tensor is a quantized matrix."""
         tensor = self.tensors[name]
-        return len(tensor.shape) >= MATRIX and tensor.tensor_type.name not in FLOATS
+        return len(tensor.shape) >= MATRIX and tensor.kind not in FLOATS
 
     def coded(self, name: str) -> Coded | None:
         """Return a quantized matrix, or the matrices of all experts joined; None where
@@ -129,33 +127,24 @@ class GgufFile:
         if not self.in_few_bits(name):
             return None
         tensor = self.tensors[name]
-        data = torch.from_numpy(np.array(tensor.data))
-        return coded(name, tensor.tensor_type.name, data.flatten(0, -2))
+        return coded(name, tensor.kind, torch.from_numpy(tensor.data).flatten(0, -2))
 
     def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
         """Return the numbers of a tensor in its own shape; a quantized matrix is
         dequantized.
         """
         tensor = self.tensors[name]
-        shape = [int(size) for size in self.tensors[name].shape][::-1]
         if (found := self.coded(name)) is not None:
-            return found.dense().view(shape)
-        data = torch.from_numpy(np.array(tensor.data))
-        return (
-            (data.view(torch.bfloat16) if tensor.tensor_type.name == "BF16" else data)
-            .float()
-            .view(shape)
-        )
+            return found.dense().view(tensor.shape[::-1])
+        data = torch.from_numpy(tensor.data)
+        if tensor.kind == "BF16":
+            data = data.view(torch.bfloat16)
+        # a copy: nothing that is kept may hold the map
+        return data.to(torch.float32, copy=True).view(tensor.shape[::-1])
 
     def names(self, layers: int) -> Any:
         """Return the map from names of modules in transformers to names of tensors."""
-        gguf: Any = import_module("gguf")
-        kind = next(
-            kind
-            for kind, name in gguf.MODEL_ARCH_NAMES.items()
-            if name == self.architecture
-        )
-        return gguf.get_tensor_name_map(kind, layers)
+        return _names(self.architecture, layers)
 
 
 MOST_OPENED = 2
@@ -166,24 +155,28 @@ A target and its draft: each is opened for its config, its tokenizer and its wei
 _OPENED: dict[tuple[str, tuple[tuple[Path, int], ...]], GgufFile] = {}
 """By source, and the path and time of change, in nanoseconds, of each part."""
 _LOCK = RLock()
-"""Held while files are opened, forgotten or lent: other threads may load
-other models.
-"""
+"""Held while files are opened or forgotten: other threads may load other models."""
+
+
+@cache
+def _names(architecture: str, layers: int) -> Any:
+    gguf: Any = import_module("gguf")
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    return gguf.get_tensor_name_map(kinds[architecture], layers)
 
 
 def _opened(source: str, paths: tuple[Path, ...], called: Sequence[Path]) -> GgufFile:
     """Open the parts of a file; `called`: their paths before links were followed."""
-    readers: list[Any] = []
-    for path, name in zip(paths, called, strict=True):
-        readers.append(_parsed(source, path, name.name if len(paths) > 1 else "it"))
-    reader = readers[0]
-    tensors = check_parts(source, called, readers)
-    reader.tensors = list(tensors.values())
+    headers = [
+        _parsed(source, path, name.name if len(paths) > 1 else "it")
+        for path, name in zip(paths, called, strict=True)
+    ]
+    tensors = check_parts(source, called, headers)
     try:
-        architecture = reader.fields["general.architecture"].contents()
-    except Exception as error:
+        architecture = headers[0].fields["general.architecture"]
+    except KeyError as error:
         raise _damaged(source, "it", error) from error
-    file = GgufFile(source, paths, architecture, reader, reader.fields, tensors)
+    file = GgufFile(source, paths, architecture, headers[0], tensors)
     if architecture not in ARCHITECTURES:
         raise ModelError(
             f"cannot read {source}: its architecture {architecture!r} is not "
@@ -201,15 +194,15 @@ def _opened(source: str, paths: tuple[Path, ...], called: Sequence[Path]) -> Ggu
             f"cannot read {source}: it lacks token_embd.weight. Use a file that holds "
             "a language model"
         )
-    for tensor in reader.tensors:
-        check_kind(tensor.name, tensor.tensor_type.name)
+    for tensor in tensors.values():
+        check_kind(tensor.name, tensor.kind)
     return file
 
 
-def _parsed(source: str, path: Path, called: str) -> Any:
-    """Return the GGUFReader of one part, `called` so in messages."""
+def _parsed(source: str, path: Path, called: str) -> Header:
+    """Return the header of one part, `called` so in messages."""
     try:
-        return parsed(path)
+        return read_header(path)
     except ImportError as error:
         raise ModelError(
             f"cannot read {source}: the package gguf is not installed. Run: pip "

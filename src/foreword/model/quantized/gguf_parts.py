@@ -7,12 +7,12 @@ each part has its own offsets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from foreword.errors import ModelError
 from foreword.files import part_names
+from foreword.model.quantized.gguf_header import Header, TensorData
 
 NUMBER, COUNT = "split.no", "split.count"
 TENSORS = "split.tensors.count"
@@ -31,27 +31,27 @@ def part_paths(path: Path) -> list[Path]:
 def check_parts(
     source: str,
     paths: Sequence[Path],
-    readers: Sequence[Any],
-) -> dict[str, Any]:
-    """Return the ReaderTensor of each name in all parts.
+    headers: Sequence[Header],
+) -> dict[str, TensorData]:
+    """Return the tensor of each name in all parts.
 
-    `readers`: the GGUFReader of each path. Raises ModelError, with the names of files,
+    `headers`: the header of each path. Raises ModelError, with the names of files,
     where they are not the parts of one model.
     """
-    first = readers[0]
+    first = headers[0]
     names = [path.name for path in paths]
-    count = _field(first, COUNT) or 1
+    count = first.fields.get(COUNT) or 1
     if len(paths) == 1 and count > 1:
         raise ModelError(
             f"cannot read {source}: it is one of {count} parts, and its name does not "
             f"say which. Name the parts NAME-00001-of-{count:05d}.gguf and so on"
         )
     if len(paths) > 1:
-        for number, reader in enumerate(readers):
-            _check_number(source, names, number, reader)
-            _check_same(source, names, number, readers)
-    tensors = _joined(source, names, readers)
-    expected = _field(first, TENSORS)
+        for number, header in enumerate(headers):
+            _check_number(source, names, number, header)
+            _check_same(source, names, number, headers)
+    tensors = _joined(source, names, headers)
+    expected = first.fields.get(TENSORS)
     if expected is not None and expected != len(tensors):
         raise ModelError(
             f"cannot read {source}: {names[0]} says that there are {expected} tensors, "
@@ -67,13 +67,13 @@ def _check_number(
     source: str,
     names: Sequence[str],
     number: int,
-    reader: Any,
+    header: Header,
 ) -> None:
     """Raise ModelError for a part with another number, or of another number of parts,
     than its name says.
     """
-    found = _field(reader, NUMBER)
-    count = _field(reader, COUNT)
+    found = header.fields.get(NUMBER)
+    count = header.fields.get(COUNT)
     if found is None or count is None:
         raise ModelError(
             f"cannot read {source}: {names[number]} lacks the fields of a part "
@@ -90,12 +90,12 @@ def _check_same(
     source: str,
     names: Sequence[str],
     number: int,
-    readers: Sequence[Any],
+    headers: Sequence[Header],
 ) -> None:
     """Raise ModelError for a part that belongs to another model than the first one."""
     for field in SAME:
-        first = _field(readers[0], field)
-        found = _field(readers[number], field)
+        first = headers[0].fields.get(field)
+        found = headers[number].fields.get(field)
         if found is not None and found != first:
             raise ModelError(
                 f"cannot read {source}: {names[number]} is a part of another model "
@@ -104,15 +104,15 @@ def _check_same(
 
 
 def _joined(
-    source: str, names: Sequence[str], readers: Sequence[Any]
-) -> dict[str, Any]:
+    source: str, names: Sequence[str], headers: Sequence[Header]
+) -> dict[str, TensorData]:
     """Return the tensors of all parts. Raises ModelError for one that is there
     twice.
     """
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, TensorData] = {}
     places: dict[str, str] = {}
-    for name, reader in zip(names, readers, strict=True):
-        for tensor in reader.tensors:
+    for name, header in zip(names, headers, strict=True):
+        for tensor in header.tensors:
             if tensor.name in tensors:
                 raise ModelError(
                     f"cannot read {source}: {places[tensor.name]} and {name} both hold "
@@ -121,12 +121,6 @@ def _joined(
             tensors[tensor.name] = tensor
             places[tensor.name] = name
     return tensors
-
-
-def _field(reader: Any, name: str) -> Any:
-    fields: Mapping[str, Any] = reader.fields
-    field = fields.get(name)
-    return None if field is None else field.contents()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -124,7 +124,7 @@ def _place(file: GgufFile, config: Any, name: str) -> Place:
         return Place(
             (full,),
             rows=halves(
-                int(file.tensors[full].shape[-1]) if full in file.tensors else 0, size
+                file.tensors[full].shape[-1] if full in file.tensors else 0, size
             ),
         )
     if ".linear_attn." in name and ".linear_attn.norm." not in name:
@@ -160,7 +160,7 @@ def _experts(
     names = tuple(f"blk.{layer}.ffn_{part}_exps.{ending}" for part in ("gate", "up"))
     if names[0] not in file.tensors:
         return Place(names)
-    shape = [int(size) for size in file.tensors[names[0]].shape][::-1]
+    shape = file.tensors[names[0]].shape[::-1]
     each = torch.arange(2 * shape[0] * shape[1]).view(2, *shape[:2])
     rows = each.permute(1, 2, 0) if alternating else each.transpose(0, 1)
     return Place(names, rows=rows.flatten(), transposed=alternating and not bias)
@@ -236,7 +236,7 @@ def _check_sizes(
     without storage, by its config.
     """
     for name, names in held.items():
-        numbers = sum(int(file.tensors[one].n_elements) for one in names)
+        numbers = sum(file.tensors[one].n_elements for one in names)
         if numbers != shapes[name].numel():
             raise ModelError(
                 f"cannot read {file.source}: {', '.join(names)} holds {numbers} "

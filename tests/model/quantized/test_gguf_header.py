@@ -13,8 +13,10 @@ import pytest
 import gguf_files
 from foreword.errors import ModelError
 from foreword.model import Model
-from foreword.model.quantized import gguf_reader
+from foreword.model.quantized import gguf_header
 
+MIXED = Path(__file__).parent / "mixed.gguf"
+"""A file of llama-quantize, with matrices of several types."""
 UINT8, STRING, ARRAY, UINT64 = 0, 8, 9, 10
 HUGE = 100_000
 """Entries. Enough to see that they were read, few enough to read them all."""
@@ -65,6 +67,24 @@ def refused(path: Path, content: bytes, reason: str) -> None:
     assert held < ROOM
 
 
+def test_fields_and_tensors_are_those_of_the_package_gguf():
+    theirs = gguf.GGUFReader(MIXED)
+    ours = gguf_header.read_header(MIXED)
+    fields = {name: field.contents() for name, field in theirs.fields.items()}
+    assert {
+        name: list(value) if hasattr(value, "__len__") else value
+        for name, value in ours.fields.items()
+    } == {
+        name: list(value) if hasattr(value, "__len__") else value
+        for name, value in fields.items()
+        if not name.startswith("GGUF.")
+    }
+    for our, their in zip(ours.tensors, theirs.tensors, strict=True):
+        assert (our.name, our.kind) == (their.name, their.tensor_type.name)
+        assert our.shape == tuple(their.shape)
+        assert np.array_equal(our.data, their.data)
+
+
 @pytest.mark.parametrize(
     ("kind", "content"),
     [(UINT8, b""), (STRING, text("a")), (ARRAY, b""), (UINT64, bytes(80))],
@@ -100,8 +120,9 @@ def test_number_of_dimensions_beyond_the_file_is_refused(tmp_path):
 
 
 def test_values_of_a_header_are_bounded_in_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(gguf_reader, "PIECES", 100)
-    content = header(array(UINT8, 1000, bytes(1000)))
+    monkeypatch.setattr(gguf_header, "PIECES", 100)
+    empty = struct.pack("<IQ", UINT8, 0)
+    content = header(array(ARRAY, 1000, 1000 * empty))
     refused(tmp_path / "a.gguf", content, "its header holds more than 100 values")
 
 

@@ -1,0 +1,215 @@
+"""Provides the header of a GGUF file, read in one pass over a memory map: lengths are
+compared with the file before use, and long arrays stay where they are.
+
+Specification: ggml-org/ggml, docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+ALIGNMENT = 32
+"""Bytes. Tensors start at its multiples, if the file does not say otherwise."""
+NUMBERS = {
+    0: "u1",
+    1: "i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+"""The numpy type of each type of a number."""
+STRING, ARRAY = 8, 9
+DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
+"""Types of tensors that numpy has; the others are bytes."""
+PIECES = 2**17
+"""Fields, tensors and nested arrays. Each takes hundreds of bytes once parsed; models
+of hundreds of layers have some thousand."""
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """An array of strings, which are decoded when they are read."""
+
+    data: memoryview
+    ends: list[int]
+    """Offset after each string, in bytes; the first one is where the array begins."""
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __iter__(self) -> Iterator[str]:
+        start = self.ends[0]
+        for end in self.ends[1:]:
+            yield str(self.data[start + LENGTH.size : end], "utf-8")
+            start = end
+
+    def __getitem__(self, index: int) -> str:
+        start, end = self.ends[index], self.ends[index + 1]
+        return str(self.data[start + LENGTH.size : end], "utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorData:
+    """A tensor of a file, whose data stays on disk until it is read."""
+
+    name: str
+    kind: str
+    """Name of its type."""
+    shape: tuple[int, ...]
+    """Sizes, that of the inputs first, as the file has them."""
+    data: Any
+    """Numbers in the shape of torch, or bytes: the last size is that of a row."""
+
+    @property
+    def n_elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(slots=True)
+class Header:
+    """Fields and tensors of one file, in their order."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Values: numbers, texts, arrays of numpy, `Strings`, lists of arrays."""
+    tensors: list[TensorData] = field(default_factory=list)
+    end: int = 0
+    """Bytes of the header."""
+
+
+def read_header(path: Path) -> Header:
+    """Return the header of a file.
+
+    Raises ValueError where a length or an offset is beyond the end of the file, OSError
+    where it cannot be read, ImportError without the package gguf.
+    """
+    gguf: Any = import_module("gguf")
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return _Parser(gguf, mapped).header()
+
+
+class _Parser:
+    """A position in the bytes of a header."""
+
+    def __init__(self, gguf: Any, mapped: mmap.mmap) -> None:
+        self._gguf = gguf
+        self._data = memoryview(mapped)
+        self._at = 0
+        self._pieces = 0
+
+    def header(self) -> Header:
+        header = Header()
+        if self._bytes(4) != MAGIC:
+            raise ValueError("it does not begin with GGUF")
+        if (version := self._number("<I")) not in VERSIONS:
+            raise ValueError(f"its version {version} is none of {VERSIONS}")
+        tensor_count, field_count = self._number("<Q"), self._number("<Q")
+        for _ in range(field_count):
+            name = self._text()
+            if name in header.fields:
+                raise ValueError(f"it holds the field {name} twice")
+            header.fields[name] = self._value(self._number("<I"))
+        described = [self._described() for _ in range(tensor_count)]
+        alignment = header.fields.get("general.alignment", ALIGNMENT)
+        header.end = -(-self._at // alignment) * alignment
+        header.tensors = [self._tensor(header.end, *one) for one in described]
+        return header
+
+    def _value(self, kind: int) -> Any:
+        self._count()
+        if kind == STRING:
+            return self._text()
+        if kind == ARRAY:
+            return self._array()
+        if kind not in NUMBERS:
+            raise ValueError(f"a field has the unknown type {kind}")
+        dtype = np.dtype(NUMBERS[kind])
+        return np.frombuffer(self._bytes(dtype.itemsize), dtype)[0].item()
+
+    def _array(self) -> Any:
+        kind, count = self._number("<I"), self._number("<Q")
+        if kind in NUMBERS:
+            dtype = np.dtype(NUMBERS[kind])
+            size = count * dtype.itemsize
+            self._check("an array", self._at + size)
+            return np.frombuffer(self._bytes(size), dtype)
+        shortest = LENGTH.size if kind == STRING else 4 + LENGTH.size
+        self._check("an array", self._at + count * shortest)
+        if kind == STRING:
+            return self._strings(count)
+        return [self._value(kind) for _ in range(count)]
+
+    def _strings(self, count: int) -> Strings:
+        data, at, last = self._data, self._at, len(self._data) - LENGTH.size
+        read, ends = LENGTH.unpack_from, [at]
+        for _ in range(count):
+            if at > last:
+                break
+            at += LENGTH.size + read(data, at)[0]
+            ends.append(at)
+        self._check("an array", at if len(ends) > count else at + LENGTH.size)
+        self._at = at
+        return Strings(data, ends)
+
+    def _described(self) -> tuple[str, tuple[int, ...], int, int]:
+        """Return name, sizes, type and offset of a tensor."""
+        self._count()
+        name, dimensions = self._text(), self._number("<I")
+        self._check("its header", self._at + dimensions * LENGTH.size)
+        sizes = tuple(self._number("<Q") for _ in range(dimensions))
+        return name, sizes, self._number("<I"), self._number("<Q")
+
+    def _tensor(
+        self, start: int, name: str, sizes: tuple[int, ...], kind: int, offset: int
+    ) -> TensorData:
+        type_ = self._gguf.GGMLQuantizationType(kind)
+        block, size = self._gguf.GGML_QUANT_SIZES[type_]
+        row = sizes[0] * size // block if sizes else size
+        length = row * math.prod(sizes[1:])
+        self._check(f"the tensor {name}", start + offset + length)
+        dtype = DTYPES.get(type_.name, "u1")
+        shape = (*sizes[:0:-1], sizes[0] if type_.name in DTYPES else row)
+        data = np.frombuffer(self._data[start + offset :][:length], dtype)
+        return TensorData(name, type_.name, sizes, data.reshape(shape))
+
+    def _text(self) -> str:
+        return str(self._bytes(self._number("<Q")), "utf-8")
+
+    def _number(self, form: str) -> int:
+        return struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
+
+    def _bytes(self, count: int) -> memoryview:
+        end = self._at + count
+        self._check("its header", end)
+        found = self._data[self._at : end]
+        self._at = end
+        return found
+
+    def _count(self) -> None:
+        self._pieces += 1
+        if self._pieces > PIECES:
+            raise ValueError(f"its header holds more than {PIECES} values")
+
+    def _check(self, whose: str, end: int) -> None:
+        if end > len(self._data):
+            raise ValueError(
+                f"{whose} ends at byte {end}, and the file has {len(self._data)}"
+            )
