@@ -120,14 +120,15 @@ class GgufFile:
         tensor = self.tensors[name]
         return len(tensor.shape) >= MATRIX and tensor.kind not in FLOATS
 
-    def coded(self, name: str) -> Coded | None:
-        """Return a quantized matrix, or the matrices of all experts joined; None where
-        the tensor is not quantized.
+    def coded(self, name: str, rows: slice = slice(None)) -> Coded | None:
+        """Return some outputs of a quantized matrix, or of the matrices of all experts
+        joined; None where the tensor is not quantized.
         """
         if not self.in_few_bits(name):
             return None
         tensor = self.tensors[name]
-        return coded(name, tensor.kind, torch.from_numpy(tensor.data).flatten(0, -2))
+        data = torch.from_numpy(tensor.data).flatten(0, -2)
+        return coded(name, tensor.kind, data[rows])
 
     def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
         """Return the numbers of a tensor in its own shape; a quantized matrix is

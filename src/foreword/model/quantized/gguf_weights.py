@@ -102,11 +102,19 @@ def _matrix(
 
     if place.columns is not None and read() is None:
         return None
+    (name, *others), part = place.names, None
+    if not others and place.rows is None and place.columns is None:
+        part = partial(_part, file, name)
     return Matrix(
         lambda: cast(Coded, read()),
         shape,
         partial(_shaped, shape=shape, transposed=place.transposed),
+        part=None if place.transposed else part,
     )
+
+
+def _part(file: GgufFile, name: str, rows: slice) -> Coded:
+    return cast(Coded, file.coded(name, rows))
 
 
 def _place(file: GgufFile, config: Any, name: str) -> Place:
