@@ -182,7 +182,10 @@ def _sentencepiece(file: GgufFile) -> str:
     """Return a tokenizer of SentencePiece's in JSON, as transformers reads it."""
     path = file.paths[0]
     fast: Any = AutoTokenizer.from_pretrained(
-        path.parent, gguf_file=path.name, local_files_only=True
+        path.parent,
+        gguf_file=path.name,
+        local_files_only=True,
+        trust_remote_code=False,
     )
     if file.field("tokenizer.ggml.add_space_prefix") is not False:
         fast.backend_tokenizer.normalizer = normalizers.Sequence(
