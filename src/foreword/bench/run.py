@@ -16,14 +16,7 @@ from typing import Any, cast
 from transformers import BatchEncoding
 
 from foreword.bench.exclusions import Exclusions
-from foreword.bench.lineup import (
-    PLAIN_ROW,
-    Lineup,
-    Weights,
-    lineup,
-    row_names,
-    weights,
-)
+from foreword.bench.lineup import PLAIN_ROW, Lineup, Weights, lineup, row_names, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import hf, registry
 from foreword.bench.prompts import Prompt, load

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -28,16 +27,6 @@ SPARSE = 0.5
 """Share of the answers' tokens that a drafter can propose, below which its vocabulary
 map is wrong.
 """
-
-
-@runtime_checkable
-class Limited(Protocol):
-    """A drafter that can propose some tokens of the target alone."""
-
-    @property
-    def vocabulary(self) -> Tensor | None:
-        """Ids of the target, int64; None = not known yet."""
-        ...
 
 
 def tokenizer(pair: MeasuredPair) -> list[Finding]:
@@ -166,7 +155,8 @@ def _shifted(
 def vocabulary(pair: MeasuredPair) -> list[Finding]:
     """Count the tokens of the answers that the drafter cannot propose."""
     drafter = pair.session.engine.drafter
-    ids = drafter.vocabulary if isinstance(drafter, Limited) else None
+    # of a drafter that can propose some tokens alone; None = not known yet
+    ids: Tensor | None = getattr(drafter, "vocabulary", None)
     written = Counter(token for answer in pair.answers for token in answer)
     if ids is None or not written:
         return []

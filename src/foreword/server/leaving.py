@@ -56,9 +56,7 @@ async def while_connected(
 
 
 async def first_end(
-    work: Coroutine[Any, Any, None],
-    receive: Receive,
-    stopped: asyncio.Event,
+    work: Coroutine[Any, Any, None], receive: Receive, stopped: asyncio.Event
 ) -> End:
     """Run work until it is done, the client leaves, or the server has to stop; return
     which came first. What is left of the work is cancelled, and its errors are raised.

@@ -74,9 +74,7 @@ class Log:
 
 
 def reported(
-    error: Exception,
-    request_id: str,
-    shown: Callable[[str], str] = str,
+    error: Exception, request_id: str, shown: Callable[[str], str] = str
 ) -> ApiError:
     """Return an exception as an error of the API; a fault of ours is logged with its
     traceback.
@@ -85,11 +83,7 @@ def reported(
     """
     failure = as_api_error(error, shown)
     if failure.status >= 500 and not isinstance(error, ForewordError):
-        logging.getLogger(NAME).error(
-            "request %s failed",
-            request_id,
-            exc_info=error,
-        )
+        logging.getLogger(NAME).error("request %s failed", request_id, exc_info=error)
     return failure
 
 

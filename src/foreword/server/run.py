@@ -144,11 +144,7 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(
-        self,
-        front: Front,
-        app: ASGIApp,
-        connections: int,
-        started: Callable[[], None],
+        self, front: Front, app: ASGIApp, connections: int, started: Callable[[], None]
     ) -> None:
         """`connections`: most connections with a request.
 

@@ -86,9 +86,9 @@ def test_text_is_that_of_transformers_from_the_same_file(file):
 
 
 def test_each_file_is_parsed_once_and_unmapped(file, plain, monkeypatch):
-    parsed, parse = [], gguf_file.read_header
+    parsed, parse = [], gguf_file.Header
     monkeypatch.setattr(
-        gguf_file, "read_header", lambda path: (parsed.append(path), parse(path))[1]
+        gguf_file, "Header", lambda path: (parsed.append(path), parse(path))[1]
     )
     copies = [
         shutil.copy(one, file.with_name(f"copy-of-{one.name}")) for one in (file, plain)

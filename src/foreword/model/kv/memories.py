@@ -32,35 +32,17 @@ class SequenceMemory:
         raise NotImplementedError
 
     def opening(
-        self,
-        pool: PagePool,
-        id: int,
-        text: Sequence[int],
-        tenant: str,
+        self, pool: PagePool, id: int, text: Sequence[int], tenant: str
     ) -> None:
         """Begin a sequence with this text, before it gets pages. It may be open."""
 
-    def opened(
-        self,
-        pool: PagePool,
-        id: int,
-        held: Sequence[int],
-    ) -> None:
+    def opened(self, pool: PagePool, id: int, held: Sequence[int]) -> None:
         """Note the leading tokens of an open sequence that need not be read."""
 
-    def close(
-        self,
-        pool: PagePool | None,
-        id: int,
-    ) -> None:
+    def close(self, pool: PagePool | None, id: int) -> None:
         """Forget a sequence. Unknown ids are ignored."""
 
-    def give(
-        self,
-        executor: Any,
-        id: int,
-        material: Any,
-    ) -> None:
+    def give(self, executor: Any, id: int, material: Any) -> None:
         """Set what an open sequence reads beside its text, before its first read."""
 
     def check(self, read: Read) -> None:
@@ -70,27 +52,17 @@ class SequenceMemory:
         """Return the attention ranges of leading rows whose mask is not causal."""
         return None
 
-    def source(
-        self,
-        id: int,
-    ) -> SourceKeys | None:
+    def source(self, id: int) -> SourceKeys | None:
         """Return the keys and values of the source of a sequence."""
         return None
 
-    def keys(
-        self,
-        read: Read,
-    ) -> list[int] | None:
+    def keys(self, read: Read) -> list[int] | None:
         """Return the tokens of a read as later texts are compared with them; None =
         as they are.
         """
         return None
 
-    def noted(
-        self,
-        pool: PagePool,
-        reads: Sequence[Read],
-    ) -> None:
+    def noted(self, pool: PagePool, reads: Sequence[Read]) -> None:
         """Note that these were read."""
 
 
@@ -106,18 +78,11 @@ class Remembers:
     the other executors compare every bit.
     """
 
-    def memory(
-        self,
-        kind: type[Kind],
-    ) -> Kind | None:
+    def memory(self, kind: type[Kind]) -> Kind | None:
         """Return the memory of a kind; None if this executor has none."""
         return next((one for one in self.memories if isinstance(one, kind)), None)
 
-    def give(
-        self,
-        id: int,
-        material: object,
-    ) -> None:
+    def give(self, id: int, material: object) -> None:
         """Set what an open sequence reads beside its text, before its first read: its
         images, or the source of an encoder-decoder.
 

@@ -93,7 +93,8 @@ class Coded:
         """Return the weights in a dtype, made a part at a time: in float32 they take
         twice as much memory or more.
         """
-        return filled(self.part, *self.codes.shape, dtype)
+        outputs, depth = self.codes.shape
+        return filled(self.part, outputs, depth, dtype)
 
     def part(self, rows: slice) -> Coded:
         """Return consecutive outputs."""
@@ -146,12 +147,16 @@ class Matrix:
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
+        part = self.part
         if self.exact is not None:
-            return self.shaped(self.exact().to(dtype))
-        if self.part is None:
-            return self.shaped(self.read().weights(dtype))
-        depth = self.shape[-1]
-        return self.shaped(filled(self.part, self.shape.numel() // depth, depth, dtype))
+            weights = self.exact().to(dtype)
+        elif part is None:
+            weights = self.read().weights(dtype)
+        else:
+            depth = self.shape[-1]
+            outputs = self.shape.numel() // depth
+            weights = filled(part, outputs, depth, dtype)
+        return self.shaped(weights)
 
     def __deepcopy__(self, memo: object) -> Matrix:
         return self  # a copy would hold a copy of the file

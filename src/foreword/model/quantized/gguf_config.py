@@ -44,18 +44,19 @@ def gguf_config(file: GgufFile) -> PreTrainedConfig:
     Raises ModelError for a setting, or a kind of rotary positions, that is not
     supported.
     """
+    field = file.field
     config = family_config(file)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     config.architectures = [kind.__name__]
     config.dtype = torch.bfloat16
     config.vocab_size = file.tensors["token_embd.weight"].shape[1]
-    ends = [file.field(f"tokenizer.ggml.{name}") for name in ENDS]
+    ends = [field(f"tokenizer.ggml.{name}") for name in ENDS]
     known = dict.fromkeys(end for end in ends if end is not None)
     config.eos_token_id = list(known) or None
-    config.bos_token_id = file.field("tokenizer.ggml.bos_token_id")
-    config.pad_token_id = file.field("tokenizer.ggml.padding_token_id")
+    config.bos_token_id = field("tokenizer.ggml.bos_token_id")
+    config.pad_token_id = field("tokenizer.ggml.padding_token_id")
     for theirs, ours in FIELDS.items():
-        value = file.field(f"{{}}.{theirs}")
+        value = field(f"{{}}.{theirs}")
         if value is not None and hasattr(config, ours):
             setattr(config, ours, value or None)
     if hasattr(config, "query_pre_attn_scalar"):
@@ -73,30 +74,31 @@ def _rope(
     config: PreTrainedConfig,
 ) -> dict[str, Any]:
     """Return a file's settings of rotary positions, under the names of transformers."""
-    kind = file.field("{}.rope.scaling.type") or "none"
-    factor = file.field("{}.rope.scaling.factor")
-    base = file.field("{}.rope.freq_base")
+    field = file.field
+    kind = field("{}.rope.scaling.type") or "none"
+    factor = field("{}.rope.scaling.factor")
+    base = field("{}.rope.freq_base")
     read: dict[str, Any] = {} if base is None else {"rope_theta": base}
     size = head_dim(config)
-    rotated = file.field("{}.rope.dimension_count") or size
+    rotated = field("{}.rope.dimension_count") or size
     if rotated < size or "partial_rotary_factor" in config.rope_parameters:
         read["partial_rotary_factor"] = rotated / size
     if "rope_freqs.weight" in file.tensors:
         return read | _llama3(file, base or 10000.0)
-    original = file.field("{}.rope.scaling.original_context_length")
+    original = field("{}.rope.scaling.original_context_length")
     if "rope_factors_long.weight" in file.tensors:
         return read | {
             "rope_type": "longrope",
             "long_factor": file.values("rope_factors_long.weight"),
             "short_factor": file.values("rope_factors_short.weight"),
             "original_max_position_embeddings": original,
-            "attention_factor": file.field("{}.rope.scaling.attn_factor"),
+            "attention_factor": field("{}.rope.scaling.attn_factor"),
         }
     if kind == "linear":
         return read | {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
         for name in ("beta_fast", "beta_slow"):
-            value = file.field(f"{{}}.rope.scaling.yarn_{name}")
+            value = field(f"{{}}.rope.scaling.yarn_{name}")
             if value is not None:
                 read[name] = value
         return read | {

@@ -47,19 +47,25 @@ def family_config(file: GgufFile) -> PreTrainedConfig:
 
     Raises ModelError for a setting that the model of transformers does not have.
     """
-    entries: dict[str, Any] = {"num_hidden_layers": layers(file)}
-    entries |= ASSUMED.get(file.architecture, {})
-    entries["tie_word_embeddings"] = "output.weight" not in file.tensors
-    called = OTHERWISE.get(file.architecture, {})
+    field = file.field
+    architecture = file.architecture
+    called = OTHERWISE.get(architecture, {})
+    assumed = ASSUMED.get(architecture, {})
+    entries: dict[str, Any] = {
+        "num_hidden_layers": layers(file),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        **assumed,
+    }
     for theirs, ours in SIZES.items():
-        if (value := file.field(f"{{}}.{theirs}")) is not None:
+        if (value := field(f"{{}}.{theirs}")) is not None:
             entries[called.get(ours, ours)] = value
-    if file.architecture == "llama":  # it rotates whole heads
-        entries.setdefault("head_dim", file.field("{}.rope.dimension_count"))
-    heads = file.field("{}.attention.head_count_kv")
-    entries["num_key_value_heads"] = max(heads) if isinstance(heads, list) else heads
-    if file.architecture == "lfm2":
-        if file.field("{}.attention.sliding_window"):
+    if architecture == "llama":  # it rotates whole heads
+        entries.setdefault("head_dim", field("{}.rope.dimension_count"))
+    heads = field("{}.attention.head_count_kv")
+    most = max(heads) if isinstance(heads, list) else heads
+    entries["num_key_value_heads"] = most
+    if architecture == "lfm2":
+        if field("{}.attention.sliding_window"):
             raise ModelError(
                 f"cannot read {file.source}: its sliding window is not supported with "
                 "this architecture. Use the same model in safetensors"
@@ -67,14 +73,15 @@ def family_config(file: GgufFile) -> PreTrainedConfig:
         entries["layer_types"] = [
             "full_attention" if count else "conv" for count in heads
         ]
-    if file.architecture in ("qwen35", "qwen35moe"):
-        entries["linear_value_head_dim"] = (
-            file.field("{}.ssm.inner_size") // entries["linear_num_value_heads"]
-        )
+    if architecture in ("qwen35", "qwen35moe"):
+        size = field("{}.ssm.inner_size")
+        heads = entries["linear_num_value_heads"]
+        entries["linear_value_head_dim"] = size // heads
         entries["layer_types"] = [
-            "linear_attention" if one else "full_attention" for one in _recurrent(file)
+            "linear_attention" if recurrent else "full_attention"
+            for recurrent in _recurrent(file)
         ]
-    return AutoConfig.for_model(ARCHITECTURES[file.architecture], **entries)
+    return AutoConfig.for_model(ARCHITECTURES[architecture], **entries)
 
 
 def layers(file: GgufFile) -> int:
@@ -85,7 +92,8 @@ def layers(file: GgufFile) -> int:
 
 
 def _recurrent(file: GgufFile) -> list[bool]:
-    count, given = layers(file), file.field("{}.attention.recurrent_layers")
+    count = layers(file)
+    given = file.field("{}.attention.recurrent_layers")
     every = file.field("{}.full_attention_interval") or EVERY
     if isinstance(given, list):
         return given[:count]

@@ -15,7 +15,6 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float32
 from torch import Tensor
@@ -23,7 +22,7 @@ from torch import Tensor
 from foreword.errors import ModelError, words
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.gguf import FLOATS, check_kind, coded
-from foreword.model.quantized.gguf_header import Header, TensorData, read_header
+from foreword.model.quantized.gguf_header import Header, TensorData
 from foreword.model.quantized.gguf_parts import check_parts, part_paths
 
 ARCHITECTURES = {
@@ -108,8 +107,7 @@ class GgufFile:
 
         "{}" stands for the architecture.
         """
-        value = self.header.fields.get(name.format(self.architecture))
-        return value.tolist() if isinstance(value, np.ndarray) else value
+        return self.header.field(name.format(self.architecture))
 
     def values(self, name: str) -> list[float]:
         """Return the numbers of a vector."""
@@ -203,7 +201,7 @@ def _opened(source: str, paths: tuple[Path, ...], called: Sequence[Path]) -> Ggu
 def _parsed(source: str, path: Path, called: str) -> Header:
     """Return the header of one part, `called` so in messages."""
     try:
-        return read_header(path)
+        return Header(path)
     except ImportError as error:
         raise ModelError(
             f"cannot read {source}: the package gguf is not installed. Run: pip "

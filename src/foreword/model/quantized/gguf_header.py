@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,28 +47,6 @@ LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Strings:
-    """An array of strings, which are decoded when they are read."""
-
-    data: memoryview
-    ends: list[int]
-    """Offset after each string, in bytes; the first one is where the array begins."""
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def __iter__(self) -> Iterator[str]:
-        start = self.ends[0]
-        for end in self.ends[1:]:
-            yield str(self.data[start + LENGTH.size : end], "utf-8")
-            start = end
-
-    def __getitem__(self, index: int) -> str:
-        start, end = self.ends[index], self.ends[index + 1]
-        return str(self.data[start + LENGTH.size : end], "utf-8")
-
-
-@dataclass(frozen=True, slots=True)
 class TensorData:
     """A tensor of a file, whose data stays on disk until it is read."""
 
@@ -83,55 +63,48 @@ class TensorData:
         return math.prod(self.shape)
 
 
-@dataclass(slots=True)
 class Header:
     """Fields and tensors of one file, in their order."""
 
-    fields: dict[str, Any] = field(default_factory=dict)
-    """Values: numbers, texts, arrays of numpy, `Strings`, lists of arrays."""
-    tensors: list[TensorData] = field(default_factory=list)
-    end: int = 0
-    """Bytes of the header."""
+    def __init__(self, path: Path) -> None:
+        """Read the header of a file.
 
-
-def read_header(path: Path) -> Header:
-    """Return the header of a file.
-
-    Raises ValueError where a length or an offset is beyond the end of the file, OSError
-    where it cannot be read, ImportError without the package gguf.
-    """
-    gguf: Any = import_module("gguf")
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    return _Parser(gguf, mapped).header()
-
-
-class _Parser:
-    """A position in the bytes of a header."""
-
-    def __init__(self, gguf: Any, mapped: mmap.mmap) -> None:
-        self._gguf = gguf
+        Raises ValueError where a length or an offset is beyond the end of the file,
+        OSError where it cannot be read, ImportError without the package gguf.
+        """
+        self.fields: dict[str, Any] = {}
+        """Numbers, texts, arrays of numpy, lists of arrays; of an array of texts, the
+        function that reads it.
+        """
+        self._gguf: Any = import_module("gguf")
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._data = memoryview(mapped)
         self._at = 0
         self._pieces = 0
-
-    def header(self) -> Header:
-        header = Header()
         if self._bytes(4) != MAGIC:
             raise ValueError("it does not begin with GGUF")
         if (version := self._number("<I")) not in VERSIONS:
             raise ValueError(f"its version {version} is none of {VERSIONS}")
-        tensor_count, field_count = self._number("<Q"), self._number("<Q")
+        tensor_count = self._number("<Q")
+        field_count = self._number("<Q")
         for _ in range(field_count):
             name = self._text()
-            if name in header.fields:
+            if name in self.fields:
                 raise ValueError(f"it holds the field {name} twice")
-            header.fields[name] = self._value(self._number("<I"))
+            self.fields[name] = self._value(self._number("<I"))
         described = [self._described() for _ in range(tensor_count)]
-        alignment = header.fields.get("general.alignment", ALIGNMENT)
-        header.end = -(-self._at // alignment) * alignment
-        header.tensors = [self._tensor(header.end, *one) for one in described]
-        return header
+        alignment = self.fields.get("general.alignment", ALIGNMENT)
+        self.end = -(-self._at // alignment) * alignment
+        """Bytes of the header."""
+        self.tensors = [self._tensor(*about) for about in described]
+
+    def field(self, name: str) -> Any:
+        """Return the value of a field; None where there is none."""
+        value = self.fields.get(name)
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        return value() if callable(value) else value
 
     def _value(self, kind: int) -> Any:
         self._count()
@@ -157,17 +130,20 @@ class _Parser:
             return self._strings(count)
         return [self._value(kind) for _ in range(count)]
 
-    def _strings(self, count: int) -> Strings:
-        data, at, last = self._data, self._at, len(self._data) - LENGTH.size
-        read, ends = LENGTH.unpack_from, [at]
+    def _strings(self, count: int) -> Callable[[], list[str]]:
+        data = self._data
+        last = len(data) - LENGTH.size
+        at = self._at
+        ends = [at]
         for _ in range(count):
             if at > last:
                 break
-            at += LENGTH.size + read(data, at)[0]
+            (length,) = LENGTH.unpack_from(data, at)
+            at += LENGTH.size + length
             ends.append(at)
         self._check("an array", at if len(ends) > count else at + LENGTH.size)
         self._at = at
-        return Strings(data, ends)
+        return partial(_decoded, data, ends)
 
     def _described(self) -> tuple[str, tuple[int, ...], int, int]:
         """Return name, sizes, type and offset of a tensor."""
@@ -178,16 +154,17 @@ class _Parser:
         return name, sizes, self._number("<I"), self._number("<Q")
 
     def _tensor(
-        self, start: int, name: str, sizes: tuple[int, ...], kind: int, offset: int
+        self, name: str, sizes: tuple[int, ...], kind: int, offset: int
     ) -> TensorData:
+        start = self.end + offset
         type_ = self._gguf.GGMLQuantizationType(kind)
         block, size = self._gguf.GGML_QUANT_SIZES[type_]
         row = sizes[0] * size // block if sizes else size
         length = row * math.prod(sizes[1:])
-        self._check(f"the tensor {name}", start + offset + length)
+        self._check(f"the tensor {name}", start + length)
         dtype = DTYPES.get(type_.name, "u1")
         shape = (*sizes[:0:-1], sizes[0] if type_.name in DTYPES else row)
-        data = np.frombuffer(self._data[start + offset :][:length], dtype)
+        data = np.frombuffer(self._data[start:][:length], dtype)
         return TensorData(name, type_.name, sizes, data.reshape(shape))
 
     def _text(self) -> str:
@@ -213,3 +190,10 @@ class _Parser:
             raise ValueError(
                 f"{whose} ends at byte {end}, and the file has {len(self._data)}"
             )
+
+
+def _decoded(data: memoryview, ends: Sequence[int]) -> list[str]:
+    """Return the texts that end at these bytes; they begin at the first number."""
+    return [
+        str(data[start + LENGTH.size : end], "utf-8") for start, end in pairwise(ends)
+    ]

@@ -39,8 +39,7 @@ SENTENCEPIECE = ("llama", "gemma2", "gemma3", "phi3")
 FORMAT = 1
 """Version of what is kept in the cache; raise it when what is built here changes."""
 NAMED = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-"""Special tokens in transformers' words and in those of a file."""
-
+"""The special tokens of transformers, and the names that files have for them."""
 SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 CAPITAL, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -142,7 +141,7 @@ def _backend(file: GgufFile, build: Callable[[GgufFile], str]) -> dict[str, Any]
 
 def _byte_level(file: GgufFile) -> str:
     """Return a byte-level tokenizer in JSON, with the ids of the file."""
-    tokens = list(file.field("tokenizer.ggml.tokens"))
+    tokens = file.field("tokenizer.ggml.tokens")
     split = SPLITS.get(_split(file))
     backend: Any = Tokenizer(models.BPE())
     pieces: list[Any] = [
@@ -172,7 +171,7 @@ def _byte_level(file: GgufFile) -> str:
     ]
     content["model"] |= {
         "vocab": {token: id_ for id_, token in enumerate(tokens)},
-        "merges": list(file.field("tokenizer.ggml.merges")),
+        "merges": file.field("tokenizer.ggml.merges"),
         "ignore_merges": _split(file) in WHOLE,
     }
     return json.dumps(content, ensure_ascii=False)

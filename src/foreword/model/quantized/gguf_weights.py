@@ -102,14 +102,14 @@ def _matrix(
 
     if place.columns is not None and read() is None:
         return None
-    (name, *others), part = place.names, None
-    if not others and place.rows is None and place.columns is None:
-        part = partial(_part, file, name)
+    part = None
+    if place == Place(place.names[:1]):
+        part = partial(_part, file, place.names[0])
     return Matrix(
         lambda: cast(Coded, read()),
         shape,
         partial(_shaped, shape=shape, transposed=place.transposed),
-        part=None if place.transposed else part,
+        part=part,
     )
 
 

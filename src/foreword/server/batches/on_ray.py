@@ -40,11 +40,7 @@ BLOCK = 2**20
 """Bytes. Ray Data expects answers of this size, and starts as many tasks as fit."""
 TRIES = 3
 """Passes over the file in a row that may end without an answer."""
-SHORT: dict[str, Any] = {
-    "prefix": "ray-",
-    "dir": "/tmp",
-    "ignore_cleanup_errors": True,
-}
+SHORT: dict[str, Any] = {"prefix": "ray-", "dir": "/tmp", "ignore_cleanup_errors": True}
 """The folder of a Ray of our own: paths of sockets have at most 107 bytes."""
 STDERR = 2
 """Descriptor, to which the C++ of Ray writes."""
@@ -242,10 +238,7 @@ def _remaining(replicas: Replicas) -> Replicas:
 
 
 def _answers(
-    read: RequestFile,
-    lines: Sequence[Line],
-    loading: Loading,
-    replicas: Replicas,
+    read: RequestFile, lines: Sequence[Line], loading: Loading, replicas: Replicas
 ) -> Iterator[dict[str, Any]]:
     """Yield answers as tasks end, in any order; a replica that ends gives none for its
     tasks.

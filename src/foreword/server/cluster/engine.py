@@ -38,10 +38,7 @@ class Engine:
 
     async def about(self) -> dict[str, Any]:
         """Return what a router says of its replicas."""
-        return {
-            "name": self._service.name,
-            "method": self._service.llm.method,
-        }
+        return {"name": self._service.name, "method": self._service.llm.method}
 
     async def metrics(self) -> tuple[str, str]:
         """Return the name of this replica, and its Prometheus metrics as text."""

@@ -15,11 +15,7 @@ from typing import Any, cast
 import ray
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.config import (
-    AutoscalingConfig,
-    BackpressureConfig,
-    RequestRouterConfig,
-)
+from ray.serve.config import AutoscalingConfig, BackpressureConfig, RequestRouterConfig
 
 from foreword.errors import InvalidRequest, words
 from foreword.server.cluster.address import (
@@ -196,8 +192,7 @@ def _counts(scale: Scale) -> dict[str, Any]:
         return {"num_replicas": scale.least}
     return {
         "autoscaling_config": AutoscalingConfig(
-            min_replicas=scale.least,
-            max_replicas=scale.most,
+            min_replicas=scale.least, max_replicas=scale.most
         )
     }
 

@@ -24,9 +24,7 @@ def free_form(tools: Sequence[Json] | None) -> frozenset[str]:
     return frozenset(found)
 
 
-def as_functions(
-    tools: Sequence[Json] | None,
-) -> list[Json] | None:
+def as_functions(tools: Sequence[Json] | None) -> list[Json] | None:
     """Return the tools with functions in place of free-form ones."""
     if tools is None:
         return None
@@ -40,10 +38,7 @@ def function_choice(choice: Any) -> Any:
     if not isinstance(tools, list):
         return _chosen(choice)
     named = [_chosen(tool) for tool in tools]
-    return {
-        **choice,
-        "allowed_tools": {**allowed, "tools": named},
-    }
+    return {**choice, "allowed_tools": {**allowed, "tools": named}}
 
 
 def _chosen(choice: Any) -> Any:
@@ -89,15 +84,9 @@ def written(call: Called, free: Collection[str]) -> Json:
     """Return a whole call."""
     head = {"id": call.id}
     if call.name in free:
-        custom = {
-            "name": call.name,
-            "input": input_of(call.arguments),
-        }
+        custom = {"name": call.name, "input": input_of(call.arguments)}
         return {**head, "type": "custom", "custom": custom}
-    function = {
-        "name": call.name,
-        "arguments": call.arguments,
-    }
+    function = {"name": call.name, "arguments": call.arguments}
     return {**head, "type": "function", "function": function}
 
 
@@ -113,11 +102,7 @@ class Deltas:
         self._open: dict[int, int] = {}
         """Number of a choice -> number of its free-form call that has not ended."""
 
-    def of(
-        self,
-        choice: Choice,
-        events: Sequence[Shown],
-    ) -> list[Json]:
+    def of(self, choice: Choice, events: Sequence[Shown]) -> list[Json]:
         """Return the deltas of events that `choice` holds already."""
         found: list[Json] = []
         for one in events:

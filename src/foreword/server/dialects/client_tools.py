@@ -52,10 +52,7 @@ def _parameters(required: list[str], **properties: Any) -> dict[str, Any]:
 
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bash_": (
-        BASH,
-        _parameters([], command=STRING, restart={"type": "boolean"}),
-    ),
+    "bash_": (BASH, _parameters([], command=STRING, restart={"type": "boolean"})),
     "text_editor_": (
         EDITOR,
         _parameters(
@@ -69,14 +66,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         _parameters(
             ["command"],
             command={
-                "enum": [
-                    "view",
-                    "create",
-                    "str_replace",
-                    "insert",
-                    "delete",
-                    "rename",
-                ]
+                "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]
             },
             **FILES,
             old_path=STRING,

@@ -23,12 +23,7 @@ def model_list(data: list[dict[str, Any]], request: Request) -> dict[str, Any]:
     }
 
 
-def described(
-    name: str,
-    created: int,
-    request: Request,
-    **more: Any,
-) -> dict[str, Any]:
+def described(name: str, created: int, request: Request, **more: Any) -> dict[str, Any]:
     """Return a model in the shape of the client that asks; `more`: what OpenAI's
     clients read besides.
     """

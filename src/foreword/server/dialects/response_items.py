@@ -59,10 +59,7 @@ def _message(item: Mapping[str, Any], number: int) -> dict[str, Any]:
     content = item.get("content")
     if content is None and role == "assistant":
         content = ""
-    return {
-        "role": role,
-        "content": _content_of(content, number),
-    }
+    return {"role": role, "content": _content_of(content, number)}
 
 
 def _call(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,7 @@ from foreword.structured.schema import check_schema
 IMPLICIT = "functions"
 """Namespace of tools that are called by their bare name."""
 STRING = {"type": "string"}
-INPUT = {
-    "type": "object",
-    "properties": {"input": STRING},
-    "required": ["input"],
-}
+INPUT = {"type": "object", "properties": {"input": STRING}, "required": ["input"]}
 """Parameters of a free-form (custom) tool as a function: models here call with JSON."""
 ESCAPED = re.compile(r"[\x00-\x1f]|\\[0abfnrtuvx]|\(\?(?!:)")
 """In an expression: letters that JSON escapes, and groups that no grammar follows."""
@@ -94,11 +90,7 @@ class Declared:
             for text in (self.about.get("description"), grammar)
             if isinstance(text, str)
         )
-        function = {
-            "name": self.name,
-            "description": description,
-            "parameters": INPUT,
-        }
+        function = {"name": self.name, "description": description, "parameters": INPUT}
         if form.get("syntax") != "regex" or not _fits(grammar):
             return function
         followed = {

@@ -90,11 +90,7 @@ class Translator:
     """Translator of one request of one tenant. Runs in a thread of texts."""
 
     def __init__(
-        self,
-        service: Service,
-        tenant: str,
-        requests: Requests,
-        ids: Ids | None = None,
+        self, service: Service, tenant: str, requests: Requests, ids: Ids | None = None
     ) -> None:
         """`requests`: the builder of requests of the thread that translates.
 

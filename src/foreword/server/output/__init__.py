@@ -13,11 +13,7 @@ from foreword.server.output.events import (
     ToolCallEnd,
     merged,
 )
-from foreword.server.output.formats import (
-    format_of,
-    has_special_tags,
-    named_format,
-)
+from foreword.server.output.formats import format_of, has_special_tags, named_format
 from foreword.server.output.formats.base import Format
 from foreword.server.output.parser import OutputParser
 from foreword.server.output.reasoning import (

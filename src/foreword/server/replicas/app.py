@@ -27,9 +27,7 @@ from foreword.server.wire import Json
 
 
 def build_router(
-    router: Router,
-    batches: Batches | None,
-    end: Callable[[], Awaitable[None]],
+    router: Router, batches: Batches | None, end: Callable[[], Awaitable[None]]
 ) -> FastAPI:
     """Return the application. `end` ends the replicas, after the last answer."""
 
@@ -48,10 +46,7 @@ def build_router(
         middleware=[
             *cors(router.settings.origins),
             Middleware(
-                Gate,
-                settings=router.settings,
-                limits=router.limits,
-                log=router.log,
+                Gate, settings=router.settings, limits=router.limits, log=router.log
             ),
         ],
     )
@@ -98,8 +93,7 @@ def _add_state(app: FastAPI, router: Router) -> None:
     async def metrics() -> Response:
         """Return Prometheus metrics of all replicas."""
         return Response(
-            await merged(router),
-            media_type="text/plain; version=0.0.4; charset=utf-8",
+            await merged(router), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
     if isinstance(router.models, ManyModels):

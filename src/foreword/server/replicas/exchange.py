@@ -164,11 +164,7 @@ class Exchange:
             size = str(len(prefix)).encode()
             headers.append((SENT.encode(), size))
         return Asked(
-            asked.method,
-            asked.target,
-            headers,
-            prefix + asked.body,
-            self.blocks,
+            asked.method, asked.target, headers, prefix + asked.body, self.blocks
         )
 
     async def _relay(self, replica: Replica, answered: Answered) -> None:
@@ -257,11 +253,7 @@ class Exchange:
     async def _body(self, content: bytes, *, more: bool) -> None:
         self._last = monotonic()
         await self.send(
-            {
-                "type": "http.response.body",
-                "body": content,
-                "more_body": more,
-            }
+            {"type": "http.response.body", "body": content, "more_body": more}
         )
 
 

@@ -342,9 +342,7 @@ class ManyModels(Models):
         if self._seconds and not hosted.entry.keep:
             loop = asyncio.get_running_loop()
             self._timers[hosted.entry.name] = loop.call_later(
-                self._seconds,
-                self._unload_unused,
-                hosted,
+                self._seconds, self._unload_unused, hosted
             )
 
     def _stop_timer(self, hosted: Hosted) -> None:

@@ -164,11 +164,7 @@ def _nodes(cpus: list[int]) -> dict[int, list[int]]:
 
 def _core(cpu: int) -> tuple[int, int, int]:
     """Return socket, core and number of a processor."""
-    return (
-        _topology(cpu, "physical_package_id"),
-        _topology(cpu, "core_id"),
-        cpu,
-    )
+    return (_topology(cpu, "physical_package_id"), _topology(cpu, "core_id"), cpu)
 
 
 def _topology(cpu: int, part: str) -> int:

@@ -153,11 +153,7 @@ class Pool:
 
     @contextmanager
     def running(
-        self,
-        replica: Replica,
-        answers: int,
-        blocks: Sequence[bytes],
-        request: Charge,
+        self, replica: Replica, answers: int, blocks: Sequence[bytes], request: Charge
     ) -> Iterator[None]:
         """Count a request of a replica while it runs, and the prompt that is read."""
         replica.running += answers
@@ -196,10 +192,7 @@ class Pool:
         return [one for one in self.replicas if one.ready]
 
     async def pick(
-        self,
-        blocks: Sequence[bytes],
-        avoided: Collection[Replica],
-        request: Charge,
+        self, blocks: Sequence[bytes], avoided: Collection[Replica], request: Charge
     ) -> Replica:
         """Return the replica for a request, as soon as one is ready; for a suspect,
         one without another.

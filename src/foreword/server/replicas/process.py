@@ -143,9 +143,7 @@ class Process:
             response = await client.send(request, stream=True)
             try:
                 yield Answered(
-                    response.status_code,
-                    response.headers.raw,
-                    _pieces(response),
+                    response.status_code, response.headers.raw, _pieces(response)
                 )
             finally:
                 await response.aclose()
@@ -194,10 +192,7 @@ class Process:
 
 def _client(path: Path) -> httpx.AsyncClient:
     """Return a client of the server at a Unix socket."""
-    limits = httpx.Limits(
-        max_connections=None,
-        keepalive_expiry=IDLE_SECONDS,
-    )
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=IDLE_SECONDS)
     return httpx.AsyncClient(
         transport=httpx.AsyncHTTPTransport(uds=str(path), limits=limits),
         base_url="http://replica",

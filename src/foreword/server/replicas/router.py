@@ -129,11 +129,7 @@ class _Routed(Response):
                     router.continued += exchange.continued
 
     async def _fail(
-        self,
-        failure: ApiError,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        self, failure: ApiError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send an error in place of the answer, or as the last event of its stream."""
         if self._exchange is None or not self._exchange.begun:

@@ -136,13 +136,7 @@ def many_models(
             found = [replace(one, sharers=sharers) for one in found]
             return Supervisor(start, found, seconds, log)
 
-        models = ManyModels(
-            entries,
-            supervised,
-            log,
-            memory=memory,
-            seconds=unused,
-        )
+        models = ManyModels(entries, supervised, log, memory=memory, seconds=unused)
         try:
             await models.start()
         except BaseException:

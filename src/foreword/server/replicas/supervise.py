@@ -54,11 +54,7 @@ class Supervisor:
     """The processes of one model."""
 
     def __init__(
-        self,
-        start: Start,
-        places: Sequence[Place],
-        seconds: float,
-        log: Log,
+        self, start: Start, places: Sequence[Place], seconds: float, log: Log
     ) -> None:
         """`seconds`: most until a replica is ready."""
         self._folder = _socket_folder()
@@ -134,10 +130,7 @@ class Supervisor:
             replica.prefixes.fit(about["cache_tokens"])
         self.pool.mark(replica, ready=True)
         self._log.event(
-            "replica ready",
-            replica=replica.name,
-            pid=process.pid,
-            place=process.place,
+            "replica ready", replica=replica.name, pid=process.pid, place=process.place
         )
         return about
 

@@ -19,13 +19,7 @@ from opentelemetry.propagate import extract
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import (
-    Span,
-    SpanKind,
-    StatusCode,
-    Tracer,
-    set_span_in_context,
-)
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from starlette.types import Scope
 
 from foreword import __version__
@@ -56,16 +50,9 @@ class Traces:
         exporter = BatchSpanProcessor(OTLPSpanExporter())
         self._provider = TracerProvider(resource=resource)
         self._provider.add_span_processor(exporter)
-        self._tracer = self._provider.get_tracer(
-            SERVICE,
-            __version__,
-        )
+        self._tracer = self._provider.get_tracer(SERVICE, __version__)
 
-    def begin(
-        self,
-        scope: Scope,
-        headers: Mapping[str, str],
-    ) -> Traced | None:
+    def begin(self, scope: Scope, headers: Mapping[str, str]) -> Traced | None:
         """Return the span of a request; None where its path is not traced."""
         method, decision = scope["method"], scope["state"]["decision"]
         route = decision.route
@@ -129,27 +116,15 @@ class Traced:
 
     def end(self, status: int) -> None:
         """End the span with the status of the response."""
-        self.span.set_attribute(
-            "http.response.status_code",
-            status,
-        )
+        self.span.set_attribute("http.response.status_code", status)
         if status >= 500:
             self.span.set_status(StatusCode.ERROR)
         self.span.end()
 
     def _parts(self, arrived: float, choice: Choice) -> None:
         moments = choice.sequence.moments
-        times = (
-            arrived,
-            moments.begun,
-            moments.first,
-            moments.last,
-        )
-        for name, (start, stop) in zip(
-            PARTS,
-            pairwise(times),
-            strict=True,
-        ):
+        times = (arrived, moments.begun, moments.first, moments.last)
+        for name, (start, stop) in zip(PARTS, pairwise(times), strict=True):
             if start is None or stop is None:
                 return
             part = self.tracer.start_span(

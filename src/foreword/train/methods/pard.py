@@ -18,11 +18,7 @@ from torch import Tensor, nn
 
 from foreword import bundled
 from foreword.checks import whole
-from foreword.draft.heads.export_layout import (
-    VLLM,
-    ExportLayout,
-    vllm,
-)
+from foreword.draft.heads.export_layout import VLLM, ExportLayout, vllm
 from foreword.draft.pard import mask_token, named_mask
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel
@@ -32,12 +28,7 @@ from foreword.model.loading.checkpoint import MASK_TOKENS, Checkpoint
 from foreword.train.data.packing import Block
 from foreword.train.data.pairs import forward_inputs
 from foreword.train.methods.ahead import Anchors, BlockTask, pick
-from foreword.train.methods.lm import (
-    check_draft,
-    copied,
-    given_model,
-    write,
-)
+from foreword.train.methods.lm import check_draft, copied, given_model, write
 from foreword.train.methods.masked import mask_of
 from foreword.train.task import TargetOutputs, TrainContext
 
@@ -97,18 +88,12 @@ class MaskRows:
         masks after the same place up to its own depth.
         """
         record = (block.positions == 0).cumsum(1)
-        index = torch.arange(
-            record.shape[1],
-            device=record.device,
-        )
+        index = torch.arange(record.shape[1], device=record.device)
         text = index.expand_as(record)
         places = torch.cat([text, self.places], 1)
         theirs = record.gather(1, self.places.clamp(min=0))
         records = torch.cat([record, theirs], 1)
-        depths = torch.cat(
-            [torch.zeros_like(text), self.depths],
-            1,
-        )
+        depths = torch.cat([torch.zeros_like(text), self.depths], 1)
         before = text[:, None] <= places[..., None]
         same = record[:, None] == records[..., None]
         chain = self.places[:, None] == places[..., None]
@@ -179,18 +164,10 @@ class MaskTraining(BlockTask):
         """
         if spread:
             return super().anchors(block, spread=True)
-        drawn = pick(
-            block,
-            block.tokens.shape[1],
-            self.draft_tokens,
-            spread=False,
-        )
+        drawn = pick(block, block.tokens.shape[1], self.draft_tokens, spread=False)
         valid = drawn.valid
         # the chosen places come first, in random order
-        order = torch.arange(
-            valid.shape[1],
-            device=valid.device,
-        )
+        order = torch.arange(valid.shape[1], device=valid.device)
         places = valid[..., 0].sum(1)[:, None]
         kept = (places * self._shares.to(places.device)).ceil()
         inside = order[:, None] < kept[:, None]
@@ -216,9 +193,7 @@ class MaskTraining(BlockTask):
         rows = MaskRows.after(anchors, length)
         masks = torch.full_like(rows.places, self.mask)
         hidden = module(
-            torch.cat([block.tokens, masks], 1),
-            rows.positions(block),
-            rows.seen(block),
+            torch.cat([block.tokens, masks], 1), rows.positions(block), rows.seen(block)
         )
         size = hidden.shape[-1]
         index = rows.of.flatten(1)[..., None]
@@ -240,11 +215,7 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     """Return a layout that copies the model with its tokenizer. Raises InvalidRequest
     for an engine that predicts one token in a forward.
     """
-    command = vllm(
-        "draft_model",
-        SERVED,
-        parallel_drafting=True,
-    )
+    command = vllm("draft_model", SERVED, parallel_drafting=True)
     start = {VLLM: command}
     return copied(checkpoint, target, engine, start)
 

@@ -101,12 +101,7 @@ def write(
             fixed.append(_part(file, layer, names, tensors))
         names = [name for name in ("head", "table") if getattr(model, name)]
         around = _part(file, model, names, tensors)
-    about = {
-        "coding": model.coding,
-        "layers": parts,
-        "fixed": fixed,
-        "around": around,
-    }
+    about = {"coding": model.coding, "layers": parts, "fixed": fixed, "around": around}
     (folder / TABLE).write_text(json.dumps(about), encoding="utf-8")
 
 

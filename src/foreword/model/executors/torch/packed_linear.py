@@ -200,11 +200,7 @@ class Tiles(TorchFunctionMode):
     """A mode in which products with unpacked weights take TILE rows at a time."""
 
     def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.linear and isinstance(args[0], Tensor) and len(args) > 1:

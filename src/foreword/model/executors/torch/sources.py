@@ -59,11 +59,7 @@ class TorchSources(EncoderMemory, TorchMemory):
         return made
 
     def _write(
-        self,
-        executor: Packing,
-        table: PageTable,
-        length: int,
-        layers: Sequence[Any],
+        self, executor: Packing, table: PageTable, length: int, layers: Sequence[Any]
     ) -> None:
         rows = torch.tensor(table.rows(0, length), device=self._model.device)
         for number, layer in enumerate(layers):
