@@ -126,7 +126,9 @@ class GgufFile:
             return None
         tensor = self.tensors[name]
         data = torch.from_numpy(tensor.data).flatten(0, -2)
-        return coded(name, tensor.kind, data[rows])
+        matrix = coded(name, tensor.kind, data[rows])
+        self.header.free()
+        return matrix
 
     def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
         """Return the numbers of a tensor in its own shape; a quantized matrix is

@@ -78,8 +78,8 @@ class Header:
         """
         self._gguf: Any = import_module("gguf")
         with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self._data = memoryview(mapped)
+            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._data = memoryview(self._mapped)
         self._at = 0
         self._pieces = 0
         if self._bytes(4) != MAGIC:
@@ -98,6 +98,12 @@ class Header:
         self.end = -(-self._at // alignment) * alignment
         """Bytes of the header."""
         self.tensors = [self._tensor(*about) for about in described]
+
+    def free(self) -> None:
+        """Let go of the pages that were read: they count as memory of this process, and
+        are read again from the file if need be.
+        """
+        self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def field(self, name: str) -> Any:
         """Return the value of a field; None where there is none."""

@@ -4,6 +4,7 @@ outputs.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,9 +16,10 @@ from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.executors.native import experts
-from foreword.model.quantized.coded import Coded, Matrix, Scales, joined
+from foreword.model.quantized.coded import PART, Coded, Matrix, Scales, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
+from foreword.native.openmp import in_parallel
 
 SIZES = (128, 64, 32, 16)
 """Depths of a group in C; larger groups are split into the largest of these that
@@ -47,7 +49,7 @@ def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
 
 def coded(head: Any) -> Callable[[], UInt8[Tensor, "bytes"]]:
     """Return a function that packs the LM head."""
-    return partial(_made, head.coded.read)
+    return partial(_packed, head.coded)
 
 
 @torch.no_grad()
@@ -80,8 +82,39 @@ def _made(make: Callable[[], Coded]) -> UInt8[Tensor, "bytes"]:
     return packed(make())
 
 
+def _packed(matrix: Matrix) -> UInt8[Tensor, "bytes"]:
+    """Return the bytes of a matrix, packed some strips at a time where it is read so:
+    at once it takes five times the memory.
+    """
+    if matrix.part is None:
+        return packed(matrix.read())
+    depth = matrix.shape[-1]
+    outputs = matrix.shape.numel() // depth
+    step = LANES * max(1, PART // depth // LANES)
+    rows = [slice(start, start + step) for start in range(0, outputs, step)]
+    part = matrix.part
+    blocks = list(in_parallel(lambda at: packed(part(at)), rows))
+    size = ctypes.sizeof(forward.Grouped)
+    headers = [
+        forward.Grouped.from_buffer_copy(bytes(block[:size].tolist()))
+        for block in blocks
+    ]
+    length = size + sum(block.numel() - size for block in blocks)
+    for header in headers:
+        header.matrix = length
+    if len({bytes(header) for header in headers}) > 1:
+        # the scales of some strips need more digits
+        return packed(matrix.read())
+    whole = torch.empty(length, dtype=torch.uint8)
+    whole[:size] = torch.frombuffer(bytearray(bytes(headers[0])), dtype=torch.uint8)
+    torch.cat([block[size:] for block in blocks], out=whole[size:])
+    return whole
+
+
 def _arranged(layer: Any, name: str, parts: Sequence[Matrix]) -> UInt8[Tensor, "bytes"]:
     """Pack parts in the order of outputs that layout.py gives a matrix."""
+    if len(parts) == 1 and name not in ("qkv", "gate_up"):
+        return _packed(parts[0])
     matrix = joined([part.read() for part in parts])
     order = architectures.order(layer) if name == "qkv" else None
     if name == "gate_up" and not architectures.plain(layer):
