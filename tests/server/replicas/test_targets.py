@@ -170,7 +170,7 @@ def test_ray_answers_no_stranger(routing: Any, stranger: Any) -> None:
     options = ("--ray", "local", "--port", port)
     with routing(*options, replicas="1", **KEYS) as router:
         client = stranger(router.http.base_url)
-        client.try_everything()
+        client.try_everything(reads_trailers=True)
         router.http.headers["authorization"] = "Bearer one"
         assert FINISHED not in router.http.get("/metrics").text
         assert client.generates()
