@@ -121,7 +121,8 @@ class AdaptiveBudget(DraftBudget):
         scoring; `trim` decides the rest.
         """
         rows = self._batch_size
-        return self._draft_probs.floor(rows, self.costs, rows * self.pace)
+        pace = rows * self.pace
+        return self._draft_probs.floor(rows, self.costs, self.drafting_cost, pace)
 
     @property
     def pace(self) -> float:
@@ -180,8 +181,9 @@ class AdaptiveBudget(DraftBudget):
         self._round_probs = rows
         probabilities = sorted(chain.from_iterable(rows), reverse=True)
         stated.count = len(probabilities)
-        after = self._overhead
-        count = stated.paying(probabilities, len(rows), self.costs, after)
+        # all are drafted already, so their drafting time is spent either way
+        spent = len(rows) * self._overhead + self.drafting_cost.seconds(stated.count)
+        count = stated.paying(probabilities, len(rows), self.costs, spent)
         least = probabilities[count - 1] if count else 1.1
         kept = [sum(one >= least for one in row) for row in rows]
         stated.settle(kept, sum(probabilities[:count]))
@@ -264,26 +266,25 @@ class AdaptiveBudget(DraftBudget):
         cost = self.drafting_cost = self._drafting_costs[not requested.filtered]
         caught_up = cost.catch_up(requested.unread)
         propose = clock.propose
+        drafted = rows - self._batch_size
+        made = self._draft_probs.count
+        if made is None:
+            made = drafted
         if not cost.measured:
             # the first draft of a process takes longer than any later one
             longer -= propose
         elif not requested.unread or cost.catch_up_measured:
-            expected = cost.seconds(requested.tokens) + caught_up
+            expected = cost.seconds(made) + caught_up
             propose = min(propose, OUTLIER * expected)
             size = self._batch_size
-            drafted = rows - size
             slope = self.costs.slope(size, max(drafted, 1))
             scoring = slope * drafted
             after = size * self._overhead
             longer = min(longer, propose + OUTLIER * (scoring + after))
-            stated = self._draft_probs
-            if stated.count is not None:
-                own = max(propose - caught_up, 0.0)
-                stated.cost.learn(stated.count, own)
         self._extra_seconds = longer / requested.sequences
         reading = min(caught_up, max(longer, 0.0))
         self._catch_up_seconds = reading / requested.sequences
-        cost.learn(requested.tokens, requested.unread, propose)
+        cost.learn(made, requested.unread, propose)
         self._since += 1
         self._draft_probs.count = None
         self._requested = Requested()
@@ -302,8 +303,8 @@ class AdaptiveBudget(DraftBudget):
         gained = outcome.accepted * token_seconds - self._extra_seconds
         if finite(gained):
             # Capped: one stall of the machine must not end drafting for hours.
-            most = C.longest * self._plain_seconds
-            balance.lost = min(balance.lost - gained, most)
+            lost = min(balance.lost - gained, C.longest * self._plain_seconds)
+            balance.lost = max(lost, -C.saved * self._plain_seconds)
         drafting = self._extra_seconds - self._catch_up_seconds
         spent = 1.0 + drafting / max(token_seconds, 1e-9)
         for counts in (record, overall):
@@ -393,8 +394,10 @@ class AdaptiveBudget(DraftBudget):
             return stated.most, 0.0 if self._requested.sequences else math.inf
         if kind not in self._plans:
             share = stated.calibration.share
-            cost, most = self.drafting_cost, stated.most
-            self._plans[kind] = batch.best(cost, overall, share, most)
+            self._plans[kind] = batch.best(self.drafting_cost, overall, share)
         earned, longer = self._plans[kind]
+        fixed = batch.added(self.drafting_cost, 0.0, 0.0)
+        # where fewer are likely, fewer are drafted and scored too
         ratio = record.predicted.relative_to(overall)
-        return stated.most, ratio * earned * batch.token_seconds - longer
+        won = earned * batch.token_seconds - (longer - fixed)
+        return stated.most, ratio * won - fixed
