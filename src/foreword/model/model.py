@@ -71,6 +71,10 @@ class Model:
 
     adapters: Mapping[str, object] = MappingProxyType({})
     """By name, what a sequence is given to be read with an adapter."""
+    trust_remote_code = False
+    """Whether Python code from the folder of its draft model may run."""
+    portable = False
+    """Whether its scores are the same on every processor."""
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Model:
         known: Capability | None = None,
         swaps: list[Swap] | None = None,
         backend: str | None = None,
+        text: Sequence[int] = (),
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
@@ -87,16 +92,16 @@ class Model:
         """Tokens that an encoder-decoder's settings force; None = decoder-only."""
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         """Of the checkpoint, tied ones once; a backend may repack and drop them."""
+        owned = swaps is None
         replaced: list[Swap] = [] if swaps is None else swaps
-        self.trust_remote_code = False
-        """Whether Python code from the folder of its draft model may run."""
         if known is None:
             check_causal(hf, self.name)
+            only = backend_named(backend)
             self.backend, self.capability = choose(
-                hf, replaced, owned=swaps is None, only=backend_named(backend)
+                hf, replaced, owned=owned, only=only, text=text
             )
         else:
-            self.backend = build_backend(hf, known, replaced, owned=swaps is None)
+            self.backend = build_backend(hf, known, replaced, owned=owned)
             self.capability = known
         self.device: torch.device = next(
             weight.device for weight in hf.parameters() if not weight.is_meta
@@ -106,8 +111,6 @@ class Model:
         """Form of keys, and above of weights, such as "int8"; None = the dtype."""
         self.ranks = rank_count(hf)
         """Processes that share the weights; None = all are here."""
-        self.portable = False
-        """Whether its scores are the same on every processor."""
         self.offloaded: int | None = None
         """Layers that are read from disk in every forward; None = all are in memory."""
         self.cache_tokens = None
@@ -118,10 +121,10 @@ class Model:
         self.vocab: int = config.vocab_size
         limits = (getattr(config, name, None) for name in CONTEXT)
         self.context: int = next(filter(None, limits), NO_LIMIT)
-        if swaps is None:
+        if owned:
             self._warn_of_invalid_ids()
         if known is None and backend is None:
-            self._warn_of_slow_mode()
+            self.warn_of_slow_mode()
 
     def _warn_of_invalid_ids(self) -> None:
         if invalid := eos_ids(self.hf)[1]:
@@ -131,14 +134,11 @@ class Model:
                 stacklevel=4,
             )
 
-    def _warn_of_slow_mode(self) -> None:
+    def warn_of_slow_mode(self) -> None:
+        """Warn where draft trees cannot be scored."""
         good = (Mode.TREE,) if self.seq2seq is None else (Mode.TREE, Mode.CACHE)
         if self.mode not in good:
-            warnings.warn(
-                f"{self.name} runs in mode '{self.mode.value}'. "
-                f"{self.capability.reason}",
-                stacklevel=4,
-            )
+            warnings.warn(self.capability.warning(self.name), stacklevel=4)
 
     @classmethod
     def load(

@@ -189,6 +189,20 @@ def test_bundled_models_are_probed_once(probes, monkeypatch):
     assert len(list(probes.iterdir())) == 2
 
 
+@pytest.mark.filterwarnings("ignore:slow path")
+@pytest.mark.parametrize(("kind", "size"), [("llama", 72), ("falcon", 64)])
+def test_models_that_native_refuses_are_probed_once(kind, size, tmp_path, monkeypatch):
+    config = tiny_models.build(kind).config
+    config.hidden_size = size
+    tiny_models.random(config).save_pretrained(tmp_path / "model")
+    first = Model.load(tmp_path / "model", device="cpu")
+    assert first.capability.backend != "native"
+    monkeypatch.setattr(probe, "Trial", None)
+    again = Model.load(tmp_path / "model", device="cpu")
+    assert (again.capability, again.dtype) == (first.capability, first.dtype)
+    assert torch.equal(scores(again), scores(first))
+
+
 def test_small_models_are_packed_in_one_thread(probes, monkeypatch):
     threads, build = [], model_module.build_backend
 

@@ -4,8 +4,8 @@ quantize.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,9 @@ from foreword.model.loading.options import dtypes, placed
 from foreword.model.loading.quantized import in_few_bits
 from foreword.model.loading.sizes import check_layers
 from foreword.model.probe.probe import Capability
+from foreword.model.probe.trial import SENTENCE
 from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.tokenizer import load_tokenizer
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
 from foreword.options import ModelOptions
@@ -53,30 +55,35 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     probed = native and where.type == "cpu"
     verdict = verdicts.verdict_file(source, config, first) if probed else None
     known = None if verdict is None else verdicts.read(verdict)
+    if known is not None and known.backend != NATIVE:
+        if others:
+            return load(make, source, replace(options, dtype=others[0]))
+        if only == NATIVE:  # which says why it cannot
+            known = None
+    packs = known is not None and known.backend == NATIVE
     home = None if place is None else place.parent
     with _reported(source, where):
-        temporary = home or _scratch(source, config, weights, known, trusted=trusted)
+        temporary = home or _scratch(source, config, weights, packs, trusted=trusted)
         with pages_in(temporary):
             hf = load_weights(
-                source,
-                config,
-                first,
-                trust_remote_code=trusted,
-                filled=known is None,
+                source, config, first, trust_remote_code=trusted, filled=not packs
             )
-            model = _packed(make, hf, str(source), where, only, known)
+            text = () if known is not None else _sentence(source, hf, trusted=trusted)
+            model = _packed(make, hf, str(source), where, only, known, text=text)
         del hf  # `model.hf` is the same one
+        if probed and known is None:
+            # its files may only be here now
+            verdict = verdict or verdicts.verdict_file(source, config, first)
+            if verdict is not None:
+                verdicts.write(verdict, model.capability)
         _quantize(model, weights, kv, place)
         model.make_portable(options.portable)
     model.trust_remote_code = trusted
     if others and model.capability.backend != NATIVE:
         del model  # or both would be in memory
         return load(make, source, replace(options, dtype=others[0]))
-    if probed and known is None and model.capability.backend == NATIVE:
-        # its files may only be here now
-        verdict = verdict or verdicts.verdict_file(source, config, first)
-        if verdict is not None:
-            verdicts.write(verdict, model.capability)
+    if known is not None and only is None:
+        model.warn_of_slow_mode()
     _free(source)
     return model
 
@@ -100,6 +107,22 @@ def _free(source: str | Path) -> None:
     return_freed()
 
 
+def _sentence(
+    source: str | Path, hf: PreTrainedModel, *, trusted: bool
+) -> Sequence[int]:
+    """Return the tokens of the text of the probe; none without a tokenizer, or where
+    the model is so small that reading its tokenizer would take longer than the probe.
+    """
+    count = sum(weight.numel() for weight in hf.parameters())
+    if 2 * count >= verdicts.LARGE:
+        with suppress(ForewordError):
+            tokenizer = load_tokenizer(source, trust_remote_code=trusted)
+            tokens = tokenizer(SENTENCE).input_ids
+            if max(tokens, default=0) < hf.config.get_text_config().vocab_size:
+                return tokens
+    return ()
+
+
 def _packed(
     make: type[Model],
     hf: PreTrainedModel,
@@ -107,11 +130,13 @@ def _packed(
     where: torch.device,
     only: str | None,
     known: Capability | None,
+    *,
+    text: Sequence[int],
 ) -> Model:
     """Return the model, packed for its backend; it is probed unless `known`."""
     if known is None:
         nn.Module.to(hf, where)
-        return make(hf, name, backend=only)
+        return make(hf, name, backend=only, text=text)
     # Other torch threads would spin between the short operations on a small model.
     with one_thread(), threads_for(hf)():
         return make(hf, name, backend=only, known=known)
@@ -137,15 +162,15 @@ def _scratch(
     source: str | Path,
     config: PreTrainedConfig,
     weights: str | None,
-    known: Capability | None,
+    packs: bool,
     *,
     trusted: bool,
 ) -> Path | None:
     """Return the folder for weights in 16 bits that only exist until they are
-    quantized; None = the memory.
+    quantized; None = the memory. `packs`: few bits are read without such weights.
     """
     coded = in_few_bits(source, config)
-    if (weights is None and not coded) or (coded and known is not None):
+    if (weights is None and not coded) or (coded and packs):
         return None
     if hub.gguf(source) is None:
         check_layers(source, config)

@@ -1,20 +1,26 @@
-"""Provides the first layers of a model in float32, to check a backend without rounding
-that could hide errors.
+"""Provides a model's own scores in float32, and its first layers in float32, to check a
+backend without rounding that could hide errors.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from foreword.errors import ModelError
 from foreword.model.encoder import is_seq2seq
+from foreword.model.kv.limit import free_memory
 from foreword.model.layers import layers_of, rank_count
 
-SMALL = 250_000_000
-"""Parameters. Up to this size, all layers are taken."""
+TINY, SMALL = 25_000_000, 250_000_000
+"""Parameters. Up to the first size, an excerpt has all layers; up to the second, that
+of an encoder-decoder has.
+"""
 
 
 def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
@@ -29,10 +35,11 @@ def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
     try:
         layers, config = layers_of(model), model.config.get_text_config()
         count = len(layers)
-        small = sum(part.numel() for part in model.parameters()) <= SMALL
-        if is_seq2seq(model.config) and not small:
+        size = sum(part.numel() for part in model.parameters())
+        whole_only = is_seq2seq(model.config)
+        if whole_only and size > SMALL:
             return None
-        kept = count if small else _enough(layers, config)
+        kept = count if whole_only or size <= TINY else _enough(layers, config)
         memo: dict[int, Any] = {}
         if kept < count:
             whole = next(
@@ -49,11 +56,97 @@ def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
     return twin
 
 
+@contextmanager
+def in_float32(model: PreTrainedModel) -> Iterator[None]:
+    """Let the model compute in float32 while inside; its layers are widened one at a
+    time, as they run.
+
+    Raises ModelError where that cannot be done.
+    """
+    layers: Sequence[nn.Module] = []
+    with suppress(ModelError, AttributeError):
+        layers = layers_of(model)
+    inside = set()
+    for layer in layers:
+        inside.update(layer.modules())
+    words = []
+    rest = []
+    for part in model.modules():
+        if part not in inside:
+            is_table = isinstance(part, nn.Embedding)
+            (words if is_table else rest).append(part)
+    needed = 4 * sum(
+        weight.numel() for part in rest for weight in part.parameters(recurse=False)
+    )
+    free = free_memory(model.device)
+    if rank_count(model) or needed > free / 2:
+        raise ModelError(
+            "cannot compute in float32: it does not fit in memory. Use another dtype"
+        )
+    running = ExitStack()
+
+    def before(layer: nn.Module, given: Any, named: Any) -> Any:
+        running.enter_context(_widened(layer.modules()))
+        return _wide(given), _wide(named)
+
+    with running, ExitStack() as ending:
+        ending.enter_context(_widened(rest))
+        for part in words:
+            hook = part.register_forward_hook(lambda *run: run[-1].float())
+            ending.callback(hook.remove)
+        for layer in layers:
+            hook = layer.register_forward_pre_hook(before, with_kwargs=True)
+            ending.callback(hook.remove)
+            hook = layer.register_forward_hook(lambda *_: running.close())
+            ending.callback(hook.remove)
+        yield
+
+
+@contextmanager
+def _widened(parts: Iterable[nn.Module]) -> Iterator[None]:
+    """Hold the weights and buffers of these modules in float32 while inside."""
+    narrow: list[tuple[dict[str, Any], str, Tensor]] = []
+    try:
+        for part in parts:
+            weights: dict[str, Any] = part._parameters
+            for tensors in (weights, part._buffers):
+                for name, tensor in tensors.items():
+                    wide: Any = _wide(tensor)
+                    if tensor is None or wide is tensor:
+                        continue
+                    narrow.append((tensors, name, tensor))
+                    if tensors is weights:
+                        wide = nn.Parameter(wide, requires_grad=False)
+                    tensors[name] = wide
+        yield
+    finally:
+        for tensors, name, tensor in narrow:
+            tensors[name] = tensor
+
+
+def _wide(given: Any) -> Any:
+    """Return a tensor in float32, or a tuple or dict with its tensors so; ids and masks
+    stay as they are.
+    """
+    if type(given) is tuple:
+        return tuple(map(_wide, given))
+    if isinstance(given, dict):
+        return {name: _wide(part) for name, part in given.items()}
+    if not isinstance(given, Tensor) or not given.is_floating_point():
+        return given
+    return given if given.itemsize > 2 else given.float()
+
+
 def _enough(layers: Any, config: Any) -> int:
-    kinds = getattr(config, "layer_types", None) or [None] * len(layers)
+    count = len(layers)
+    lists = [
+        value
+        for value in vars(config).values()
+        if isinstance(value, list) and len(value) == count
+    ]
     signatures = [
-        (kind, tuple(type(module).__name__ for module in layer.modules()))
-        for kind, layer in zip(kinds, layers, strict=True)
+        (str(kind), tuple(type(module).__name__ for module in layer.modules()))
+        for *kind, layer in zip(*lists, layers, strict=True)
     ]
     return 1 + max(signatures.index(one) for one in set(signatures))
 

@@ -8,6 +8,7 @@ bit-identical for every packing, and near the model's own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
@@ -38,27 +39,43 @@ class Capability:
     backend: str
     """One of BACKENDS, PLAIN or WHOLE."""
     error: float
-    """Largest deviation of this backend's scores from the model's own, in their
-    standard deviations.
+    """Deviation of this backend's scores from the model's own in float32, in their
+    standard deviations, on the text where it is worst.
 
-    With mixtures of experts: the median over rows, or a tenth of the largest if that is
-    more.
+    The largest; with mixtures of experts the median over rows, or a tenth of the
+    largest if that is more.
     """
     refused: tuple[tuple[str, str], ...] = ()
     """(backend, reason) of the better backends that were not chosen."""
 
     @property
     def reason(self) -> str:
-        """Return the choice in one sentence."""
-        best = (
-            f"its scores deviate from the model's own by {self.error:.1e} standard "
-            "deviations"
-        )
+        """Return what is lost on this backend, and why better ones were refused."""
         return "; ".join(
-            [best, *(f"not {backend}: {why}" for backend, why in self.refused)]
+            [LOSSES[self.mode], *(f"not {name}: {why}" for name, why in self.refused)]
+        )
+
+    def warning(self, model: str) -> str:
+        """Return what is lost for a model of this name, why, and what to do."""
+        by_dtype = any(
+            "bfloat16" in why for name, why in self.refused if name == NATIVE
+        )
+        advice = "a model that docs/models.md lists with 'native'"
+        if by_dtype:
+            advice = "dtype='bfloat16'"
+        return (
+            f"slow path: {model} runs in mode '{self.mode.value}': {self.reason}. Use "
+            f"{advice}"
         )
 
 
+LOSSES = {
+    Mode.TREE: "it scores draft trees of many requests at once",
+    Mode.CHAIN: "it scores draft tokens in chains, not in trees",
+    Mode.CACHE: "it reads one request at a time, and draft tokens in chains, not trees",
+    Mode.PLAIN: "it reads one token at a time, so nothing is drafted",
+}
+"""What a user gets in each mode."""
 FAST = (NATIVE, GRAPH)
 """Backends for some architectures on some machines; their algorithm is not checked in
 float32 first.
@@ -85,17 +102,18 @@ def choose(
     *,
     owned: bool = False,
     only: str | None = None,
+    text: Sequence[int] = (),
 ) -> tuple[Backend, Capability]:
     """Return the fastest exact backend for a model. Layers replaced inside the model
     are added to `swaps`.
 
     A backend may take the weights out of an `owned` model, so that they are never held
-    twice. `only` restricts the choice to one backend. Raises ModelError where no
-    backend is exact.
+    twice. `only` restricts the choice to one backend; `text` is as for Trial. Raises
+    ModelError where no backend is exact.
     """
     own = model.config._attn_implementation or "eager"
     trial = Trial(
-        model, lambda twin, name, mode: made(twin, name, Order(mode, own, []))
+        model, lambda twin, name, mode: made(twin, name, Order(mode, own, [])), text
     )
     why_not: list[tuple[str, str]] = []
     backend: Backend | None = None
@@ -112,20 +130,18 @@ def choose(
             continue
         try:
             backend = made(model, name, Order(mode, own, swaps, owned))
-            deviation = trial.deviation(backend, mode)
+            deviation, allowed = trial.deviation(backend, mode)
             reason = trial.batch_dependence(backend, mode)
         except Exception as error:
             if owned and name == NATIVE and backend is None:
                 raise  # half of the weights are gone, so no other backend can be tried
             why_not.append((name, named(error)))
             continue
-        allowed = trial.tolerance
-        if not backend.copies and name == NATIVE:
-            # Recurrent states accumulate rounding: in bfloat16 such models deviate
-            # further, on any backend.
-            allowed *= 2
-        if deviation > allowed or not deviation >= 0:
-            reason = f"scores deviate by {deviation:.1e} standard deviations"
+        if not deviation <= allowed:
+            reason = (
+                f"its scores differ from the model's own {deviation / allowed:.1f} "
+                "times as much as rounding explains"
+            )
         if reason is None:
             return backend, Capability(mode, name, deviation, tuple(why_not))
         why_not.append((name, reason))
