@@ -16,7 +16,7 @@ from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.torch.packed_linear import PackedLinear
 from foreword.model.probe.probe import build_backend, choose
 from foreword.model.probe.trial import probe_text
-from tiny_models import build
+from tiny_models import VOCAB, build
 
 
 def test_a_model_that_takes_our_attention_scores_trees():
@@ -171,3 +171,10 @@ def test_last_token_of_an_odd_vocabulary_is_read():
     model = tiny_models.random(config)
     assert 32 in probe_text(model)
     assert Model(model).mode is Mode.TREE
+
+
+def test_native_reads_no_embedding_past_the_last():
+    model = build("llama").bfloat16()
+    model.lm_head = torch.nn.Linear(64, VOCAB + 16, bias=False, dtype=torch.bfloat16)
+    with pytest.raises(ModelError, match="tokens that have no embedding"):
+        Model(model, backend="native")
