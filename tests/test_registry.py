@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from folders import install
 from foreword import LLM, SamplingParams, entries, registry
 from foreword.entries import Registry
 from foreword.errors import InvalidRequest, UnknownMethod
@@ -39,16 +40,8 @@ PROMPT = "one two three four one two three four one two three four"
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Install a distribution with a rule and a budget; return its module."""
-    name = f"extras_{abs(hash(str(tmp_path)))}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    about = tmp_path / "extras-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: extras\nVersion: 1.0\n"
-    )
-    (about / "entry_points.txt").write_text(ENTRIES.format(name=name))
     monkeypatch.syspath_prepend(tmp_path)
-    return name
+    return install(tmp_path, "extras", MODULE, ENTRIES)
 
 
 @pytest.mark.parametrize("one", REGISTRIES, ids=lambda one: one.kind)

@@ -12,7 +12,6 @@ import foreword
 from command import Ended, run_apart
 from foreword import LLM, Recording, SamplingParams
 from foreword.bench.inflate.model import SHAPES
-from foreword.bench.inflate.t5 import T5_SHAPES
 from foreword.bench.lineup import ENTRIES
 from foreword.cli import app
 from foreword.cli.common import early, options
@@ -178,5 +177,5 @@ def test_rows_of_the_benchmark_are_known_early():
 def test_names_in_options_are_those_of_the_library():
     with pytest.raises(InvalidRequest, match=", ".join(BACKENDS)):
         backend_named("fast")
-    assert get_args(options.SHAPES) == ("family", *SHAPES, *T5_SHAPES)
+    assert get_args(options.SHAPES) == ("family", *SHAPES)
     assert get_args(options.OPTIMIZERS) == KINDS

@@ -7,26 +7,13 @@ from typing import Any
 import pytest
 
 from foreword import LLM, SamplingParams
+from requested import CITY
+from requested import TOOLS as BOTH
 
 pytestmark = pytest.mark.clients
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
-CITY = {
-    "type": "object",
-    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "Weather",
-            "parameters": CITY,
-        },
-    }
-]
+TOOLS = BOTH[:1]
 LITELLM = f"""
 import json, os
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"

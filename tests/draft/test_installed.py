@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import starter
+from folders import install
 from foreword import LLM, SamplingParams
 from foreword.cli.common import early
 from foreword.cli.methods import methods
@@ -39,16 +40,8 @@ PROMPT = "one two three four one two three four one two three four"
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An installed distribution: its module, and what an installer writes beside it."""
-    name = f"echoes_{abs(hash(str(tmp_path)))}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    about = tmp_path / "far_echoes-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: far-echoes\nVersion: 1.0\n"
-    )
-    (about / "entry_points.txt").write_text(ENTRIES.format(name=name))
     monkeypatch.syspath_prepend(tmp_path)
-    return name
+    return install(tmp_path, "far_echoes", MODULE, ENTRIES)
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.8])

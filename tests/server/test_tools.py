@@ -10,27 +10,10 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from requested import CITY, TOOLS
 from serving import Running
 
 QUESTION = [{"role": "user", "content": "How is the weather in Paris?"}]
-CITY = {
-    "type": "object",
-    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
-"""Closed, so that the small model cannot go on for ever."""
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "Weather",
-            "parameters": CITY,
-        },
-    },
-    {"type": "function", "function": {"name": "get_time", "parameters": CITY}},
-]
 NAMED = {"type": "function", "function": {"name": "get_time"}}
 
 

@@ -27,3 +27,16 @@ def change(
     weights = load_file(folder / "model.safetensors") | tensors
     weights = {name: tensor for name, tensor in weights.items() if tensor is not None}
     save_file(weights, folder / "model.safetensors")
+
+
+def install(folder: Path, name: str, module: str, entries: str) -> str:
+    """Write a distribution into a folder of sys.path; return its module."""
+    module_name = f"{name}_{abs(hash(str(folder)))}"
+    (folder / f"{module_name}.py").write_text(module)
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir()
+    title = name.replace("_", "-")
+    metadata = f"Metadata-Version: 2.1\nName: {title}\nVersion: 1.0\n"
+    (about / "METADATA").write_text(metadata)
+    (about / "entry_points.txt").write_text(entries.format(name=module_name))
+    return module_name

@@ -8,6 +8,24 @@ from serving import Running
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 CHAT = "/v1/chat/completions"
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+"""Closed, so that the small model cannot go on for ever."""
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Weather",
+            "parameters": CITY,
+        },
+    },
+    {"type": "function", "function": {"name": "get_time", "parameters": CITY}},
+]
 
 
 def chat(number: int, **more: Any) -> dict[str, Any]:

@@ -146,10 +146,7 @@ class AsyncLLM:
         scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()
         self._call_in_thread(
             partial(
-                resolve,
-                loop,
-                scored,
-                partial(self.llm.score, prompt, top, adapter),
+                resolve, loop, scored, partial(self.llm.score, prompt, top, adapter)
             ),
             starts=True,
         )

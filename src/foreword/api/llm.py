@@ -41,12 +41,7 @@ from foreword.registry import DEFAULT_RULE, MODEL
 from foreword.settings_file import settings_for
 from foreword.speech.audio import LONGEST, Audio
 from foreword.speech.options import SpeechOptions, Transcript
-from foreword.types import (
-    Completion,
-    Delta,
-    SamplingParams,
-    TokenLogprob,
-)
+from foreword.types import Completion, Delta, SamplingParams, TokenLogprob
 
 
 def drafted_by(

@@ -47,12 +47,7 @@ from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
 from foreword.model.vision.processor import Vision, reads_images
 from foreword.sampling.noise import seed_of
 from foreword.structured.compiler import Grammars
-from foreword.types import (
-    Request,
-    SamplingParams,
-    Source,
-    SpeechPrompt,
-)
+from foreword.types import Request, SamplingParams, Source, SpeechPrompt
 
 PromptAndParams = tuple["Rendered | SpeechPrompt", SamplingParams]
 """A prompt and its parameters, without texts that a tokenizer has to read."""

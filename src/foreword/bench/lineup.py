@@ -25,7 +25,6 @@ from foreword.bench.engine_entry import EngineEntry, watched
 from foreword.bench.exclusions import Exclusions
 from foreword.bench.inflate.heads import inflate_head
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, shape_of
-from foreword.bench.inflate.t5 import T5_SHAPES, inflate_t5
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
 from foreword.bench.peers import engines, gguf, hf, registry
@@ -80,7 +79,7 @@ class Weights:
     draft: str | Path | None
     dtype: torch.dtype
     shape: str | None
-    """A name in SHAPES or T5_SHAPES; None leaves the target as it is."""
+    """A name in SHAPES; None leaves the target as it is."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Row name -> what it drafts with instead of the draft model: a datastore, a file
     of past answers …
@@ -164,8 +163,6 @@ class Weights:
         model = self.read(self.target)
         if self.shape is None:
             return model
-        if self.shape in T5_SHAPES:
-            return inflate_t5(model, T5_SHAPES[self.shape])
         if not isinstance(model, LlamaForCausalLM):
             raise ModelError(
                 f"cannot enlarge {self.target}: it is a {type(model).__name__}. Choose "
@@ -222,10 +219,10 @@ def weights(
     Raises InvalidRequest or ModelError for bad names.
     """
     place = device_named(device)
-    if shape is not None and shape not in (shapes := (*SHAPES, *T5_SHAPES)):
+    if shape is not None and shape not in SHAPES:
         raise InvalidRequest(
             f"cannot inflate to {shape!r}: no such shape. Choose one of "
-            f"{', '.join(shapes)}"
+            f"{', '.join(SHAPES)}"
         )
     if dtype != "auto" and dtype not in DTYPES:
         raise ModelError(

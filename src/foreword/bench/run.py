@@ -52,7 +52,7 @@ class Options:
     cores.
     """
     inflate: str | None = None
-    """Enlarge the target to this shape, a name in SHAPES or T5_SHAPES of
+    """Enlarge the target to this shape, a name in SHAPES of
     foreword.bench.inflate.
     """
     weights: str | None = None

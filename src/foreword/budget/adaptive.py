@@ -255,9 +255,7 @@ class AdaptiveBudget(DraftBudget):
         self._batch = None
 
     def _account(self, clock: Clock, longer: float, rows: int) -> None:
-        """Record the cost of drafting in the last round, `longer` extra seconds; one
-        slow round has little effect.
-        """
+        """Record the cost of drafting in the last round, `longer` extra seconds."""
         requested = self._requested
         if not requested.sequences:
             self._extra_seconds = self._catch_up_seconds = 0.0
@@ -267,9 +265,8 @@ class AdaptiveBudget(DraftBudget):
         caught_up = cost.catch_up(requested.unread)
         propose = clock.propose
         drafted = rows - self._batch_size
-        made = self._draft_probs.count
-        if made is None:
-            made = drafted
+        count = self._draft_probs.count
+        made = drafted if count is None else count
         if not cost.measured:
             # the first draft of a process takes longer than any later one
             longer -= propose

@@ -9,22 +9,13 @@ from pathlib import Path
 
 from foreword.api.llm import LLM
 from foreword.budget import FixedBudget
-from foreword.draft import (
-    METHODS,
-    Drafter,
-    MethodSpec,
-    default_method,
-)
+from foreword.draft import METHODS, Drafter, MethodSpec, default_method
 from foreword.draft import method as find_method
 from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.draft.ensemble.recipe import shipped
 from foreword.engine.speculator import Speculator
 from foreword.errors import InvalidRequest
-from foreword.registry import (
-    DEFAULT_METHOD,
-    DEFAULT_WITH_DRAFT,
-    PLAIN,
-)
+from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 from foreword.verify import RULES
 
 
@@ -37,11 +28,7 @@ class Drafting:
 
     def speculator(self, llm: LLM, rule: str, nodes: int) -> Speculator:
         """Return the speculator for a rule and a fixed number of draft tokens."""
-        return llm.engine.speculator(
-            self.drafter,
-            RULES[rule],
-            FixedBudget(nodes),
-        )
+        return llm.engine.speculator(self.drafter, RULES[rule], FixedBudget(nodes))
 
 
 def load_all(
@@ -67,10 +54,7 @@ def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:
     """Load a draft with its own method, or one that maps its tokens."""
     name = default_method(draft)
     loaded = load_with_fallback(
-        find_method(name),
-        draft,
-        llm.target,
-        llm.session.tokenizer,
+        find_method(name), draft, llm.target, llm.session.tokenizer
     )
     return Drafting(f"{name} ({draft})" if several else name, loaded)
 
@@ -103,8 +87,7 @@ def _source(
 def _free() -> list[str]:
     """Return the methods that need nothing, the default one first."""
     return sorted(
-        filter(_needs_nothing, METHODS.own),
-        key=lambda name: name != DEFAULT_METHOD,
+        filter(_needs_nothing, METHODS.own), key=lambda name: name != DEFAULT_METHOD
     )
 
 

@@ -30,8 +30,7 @@ SHAPE = "llama-350m"
 
 Quick = Annotated[bool, typer.Option("--quick", help="Two prompts, measured once.")]
 Seed = Annotated[
-    int,
-    typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N"),
+    int, typer.Option(min=0, help="Sampling seed; same seed, same text.", metavar="N")
 ]
 Html = Annotated[
     Path | None,

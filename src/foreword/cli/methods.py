@@ -10,14 +10,7 @@ from typing import Any
 from foreword.cli.common import options, render
 from foreword.entries import package
 from foreword.errors import ForewordError
-from foreword.registry import (
-    AUTO,
-    DEFAULT_MEMBERS,
-    METHODS,
-    OWN_METHODS,
-    PLAIN,
-    Method,
-)
+from foreword.registry import AUTO, DEFAULT_MEMBERS, METHODS, OWN_METHODS, PLAIN, Method
 from foreword.tables import BARE, Column, Table
 
 

@@ -127,8 +127,4 @@ def _gguf(source: str, out: Path, kind: str, *, trusted: bool) -> dict[str, Any]
             f"{count} of {len(choices)} tensors are in {instead}, not {wanted}: their "
             "rows are no multiple of 256 weights"
         )
-    return {
-        "bytes_before": before,
-        "bytes": out.stat().st_size,
-        "tensors": dict(kinds),
-    }
+    return {"bytes_before": before, "bytes": out.stat().st_size, "tensors": dict(kinds)}

@@ -65,10 +65,7 @@ class MeasuredPair:
         self, prompts: Prompts, heat: str, budgets: tuple[int, ...]
     ) -> Answers:
         params = SamplingParams(
-            temperature=float(heat),
-            seed=0,
-            max_tokens=self.tokens,
-            ignore_eos=True,
+            temperature=float(heat), seed=0, max_tokens=self.tokens, ignore_eos=True
         )
         return measure(self.session, prompts, params, budgets=budgets)
 

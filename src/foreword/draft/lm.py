@@ -17,12 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.base import Source
-from foreword.draft.tree.drafter import (
-    DraftModel,
-    ModelDrafter,
-    capacity,
-    catch_up,
-)
+from foreword.draft.tree.drafter import DraftModel, ModelDrafter, capacity, catch_up
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import (
     Model,
@@ -157,10 +152,7 @@ class LanguageModelDrafter(ModelDrafter):
         memory = self._memories.get(sequence.id)
         if memory is None:
             held = self.model.open(
-                sequence.id,
-                capacity(sequence),
-                sequence.tokens,
-                sequence.params.tenant,
+                sequence.id, capacity(sequence), sequence.tokens, sequence.params.tenant
             )
             if self._reads_source(sequence):
                 self.model.give(sequence.id, sequence.encoder_input)

@@ -16,10 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.heads.block import BlockPredictor
-from foreword.draft.heads.block_native import (
-    NativeBlockTrees,
-    supports_native_trees,
-)
+from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import ModelError
 from foreword.model import HFModel, Mode, Model, Read

@@ -155,9 +155,7 @@ def _budget(
         source, draft = None, source
     name, drafter = drafts
     return record.budget(
-        draft,
-        (name, type(drafter), str(source), rule, drafting.budget),
-        make,
+        draft, (name, type(drafter), str(source), rule, drafting.budget), make
     )
 
 

@@ -142,12 +142,7 @@ def play(
     another text here.
     """
     check_rule(rule_name)
-    params = replace(
-        known.params,
-        method=method,
-        nodes=nodes or None,
-        trace=True,
-    )
+    params = replace(known.params, method=method, nodes=nodes or None, trace=True)
     (sequence,) = session.prepare(list(known.prompt), params)
     drafter = _fresh(session, method, params)
     used = rule(rule_name)

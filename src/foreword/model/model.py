@@ -33,12 +33,7 @@ from foreword.model.loading import from_checkpoint
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.load import eos_ids
 from foreword.model.loading.options import FORMS, check_forms, check_portable
-from foreword.model.probe.probe import (
-    Capability,
-    backend_named,
-    build_backend,
-    choose,
-)
+from foreword.model.probe.probe import Capability, backend_named, build_backend, choose
 from foreword.model.quantized import coded
 from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import limit_threads, one_thread

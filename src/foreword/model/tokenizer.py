@@ -22,11 +22,7 @@ Tokenizer = PreTrainedTokenizerBase
 FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def load_tokenizer(
-    source: str | Path,
-    *,
-    trust_remote_code: bool = False,
-) -> Tokenizer:
+def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
     """Return the tokenizer of a checkpoint; code from its folder runs only with
     `trust_remote_code`.
 
@@ -59,9 +55,7 @@ def load_tokenizer(
 
 
 def _without_tokenizer(
-    source: str | Path,
-    error: Exception,
-    config: Mapping[str, Any],
+    source: str | Path, error: Exception, config: Mapping[str, Any]
 ) -> ModelError:
     """Return the error for a checkpoint without a usable tokenizer."""
     if config:

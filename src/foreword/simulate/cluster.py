@@ -182,11 +182,7 @@ def works_of(costs: ReplicaCosts, load: Load) -> list[Work]:
     """
     generator = np.random.default_rng([load.seed, 3])
     return [
-        Work(
-            one.prompt_tokens,
-            one.answer_tokens,
-            _rounds(costs, one, generator),
-        )
+        Work(one.prompt_tokens, one.answer_tokens, _rounds(costs, one, generator))
         for one in load.requests
     ]
 

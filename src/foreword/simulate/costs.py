@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 
 from foreword.errors import InvalidRequest
-from foreword.simulate.fields import (
-    check_names,
-    number,
-    parsed,
-    text_of,
-    whole_number,
-)
+from foreword.simulate.fields import check_names, number, parsed, text_of, whole_number
 
 SLOTS = 32
 """Answers at a time, as `foreword serve` has them without options; so are the next."""

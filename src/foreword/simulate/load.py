@@ -11,13 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from foreword.errors import InvalidRequest
-from foreword.simulate.fields import (
-    check_names,
-    number,
-    parsed,
-    text_of,
-    whole_number,
-)
+from foreword.simulate.fields import check_names, number, parsed, text_of, whole_number
 
 NEEDED = ("arrival", "prompt_tokens", "answer_tokens")
 """Fields of every line of a trace."""
@@ -162,10 +156,6 @@ def _drawn(
     read = prompts.draw(len(arrivals), generator)
     written = answers.draw(len(arrivals), generator)
     return [
-        LoadRequest(
-            arrival=arrival,
-            prompt_tokens=prompt,
-            answer_tokens=answer,
-        )
+        LoadRequest(arrival=arrival, prompt_tokens=prompt, answer_tokens=answer)
         for arrival, prompt, answer in zip(arrivals, read, written, strict=True)
     ]

@@ -93,9 +93,7 @@ class Replica:
         writing = len(self._ends) + finishing
         prompts = sum(self._works[one].prompt for one in self._finishing)
         seconds = self._costs.round_seconds(
-            writing,
-            read - finishing,
-            self._context + prompts,
+            writing, read - finishing, self._context + prompts
         )
         self.rounds += 1
         self.busy += seconds

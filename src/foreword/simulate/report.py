@@ -123,12 +123,7 @@ class SimulationReport:
                 "\nextrapolated: costs were measured with "
                 f"{self.measured} replica{'s' if self.measured > 1 else ''}"
             )
-        return Table(
-            self.rows,
-            COLUMNS,
-            title=_titled(self.load),
-            caption=caption,
-        )
+        return Table(self.rows, COLUMNS, title=_titled(self.load), caption=caption)
 
 
 def _titled(load: dict[str, Any]) -> str:

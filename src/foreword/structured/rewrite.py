@@ -24,20 +24,8 @@ DEEPEST = 64
 BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 PATTERNS = {"ipv4": rf"^{BYTE}\.{BYTE}\.{BYTE}\.{BYTE}$"}
 """Formats that xgrammar reads too widely (it allows 01.2.3.4) -> a pattern."""
-LARGER = (
-    "minimum",
-    "exclusiveMinimum",
-    "minLength",
-    "minItems",
-    "minProperties",
-)
-SMALLER = (
-    "maximum",
-    "exclusiveMaximum",
-    "maxLength",
-    "maxItems",
-    "maxProperties",
-)
+LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 """Bounds: of two, the stricter one holds."""
 ANNOTATIONS = ("title", "description", "default", "examples", "$comment", "$id")
 

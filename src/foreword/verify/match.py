@@ -20,9 +20,7 @@ FEW = 256
 
 
 def match(
-    weights: Float[Tensor, "batch column vocab"],
-    draft: Draft,
-    noise: Noise,
+    weights: Float[Tensor, "batch column vocab"], draft: Draft, noise: Noise
 ) -> Verdict:
     """Follow the target's draws through the draft; the first draw without a matching
     node is the bonus.
@@ -62,9 +60,7 @@ def _one_by_one(drawn: Sequence[Sequence[int]], draft: Draft) -> Verdict:
     """Follow each sequence's draws, in lists."""
     results = [follow(own, tree) for own, tree in zip(drawn, draft.trees, strict=True)]
     return Verdict(
-        [path for path, _ in results],
-        [added for _, added in results],
-        draft.nodes,
+        [path for path, _ in results], [added for _, added in results], draft.nodes
     )
 
 
@@ -76,9 +72,7 @@ def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     accepted = kept.sum(dim=1)
     bonus = drawn.gather(1, accepted[:, None])[:, 0]
     return Verdict.padded(
-        path=node.where(kept.bool(), -1),
-        accepted=accepted,
-        bonus=bonus,
+        path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus
     )
 
 

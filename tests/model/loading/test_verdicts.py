@@ -30,11 +30,7 @@ CHECKPOINTS = sorted(
     path.name for path in RECORDED.iterdir() if "qwen35" not in path.name
 )
 """But for those whose recurrent layers are too small for the backend."""
-KINDS = [
-    "llama",
-    "llama, tied",
-    *"qwen2 qwen3 gemma2 gemma3 phi3 qwen3moe".split(),
-]
+KINDS = ["llama", "llama, tied", *"qwen2 qwen3 gemma2 gemma3 phi3 qwen3moe".split()]
 TOKENS = list(range(3, 15))
 PARAMS = SamplingParams(temperature=0, max_tokens=4)
 LARGE = verdicts.LARGE

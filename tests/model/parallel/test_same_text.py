@@ -16,16 +16,8 @@ from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read
 
 HEADS = bundled.draft().parent / "heads"
-DRAFTS = {
-    "lm": bundled.draft(),
-    "eagle": HEADS / "eagle",
-    "medusa": HEADS / "medusa",
-}
-PROMPTS = [
-    "The capital of France is",
-    "1, 2, 3, 4, 5, 6,",
-    "def add(a, b):",
-]
+DRAFTS = {"lm": bundled.draft(), "eagle": HEADS / "eagle", "medusa": HEADS / "medusa"}
+PROMPTS = ["The capital of France is", "1, 2, 3, 4, 5, 6,", "def add(a, b):"]
 ACCEPTING = "0A"
 """State of a socket that accepts connections, in /proc/net/tcp."""
 CLOSE = 1e-4
@@ -50,12 +42,7 @@ def whole() -> Model:
 
 
 def params(method: str, temperature: float = 0.0) -> SamplingParams:
-    return SamplingParams(
-        method=method,
-        temperature=temperature,
-        max_tokens=24,
-        seed=7,
-    )
+    return SamplingParams(method=method, temperature=temperature, max_tokens=24, seed=7)
 
 
 def test_each_rank_holds_its_heads(split: LLM):

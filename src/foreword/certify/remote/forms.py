@@ -38,12 +38,8 @@ CALL = {
 SCHEMA = {
     "response_format": {
         "type": "json_schema",
-        "json_schema": {
-            "name": "journey",
-            "strict": True,
-            "schema": json.loads(CITY),
-        },
-    },
+        "json_schema": {"name": "journey", "strict": True, "schema": json.loads(CITY)},
+    }
 }
 FIELDS = {"city": ("Paris", "Rome"), "days": (1, 2, 3)}
 """Values that the schema allows."""

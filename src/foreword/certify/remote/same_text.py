@@ -55,11 +55,7 @@ class Pair:
         }
 
 
-def seed_check(
-    server: Server,
-    endpoint: Endpoint,
-    seeds: Sequence[int],
-) -> Check:
+def seed_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
     """Return whether a seed gives one text, and other seeds other texts."""
     name = f"the seed is honoured: {endpoint}"
     topic = TOPICS[0]
@@ -72,11 +68,7 @@ def seed_check(
     return _verdict(name, server, pairs, "asked twice, one after the other")
 
 
-def beside_check(
-    server: Server,
-    endpoint: Endpoint,
-    temperature: float,
-) -> Check:
+def beside_check(server: Server, endpoint: Endpoint, temperature: float) -> Check:
     """Return whether requests give the same text alone and beside each other."""
     kind = "greedy" if temperature == 0 else f"temperature {temperature:g}"
     name = f"same text beside other requests: {endpoint}, {kind}"
@@ -93,11 +85,7 @@ def beside_check(
     return _verdict(name, server, pairs, f"alone and {BESIDE} at once")
 
 
-def prefix_check(
-    server: Server,
-    endpoint: Endpoint,
-    label: int,
-) -> Check:
+def prefix_check(server: Server, endpoint: Endpoint, label: int) -> Check:
     """Return whether a prompt gives the same text before and after another one that
     begins alike: A, B, A, B.
     """
@@ -116,11 +104,7 @@ def prefix_check(
     return _verdict(name, server, pairs, "before and after another prompt")
 
 
-def drafting_check(
-    server: Server,
-    endpoint: Endpoint,
-    seeds: Sequence[int],
-) -> Check:
+def drafting_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
     """Return whether a request gives the same text with drafting turned off.
 
     Raises Unsupported where an answer does not count its draft tokens.
@@ -179,9 +163,7 @@ def _texts(server: Server, sent: Sequence[Sent]) -> list[str]:
 
 
 def _paired(
-    sent: Sequence[Sent],
-    first: Sequence[str],
-    second: Sequence[str],
+    sent: Sequence[Sent], first: Sequence[str], second: Sequence[str]
 ) -> list[Pair]:
     rows = zip(sent, first, second, strict=True)
     return [Pair(*row) for row in rows]

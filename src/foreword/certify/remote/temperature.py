@@ -21,11 +21,7 @@ from foreword.certify.remote.ask import (
     with_logprobs,
 )
 from foreword.certify.remote.client import Server, Unsupported
-from foreword.certify.remote.same_text import (
-    Sent,
-    accepted,
-    without_drafting,
-)
+from foreword.certify.remote.same_text import Sent, accepted, without_drafting
 from foreword.certify.report import Check
 from foreword.certify.statistics import LEVEL, Fit, fit, homogeneity
 
@@ -42,11 +38,7 @@ LEAST, MOST = 320, 20_000
 WORDS = 160
 """Requests. Samples of a first word with drafting, and as many without."""
 TEMPERATURES = (0.7, 1.0, 1.3)
-NEUTRAL = (
-    {"top_k": -1, "min_p": 0},
-    {"top_k": 0, "min_p": 0},
-    {},
-)
+NEUTRAL = ({"top_k": -1, "min_p": 0}, {"top_k": 0, "min_p": 0}, {})
 """Ways to turn off filters that a server may have by default; the first one that it
 accepts is used.
 """

@@ -184,12 +184,7 @@ def limit(
     its multiply-adds at the measured peak of the instructions for this form of weights.
     The JSON is one object for one model and context, and a list for several.
     """
-    from foreword.bench.roofline.limit import (
-        DEFAULT,
-        FAMILY,
-        LimitOptions,
-        limits,
-    )
+    from foreword.bench.roofline.limit import DEFAULT, FAMILY, LimitOptions, limits
     from foreword.bench.roofline.table import table
 
     if plot is not None:

@@ -61,7 +61,7 @@ Quick = Annotated[
 Inflate = Annotated[
     options.SHAPES | None,
     _option(
-        "Simulated target size: llama-110m, llama-350m, llama-1b, llama-8b or t5-350m.",
+        "Simulated target size: llama-110m, llama-350m, llama-1b or llama-8b.",
         metavar="SHAPE",
     ),
 ]
@@ -140,22 +140,14 @@ Json = Annotated[
 Where = Annotated[
     bool,
     typer.Option(
-        "--where",
-        help="Print the time per step of a round.",
-        rich_help_panel=OUTPUT,
+        "--where", help="Print the time per step of a round.", rich_help_panel=OUTPUT
     ),
 ]
 Concurrency = Annotated[
-    str,
-    _option(
-        "Requests at a time.",
-        "--concurrency",
-        metavar="N,N,…",
-    ),
+    str, _option("Requests at a time.", "--concurrency", metavar="N,N,…")
 ]
 Requests = Annotated[
-    int | None,
-    _option("Requests at each concurrency. Default: one a prompt.", least=1),
+    int | None, _option("Requests at each concurrency. Default: one a prompt.", least=1)
 ]
 NodeCounts = Annotated[
     list[int] | None,
@@ -211,8 +203,7 @@ AtLeast = Annotated[
     ),
 ]
 Sizes = Annotated[
-    str,
-    typer.Argument(help="Batch sizes to compare, as 1,4,16,32.", metavar="N,N,…"),
+    str, typer.Argument(help="Batch sizes to compare, as 1,4,16,32.", metavar="N,N,…")
 ]
 Plot = Annotated[
     Path | None,

@@ -21,9 +21,7 @@ FORM = "Form of the answer"
 DRAFTING = "Drafting"
 OUTPUT = "Output"
 
-SHAPES = Literal[
-    "family", "llama-110m", "llama-350m", "llama-1b", "llama-8b", "t5-350m"
-]
+SHAPES = Literal["family", "llama-110m", "llama-350m", "llama-1b", "llama-8b"]
 OPTIMIZERS = Literal["adamw", "muon"]
 """Names that the library checks again; tests/cli/test_early.py compares the
 two lists.

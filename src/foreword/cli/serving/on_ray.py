@@ -51,9 +51,7 @@ Gpus = Annotated[
 Detach = Annotated[
     bool,
     typer.Option(
-        "--detach",
-        help="Leave the server on the Ray cluster.",
-        rich_help_panel=PANEL,
+        "--detach", help="Leave the server on the Ray cluster.", rich_help_panel=PANEL
     ),
 ]
 
@@ -84,12 +82,7 @@ class OnRay:
         from foreword.server.cluster.serve import Scale, connect, deploy, end
         from foreword.server.replicas.process import Start
 
-        scale = Scale(
-            least=least,
-            most=most,
-            cpus=self.cpus,
-            gpus=self.gpus,
-        )
+        scale = Scale(least=least, most=most, cpus=self.cpus, gpus=self.gpus)
         with render.loading():
             session = connect(self.address)
             try:

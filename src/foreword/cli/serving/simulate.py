@@ -41,8 +41,7 @@ FromServer = Annotated[
     ),
 ]
 Key = Annotated[
-    str | None,
-    _option(COSTS, "--key", help="API key of the server.", metavar="KEY"),
+    str | None, _option(COSTS, "--key", help="API key of the server.", metavar="KEY")
 ]
 Save = Annotated[
     Path | None,
@@ -65,11 +64,7 @@ Trace = Annotated[
 Clients = Annotated[
     int | None,
     _option(
-        LOAD,
-        "--clients",
-        help="Clients that wait for each answer.",
-        min=1,
-        metavar="N",
+        LOAD, "--clients", help="Clients that wait for each answer.", min=1, metavar="N"
     ),
 ]
 Rate = Annotated[
@@ -122,9 +117,7 @@ Seed = Annotated[
 Replicas = Annotated[
     str,
     typer.Option(
-        "--replicas",
-        help="Numbers of replicas, a row each.",
-        metavar="N,N,…",
+        "--replicas", help="Numbers of replicas, a row each.", metavar="N,N,…"
     ),
 ]
 
@@ -256,9 +249,7 @@ def simulate(
             priced.measured,
             shown=sent.shown(),
             progress=lambda done, total: shown.update(
-                task,
-                completed=done,
-                total=total,
+                task, completed=done, total=total
             ),
         )
     if as_json:

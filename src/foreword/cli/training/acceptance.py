@@ -27,8 +27,7 @@ Tokens = Annotated[
     int, typer.Option(help="Training tokens, approximately.", min=1000, metavar="N")
 ]
 Length = Annotated[
-    int,
-    typer.Option(help="Tokens per block of packed records.", min=2, metavar="N"),
+    int, typer.Option(help="Tokens per block of packed records.", min=2, metavar="N")
 ]
 Seed = Annotated[
     int, typer.Option(help="Seed of the held-out split.", min=0, metavar="N")

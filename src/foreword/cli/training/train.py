@@ -90,9 +90,7 @@ Out = Annotated[
 Resume = Annotated[
     bool,
     typer.Option(
-        "--resume",
-        help="Continuation from the last checkpoint.",
-        rich_help_panel=RUN,
+        "--resume", help="Continuation from the last checkpoint.", rich_help_panel=RUN
     ),
 ]
 Length = Annotated[int, _option(DATA, "Tokens per block of packed records.", least=2)]
@@ -130,8 +128,7 @@ LearningRate = Annotated[
     ),
 ]
 Warmup = Annotated[
-    int,
-    _option(OPTIMIZATION, "Warmup steps until the peak learning rate.", least=0),
+    int, _option(OPTIMIZATION, "Warmup steps until the peak learning rate.", least=0)
 ]
 Optimizer = Annotated[
     options.OPTIMIZERS,

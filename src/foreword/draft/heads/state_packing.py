@@ -10,14 +10,8 @@ from torch import Tensor, nn
 
 from foreword.draft.heads.hidden_states import HeadStates
 from foreword.model import Mode, Model
-from foreword.model.executors.torch.packed_linear import (
-    MIN_ROWS,
-    swap_in,
-)
-from foreword.model.executors.torch.packing import (
-    Packed,
-    Packing,
-)
+from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
+from foreword.model.executors.torch.packing import Packed, Packing
 from foreword.native.openmp import threads_for
 
 
@@ -45,6 +39,5 @@ class StatePacking(Packing):
         """
         more = [0] * (MIN_ROWS - len(rows.tokens))
         return torch.tensor(
-            [rows.tokens + more, rows.positions + more],
-            device=self._device,
+            [rows.tokens + more, rows.positions + more], device=self._device
         )

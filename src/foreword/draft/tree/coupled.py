@@ -144,8 +144,7 @@ class CoupledTree:
         ends = tuple(self.sequence.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
         grown = model.grow(
-            read,
-            TreeRequest(*shape, self.floor, params.temperature, scale, key, ends),
+            read, TreeRequest(*shape, self.floor, params.temperature, scale, key, ends)
         )
         if grown is None:
             return False

@@ -153,6 +153,5 @@ def _pattern(patterns: Mapping[str, object], layer: str) -> str:
     As PEFT matches them.
     """
     return next(
-        (one for one in patterns if re.match(rf"(.*\.)?({one})$", layer)),
-        layer,
+        (one for one in patterns if re.match(rf"(.*\.)?({one})$", layer)), layer
     )

@@ -82,9 +82,7 @@ class Ranks:
         self.processes = [self._started(rank) for rank in numbers]
         for rank, process in zip(numbers, self.processes, strict=True):
             watch = threading.Thread(
-                target=self._watch,
-                args=(rank, process),
-                daemon=True,
+                target=self._watch, args=(rank, process), daemon=True
             )
             watch.start()
 

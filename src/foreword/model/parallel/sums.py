@@ -15,10 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers.distributed import tensor_parallel
 
-ORDERED = {
-    "rowwise": "foreword_rowwise",
-    "moe_tp_experts": "foreword_experts",
-}
+ORDERED = {"rowwise": "foreword_rowwise", "moe_tp_experts": "foreword_experts"}
 """A style of transformers' plans -> ours, with the sums in order."""
 
 

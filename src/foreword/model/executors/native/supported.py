@@ -141,8 +141,8 @@ def _unfit_layers(model: PreTrainedModel) -> str | None:
     parts = chain.from_iterable(groups)
     if not all(map(architectures.ordinary, [*parts, head])):
         return "its linear layers are not plain nn.Linear layers"
-    embeddings: Any = model.get_input_embeddings()
-    if len(head.weight) > len(embeddings.weight):
+    words: Any = model.get_input_embeddings()
+    if len(head.weight) > len(words.weight):
         return "its LM head scores tokens that have no embedding"
     by_kind = {
         (is_recurrent(layer), architectures.routed(layer)): layer for layer in layers
