@@ -176,5 +176,5 @@ def test_last_token_of_an_odd_vocabulary_is_read():
 def test_native_reads_no_embedding_past_the_last():
     model = build("llama").bfloat16()
     model.lm_head = torch.nn.Linear(64, VOCAB + 16, bias=False, dtype=torch.bfloat16)
-    with pytest.raises(ModelError, match="tokens that have no embedding"):
+    with pytest.raises(ModelError, match="tokens without an embedding"):
         Model(model, backend="native")

@@ -5,7 +5,7 @@ quantize.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +19,14 @@ from foreword.files import cache
 from foreword.model.executors.native.offload import SHARE
 from foreword.model.executors.registry import NATIVE
 from foreword.model.kv.limit import free_memory, return_freed
-from foreword.model.loading import hub, offloaded, verdicts
+from foreword.model.loading import hub, offloaded, sentence, verdicts
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
 from foreword.model.loading.quantized import in_few_bits
 from foreword.model.loading.sizes import check_layers
 from foreword.model.probe.probe import Capability
-from foreword.model.probe.trial import SENTENCE
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.tokenizer import load_tokenizer
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
 from foreword.options import ModelOptions
@@ -68,14 +66,16 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             hf = load_weights(
                 source, config, first, trust_remote_code=trusted, filled=not packs
             )
-            text = () if known is not None else _sentence(source, hf, trusted=trusted)
+            text = (
+                ()
+                if known is not None
+                else sentence.tokens(source, hf, trusted=trusted)
+            )
             model = _packed(make, hf, str(source), where, only, known, text=text)
         del hf  # `model.hf` is the same one
-        if probed and known is None:
-            # its files may only be here now
+        if probed and known is None:  # its files may only be here now
             verdict = verdict or verdicts.verdict_file(source, config, first)
-            if verdict is not None:
-                verdicts.write(verdict, model.capability)
+            verdicts.write(verdict, model.capability)
         _quantize(model, weights, kv, place)
         model.make_portable(options.portable)
     model.trust_remote_code = trusted
@@ -105,22 +105,6 @@ def _free(source: str | Path) -> None:
     if (path := hub.gguf(source)) is not None:
         GgufFile.forget(path)
     return_freed()
-
-
-def _sentence(
-    source: str | Path, hf: PreTrainedModel, *, trusted: bool
-) -> Sequence[int]:
-    """Return the tokens of the text of the probe; none without a tokenizer, or where
-    the model is so small that reading its tokenizer would take longer than the probe.
-    """
-    count = sum(weight.numel() for weight in hf.parameters())
-    if 2 * count >= verdicts.LARGE:
-        with suppress(ForewordError):
-            tokenizer = load_tokenizer(source, trust_remote_code=trusted)
-            tokens = tokenizer(SENTENCE).input_ids
-            if max(tokens, default=0) < hf.config.get_text_config().vocab_size:
-                return tokens
-    return ()
 
 
 def _packed(

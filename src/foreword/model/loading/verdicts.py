@@ -40,8 +40,6 @@ def verdict_file(
     Another version of the files, of a library, of this package or another processor has
     another verdict.
     """
-    import foreword  # the package imports this file before it is complete
-
     # loading names what is wrong
     with suppress(OSError, ForewordError, AttributeError, KeyError, TypeError):
         checkpoint = stamps(source, fetch=False)  # loading fetches files side by side
@@ -49,7 +47,7 @@ def verdict_file(
             config, "auto_map", None
         ):
             return None
-        ours = Path(foreword.__file__).parent.rglob("*")
+        ours = Path(__file__).parents[2].rglob("*")
         code = max(
             file.stat().st_mtime_ns
             for file in ours
@@ -66,11 +64,8 @@ def verdict_file(
             code,
             flags,
         ]
-        return (
-            cache()
-            / "probes"
-            / f"{sha256(json.dumps(about, default=str).encode()).hexdigest()[:16]}.json"
-        )
+        key = sha256(json.dumps(about, default=str).encode()).hexdigest()
+        return cache() / "probes" / f"{key[:16]}.json"
     return None
 
 
@@ -78,17 +73,16 @@ def read(file: Path) -> Capability | None:
     """Return the verdict in a file; None where it does not exist or cannot be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         held = json.loads(file.read_text(encoding="utf-8"))
-        return Capability(
-            Mode(held["mode"]),
-            held["backend"],
-            float(held["error"]),
-            tuple(map(tuple, held["refused"])),
-        )
+        mode, error = Mode(held["mode"]), float(held["error"])
+        refused = tuple(map(tuple, held["refused"]))
+        return Capability(mode, held["backend"], error, refused)
     return None
 
 
-def write(file: Path, verdict: Capability) -> None:
-    """Write a verdict; a folder that cannot be written is ignored."""
+def write(file: Path | None, verdict: Capability) -> None:
+    """Write a verdict, if it has a file; a folder that cannot be written is ignored."""
+    if file is None:
+        return
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         begun = file.with_suffix(".tmp")

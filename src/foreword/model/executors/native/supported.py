@@ -143,7 +143,7 @@ def _unfit_layers(model: PreTrainedModel) -> str | None:
         return "its linear layers are not plain nn.Linear layers"
     words: Any = model.get_input_embeddings()
     if len(head.weight) > len(words.weight):
-        return "its LM head scores tokens that have no embedding"
+        return "its LM head scores tokens without an embedding"
     by_kind = {
         (is_recurrent(layer), architectures.routed(layer)): layer for layer in layers
     }
