@@ -47,12 +47,9 @@ def verdict_file(
             config, "auto_map", None
         ):
             return None
-        ours = Path(__file__).parents[2].rglob("*")
-        code = max(
-            file.stat().st_mtime_ns
-            for file in ours
-            if file.suffix in (".py", ".c", ".h")
-        )
+        root = Path(__file__).parents[2]
+        sources = (*root.rglob("*.py"), *root.rglob("*.[ch]"))
+        code = max(file.stat().st_mtime_ns for file in sources)
         # of the native library
         flags = [os.environ.get(name) for name in ("CC", "FOREWORD_CFLAGS")]
         about = [

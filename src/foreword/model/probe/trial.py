@@ -266,10 +266,8 @@ def batch_invariant(
             if mode is Mode.PLAIN:
                 good = 0
             pending = prompt[4:] if index == 0 else right[index - 1 : index]
-            wrong: list[int] = []
-            if mode is not Mode.PLAIN:
-                missed = right[index + good : index + good + 2]
-                wrong = [_other(token) for token in missed]
+            missed = right[index + good : index + good + 2]
+            wrong = [_other(token) for token in missed if mode is not Mode.PLAIN]
             reads = [
                 Read(2, len(right) + index, right[: 1 + good], keep=1),
                 Read(
@@ -282,10 +280,8 @@ def batch_invariant(
             scores = backend.read(reads)[1 : 2 + good]
             if not torch.equal(scores, torch.cat(alone[index : index + 1 + good])):
                 return False
-            past, index = (
-                past + len(pending) + good,
-                index + good + 1,
-            )
+            past += len(pending) + good
+            index += good + 1
         if mode is Mode.TREE and not _tree_invariant(backend, tokens, alone):
             return False
         return mode is Mode.PLAIN or _index_invariant(backend, tokens, materials)
