@@ -121,8 +121,7 @@ class AdaptiveBudget(DraftBudget):
         scoring; `trim` decides the rest.
         """
         rows = self._batch_size
-        pace = rows * self.pace
-        return self._draft_probs.floor(rows, self.costs, self.drafting_cost, pace)
+        return self._draft_probs.floor(rows, self.costs, rows * self.pace)
 
     @property
     def pace(self) -> float:
@@ -181,9 +180,8 @@ class AdaptiveBudget(DraftBudget):
         self._round_probs = rows
         probabilities = sorted(chain.from_iterable(rows), reverse=True)
         stated.count = len(probabilities)
-        # all are drafted already, so their drafting time is spent either way
-        spent = len(rows) * self._overhead + self.drafting_cost.seconds(stated.count)
-        count = stated.paying(probabilities, len(rows), self.costs, spent)
+        after = self._overhead
+        count = stated.paying(probabilities, len(rows), self.costs, after)
         least = probabilities[count - 1] if count else 1.1
         kept = [sum(one >= least for one in row) for row in rows]
         stated.settle(kept, sum(probabilities[:count]))
@@ -255,7 +253,9 @@ class AdaptiveBudget(DraftBudget):
         self._batch = None
 
     def _account(self, clock: Clock, longer: float, rows: int) -> None:
-        """Record the cost of drafting in the last round, `longer` extra seconds."""
+        """Record the cost of drafting in the last round, `longer` extra seconds; one
+        slow round has little effect.
+        """
         requested = self._requested
         if not requested.sequences:
             self._extra_seconds = self._catch_up_seconds = 0.0
@@ -264,24 +264,26 @@ class AdaptiveBudget(DraftBudget):
         cost = self.drafting_cost = self._drafting_costs[not requested.filtered]
         caught_up = cost.catch_up(requested.unread)
         propose = clock.propose
-        drafted = rows - self._batch_size
-        count = self._draft_probs.count
-        made = drafted if count is None else count
         if not cost.measured:
             # the first draft of a process takes longer than any later one
             longer -= propose
         elif not requested.unread or cost.catch_up_measured:
-            expected = cost.seconds(made) + caught_up
+            expected = cost.seconds(requested.tokens) + caught_up
             propose = min(propose, OUTLIER * expected)
             size = self._batch_size
+            drafted = rows - size
             slope = self.costs.slope(size, max(drafted, 1))
             scoring = slope * drafted
             after = size * self._overhead
             longer = min(longer, propose + OUTLIER * (scoring + after))
+            stated = self._draft_probs
+            if stated.count is not None:
+                own = max(propose - caught_up, 0.0)
+                stated.cost.learn(stated.count, own)
         self._extra_seconds = longer / requested.sequences
         reading = min(caught_up, max(longer, 0.0))
         self._catch_up_seconds = reading / requested.sequences
-        cost.learn(made, requested.unread, propose)
+        cost.learn(requested.tokens, requested.unread, propose)
         self._since += 1
         self._draft_probs.count = None
         self._requested = Requested()
@@ -300,8 +302,8 @@ class AdaptiveBudget(DraftBudget):
         gained = outcome.accepted * token_seconds - self._extra_seconds
         if finite(gained):
             # Capped: one stall of the machine must not end drafting for hours.
-            lost = min(balance.lost - gained, C.longest * self._plain_seconds)
-            balance.lost = max(lost, -C.saved * self._plain_seconds)
+            most = C.longest * self._plain_seconds
+            balance.lost = min(balance.lost - gained, most)
         drafting = self._extra_seconds - self._catch_up_seconds
         spent = 1.0 + drafting / max(token_seconds, 1e-9)
         for counts in (record, overall):
@@ -391,10 +393,8 @@ class AdaptiveBudget(DraftBudget):
             return stated.most, 0.0 if self._requested.sequences else math.inf
         if kind not in self._plans:
             share = stated.calibration.share
-            self._plans[kind] = batch.best(self.drafting_cost, overall, share)
+            cost, most = self.drafting_cost, stated.most
+            self._plans[kind] = batch.best(cost, overall, share, most)
         earned, longer = self._plans[kind]
-        fixed = batch.added(self.drafting_cost, 0.0, 0.0)
-        # where fewer are likely, fewer are drafted and scored too
         ratio = record.predicted.relative_to(overall)
-        won = earned * batch.token_seconds - (longer - fixed)
-        return stated.most, ratio * won - fixed
+        return stated.most, ratio * earned * batch.token_seconds - longer

@@ -73,21 +73,21 @@ class BatchGain:
         """
         return self.plain_seconds / self.sequences
 
-    def added(self, drafting: DraftingCost, scored: float, drafted: float) -> float:
-        """Return the extra seconds of the round per sequence, if each drafts
-        `drafted` tokens and scores `scored`.
+    def added(self, drafting: DraftingCost, scored: float, requested: float) -> float:
+        """Return the extra seconds of the round per sequence, if each requests
+        `requested` tokens and scores `scored`.
 
         Both are averages; the forward has whole rows.
         """
         more = self.costs.seconds(
             self.sequences + round(self.sequences * scored)
         ) - self.costs.seconds(self.sequences)
-        drafting_seconds = drafting.seconds(self.sequences * drafted)
+        drafted = drafting.seconds(self.sequences * requested)
         return (
             max(more, 0.0) / self.sequences
             + self.overhead
             - self.plain_overhead
-            + drafting_seconds / self.sequences
+            + drafted / self.sequences
         )
 
     def never_pays(self, drafting: DraftingCost) -> bool:
@@ -106,7 +106,7 @@ class BatchGain:
         return True
 
     def best(
-        self, drafting: DraftingCost, overall: PredictedGain, share: float
+        self, drafting: DraftingCost, overall: PredictedGain, share: float, most: float
     ) -> tuple[float, float]:
         """Return tokens earned and extra seconds per sequence for the most profitable
         selection of draft tokens.
@@ -118,15 +118,14 @@ class BatchGain:
         earned = 0.0
         scored = 0.0
         fastest = 0.0
-        drafted = sum(overall.counts) / overall.rounds
-        result = (0.0, self.added(drafting, 0.0, drafted))
+        result = (0.0, self.added(drafting, 0.0, most))
         for level in range(C.levels - 1, -1, -1):
             count = overall.counts[level] / overall.rounds
             if not count:
                 continue
             scored += count
             earned += share * count * (level + 0.5) / C.levels
-            longer = self.added(drafting, scored, drafted)
+            longer = self.added(drafting, scored, most)
             rate = (1.0 + earned) / (plain_seconds + self.sequences * longer)
             if rate > fastest:
                 fastest, result = rate, (earned, longer)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foreword.budget.constants import C
-from foreword.budget.costs import Costs, DraftingCost
-from foreword.estimators import CalibrationRatio
+from foreword.budget.costs import Costs
+from foreword.estimators import CalibrationRatio, LinearCost
 from foreword.types.params import NODES
 
 
@@ -34,19 +34,17 @@ class DraftProbabilities:
     """Draft tokens to request: more than trimming keeps, so that the count can grow."""
     count: int | None = None
     """Draft tokens of this round before trimming; None if none were requested."""
+    cost: LinearCost = field(default_factory=LinearCost)
     calibration: CalibrationRatio = field(default_factory=CalibrationRatio)
 
-    def floor(
-        self, rows: int, costs: Costs, drafting: DraftingCost, pace: float
-    ) -> float:
+    def floor(self, rows: int, costs: Costs, pace: float) -> float:
         """Return the probability at which a draft token earns its drafting and half of
         its scoring; `pace`: tokens per second of all `rows` sequences.
         """
         if not self.available:
             return 0.0
-        # the first tokens cost least, and far row counts are known least
-        scoring = min(costs.slope(rows, count) for count in (C.least, self.most))
-        seconds = C.scored * scoring + drafting.each
+        scoring = costs.slope(rows, self.most)
+        seconds = C.scored * scoring + self.cost.each
         earned = self.calibration.share
         return min(pace * seconds / earned, C.floor)
 
@@ -68,14 +66,17 @@ class DraftProbabilities:
         probabilities: Sequence[float],
         rows: int,
         costs: Costs,
-        spent: float,
+        overhead: float,
     ) -> int:
         """Return how many draft tokens of these probabilities, likeliest first,
         maximize tokens per second.
 
-        `rows`: sequences that drafted; `spent`: seconds of the round that do not depend
-        on the number.
+        `rows`: sequences that drafted; `overhead`: seconds of verify and commit for
+        each of them.
         """
+        # All are drafted already, so their drafting time is spent either way.
+        count = len(probabilities)
+        spent = rows * overhead + self.cost.start + self.cost.each * count
         best = 0
         fastest = rows / (costs.seconds(rows) + spent)
         earned = float(rows)
