@@ -5,9 +5,11 @@ must not change it.
     make frozen     after it; names every difference, and exits with 1 where there is one
 
 What is recorded stands in the modules of `frozen`: tokens by method and rule, tokens by
-kind of target, the server's four APIs, and the command line. `python tests/freeze.py
-check methods http` compares some of them.
+kind of target, the server's four APIs, the command line, and public names. `python
+tests/freeze.py check methods names` compares some of them.
 """
+
+from __future__ import annotations
 
 import json
 import sys
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import folders
-from frozen import commands, http, methods, targets
+from frozen import commands, http, methods, names, targets
 
 FILE = Path(__file__).parents[1] / ".frozen.json"
 LONGEST = 300
@@ -26,6 +28,7 @@ LONGEST = 300
 def parts(folder: Path) -> dict[str, Callable[[], dict[str, object]]]:
     """Return the function that records each part."""
     return {
+        "names": names.record,
         "methods": methods.record,
         "targets": lambda: targets.record(folder),
         "http": http.record,

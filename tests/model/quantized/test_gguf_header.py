@@ -18,6 +18,8 @@ from foreword.model.quantized import gguf_header
 MIXED = Path(__file__).parent / "mixed.gguf"
 """A file of llama-quantize, with matrices of several types."""
 UINT8, STRING, ARRAY, UINT64 = 0, 8, 9, 10
+Q8_0 = 8
+"""Type of a tensor in blocks of 32 numbers."""
 HUGE = 100_000
 """Entries. Enough to see that they were read, few enough to read them all."""
 ROOM = 4 * 2**20
@@ -98,6 +100,14 @@ def test_text_beyond_the_file_is_refused(tmp_path):
 def test_tensor_beyond_the_file_is_refused(tmp_path, sizes):
     content = header(tensors=tensor(sizes, 0), count=1) + bytes(64)
     refused(tmp_path / "a.gguf", content, r"the tensor token_embd\.weight ends at byte")
+
+
+def test_row_that_ends_within_a_block_is_refused(tmp_path):
+    about = struct.pack("<I2QIQ", 2, 33, 1, Q8_0, 0)
+    content = header(tensors=text("token_embd.weight") + about, count=1) + bytes(200)
+    refused(
+        tmp_path / "a.gguf", content, "a row of the tensor token_embd.weight is not"
+    )
 
 
 @pytest.mark.parametrize("offset", [2**20, 2**64 - 32])

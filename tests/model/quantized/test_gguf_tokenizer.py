@@ -94,3 +94,20 @@ def test_another_kind_of_tokenizer_is_refused(plain, tmp_path):
         ),
     ):
         load_tokenizer(path)
+
+
+def test_a_damaged_tokenizer_in_the_cache_is_made_anew(plain, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    want = load_tokenizer(plain)(TEXT).input_ids
+    (kept,) = tmp_path.glob("foreword/tokenizers/*")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:100])
+    assert load_tokenizer(plain)(TEXT).input_ids == want
+    assert kept.read_bytes() == whole
+    assert load_tokenizer(plain)(TEXT).input_ids == want
+
+
+def test_a_file_without_merges_is_refused(plain, tmp_path):
+    path = words(plain, tmp_path / "a.gguf", "llama", **{"tokenizer.ggml.merges": None})
+    with pytest.raises(ModelError, match="the file holds none"):
+        load_tokenizer(path)

@@ -66,11 +66,9 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             hf = load_weights(
                 source, config, first, trust_remote_code=trusted, filled=not packs
             )
-            text = (
-                ()
-                if known is not None
-                else sentence.tokens(source, hf, trusted=trusted)
-            )
+            text: Sequence[int] = ()
+            if known is None:
+                text = sentence.tokens(source, hf, trusted=trusted)
             model = _packed(make, hf, str(source), where, only, known, text=text)
         del hf  # `model.hf` is the same one
         if probed and known is None:  # its files may only be here now

@@ -60,6 +60,7 @@ class TensorData:
 
     @property
     def n_elements(self) -> int:
+        """Return the count of its numbers."""
         return math.prod(self.shape)
 
 
@@ -103,7 +104,8 @@ class Header:
         """Let go of the pages that were read: they count as memory of this process, and
         are read again from the file if need be.
         """
-        self._mapped.madvise(mmap.MADV_DONTNEED)
+        if hasattr(mmap, "MADV_DONTNEED"):  # Windows has no such advice
+            self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def field(self, name: str) -> Any:
         """Return the value of a field; None where there is none."""
@@ -165,7 +167,9 @@ class Header:
         start = self.end + offset
         type_ = self._gguf.GGMLQuantizationType(kind)
         block, size = self._gguf.GGML_QUANT_SIZES[type_]
-        row = sizes[0] * size // block if sizes else size
+        if sizes[0] % block:
+            raise ValueError(f"a row of the tensor {name} is not whole blocks")
+        row = sizes[0] * size // block
         length = row * math.prod(sizes[1:])
         self._check(f"the tensor {name}", start + length)
         dtype = DTYPES.get(type_.name, "u1")
@@ -182,9 +186,9 @@ class Header:
     def _bytes(self, count: int) -> memoryview:
         end = self._at + count
         self._check("its header", end)
-        found = self._data[self._at : end]
+        content = self._data[self._at : end]
         self._at = end
-        return found
+        return content
 
     def _count(self) -> None:
         self._pieces += 1

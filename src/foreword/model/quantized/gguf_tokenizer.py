@@ -60,7 +60,8 @@ GPT4O = (
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{SPACES}"
 )
 TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{CAPITAL}*{SMALL}+|[^\r\n\p{{L}}\p{{N}}]?{CAPITAL}+{SMALL}*"
+    rf"[^\r\n\p{{L}}\p{{N}}]?{CAPITAL}*{SMALL}+"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{CAPITAL}+{SMALL}*"
     rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{SPACES}"
 )
 SPLITS = {
@@ -80,14 +81,17 @@ def gguf_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
 
     Raises ModelError where the file holds none, or one of a kind that is not supported.
     """
-    if "tokenizer.ggml.tokens" not in file.header.fields:
+    kind, split = file.field("tokenizer.ggml.model"), _split(file)
+    byte_level = kind == "gpt2"
+    needed = {"tokenizer.ggml.tokens"}
+    if byte_level:
+        needed.add("tokenizer.ggml.merges")
+    if not needed <= file.header.fields.keys():
         raise ModelError(
             f"cannot load a tokenizer from {file.source}: the file holds none. Give "
             "tokenizer=..., the folder or hub id of the original model, or "
             "tokenizer=False for token ids alone"
         )
-    kind, split = file.field("tokenizer.ggml.model"), _split(file)
-    byte_level = kind == "gpt2"
     if not byte_level and file.architecture not in SENTENCEPIECE:
         raise ModelError(
             f"cannot load a tokenizer from {file.source}: its kind {kind!r} is not "
@@ -109,8 +113,9 @@ def gguf_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
     for name, theirs in NAMED.items():
         if (id_ := file.field(f"tokenizer.ggml.{theirs}_token_id")) is not None:
             named[f"{name}_token"] = tokens[id_]
-    tokenizer: Any = PreTrainedTokenizerFast(
-        **_backend(file, _byte_level if byte_level else _sentencepiece),
+    tokenizer: Any = _made(
+        file,
+        _byte_level if byte_level else _sentencepiece,
         chat_template=file.field("tokenizer.chat_template"),
         add_bos_token=begins,
         add_eos_token=bool(file.field("tokenizer.ggml.add_eos_token")),
@@ -125,18 +130,24 @@ def _split(file: GgufFile) -> str:
     return file.field("tokenizer.ggml.pre") or "default"
 
 
-def _backend(file: GgufFile, build: Callable[[GgufFile], str]) -> dict[str, Any]:
-    """Return the argument of transformers for a tokenizer that `build` describes in
-    JSON, kept in the cache by the header of the file.
+def _made(
+    file: GgufFile, build: Callable[[GgufFile], str], **settings: Any
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer that `build` describes in JSON, which is kept in the cache
+    by the header of the file; a damaged one is made anew.
     """
+    path = None
     with suppress(OSError):
         path = cache() / "tokenizers" / f"{file.digest()}-{FORMAT}.json"
-        if not path.is_file():
-            content = build(file)
-            with atomic_file(path) as partial:
-                partial.write_text(content, "utf-8")
-        return {"tokenizer_file": str(path)}
-    return {"tokenizer_object": Tokenizer.from_str(build(file))}
+    if path is not None and path.is_file():
+        with suppress(Exception):
+            return PreTrainedTokenizerFast(tokenizer_file=str(path), **settings)
+    content = build(file)
+    if path is not None:
+        with suppress(OSError), atomic_file(path) as partial:
+            partial.write_text(content, "utf-8")
+    backend = Tokenizer.from_str(content)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
 
 
 def _byte_level(file: GgufFile) -> str:
