@@ -55,11 +55,9 @@ def test_targets_that_contributing_names_are_made() -> None:
 
 
 def test_times_of_contributing_and_make_agree() -> None:
-    (minutes,) = re.findall(r"make test +# .*: (\d+ minutes)", text("CONTRIBUTING.md"))
-    (stated,) = re.findall(
-        r"^test:.*## .*: (\d+ minutes)", text("Makefile"), re.MULTILINE
-    )
-    assert minutes == stated
+    (time,) = re.findall(r"make test +# .*: (.+)", text("CONTRIBUTING.md"))
+    (stated,) = re.findall(r"^test:.*## .*: (.+)", text("Makefile"), re.MULTILINE)
+    assert time == stated
 
 
 def test_the_citation_has_the_version_of_the_package() -> None:
