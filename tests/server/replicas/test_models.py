@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from foreword.server.replicas.catalog import Entry, read_catalog
 from foreword.server.replicas.hosted import GIB, Hosted, at_once
 from foreword.server.replicas.models import ManyModels
 from foreword.server.replicas.pings import Pings
+from foreword.server.replicas.places import VISIBLE
 from foreword.server.replicas.router import Router
 from foreword.server.replicas.serve import many_models
 from foreword.server.replicas.supervise import Supervisor
@@ -109,15 +111,17 @@ def test_models_are_loaded_when_named_and_unloaded_for_others(
         assert [one["model"] for one in events] == ["small"]
 
 
+@pytest.mark.parametrize(("device", "gib"), [("cpu", 0.6), ("auto", 64)])
 def test_models_take_turns_and_clients_see_that_the_server_lives(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, gib: float
 ) -> None:
-    """The memory holds one of them at a time, and the queue one answer."""
+    """The memory, or the GPU, holds one of them at a time, and the queue one answer."""
+    monkeypatch.setenv(VISIBLE, "0")
     monkeypatch.setattr(models, "PING_SECONDS", 0.01)
     begin = many_models(
-        read_catalog(folder, {"nodes": 4, "device": "cpu"}),
+        read_catalog(folder, {"nodes": 4, "device": device}),
         Settings(port=0),
-        memory=int(0.6 * GIB),
+        memory=int(gib * GIB),
         unused=0,
         seconds=300,
     )
@@ -156,6 +160,7 @@ async def check_pings_and_queue(models: Any, http: httpx.AsyncClient) -> None:
             await asyncio.sleep(0)
         assert (await http.post(path, json=body)).status_code == 200
     assert (await small).status_code == 200
+    assert models.state == {"models": {"large": "unloaded", "small": "loaded"}}
 
 
 async def check_turns(models: Any) -> None:
@@ -314,7 +319,7 @@ def test_own_names_come_before_names_of_hosted_models() -> None:
     def never(entry: Entry) -> Supervisor:
         raise AssertionError(entry)
 
-    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0)
+    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0, gpus=False)
     asked = {
         "gpt-oss": "gpt-oss",
         "gpt-oss:ngram": "gpt-oss",
@@ -326,6 +331,9 @@ def test_own_names_come_before_names_of_hosted_models() -> None:
         assert models.named(name).entry.name == expected
     with pytest.raises(ApiError, match="cannot use model 'second'"):
         models.named("second")
+    entries[0] = replace(entries[0], keep=True)
+    with pytest.raises(InvalidRequest, match="cannot keep model 'first' loaded"):
+        ManyModels(entries, never, Log(), memory=2**40, seconds=0, gpus=True)
 
 
 def test_adapters_in_a_folder_belong_to_their_model(folder: Path) -> None:

@@ -51,7 +51,7 @@ def test_table_has_the_routes_of_every_application(server: Running) -> None:
         raise AssertionError(entry)
 
     entries = [Entry(name="a", model="bundled")]
-    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0)
+    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0, gpus=False)
     assert served(routed(models, Limits(1, None, None))) == table
 
 

@@ -54,6 +54,11 @@ class Hosted:
         return self.measured or self.entry.replicas * expected
 
     @property
+    def may_use_gpu(self) -> bool:
+        """Whether it runs on a GPU where there is one."""
+        return self.entry.options.get("device") != "cpu"
+
+    @property
     def idle(self) -> bool:
         """Whether it can be unloaded now."""
         return (

@@ -92,11 +92,15 @@ class ManyModels(Models):
         *,
         memory: int,
         seconds: float,
+        gpus: bool,
     ) -> None:
         """`start` makes the processes of a model. `memory`: bytes for all that are
         loaded. `seconds`: one that was not used so long is unloaded; 0: none is.
+        `gpus`: whether there are any; of the models that may use them one is loaded
+        at a time.
 
-        Raises InvalidRequest for a model that does not fit in the memory alone.
+        Raises InvalidRequest for a model that does not fit in the memory alone, or that
+        would keep others from a GPU.
         """
         self.hosted = [Hosted(entry) for entry in entries]
         self._by_name = {name: one for one in self.hosted for name in one.entry.names}
@@ -104,6 +108,7 @@ class ManyModels(Models):
         self._log = log
         self._memory = memory
         self._seconds = seconds
+        self._gpus = gpus
         self._freed = asyncio.Event()
         """Set when a model has become idle or was unloaded."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -112,6 +117,7 @@ class ManyModels(Models):
         self._closing = False
         for one in self.hosted:
             self._check_size(one)
+            self._check_keep(one)
 
     @asynccontextmanager
     async def lease(
@@ -314,7 +320,12 @@ class ManyModels(Models):
             if one.supervisor is not None:
                 one.measured = await one.supervisor.memory()
         loaded = [one for one in self.hosted if one.status != "unloaded"]
-        return sum(one.bytes for one in {*loaded, wanted}) - self._memory
+        lacking = sum(one.bytes for one in {*loaded, wanted}) - self._memory
+        if not (self._gpus and wanted.may_use_gpu):
+            return lacking
+        # an engine fills the video memory that it finds free with keys and values
+        beside = [one for one in loaded if one is not wanted and one.may_use_gpu]
+        return max(lacking, sum(one.bytes for one in beside))
 
     async def _unload(self, hosted: Hosted) -> None:
         async with hosted.lock:
@@ -336,6 +347,16 @@ class ManyModels(Models):
                 f"{hosted.bytes / GIB:.1f} GiB, and the models may take "
                 f"{self._memory / GIB:.1f}. Give more with '--models-memory', or "
                 "leave it out"
+            )
+
+    def _check_keep(self, hosted: Hosted) -> None:
+        if not (self._gpus and hosted.entry.keep and hosted.may_use_gpu):
+            return
+        if sum(one.may_use_gpu for one in self.hosted) > 1:
+            raise InvalidRequest(
+                f"cannot keep model {hosted.entry.name!r} loaded: of the models on a "
+                "GPU one is loaded at a time. Leave 'keep' out, or give the others "
+                "device = 'cpu'"
             )
 
     def _start_timer(self, hosted: Hosted) -> None:

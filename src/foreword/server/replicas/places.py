@@ -26,6 +26,8 @@ SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 """Number of the system call, which libc does not wrap."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+"""Files of the drivers of NVIDIA and AMD."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +198,22 @@ def _ranges(numbers: tuple[int, ...]) -> str:
     )
 
 
+def has_gpus() -> bool:
+    """Return whether this process may use a GPU, without importing torch."""
+    named = _visible()
+    return any(map(os.path.exists, DRIVERS)) if named is None else bool(named)
+
+
+def _visible() -> list[str] | None:
+    """Return the GPUs that the environment names; None: all of them."""
+    names = os.environ.get(VISIBLE)
+    return None if names is None else [one for one in names.split(",") if one.strip()]
+
+
 def _devices() -> list[str]:
     """Return the GPUs that this process may use."""
-    visible = os.environ.get(VISIBLE)
-    if visible is not None:
-        return [one.strip() for one in visible.split(",") if one.strip()]
+    if (named := _visible()) is not None:
+        return [one.strip() for one in named]
     import torch  # which a server on processors loads in its replicas alone
 
     return [str(number) for number in range(torch.cuda.device_count())]

@@ -20,7 +20,7 @@ from foreword.server.replicas.app import build_answers, build_router
 from foreword.server.replicas.catalog import Entry
 from foreword.server.replicas.hosted import at_once
 from foreword.server.replicas.models import ManyModels, Models, Ping, no_ping
-from foreword.server.replicas.places import Place, places
+from foreword.server.replicas.places import Place, has_gpus, places
 from foreword.server.replicas.pool import Pool
 from foreword.server.replicas.process import Start
 from foreword.server.replicas.router import Router
@@ -136,7 +136,14 @@ def many_models(
             found = [replace(one, sharers=sharers) for one in found]
             return Supervisor(start, found, seconds, log)
 
-        models = ManyModels(entries, supervised, log, memory=memory, seconds=unused)
+        models = ManyModels(
+            entries,
+            supervised,
+            log,
+            memory=memory,
+            seconds=unused,
+            gpus=has_gpus(),
+        )
         try:
             await models.start()
         except BaseException:
