@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Lock
 
 import torch
 from jaxtyping import UInt8
@@ -46,19 +47,22 @@ def pages_in(folder: Path | None) -> Iterator[None]:
 
 
 class Pages:
-    """An allocator of cache-line-aligned tensors in huge pages.
+    """An allocator of cache-line-aligned tensors in huge pages, for several threads.
 
     A block is freed with its last tensor.
     """
 
     def __init__(self) -> None:
         self._folder = _folder.get()
+        self._lock = Lock()
         self._block = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a contiguous, uninitialized tensor of this shape and dtype."""
-        return self._take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+        with self._lock:
+            taken = self._take(math.prod(shape) * dtype.itemsize)
+        return taken.view(dtype).view(shape)
 
     def _take(self, size: int) -> UInt8[Tensor, "size"]:
         start = -(-self._used // LINE) * LINE

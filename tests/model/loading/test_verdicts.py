@@ -16,7 +16,7 @@ from foreword import LLM, SamplingParams
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model import model as model_module
-from foreword.model.loading import from_checkpoint, verdicts
+from foreword.model.loading import first_layers, from_checkpoint, verdicts
 from foreword.model.probe import probe
 from foreword.native import forward
 from gguf_files.families import FAMILIES, random
@@ -105,6 +105,23 @@ def test_families_of_gguf_files(name, probes, tmp_path):
         ),
         probes,
     )
+
+
+@pytest.mark.parametrize("name", ["llama, tied", "gemma2"])
+def test_first_layers_are_probed_for_all(name, probes, tmp_path, monkeypatch):
+    architecture, config, fields = FAMILIES[name]
+    path = tmp_path / "model.gguf"
+    gguf_files.write(random(config), path, architecture, "Q4_0", **fields)
+    whole = Model.load(path, device="cpu", dtype="bfloat16")
+    monkeypatch.setattr(verdicts, "LARGE", 2**40)
+    monkeypatch.setattr(first_layers, "LEAST", 1)
+    model = Model.load(path, device="cpu", dtype="bfloat16")
+    found = first_layers.capability(path, config, torch.bfloat16, None)
+    # layers of the second kind do not come first
+    assert (found is None) == (name == "gemma2")
+    assert (model.capability == whole.capability) == (found is None)
+    assert torch.equal(scores(model), scores(whole))
+    assert model.backend.weight_bytes == whole.backend.weight_bytes
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from foreword.files import cache
 from foreword.model.executors.native.offload import SHARE
 from foreword.model.executors.registry import NATIVE
 from foreword.model.kv.limit import free_memory, return_freed
-from foreword.model.loading import hub, offloaded, sentence, verdicts
+from foreword.model.loading import first_layers, hub, offloaded, sentence, verdicts
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
@@ -53,6 +53,11 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     probed = native and where.type == "cpu"
     verdict = verdicts.verdict_file(source, config, first) if probed else None
     known = None if verdict is None else verdicts.read(verdict)
+    if probed and known is None:
+        with _reported(source, where):
+            known = first_layers.capability(source, config, first, only)
+        if known is not None:
+            verdicts.write(verdict, known)
     if known is not None and known.backend != NATIVE:
         if others:
             return load(make, source, replace(options, dtype=others[0]))

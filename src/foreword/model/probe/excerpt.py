@@ -39,7 +39,7 @@ def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
         whole_only = is_seq2seq(model.config)
         if whole_only and size > SMALL:
             return None
-        kept = count if whole_only or size <= TINY else _enough(layers, config)
+        kept = count if whole_only or size <= TINY else enough(layers, config)
         memo: dict[int, Any] = {}
         if kept < count:
             whole = next(
@@ -50,7 +50,7 @@ def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
             memo[id(whole)] = nn.ModuleList(copy.deepcopy(layers[:kept], memo))
         twin = copy.deepcopy(model, memo).float()
         if kept < count:
-            _shorten(twin.config.get_text_config(), count, kept)
+            shorten(twin.config.get_text_config(), count, kept)
     except Exception:  # noqa: BLE001 - the model itself is checked then
         return None
     return twin
@@ -137,7 +137,8 @@ def _wide(given: Any) -> Any:
     return given if given.itemsize > 2 else given.float()
 
 
-def _enough(layers: Any, config: Any) -> int:
+def enough(layers: Any, config: Any) -> int:
+    """Return how many first layers include every kind of layer."""
     count = len(layers)
     lists = [
         value
@@ -151,7 +152,8 @@ def _enough(layers: Any, config: Any) -> int:
     return 1 + max(signatures.index(one) for one in set(signatures))
 
 
-def _shorten(config: Any, count: int, kept: int) -> None:
+def shorten(config: Any, count: int, kept: int) -> None:
+    """Leave a config the first `kept` layers of its `count`."""
     for name, value in list(vars(config).items()):
         if isinstance(value, list) and len(value) == count:
             setattr(config, name, value[:kept])

@@ -168,9 +168,9 @@ def filled(
     """Return the weights of a matrix, some outputs at a time."""
     whole = torch.empty(outputs, depth, dtype=dtype)
     step = max(1, PART // depth)
-    rows = (slice(start, start + step) for start in range(0, outputs, step))
-    for at, weights in in_parallel(lambda at: (at, part(at).dense()), rows):
-        whole[at] = weights
+    rows = [slice(start, start + step) for start in range(0, outputs, step)]
+    for _ in in_parallel(lambda at: whole[at].copy_(part(at).dense()), rows):
+        pass
     return whole
 
 

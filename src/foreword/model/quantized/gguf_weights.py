@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
+from foreword.model.layers import layer_count
 from foreword.model.quantized.coded import Coded, Matrix, joined
-from foreword.model.quantized.gguf_families import layers
 from foreword.model.quantized.gguf_file import ROPE, GgufFile
 
 EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?")
@@ -255,14 +255,14 @@ def _check_sizes(
 
 def _check_used(
     file: GgufFile,
-    model: nn.Module,
+    model: PreTrainedModel,
     used: set[str],
 ) -> None:
     """Raise ModelError for a tensor that the model of transformers has no place for: it
     would be left out.
     """
-    # layers that predict further tokens
-    further = range(layers(file), file.field("{}.block_count"))
+    # layers that predict further tokens, or that the model leaves out
+    further = range(layer_count(model.config), file.field("{}.block_count"))
     for name in file.tensors:
         layer = re.match(r"blk\.(\d+)\.", name)
         if (

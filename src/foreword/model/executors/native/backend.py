@@ -149,11 +149,12 @@ class NativeBackend(NativeExecutor):
         weights = 0
         placed = 0
         for described, name, count, codes in in_parallel(
-            lambda matrix: (*matrix[:3], matrix[3]()), self._codes(whole)
+            lambda matrix: (*matrix[:3], self.matrices.placed(matrix[3]())),
+            self._codes(whole),
         ):
             weights += count
             placed += 1
-            setattr(described, name, self.matrices.hold(codes))
+            setattr(described, name, self.matrices.keep(codes))
         self.model.coding = forward.GROUPS
         self.describe(self.model, self.words)
         return (

@@ -59,9 +59,13 @@ class Matrices:
         self.held.append(tensor.contiguous())
         return self.held[-1].data_ptr()
 
+    def placed(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a tensor in pages of its own, which `keep` holds."""
+        return self._pages.empty(tensor.shape, tensor.dtype).copy_(tensor)
+
     def hold(self, tensor: Tensor) -> int:
         """Copy a tensor to pages of its own; return its address."""
-        return self.keep(self._pages.empty(tensor.shape, tensor.dtype).copy_(tensor))
+        return self.keep(self.placed(tensor))
 
     def quantize(
         self,
