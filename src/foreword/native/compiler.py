@@ -13,14 +13,13 @@ import shlex
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable
-from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from foreword.files import atomic_file
 from foreword.files import cache as cache_folder
 from foreword.native.cpu import cpuinfo
+from foreword.notices import notify
 
 SOURCES = Path(__file__).parent / "csrc"
 """The folder of the C files and their headers."""
@@ -36,14 +35,6 @@ SECONDS = 120
 FIX = "set XDG_CACHE_HOME to a folder that only you can write"
 SHARED = 0o022
 """Permission bits that let users other than the owner write a file."""
-
-
-NOTICE: ContextVar[Callable[[str], object]] = ContextVar(
-    "notice", default=lambda _: None
-)
-"""Receiver of a line before a library is compiled, which happens once and may take a
-minute.
-"""
 
 
 def compiled(source: Path) -> ctypes.CDLL | str:
@@ -149,9 +140,7 @@ def _build(command: list[str], source: Path, key: str) -> ctypes.CDLL:
     Its file name ends with its checksum, so both appear atomically and concurrent
     processes do not interfere.
     """
-    NOTICE.get()(
-        f"compiling {source.name} for this machine, once; it may take a minute"
-    )
+    notify(f"compiling {source.name} for this machine, once; it may take a minute")
     with TemporaryDirectory(prefix="foreword-", ignore_cleanup_errors=True) as private:
         library = Path(private) / f"{source.stem}.so"
         command = [*command, str(source), "-o", str(library), "-lm"]

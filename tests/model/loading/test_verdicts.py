@@ -19,6 +19,7 @@ from foreword.model import model as model_module
 from foreword.model.loading import first_layers, from_checkpoint, verdicts
 from foreword.model.probe import probe
 from foreword.native import forward
+from foreword.notices import RECEIVER
 from gguf_files.families import FAMILIES, random
 from running import prompts
 
@@ -159,6 +160,17 @@ def test_the_text_is_the_same_and_drafted(probes, tmp_path):
             done.append(llm.generate(tokens, params)[0])
     assert done[0].tokens == done[1].tokens
     assert done[1].stats.accepted > 0
+
+
+def test_phases_of_a_large_checkpoint_are_named(probes, monkeypatch):
+    lines = []
+    monkeypatch.setattr(from_checkpoint, "LARGE", 0)
+    receiver = RECEIVER.set(lines.append)
+    for _ in range(2):
+        Model.load(RECORDED.parent / "mixed.gguf", device="cpu")
+    RECEIVER.reset(receiver)
+    words = [line.split()[0] for line in lines if "compiling" not in line]
+    assert words == ["checking", "reading", "packing", "reading", "packing"]
 
 
 def test_other_files_are_probed_again(probes, tmp_path):

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foreword.cli.common import runtime
+from foreword.notices import RECEIVER
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -58,20 +59,18 @@ def notes() -> Console:
 def loading(what: str = "loading the model") -> Iterator[None]:
     """Show a spinner on stderr, if it is a terminal, while a model loads.
 
-    The compilation of C code, once a machine, is named in any case. Garbage collection
-    pauses meanwhile: what is imported and loaded stays, and searching it takes 0.2 s.
+    The phases of a large model, and the compilation of C code, once a machine, are
+    named in any case. Garbage collection pauses meanwhile: what is imported and loaded
+    stays, and searching it takes 0.2 s.
     """
     console = notes()
     status = console.status(what) if console.is_terminal and not console.quiet else None
     gc.disable()
     try:
         with status or nullcontext():
-            # imports torch, which takes seconds
-            from foreword.native.compiler import NOTICE
-
-            token = NOTICE.set(runtime.note if status is None else status.update)
+            token = RECEIVER.set(runtime.note if status is None else status.update)
             yield
-            NOTICE.reset(token)
+            RECEIVER.reset(token)
     finally:
         gc.enable()
 

@@ -4,8 +4,8 @@ quantize.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,16 +23,20 @@ from foreword.model.loading import first_layers, hub, offloaded, sentence, verdi
 from foreword.model.loading.config import read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
-from foreword.model.loading.quantized import in_few_bits
+from foreword.model.loading.quantized import in_few_bits, stamps
 from foreword.model.loading.sizes import check_layers
 from foreword.model.probe.probe import Capability
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
+from foreword.notices import notify
 from foreword.options import ModelOptions
 
 if TYPE_CHECKING:
     from foreword.model.model import Model
+
+LARGE = 2**28
+"""Bytes of a checkpoint's files. Smaller ones are loaded in about a second."""
 
 
 def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
@@ -53,7 +57,9 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     probed = native and where.type == "cpu"
     verdict = verdicts.verdict_file(source, config, first) if probed else None
     known = None if verdict is None else verdicts.read(verdict)
+    say = _notifier(source)
     if probed and known is None:
+        say(f"checking how this machine runs {source}, once")
         with _reported(source, where):
             known = first_layers.capability(source, config, first, only)
         if known is not None:
@@ -65,6 +71,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             known = None
     packs = known is not None and known.backend == NATIVE
     home = None if place is None else place.parent
+    say(f"reading {source}")
     with _reported(source, where):
         temporary = home or _scratch(source, config, weights, packs, trusted=trusted)
         with pages_in(temporary):
@@ -79,6 +86,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
         if probed and known is None:  # its files may only be here now
             verdict = verdict or verdicts.verdict_file(source, config, first)
             verdicts.write(verdict, model.capability)
+        say(f"packing {source}")
         _quantize(model, weights, kv, place)
         model.make_portable(options.portable)
     model.trust_remote_code = trusted
@@ -127,6 +135,14 @@ def _packed(
     # Other torch threads would spin between the short operations on a small model.
     with one_thread(), threads_for(hf)():
         return make(hf, name, backend=only, known=known)
+
+
+def _notifier(source: str | Path) -> Callable[[str], object]:
+    """Return what names the phases of a load, if the checkpoint is large."""
+    with suppress(OSError, ForewordError, KeyError, TypeError):
+        if sum(size for _, size, _ in stamps(source, fetch=False)) > LARGE:
+            return notify
+    return lambda _: None
 
 
 @contextmanager
