@@ -28,6 +28,7 @@ END_SECONDS = 1.0
 
 def main() -> None:
     """Take the seat that standard input names; end with rank 0."""
+    rank_0 = os.getppid()
     seat: Seat = pickle.load(sys.stdin.buffer)  # noqa: S301 - its parent
     watch = threading.Thread(target=_end_with_parent, args=(seat,), daemon=True)
     watch.start()
@@ -40,6 +41,8 @@ def main() -> None:
         sys.stdout.flush()
         # a killed rank 0 ends its groups first, then its pipe: then the watch tidies up
         watch.join(END_SECONDS)
+        if os.getppid() != rank_0:  # the watch had no time to
+            shutil.rmtree(seat.folder, ignore_errors=True)
         os._exit(1)
     os._exit(0)
 
