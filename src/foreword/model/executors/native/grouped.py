@@ -94,6 +94,15 @@ def _packed(matrix: Matrix) -> UInt8[Tensor, "bytes"]:
     rows = [slice(start, start + step) for start in range(0, outputs, step)]
     part = matrix.part
     blocks = list(in_parallel(lambda at: packed(part(at)), rows))
+    whole = _joined(blocks)
+    # else the scales of some strips need more digits
+    return packed(matrix.read()) if whole is None else whole
+
+
+def _joined(blocks: Sequence[UInt8[Tensor, "_"]]) -> UInt8[Tensor, "bytes"] | None:
+    """Return the outputs of packed matrices one after another; None where they are
+    packed in different ways.
+    """
     size = ctypes.sizeof(forward.Grouped)
     headers = [
         forward.Grouped.from_buffer_copy(bytes(block[:size].tolist()))
@@ -103,24 +112,37 @@ def _packed(matrix: Matrix) -> UInt8[Tensor, "bytes"]:
     for header in headers:
         header.matrix = length
     if len({bytes(header) for header in headers}) > 1:
-        # the scales of some strips need more digits
-        return packed(matrix.read())
+        return None
     whole = torch.empty(length, dtype=torch.uint8)
     whole[:size] = torch.frombuffer(bytearray(bytes(headers[0])), dtype=torch.uint8)
     torch.cat([block[size:] for block in blocks], out=whole[size:])
     return whole
 
 
+def _in_turns(matrix: UInt8[Tensor, "bytes"]) -> UInt8[Tensor, "bytes"]:
+    """Return the strips of the first half of the outputs, each before its counterpart
+    of the second half.
+    """
+    size = ctypes.sizeof(forward.Grouped)
+    header = forward.Grouped.from_buffer_copy(bytes(matrix[:size].tolist()))
+    halves = matrix[size:].view(2, -1, header.strip)
+    return torch.cat([matrix[:size], halves.transpose(0, 1).flatten()])
+
+
 def _arranged(layer: Any, name: str, parts: Sequence[Matrix]) -> UInt8[Tensor, "bytes"]:
     """Pack parts in the order of outputs that layout.py gives a matrix."""
-    if len(parts) == 1 and name not in ("qkv", "gate_up"):
+    gated = name == "gate_up" and not architectures.plain(layer)
+    if len(parts) == 1 and name != "qkv" and not gated:
         return _packed(parts[0])
+    if gated and sum(part.shape[0] for part in parts) % (2 * LANES) == 0:
+        whole = None
+        if all(part.shape[0] % LANES == 0 for part in parts):
+            whole = _joined([_packed(part) for part in parts])
+        if whole is None:
+            whole = packed(joined([part.read() for part in parts]))
+        return _in_turns(whole)
     matrix = joined([part.read() for part in parts])
     order = architectures.order(layer) if name == "qkv" else None
-    if name == "gate_up" and not architectures.plain(layer):
-        order = (
-            torch.arange(len(matrix.codes)).view(2, -1, LANES).transpose(0, 1).flatten()
-        )
     return packed(matrix if order is None else matrix.rows(order))
 
 
