@@ -386,15 +386,15 @@ def broken(proposer: Breaking) -> None:
 # ---- what a drafter is told
 
 
-def test_drafter_gets_floor_and_pace():
+def test_drafter_gets_floors_and_pace():
     class Strict(FixedBudget):
-        floor, pace = 0.25, 40.0
+        floors, pace = (0.25, 0.5), 40.0
 
     told = []
 
     class Told(Foresight):
         def propose(self, batch, nodes):
-            told.append((batch.floor, batch.pace))
+            told.append((batch.floor, batch.expand, batch.pace))
             return super().propose(batch, nodes)
 
     loop = engine(target(DTYPE), Told(known(truth())), Strict(3))
@@ -402,7 +402,7 @@ def test_drafter_gets_floor_and_pace():
         one.said for one in plain(target(DTYPE), requests())
     ]
     assert loop.failed is None
-    assert set(told) == {(0.25, 40.0)}
+    assert set(told) == {(0.25, 0.5, 40.0)}
 
 
 # ---- coming and going

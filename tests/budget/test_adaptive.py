@@ -37,7 +37,7 @@ FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 16: 16.0, 32: 32.0}
 """Every row costs a whole forward: no draft token can ever win."""
-LONG_ROUNDS = {1: 1.0, 16: 1.0, 32: 8.0, 64: 9.0}
+LONG_ROUNDS = {1: 1.0, 4: 1.0, 32: 8.0, 64: 9.0}
 """A round of 32 sequences takes eight times one of a single sequence; draft tokens cost
 little in both.
 """
@@ -506,7 +506,14 @@ def test_dear_first_rounds_do_not_shut_a_drafter_out():
             Clock(propose=0.9 if made == 6 and not budget._since else 0.02, score=1.0),
         )
         budget.learn(one, RoundResult(asked, count, count // 2, 0.02, 1.02))
-    assert 0 < budget.floor < 0.5
+    assert 0 < budget.floors[1] < 0.5
+
+
+def test_a_width_measured_beside_other_programs_is_not_believed():
+    """A forward over 32 rows takes no longer than two over 16."""
+    costs = Costs({1: 1.0, 16: 2.7, 32: 25.6})
+    assert costs.seconds(16) == 2.7
+    assert costs.seconds(32) == pytest.approx(5.4)
 
 
 def test_pace_is_that_of_the_faster_rounds():

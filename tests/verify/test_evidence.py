@@ -227,4 +227,4 @@ def test_floor_stays_a_probability() -> None:
         clock = Clock(0.05 if asked else 0.0, 0.012, 0.0001, 0.0001)
         budget.on_timing(1 + drafted, clock)
         budget.learn(one, RoundResult(asked, drafted, 0, clock.propose, clock.total))
-        assert 0 <= budget.floor <= 0.5
+        assert 0 <= budget.floors[0] <= budget.floors[1] <= 0.8

@@ -62,8 +62,8 @@ class WatchedBudget(DraftBudget):
         return self._inner.never
 
     @property
-    def floor(self) -> float:
-        return self._inner.floor
+    def floors(self) -> tuple[float, float]:
+        return self._inner.floors
 
     @property
     def pace(self) -> float:

@@ -25,7 +25,7 @@ from foreword.budget.record import (
     Rest,
 )
 from foreword.estimators import OUTLIER, finite, running_mean
-from foreword.types import Clock, Draft, Request
+from foreword.types import Clock, Draft, DraftTree, Request
 
 
 class AdaptiveBudget(DraftBudget):
@@ -76,8 +76,8 @@ class AdaptiveBudget(DraftBudget):
         """The entries of this round."""
         self._records: dict[int, AcceptanceRecord] = {}
         self._draft_probs = DraftProbabilities(largest(cost))
-        self._round_probs: list[list[float]] = []
-        """Stated probabilities of this round, by sequence."""
+        self._round_trees: list[DraftTree] = []
+        """Drafts of this round that state probabilities, by sequence."""
         self._plans: dict[tuple[bool, bool], tuple[float, float]] = {}
         """By kind of sequence, in this round: the result of `BatchGain.best`."""
         self._never_pays: dict[DraftingCost, bool] = {}
@@ -116,12 +116,13 @@ class AdaptiveBudget(DraftBudget):
             self._balances.kept = kept
 
     @property
-    def floor(self) -> float:
-        """Probability at which a draft token earns its drafting and half of its
-        scoring; `trim` decides the rest.
-        """
+    def floors(self) -> tuple[float, float]:
+        """`trim` decides the rest."""
         rows = self._batch_size
-        return self._draft_probs.floor(rows, self.costs, rows * self.pace)
+        each = self.drafting_cost.each
+        price = self._draft_probs.floor
+        scored = rows, self.costs, rows * self.pace
+        return price(*scored), price(*scored, each)
 
     @property
     def pace(self) -> float:
@@ -149,7 +150,7 @@ class AdaptiveBudget(DraftBudget):
         return self._rest.covers(sequences)
 
     def nodes(self, sequence: Request, others: int) -> int:
-        record = self._records.get(sequence.id) or self._record(sequence)
+        record = self._record(sequence)
         if self._batch_size != others + 1:
             self._batch_size = others + 1
             self._forget_round()
@@ -163,25 +164,28 @@ class AdaptiveBudget(DraftBudget):
         count = self._choose(sequence, record)
         if count:
             requested = self._requested
-            requested.tokens += count
             requested.sequences += 1
             requested.filtered |= not record.plain
             requested.unread += record.unread(sequence)
         return count
 
     def trim(self, draft: Draft) -> Draft:
-        rows = [tree.probabilities for tree in draft.trees]
         stated = self._draft_probs
+        self._round_trees = []
         if not (draft.nodes and draft.weighed):
-            stated.count = 0 if stated.available else None
-            self._round_probs = rows if stated.available and not draft.nodes else []
+            stated.levels = 0 if stated.available else None
+            if stated.available and not draft.nodes:
+                self._round_trees = list(draft.trees)
             stated.calibration.promise(0.0)
             return draft
-        self._round_probs = rows
+        self._round_trees = list(draft.trees)
+        rows = [tree.probabilities for tree in draft.trees]
         probabilities = sorted(chain.from_iterable(rows), reverse=True)
-        stated.count = len(probabilities)
-        after = self._overhead
-        count = stated.paying(probabilities, len(rows), self.costs, after)
+        stated.levels = sum(max(tree.depths) for tree in draft.trees)
+        # all are drafted already
+        spent = self.drafting_cost.seconds(stated.levels)
+        spent += len(rows) * self._overhead
+        count = stated.paying(probabilities, len(rows), self.costs, spent)
         least = probabilities[count - 1] if count else 1.1
         kept = [sum(one >= least for one in row) for row in rows]
         stated.settle(kept, sum(probabilities[:count]))
@@ -204,8 +208,7 @@ class AdaptiveBudget(DraftBudget):
         if self._rest.passed(clock.total):
             self._idle += 1
             return
-        # Within a round, one sequence's loss offsets another's gain; tries may lose a
-        # share of the other rounds.
+        # one loss offsets another's gain; tries lose a share of the rest
         drafted = self._requested.sequences > 0
         allowed = 0.0
         if not drafted:
@@ -264,37 +267,32 @@ class AdaptiveBudget(DraftBudget):
         cost = self.drafting_cost = self._drafting_costs[not requested.filtered]
         caught_up = cost.catch_up(requested.unread)
         propose = clock.propose
+        drafted = rows - self._batch_size
+        levels = self._draft_probs.levels
+        made = drafted if levels is None else levels
         if not cost.measured:
             # the first draft of a process takes longer than any later one
             longer -= propose
         elif not requested.unread or cost.catch_up_measured:
-            expected = cost.seconds(requested.tokens) + caught_up
+            expected = cost.seconds(made) + caught_up
             propose = min(propose, OUTLIER * expected)
             size = self._batch_size
-            drafted = rows - size
-            slope = self.costs.slope(size, max(drafted, 1))
-            scoring = slope * drafted
+            scoring = drafted * self.costs.slope(size, max(drafted, 1))
             after = size * self._overhead
             longer = min(longer, propose + OUTLIER * (scoring + after))
-            stated = self._draft_probs
-            if stated.count is not None:
-                own = max(propose - caught_up, 0.0)
-                stated.cost.learn(stated.count, own)
         self._extra_seconds = longer / requested.sequences
         reading = min(caught_up, max(longer, 0.0))
         self._catch_up_seconds = reading / requested.sequences
-        cost.learn(requested.tokens, requested.unread, propose)
+        cost.learn(made, requested.unread, propose)
         self._since += 1
-        self._draft_probs.count = None
+        self._draft_probs.levels = None
         self._requested = Requested()
 
     def learn(self, sequence: Request, outcome: RoundResult) -> None:
-        probabilities = None
-        if self._round_probs:
-            probabilities = self._round_probs.pop(0)
+        tree = self._round_trees.pop(0) if self._round_trees else None
         if not (outcome.asked and finite(outcome.seconds)):
             return
-        record = self._records.get(sequence.id) or self._record(sequence)
+        record = self._record(sequence)
         overall = self._overall[record.greedy, record.plain]
         balance = self._balance_of(record)
         record.read = len(sequence.tokens)
@@ -302,12 +300,12 @@ class AdaptiveBudget(DraftBudget):
         gained = outcome.accepted * token_seconds - self._extra_seconds
         if finite(gained):
             # Capped: one stall of the machine must not end drafting for hours.
-            most = C.longest * self._plain_seconds
-            balance.lost = min(balance.lost - gained, most)
+            lost = min(balance.lost - gained, C.longest * self._plain_seconds)
+            balance.lost = max(lost, -C.saved * self._plain_seconds)
         drafting = self._extra_seconds - self._catch_up_seconds
         spent = 1.0 + drafting / max(token_seconds, 1e-9)
         for counts in (record, overall):
-            counts.add(outcome, probabilities, weighed=self._draft_probs.available)
+            counts.add(outcome, tree, weighed=self._draft_probs.available)
         balance.add(outcome.accepted, spent)
         self._draft_probs.calibration.keep(outcome.accepted)
         if gained > 0:
@@ -315,12 +313,13 @@ class AdaptiveBudget(DraftBudget):
             record.backoff = C.backoff
 
     def _record(self, sequence: Request) -> AcceptanceRecord:
-        """Add a new record for a sequence that has none."""
-        params = sequence.params
-        return self._records.setdefault(
-            sequence.id,
-            AcceptanceRecord(greedy=params.greedy, plain=params.plain),
-        )
+        """Return the record of a sequence; a new one at first."""
+        record = self._records.get(sequence.id)
+        if record is None:
+            params = sequence.params
+            record = AcceptanceRecord(greedy=params.greedy, plain=params.plain)
+            self._records[sequence.id] = record
+        return record
 
     def _balance_of(self, record: AcceptanceRecord) -> Balance:
         sort = (record.greedy, record.plain)
@@ -356,8 +355,7 @@ class AdaptiveBudget(DraftBudget):
         count, gain = self._best(sequence, record, batch)
         reading = cost.catch_up(unread)
         if count and gain * self._left(sequence) > reading:
-            # One sequence at a time until the cost of drafting, and of catching up, is
-            # measured.
+            # one at a time until drafting and catching up are measured
             unknown = not cost.measured or (unread and not cost.catch_up_measured)
             return 0 if unknown and self._requested.sequences else count
         # A loss now need not last: try once, then pause, longer each time.
@@ -393,8 +391,10 @@ class AdaptiveBudget(DraftBudget):
             return stated.most, 0.0 if self._requested.sequences else math.inf
         if kind not in self._plans:
             share = stated.calibration.share
-            cost, most = self.drafting_cost, stated.most
-            self._plans[kind] = batch.best(cost, overall, share, most)
+            self._plans[kind] = batch.best(self.drafting_cost, overall, share)
         earned, longer = self._plans[kind]
+        fixed = batch.added(self.drafting_cost, 0.0, 0.0)
+        won = earned * batch.token_seconds - longer + fixed
+        # where fewer are likely, fewer are drafted too
         ratio = record.predicted.relative_to(overall)
-        return stated.most, ratio * earned * batch.token_seconds - longer
+        return stated.most, ratio * won - fixed

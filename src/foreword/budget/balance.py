@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from foreword.budget.constants import C
 from foreword.budget.kept import KeptPace
-from foreword.estimators import DECAY
 
 
 @dataclass(slots=True)
@@ -54,12 +53,12 @@ class Balance:
 
     def add(self, accepted: int, spent: float) -> None:
         """Learn from one sequence's round with draft tokens."""
-        self.written = DECAY * self.written + accepted + 1
-        self.spent = DECAY * self.spent + spent
+        self.written = C.memory * self.written + accepted + 1
+        self.spent = C.memory * self.spent + spent
 
     def settle(self, allowed: float) -> None:
-        """End a round: allow some of the loss, and save no gain up for later rounds."""
-        self.lost = max(self.lost - allowed * self.sequences, 0.0)
+        """End a round: allow some of a loss."""
+        self.lost = min(self.lost, max(self.lost - allowed * self.sequences, 0.0))
         self.sequences = 0
 
 

@@ -86,9 +86,11 @@ class DraftBudget(ABC):
         return False
 
     @property
-    def floor(self) -> float:
-        """Acceptance probability below which no draft token can pay for its scoring."""
-        return 0.0
+    def floors(self) -> tuple[float, float]:
+        """Acceptance probabilities below which no draft token can pay for its scoring,
+        and for a forward of the draft model after it.
+        """
+        return 0.0, 0.0
 
     @property
     def pace(self) -> float:

@@ -4,11 +4,12 @@ draft tokens, and what they add.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from foreword.budget.constants import C
 from foreword.budget.costs import Costs, DraftingCost
+from foreword.types import DraftTree
 
 
 @dataclass(slots=True)
@@ -21,14 +22,18 @@ class PredictedGain:
     counts: list[float] = field(default_factory=lambda: [0.0] * C.levels)
     """Draft tokens by bin of probability."""
 
-    def add(self, probabilities: Sequence[float], decay: float) -> None:
-        """Add the probabilities of one sequence's draft in one round; none if its
-        drafter proposed nothing.
+    levels: float = 0.0
+    """Levels of their trees."""
+
+    def add(self, tree: DraftTree, decay: float) -> None:
+        """Add one sequence's draft in one round; an empty one if its drafter proposed
+        nothing.
         """
         self.rounds = decay * self.rounds + 1
-        self.tokens = decay * self.tokens + sum(probabilities)
+        self.tokens = decay * self.tokens + sum(tree.probabilities)
+        self.levels = decay * self.levels + max(tree.depths)
         self.counts = [decay * count for count in self.counts]
-        for probability in probabilities:
+        for probability in tree.probabilities:
             self.counts[min(int(C.levels * probability), C.levels - 1)] += 1
 
     def relative_to(self, overall: PredictedGain) -> float:
@@ -73,21 +78,21 @@ class BatchGain:
         """
         return self.plain_seconds / self.sequences
 
-    def added(self, drafting: DraftingCost, scored: float, requested: float) -> float:
-        """Return the extra seconds of the round per sequence, if each requests
-        `requested` tokens and scores `scored`.
+    def added(self, drafting: DraftingCost, scored: float, drafted: float) -> float:
+        """Return the extra seconds of the round per sequence, if each drafts
+        `drafted` tokens and scores `scored`.
 
         Both are averages; the forward has whole rows.
         """
         more = self.costs.seconds(
             self.sequences + round(self.sequences * scored)
         ) - self.costs.seconds(self.sequences)
-        drafted = drafting.seconds(self.sequences * requested)
+        drafting_seconds = drafting.seconds(self.sequences * drafted)
         return (
             max(more, 0.0) / self.sequences
             + self.overhead
             - self.plain_overhead
-            + drafted / self.sequences
+            + drafting_seconds / self.sequences
         )
 
     def never_pays(self, drafting: DraftingCost) -> bool:
@@ -106,7 +111,7 @@ class BatchGain:
         return True
 
     def best(
-        self, drafting: DraftingCost, overall: PredictedGain, share: float, most: float
+        self, drafting: DraftingCost, overall: PredictedGain, share: float
     ) -> tuple[float, float]:
         """Return tokens earned and extra seconds per sequence for the most profitable
         selection of draft tokens.
@@ -118,14 +123,15 @@ class BatchGain:
         earned = 0.0
         scored = 0.0
         fastest = 0.0
-        result = (0.0, self.added(drafting, 0.0, most))
+        drafted = overall.levels / overall.rounds
+        result = (0.0, self.added(drafting, 0.0, drafted))
         for level in range(C.levels - 1, -1, -1):
             count = overall.counts[level] / overall.rounds
             if not count:
                 continue
             scored += count
             earned += share * count * (level + 0.5) / C.levels
-            longer = self.added(drafting, scored, most)
+            longer = self.added(drafting, scored, drafted)
             rate = (1.0 + earned) / (plain_seconds + self.sequences * longer)
             if rate > fastest:
                 fastest, result = rate, (earned, longer)

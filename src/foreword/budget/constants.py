@@ -39,6 +39,12 @@ class AdaptiveConstants:
     loss_budget: int = 8
     """Rounds of plain decoding that trying out may lose: bounds the slowdown of a short
     answer."""
+    saved: int = 32
+    """Rounds of plain decoding that drafting may save up before it loses some: rounds
+    differ so much that a drafter of 1.1 times the speed loses a few often."""
+    memory: float = 0.98
+    """Weight of the past per round in the speed of drafting: about fifty rounds, for
+    the same reason."""
     share: float = 0.003
     """Share of plain decoding that later tries may lose: bounds that of long ones. At
     0.01, tries were half of what drafting lost in batches of 32."""
@@ -78,10 +84,10 @@ class AdaptiveConstants:
     round of few does not cut the next."""
     steps: int = 12
     """Rounds in which the number can grow from nothing to the largest tree."""
-    floor: float = 0.5
+    floor: float = 0.8
     """Highest floor on probabilities. A higher one could stop all drafting, and then
     never sink again."""
-    scored: float = 0.5
+    scored: float = 1.0
     """Share of its scoring that a token must earn to be drafted; trimming decides the
     rest."""
 
@@ -91,10 +97,10 @@ class AdaptiveConstants:
     far: float = 0.02
     """Its weight in the cost of all rows in the long run: fifty forwards follow other
     programs on the machine."""
-    far_at_first: float = 0.3
+    far_at_first: float = 0.5
     """The same of the first forward: the kept table may be of another hour."""
-    far_fades: float = 0.5
-    """Factor on that weight per forward, down to `far`: four forwards."""
+    far_fades: float = 0.6
+    """Factor on that weight per forward, down to `far`: seven forwards."""
     seconds: float = 1e-7
     """Least seconds of a forward; a coarse clock may show 0."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 
 from foreword.budget.constants import C
 from foreword.estimators import (
@@ -23,6 +24,11 @@ class Costs:
     def __init__(self, measured: Mapping[int, float]) -> None:
         self._rows = sorted(measured)
         self._base = [measured[rows] for rows in self._rows]
+        for at, (few, many) in enumerate(pairwise(self._rows), 1):
+            # no forward takes longer than several that share its rows: such a time was
+            # measured beside other programs
+            most = self._base[at - 1] * many / few
+            self._base[at] = min(self._base[at], most)
         self._far = C.far_at_first
         """Weight of one forward for other row counts: large at first, since the table
         may be outdated.
@@ -64,15 +70,15 @@ class Costs:
         # On a log scale: otherwise a noisy clock would raise unused row counts without
         # end.
         for place, weight in enumerate(near):
-            moved = self._base[place] * off ** (self._far + weight)
+            moved = self._base[place] * off ** max(self._far, weight)
             self._base[place] = max(moved, C.seconds)
         self._known.clear()
         self._far = max(C.far_fades * self._far, C.far)
 
 
 class DraftingCost:
-    """Two linear fits: seconds by requested draft tokens, and the remaining seconds by
-    unread tokens.
+    """Two linear fits: seconds by draft tokens that were made, and the remaining
+    seconds by unread tokens.
     """
 
     def __init__(self) -> None:
@@ -93,6 +99,11 @@ class DraftingCost:
         """Whether a round with unread tokens was seen after such a one."""
         return self._square > 0
 
+    @property
+    def each(self) -> float:
+        """Seconds per further draft token."""
+        return self._line.each
+
     def seconds(self, count: float, share: float = 1.0) -> float:
         """Return the seconds of drafting `count` tokens; `share` is the part of the
         fixed cost to include.
@@ -106,7 +117,7 @@ class DraftingCost:
         return unread * self._both / self._square
 
     def learn(self, count: int, unread: int, seconds: float) -> None:
-        """Record a round that requested `count` draft tokens, for sequences with
+        """Record a round that made `count` draft tokens, for sequences with
         `unread` tokens in total.
         """
         if unread and not self.measured:

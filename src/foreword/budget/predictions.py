@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from foreword.budget.constants import C
 from foreword.budget.costs import Costs
-from foreword.estimators import CalibrationRatio, LinearCost
+from foreword.estimators import CalibrationRatio
 from foreword.types.params import NODES
 
 
@@ -32,19 +32,22 @@ class DraftProbabilities:
     """Such drafts have been seen."""
     most: int = C.begin
     """Draft tokens to request: more than trimming keeps, so that the count can grow."""
-    count: int | None = None
-    """Draft tokens of this round before trimming; None if none were requested."""
-    cost: LinearCost = field(default_factory=LinearCost)
+    levels: int | None = None
+    """Levels of this round's trees before trimming, which each took a forward of a
+    draft model; None if nothing was requested."""
     calibration: CalibrationRatio = field(default_factory=CalibrationRatio)
 
-    def floor(self, rows: int, costs: Costs, pace: float) -> float:
-        """Return the probability at which a draft token earns its drafting and half of
-        its scoring; `pace`: tokens per second of all `rows` sequences.
+    def floor(
+        self, rows: int, costs: Costs, pace: float, drafting: float = 0.0
+    ) -> float:
+        """Return the probability at which a draft token earns its scoring, and
+        `drafting` seconds; `pace`: tokens per second of all `rows` sequences.
         """
         if not self.available:
             return 0.0
-        scoring = costs.slope(rows, self.most)
-        seconds = C.scored * scoring + self.cost.each
+        # the first tokens cost least, and far row counts are known least
+        scoring = min(costs.slope(rows, count) for count in (C.least, self.most))
+        seconds = C.scored * scoring + drafting
         earned = self.calibration.share
         return min(pace * seconds / earned, C.floor)
 
@@ -66,17 +69,14 @@ class DraftProbabilities:
         probabilities: Sequence[float],
         rows: int,
         costs: Costs,
-        overhead: float,
+        spent: float,
     ) -> int:
         """Return how many draft tokens of these probabilities, likeliest first,
         maximize tokens per second.
 
-        `rows`: sequences that drafted; `overhead`: seconds of verify and commit for
-        each of them.
+        `rows`: sequences that drafted; `spent`: seconds of the round that do not depend
+        on the number.
         """
-        # All are drafted already, so their drafting time is spent either way.
-        count = len(probabilities)
-        spent = rows * overhead + self.cost.start + self.cost.each * count
         best = 0
         fastest = rows / (costs.seconds(rows) + spent)
         earned = float(rows)

@@ -9,7 +9,7 @@ from foreword.budget.base import RoundResult
 from foreword.budget.batch_gain import PredictedGain
 from foreword.budget.constants import C
 from foreword.estimators import DECAY, shrunk
-from foreword.types import Request
+from foreword.types import DraftTree, Request
 
 
 @dataclass(slots=True)
@@ -35,14 +35,14 @@ class AcceptanceRecord:
     """
 
     def add(
-        self, outcome: RoundResult, probabilities: list[float] | None, *, weighed: bool
+        self, outcome: RoundResult, tree: DraftTree | None, *, weighed: bool
     ) -> None:
         """Learn from a round.
 
         If drafts are weighed (state probabilities), acceptance by depth is not needed.
         """
-        if probabilities is not None:
-            self.predicted.add(probabilities, DECAY)
+        if tree is not None:
+            self.predicted.add(tree, DECAY)
         for depth in range(0 if weighed else C.chain):
             self.scored[depth] *= DECAY
             self.kept[depth] *= DECAY
@@ -87,8 +87,6 @@ class AcceptanceRecord:
 class Requested:
     """Requests of the sequences of one round."""
 
-    tokens: int = 0
-    """Draft tokens."""
     sequences: int = 0
     """Sequences that requested some."""
     unread: int = 0

@@ -145,7 +145,8 @@ class Speculator:
     def _draft(self, sub_batch: SubBatch) -> Draft:
         # floor and pace take long to compute, so they are read only when something is
         # drafted
-        batch = replace(sub_batch.batch, floor=self.budget.floor, pace=self.budget.pace)
+        (floor, expand), pace = self.budget.floors, self.budget.pace
+        batch = replace(sub_batch.batch, floor=floor, expand=expand, pace=pace)
         try:
             draft = sub_batch.proposed = self._checked_draft(batch, sub_batch.budgets)
             # dropping a sampled token by its value would bias the output

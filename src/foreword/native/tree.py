@@ -33,7 +33,8 @@ class CoupledTree(Structure):
 
     __slots__ = ()
     _fields_ = [(n, c_int64) for n in ("most", "breadth", "deep", "width", "reads")]
-    _fields_ += [("floor", c_double), ("temperature", c_float), ("scale", c_float)]
+    _fields_ += [("floor", c_double), ("expand", c_double)]
+    _fields_ += [("temperature", c_float), ("scale", c_float)]
     _fields_ += [
         ("key", c_void_p),
         ("target", c_int64),
@@ -159,9 +160,7 @@ class NativeTreeGrower:
             ask.deep,
             ask.width,
             reads,
-            ask.floor,
-            ask.temperature,
-            ask.scale,
+            *(ask.floor, ask.expand, ask.temperature, ask.scale),
             None if key is None else ctypes.addressof(key),
             target,
             self._words.data_ptr(),

@@ -303,6 +303,12 @@ class Batch:
     """Called with the distribution after a prefix, before sampling from it: whether the
     chain ends there.
     """
+    expand: float = 0.0
+    """Probability.
+
+    A draft token less likely than this is not worth a forward of the draft model that
+    would draft what follows it.
+    """
 
     def __len__(self) -> int:
         return len(self.sequences)

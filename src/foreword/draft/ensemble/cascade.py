@@ -269,7 +269,7 @@ class CascadeDrafter(JointDrafter):
         }
         start, self._this_round[member] = perf_counter(), ids
         draft = self.members[member].propose(
-            replace(batch, floor=self._floor(batch, member)), nodes
+            replace(batch, floor=self._floor(batch, member), expand=0.0), nodes
         )
         took = perf_counter() - start
         self._spent += took

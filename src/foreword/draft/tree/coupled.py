@@ -70,6 +70,8 @@ class CoupledTree:
     breadth: int = BREADTH
     deep: int = DEEP
     """Most levels."""
+    expand: float = 0.0
+    """As in `Batch`."""
     tree: DraftTree = field(default_factory=DraftTree)
     """All nodes while the tree grows; at the end, the best of them."""
     depth: int = 0
@@ -144,7 +146,16 @@ class CoupledTree:
         ends = tuple(self.sequence.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
         grown = model.grow(
-            read, TreeRequest(*shape, self.floor, params.temperature, scale, key, ends)
+            read,
+            TreeRequest(
+                *shape,
+                self.floor,
+                params.temperature,
+                scale,
+                key,
+                ends,
+                expand=self.expand,
+            ),
         )
         if grown is None:
             return False
@@ -193,7 +204,9 @@ class CoupledTree:
         alive = [
             node
             for node in fresh
-            if probabilities[node] >= last and self.tree.tokens[node] not in ends
+            if probabilities[node] >= last
+            and probabilities[node] > self.expand
+            and self.tree.tokens[node] not in ends
         ]
         alive.sort(key=lambda node: -probabilities[node])
         return alive[: min(ROWS, READS - len(self.read))]

@@ -183,6 +183,7 @@ class ModelDrafter(Drafter):
                 self.calibration,
                 breadth,
                 self.reach(batch, one),
+                batch.expand,
             )
             for row, one in enumerate(batch.sequences)
             if row in reads

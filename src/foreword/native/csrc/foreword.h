@@ -91,7 +91,7 @@ typedef struct {
 typedef struct {
     int64_t most, breadth, deep; /* draft tokens returned; children per node; levels */
     int64_t width, reads;        /* rows per forward; draft tokens read */
-    double floor;
+    double floor, expand;        /* draft tokens no likelier: not returned; not read */
     float temperature, scale;
     const uint64_t *key; /* of the noise after the sequence; NULL: temperature 0 */
     int64_t target;      /* tokens of the target, which have noise */

@@ -66,6 +66,7 @@ static const Field fields[] = {
     WHOLE_OF(CoupledTree),
     FIELD(CoupledTree, most), FIELD(CoupledTree, breadth), FIELD(CoupledTree, deep),
     FIELD(CoupledTree, width), FIELD(CoupledTree, reads), FIELD(CoupledTree, floor),
+    FIELD(CoupledTree, expand),
     FIELD(CoupledTree, temperature), FIELD(CoupledTree, scale), FIELD(CoupledTree, key),
     FIELD(CoupledTree, target), FIELD(CoupledTree, words), FIELD(CoupledTree, ids),
     FIELD(CoupledTree, ends), FIELD(CoupledTree, end),

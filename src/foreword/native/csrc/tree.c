@@ -88,7 +88,7 @@ static int64_t expandable(const CoupledTree *g, int64_t first, int64_t *open) {
     for (int64_t node = first; node < g->count && most; node++) {
         int ended = 0;
         for (int64_t i = 0; i < g->ends; i++) ended |= g->tokens[node] == g->end[i];
-        if (ended || g->probabilities[node] < last) continue;
+        if (ended || g->probabilities[node] < last || g->probabilities[node] <= g->expand) continue;
         int64_t place = count;
         while (place && g->probabilities[node] > g->probabilities[open[place - 1]]) place--;
         if (place == most) continue;
