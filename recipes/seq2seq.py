@@ -42,7 +42,7 @@ from foreword.train.data.records import Record, read
 from foreword.train.data.regenerate import Wishes, regenerate
 from foreword.train.devices import keep_freed
 from foreword.train.job import Job
-from foreword.train.methods.lm_seq2seq import smaller
+from foreword.train.methods.lm import smaller_seq2seq
 from foreword.train.registry import LmOptions
 from foreword.train.report.measure import Questions
 from foreword.train.trainer import TrainingConfig
@@ -627,7 +627,7 @@ def draft(
             lambda tally: typer.echo(f"{tally.records:,} records answered"),
         )
     llm.close()
-    config = smaller(
+    config = smaller_seq2seq(
         T5Config.from_pretrained(out / "target"), layers=1, encoder_layers=2, hidden=128
     )
     torch.manual_seed(0)

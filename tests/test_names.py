@@ -5,8 +5,7 @@ import pytest
 from foreword import InvalidRequest, UnknownMethod
 from foreword.budget import policy
 from foreword.draft import method
-from foreword.draft.lookup.suffix import SuffixDrafter
-from foreword.draft.lookup.suffix_store import AnswerStore
+from foreword.draft.lookup.suffix import AnswerStore, SuffixDrafter
 from foreword.types import SamplingParams
 from foreword.verify import rule
 from running import Case, engine, finish, plain, prompts, target

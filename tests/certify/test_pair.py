@@ -9,8 +9,7 @@ from drafters import Foresight
 from foreword import LLM, bundled
 from foreword.certify.drafting import Drafting, load_all
 from foreword.certify.report import Certificate, Check
-from foreword.certify.rules import check_rule
-from foreword.certify.run import CertifyOptions, certify, examine
+from foreword.certify.run import CertifyOptions, certify, check_rule, examine
 from foreword.certify.sampling import Distribution, Sampled, check_of
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.errors import InvalidRequest

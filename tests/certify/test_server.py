@@ -6,8 +6,12 @@ import broken_servers
 from foreword.certify.clock import Clock
 from foreword.certify.remote import same_text
 from foreword.certify.remote.client import Broken, Server
-from foreword.certify.remote.forms import call_check, schema_check
-from foreword.certify.remote.run import ServerOptions, certify_server
+from foreword.certify.remote.run import (
+    ServerOptions,
+    call_check,
+    certify_server,
+    schema_check,
+)
 from foreword.certify.remote.temperature import WORDS, temperature_check
 from foreword.errors import InvalidRequest, ModelError
 from serving import Running

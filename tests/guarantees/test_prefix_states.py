@@ -15,8 +15,7 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.draft.none import NoDrafter
 from foreword.model import Model, Read
-from foreword.model.executors.native.recurrent import StateMemory
-from foreword.model.executors.native.states import SLOTS
+from foreword.model.executors.native.recurrent import SLOTS, StateMemory
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from running import Answer, Case, emptied, engine, finish, plain

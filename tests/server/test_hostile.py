@@ -26,7 +26,7 @@ from foreword.server.body import parsed
 from foreword.server.dialects.chat import ChatBody
 from foreword.server.errors import ApiError, PrivatePaths
 from foreword.server.limits import MOST_ITEMS
-from foreword.server.texts import LONG, Texts
+from foreword.server.service import LONG, Texts
 from foreword.wanted import Abandoned, check_wanted
 from serving import Running
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.engine.scheduler import Scheduler
-from foreword.simulate.cluster import Cluster, Router, Times, works_of
+from foreword.simulate.cluster import Cluster, Replica, Router, Times, works_of
 from foreword.simulate.costs import ReplicaCosts
 from foreword.simulate.load import Load, LoadRequest
-from foreword.simulate.replica import Replica
 from foreword.types import Request, SamplingParams
 
 EACH = {1: 0.25, 5: 1.25}

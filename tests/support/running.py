@@ -31,8 +31,7 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.lookup.predicted import PredictedDrafter
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.draft.lookup.retrieval import RetrievalDrafter
-from foreword.draft.lookup.suffix import SuffixDrafter
-from foreword.draft.lookup.suffix_store import AnswerStore
+from foreword.draft.lookup.suffix import AnswerStore, SuffixDrafter
 from foreword.draft.none import NoDrafter
 from foreword.draft.self_speculative.base import SPARE
 from foreword.draft.self_speculative.layers import LayersDrafter

@@ -20,7 +20,7 @@ from foreword.train.data.records import Record, read
 from foreword.train.data.regenerate import Wishes, regenerate
 from foreword.train.job import Job, run
 from foreword.train.losses import LOSSES
-from foreword.train.methods import lm, lm_seq2seq
+from foreword.train.methods import lm
 from foreword.train.registry import DSparkOptions, LmOptions
 from foreword.train.report.measure import Questions
 from foreword.train.task import TrainContext
@@ -47,7 +47,7 @@ def task(name: str, **options) -> lm.Distillation:
         counts=lambda: torch.ones(320),
     )
     torch.manual_seed(1)
-    config = lm_seq2seq.smaller(context.target.config, 1, 1, 32)
+    config = lm.smaller_seq2seq(context.target.config, 1, 1, 32)
     draft = type(context.target)(config)
     return lm.Distillation(context, LmOptions(**options), draft)
 
@@ -100,7 +100,7 @@ def test_the_target_as_draft_is_always_accepted():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_smaller_config_is_of_the_same_kind(name):
-    config = lm_seq2seq.smaller(
+    config = lm.smaller_seq2seq(
         tiny_seq2seq.build(name).config, layers=1, encoder_layers=2, hidden=32
     )
     small = type(tiny_seq2seq.build(name))(config)
@@ -115,7 +115,7 @@ def test_smaller_config_is_of_the_same_kind(name):
     assert small.get_input_embeddings().weight.shape == (tiny_seq2seq.VOCAB, 32)
     assert small.num_parameters() < tiny_seq2seq.build(name).num_parameters() / 2
     with pytest.raises(InvalidRequest, match="multiples of 16"):
-        lm_seq2seq.smaller(tiny_seq2seq.build(name).config, 1, 1, 24)
+        lm.smaller_seq2seq(tiny_seq2seq.build(name).config, 1, 1, 24)
 
 
 @pytest.mark.parametrize("length", [64, 20])

@@ -13,10 +13,9 @@ from foreword.bench.stats import Interval
 from foreword.engine.arms import Arms
 from foreword.errors import InvalidRequest
 from foreword.hindsight.whatif import what_if
-from foreword.tune.arms import Search, _best, choose
+from foreword.tune.arms import Search, _best, choose, speeds
 from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
 from foreword.tune.chosen_page import write_page
-from foreword.tune.prior import speeds
 from foreword.tune.timed import RoundPrices, Spent, TimedArm, params_of, typical
 
 QUICK = {"tokens": 16, "minutes": 0.02}

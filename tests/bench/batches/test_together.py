@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 import starter
-from foreword.bench.batches.rows import Row, Together
-from foreword.bench.batches.together import TURNS, together
+from foreword.bench.batches.together import TURNS, Row, Together, together
 from foreword.bench.peers import hf
 from foreword.bench.run import Options
 from foreword.bench.stats import Interval

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foreword.draft.cross_vocab.remapped import MARGIN, translated
+from foreword.draft.cross_vocab.tli import MARGIN, translated
 from foreword.model import Model, Read
 from foreword.model.backend import Mode
 from foreword.native.cpu import fast_bfloat16

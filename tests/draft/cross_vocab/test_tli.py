@@ -5,8 +5,7 @@ distribution a rule is told.
 import pytest
 import torch
 
-from foreword.draft.cross_vocab.remapped import RemappedBackend
-from foreword.draft.cross_vocab.tli import IntersectionDrafter
+from foreword.draft.cross_vocab.tli import IntersectionDrafter, RemappedBackend
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.native.cpu import fast_bfloat16

@@ -13,10 +13,9 @@ from torch import nn
 
 from drafters import AT_ONCE, check_same, grown
 from foreword.draft.heads import eagle
-from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.heads.eagle import EagleDrafter, NativeHead, unsupported
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
-from foreword.draft.heads.eagle_native import NativeHead, unsupported
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.native.forward import reason

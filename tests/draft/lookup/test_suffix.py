@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.draft.base import Drafter
-from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix import AnswerStore, SuffixDrafter
 from foreword.draft.lookup.suffix_index import GAP, SIZES, SuffixIndex
-from foreword.draft.lookup.suffix_store import AnswerStore
 from foreword.draft.lookup.suffix_votes import (
     VOTERS,
     WEIGHT,

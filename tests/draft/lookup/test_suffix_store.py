@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from foreword.draft.lookup.suffix import LEAST, AnswerStore
 from foreword.draft.lookup.suffix_index import GAP
-from foreword.draft.lookup.suffix_store import LEAST, AnswerStore
 from foreword.errors import InvalidRequest, VocabularyMismatch
 
 
@@ -103,7 +103,7 @@ def test_a_save_that_fails_leaves_the_old_file(
         path.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr("foreword.draft.lookup.suffix_store.save_file", full)
+    monkeypatch.setattr("foreword.draft.lookup.suffix.save_file", full)
     with pytest.raises(OSError, match="disk full"):
         archive.save(tmp_path / "past")
     assert [file.name for file in tmp_path.iterdir()] == ["past"]
@@ -124,7 +124,7 @@ def test_a_file_of_another_version_is_refused(
     archive = AnswerStore(100)
     archive.add("", [1])
     with monkeypatch.context() as past:
-        past.setattr("foreword.draft.lookup.suffix_store.VERSION", "0")
+        past.setattr("foreword.draft.lookup.suffix.VERSION", "0")
         archive.save(tmp_path / "past")
     with pytest.raises(InvalidRequest, match="version 1"):
         AnswerStore.load(tmp_path / "past", 100)

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from foreword.draft.mtp.mtp import MtpDrafter
+from foreword.draft.mtp.mtp import MtpDrafter, MtpReader, NativeMtp, unsupported
 from foreword.draft.mtp.mtp_checkpoint import load
 from foreword.draft.mtp.mtp_head import MtpHead
-from foreword.draft.mtp.mtp_native import NativeMtp, unsupported
-from foreword.draft.mtp.mtp_reader import MtpReader
 from foreword.model import Model, Read
 from foreword.native import forward
 from foreword.sampling.streams import NoiseStreams

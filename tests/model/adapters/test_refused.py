@@ -17,7 +17,7 @@ import tiny_vision
 from foreword import LLM, SamplingParams
 from foreword.errors import ForewordError, InvalidRequest
 from foreword.model import Model
-from foreword.model.adapters.lora import LowRank
+from foreword.model.adapters.attach import LowRank
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 DOWN = "base_model.model.model.layers.1.mlp.down_proj"

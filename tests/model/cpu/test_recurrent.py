@@ -23,8 +23,7 @@ from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
 from foreword.model.executors.native import recurrent
 from foreword.model.executors.native.build import refused
-from foreword.model.executors.native.recurrent import StateMemory
-from foreword.model.executors.native.states import SLOTS
+from foreword.model.executors.native.recurrent import SLOTS, StateMemory
 from foreword.model.view import view
 from foreword.native.forward import library
 from foreword.types import SamplingParams

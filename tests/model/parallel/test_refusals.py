@@ -9,7 +9,7 @@ from torch import distributed
 import starter
 from foreword import LLM, bundled
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.parallel.checks import check_devices
+from foreword.model.parallel.load import check_devices
 from foreword.options import ModelOptions
 from zoo import build
 

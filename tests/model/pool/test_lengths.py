@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from foreword.model import Model, Read
-from foreword.model.executors.torch.dynamic_rope import dynamic_rope_of
+from foreword.model.executors.torch.backend import dynamic_rope_of
 
 BORDER = 32
 ROPES: dict[str, dict[str, Any]] = {

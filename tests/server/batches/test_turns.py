@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2 as httpx
 
-from foreword.server.batches.attempts import Attempts
+from foreword.server.batches.jobs import Attempts
 from foreword.server.batches.lines import RequestFile
 from foreword.server.settings import digest
 from requested import CHAT, ENDED, answers, chat, uploaded, written

@@ -24,9 +24,8 @@ from foreword.server.replicas.app import build_router
 from foreword.server.replicas.catalog import Entry, read_catalog
 from foreword.server.replicas.hosted import GIB, Hosted, at_once
 from foreword.server.replicas.models import ManyModels
-from foreword.server.replicas.pings import Pings
 from foreword.server.replicas.places import VISIBLE
-from foreword.server.replicas.router import Router
+from foreword.server.replicas.router import Pings, Router
 from foreword.server.replicas.serve import many_models
 from foreword.server.replicas.supervise import Supervisor
 from foreword.server.settings import Settings

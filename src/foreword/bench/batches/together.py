@@ -4,18 +4,20 @@ sequences in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from statistics import median
 from time import sleep
 from typing import Any
 
-from foreword.bench.batches.beside import busy_core
-from foreword.bench.batches.rows import Row, Together
+from rich.markup import escape
+
 from foreword.bench.engine_entry import EngineEntry, Served
-from foreword.bench.exclusions import Exclusions
+from foreword.bench.exclusions import Exclusions, left_out
 from foreword.bench.lineup import OUTSIDE, PLAIN_ROW, Lineup, lineup, row_names
 from foreword.bench.machine import machine, versions
 from foreword.bench.oracle import NAME as ORACLE
@@ -24,8 +26,146 @@ from foreword.bench.race import REST, rotated
 from foreword.bench.records import BenchRequest, EntryFailed
 from foreword.bench.roofline.timing import middle
 from foreword.bench.run import Options, check, measured_weights, rendered, spread
+from foreword.bench.stats import Interval
 from foreword.budget import policy
 from foreword.errors import InvalidRequest
+from foreword.tables import Column, Table, name_column, row_json
+
+GAIN = 1.1
+"""Times the speed of plain decoding, at least, whose gain beside another program is
+compared: a share of a smaller gain would be noise.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry at one temperature and batch size."""
+
+    name: str
+    temperature: float
+    beside: bool
+    """Whether another program kept one core busy."""
+    batch: int
+    tokens_per_second: float
+    """Median of the turns, from the first prompt to the last token, prefill
+    included.
+    """
+    over_plain: Interval
+    """Median of the ratios to plain decoding in the same turn."""
+    drafted: int
+    accepted: int
+    same_text: bool
+    """Whether every answer equals plain decoding's."""
+
+    def below(self, least: Sequence[float]) -> bool:
+        """Return whether the entry is slower than `least` times plain decoding: the
+        first number alone, the last one beside another program.
+        """
+        if self.name == PLAIN_ROW:
+            return False
+        return self.over_plain.mid < (least[-1] if self.beside else least[0])
+
+    @property
+    def shown(self) -> str:
+        """The row in words."""
+        where = ", beside a busy program" if self.beside else ""
+        return (
+            f"{self.name} at temperature {self.temperature:g} in batches of "
+            f"{self.batch}{where}: {self.over_plain.text}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """A finished run."""
+
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    target: str
+    settings: dict[str, Any]
+    rows: tuple[Row, ...]
+    exclusions: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain numbers, strings, lists and dicts; an interval is [low, mid,
+        high].
+        """
+        rows = [row_json(row) for row in self.rows]
+        return {
+            name: getattr(self, name)
+            for name in ("machine", "versions", "target", "settings", "exclusions")
+        } | {"rows": rows, "kept_gains": self.kept_gains()}
+
+    def kept_gains(self) -> list[float]:
+        """Return the gain of each row beside another program over its gain alone, where
+        that is at least GAIN.
+        """
+        alone = {_kind(row): row for row in self.rows if not row.beside}
+        pairs = [(row, alone[_kind(row)]) for row in self.rows if row.beside]
+        return [
+            (row.over_plain.mid - 1) / (quiet.over_plain.mid - 1)
+            for row, quiet in pairs
+            if quiet.over_plain.mid >= GAIN
+        ]
+
+    def table(self) -> Table[dict[int, Row]]:
+        """Return a table for the terminal, with a column for each batch size."""
+        lines: dict[tuple[float, bool, str], dict[int, Row]] = {}
+        for row in self.rows:
+            key = row.temperature, row.beside, row.name
+            lines.setdefault(key, {})[row.batch] = row
+        beside = any(row.beside for row in self.rows)
+        where = Column[dict[int, Row]]("beside", _beside)
+        return Table(
+            list(lines.values()),
+            (
+                name_column("method", lambda line: _first(line).name),
+                Column("T", lambda line: f"{_first(line).temperature:g}"),
+                *([where] if beside else []),
+                *map(_column, dict.fromkeys(row.batch for row in self.rows)),
+                Column("same text", _same),
+            ),
+            title=(
+                f"{self.target}, {self.settings['prompts']} prompts, × plain decoding "
+                "at the same batch size"
+            ),
+            caption=escape(
+                "plain: tokens/s. Others: median of the turns' ratios, and its 95 % "
+                "interval" + self._kept() + left_out(self.exclusions)
+            ),
+        )
+
+    def _kept(self) -> str:
+        gains = self.kept_gains()
+        if not gains:
+            return ""
+        return f". Beside a busy program, at least {min(gains):.0%} of a gain is kept"
+
+
+def _kind(row: Row) -> tuple[str, float, int]:
+    return row.name, row.temperature, row.batch
+
+
+def _column(batch: int) -> Column[dict[int, Row]]:
+    def cell(line: dict[int, Row]) -> str:
+        row = line[batch]
+        plain = row.name == PLAIN_ROW
+        return f"{row.tokens_per_second:,.0f}" if plain else row.over_plain.text
+
+    return Column(str(batch), cell)
+
+
+def _first(line: dict[int, Row]) -> Row:
+    return next(iter(line.values()))
+
+
+def _beside(line: dict[int, Row]) -> str:
+    return "a busy program" if _first(line).beside else "nothing"
+
+
+def _same(line: dict[int, Row]) -> str:
+    return "yes" if all(row.same_text for row in line.values()) else "NO"
+
 
 TURNS = 3
 """Minimum number of turns, so that an interval can be given."""
@@ -191,3 +331,31 @@ def _row(name: str, place: Place, results: Results) -> Row:
         accepted=sum(one.accepted for one in mine),
         same_text=all(one.texts == other.texts for one, other in pairs),
     )
+
+
+BUSY = """
+import os, sys, threading
+
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+print(flush=True)
+while True:
+    pass
+"""
+"""It says that it has begun, and computes until its input ends: also where the process
+that started it is killed.
+"""
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep one core busy meanwhile, as another program would."""
+    command = [sys.executable, "-c", BUSY]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        try:
+            other.stdout.readline()
+            yield
+        finally:
+            other.stdin.close()

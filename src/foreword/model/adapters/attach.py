@@ -3,26 +3,108 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from torch import nn
+import torch
+from jaxtyping import Float, Float32, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.adapters.folder import LoraFolder, Pair, read_folder
-from foreword.model.adapters.lora import LoraAdapter, LowRank
-from foreword.model.adapters.memory import TorchAdapters
 from foreword.model.adapters.settings import refusal
 from foreword.model.architectures import body
 from foreword.model.executors.torch.backend import PoolBackend
-from foreword.model.executors.torch.packed_linear import PackedLinear, own_form
+from foreword.model.executors.torch.memories import TorchMemory
+from foreword.model.executors.torch.packed_linear import (
+    MIN_ROWS,
+    PackedLinear,
+    own_form,
+    packable,
+)
+from foreword.model.kv.pages import PagePool
+from foreword.model.kv.reads import Span
 from foreword.model.model import Model
 from foreword.model.probe.trial import batch_invariant, probe_text
 from foreword.model.seq2seq import check_decoder_only
 from foreword.model.vision.rows import has_vision
 from foreword.options import ONLY_NATIVE, ModelOptions
+
+
+class LowRank:
+    """The pair of one layer, in float32 as PEFT computes it. The bits of a row do not
+    depend on the other rows, nor on their number.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._down = _layer(pair.down)
+        self._up = _layer(pair.up)
+        self._scale = pair.scale
+
+    def __call__(
+        self, x: Float[Tensor, "rows inputs"]
+    ) -> Float32[Tensor, "rows outputs"]:
+        rows = x.float()
+        spare = MIN_ROWS - len(rows)
+        if spare > 0:
+            rows = torch.cat([rows, rows[-1:].expand(spare, -1)])
+        return self._up(self._down(rows))[: len(x)] * self._scale
+
+
+class LoraAdapter:
+    """The pairs of a model's linear layers; other models may have adapters of the same
+    name.
+    """
+
+    def __init__(self, name: str, pairs: Mapping[nn.Module, LowRank]) -> None:
+        self.name = name
+        self._pairs = pairs
+
+    @contextmanager
+    def on(self, rows: list[int], count: int) -> Iterator[None]:
+        """Add the pairs to these rows of forwards of `count` rows that run inside."""
+        index = torch.tensor(rows)
+        with ExitStack() as hooks:
+            for layer, pair in self._pairs.items():
+                add = partial(_add, pair, index, count)
+                hook = layer.register_forward_hook(add)
+                hooks.callback(hook.remove)
+            yield
+
+
+def _add(
+    pair: LowRank,
+    index: Int[Tensor, "own"],
+    count: int,
+    layer: nn.Module,
+    given: tuple[Tensor, ...],
+    output: Float[Tensor, "*rows outputs"],
+) -> Float[Tensor, "*rows outputs"]:
+    """Return the output of a layer with a pair added to the rows of `index`."""
+    x = given[0].flatten(0, -2)
+    rows = output.flatten(0, -2)
+    if len(x) != count:
+        raise ModelError(
+            f"cannot add an adapter to a {type(layer).__name__}: it reads {len(x)} of "
+            f"the {count} rows of a forward. Merge the adapter into the model"
+        )
+    own = rows[index] + pair(x[index])
+    rows[index] = own.to(rows.dtype)
+    return rows.view_as(output)
+
+
+def _layer(weight: Float32[Tensor, "outputs inputs"]) -> nn.Module:
+    """Return a linear layer without a bias, packed where the executor packs them."""
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return PackedLinear(layer) if packable(layer) else layer
+
 
 POOL = "pool"
 """The backend that adds adapters."""
@@ -164,3 +246,44 @@ def _check_sizes(
             f"and this layer takes {sizes[0]} and gives {sizes[1]}: it was trained for "
             "another model",
         )
+
+
+class TorchAdapters(TorchMemory):
+    """Adapters, added to the rows of the sequences that name one. A sequence has the
+    model alone until it is given an adapter.
+    """
+
+    takes = (LoraAdapter,)
+
+    def __init__(self) -> None:
+        self._adapters: dict[int, LoraAdapter] = {}
+        """By sequence."""
+
+    def empty(self) -> TorchAdapters:
+        return TorchAdapters()
+
+    def opening(
+        self, pool: PagePool, id: int, text: Sequence[int], tenant: str
+    ) -> None:
+        self._adapters.pop(id, None)
+
+    def close(self, pool: PagePool | None, id: int) -> None:
+        self._adapters.pop(id, None)
+
+    def give(self, executor: object, id: int, material: LoraAdapter) -> None:
+        self._adapters[id] = material
+
+    @contextmanager
+    def during(
+        self, model: PreTrainedModel, spans: Sequence[Span], rows: int
+    ) -> Iterator[None]:
+        """Add each adapter to the rows of its sequences, in a forward of so many."""
+        own: dict[LoraAdapter, list[int]] = {}
+        for span in spans:
+            adapter = self._adapters.get(span.read.id)
+            if adapter is not None:
+                own.setdefault(adapter, []).extend(range(span.start, span.stop))
+        with ExitStack() as during:
+            for adapter, places in own.items():
+                during.enter_context(adapter.on(places, rows))
+            yield

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Coroutine
+from collections import Counter, defaultdict
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,6 @@ from time import time
 from typing import IO, Any, TypeVar
 
 from foreword.errors import ForewordError
-from foreword.server.batches.attempts import MOST_ATTEMPTS, Attempts
 from foreword.server.batches.inside import Inside
 from foreword.server.batches.lines import Line, RequestFile
 from foreword.server.batches.results import GOOD, Response, ResultFile
@@ -319,3 +318,44 @@ def _error(code: str, message: str, line: int | None = None) -> Batch:
 
 def _log(message: str, error: Exception) -> None:
     logging.getLogger(NAME).error("%s", message, exc_info=error)
+
+
+MOST_ATTEMPTS = 2
+"""Processes that ended while they answered a request, which then fails."""
+
+
+class Attempts:
+    """A file of the requests that were sent, beside the answers of a batch.
+
+    It lies there after its process was killed; a process that stops deletes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what processes that were killed have left, and append to it."""
+        self._path, self._sent = path, set[int]()
+        path.touch(0o600)
+        starts = path.read_bytes().split()
+        self._before = Counter(int(start) for start in starts if start.isdigit())
+        self._file = path.open("ab", buffering=0)
+
+    def __enter__(self) -> Attempts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._path.unlink()
+
+    def parted(self, lines: Iterable[Line]) -> tuple[list[Line], ...]:
+        """Part requests without an answer by how many processes ended after they were
+        sent: none, one, more.
+        """
+        parts = tuple[list[Line], ...]([] for _ in range(MOST_ATTEMPTS + 1))
+        for line in lines:
+            parts[min(self._before[line.start], MOST_ATTEMPTS)].append(line)
+        return parts
+
+    def begin(self, line: Line) -> None:
+        """Say that a request is sent, once."""
+        if line.start not in self._sent:
+            self._sent.add(line.start)
+            self._file.write(b"%d\n" % line.start)

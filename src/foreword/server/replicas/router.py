@@ -9,25 +9,26 @@ import json
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from foreword.server.body import items, read
+from foreword.server.dialects.outlet import EVENTS, head_of
 from foreword.server.errors import ApiError, PrivatePaths, refused, stopping
 from foreword.server.leaving import first_end
 from foreword.server.limits import MOST_ITEMS, Limits
 from foreword.server.log import Log, reported
 from foreword.server.replicas.exchange import Exchange
 from foreword.server.replicas.models import DEFAULT, Models, no_ping
-from foreword.server.replicas.pings import Pings
 from foreword.server.replicas.pool import Asked
 from foreword.server.replicas.prefixes import blocks
 from foreword.server.routes import Decision
 from foreword.server.settings import Settings
-from foreword.server.wire import DONE, event
+from foreword.server.wire import DONE, PING, event
 
 LARGE = 2**16
 """Bytes. Larger bodies are parsed in a thread, so that no other request waits."""
@@ -187,3 +188,33 @@ def _prompts(given: Any) -> int:
 def _each(given: Any) -> int:
     """Return the answers to each prompt."""
     return given if isinstance(given, int) and given > 0 else 1
+
+
+@dataclass(slots=True)
+class Pings:
+    """The way to a client that may read pings before its answer. Then the head is sent,
+    and an error becomes an event.
+    """
+
+    send: Send
+    error: bytes
+    """What begins the event of an error."""
+    _opened: bool = False
+    _failed: bool = False
+
+    async def ping(self) -> None:
+        """Show that the server lives."""
+        if not self._opened:
+            self._opened = True
+            await self.send(head_of(EVENTS))
+        await self.send({"type": "http.response.body", "body": PING, "more_body": True})
+
+    async def __call__(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if self._opened and message["type"] == "http.response.start":
+            self._failed = message["status"] != HTTPStatus.OK
+            return
+        if self._failed and message.get("body"):
+            content = self.error + b"data: " + message["body"] + b"\n\n"
+            message = {**message, "body": content}
+        await self.send(message)

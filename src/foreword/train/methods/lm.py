@@ -33,7 +33,6 @@ from foreword.model.loading.load import load_weights
 from foreword.train.data.on_policy import Writer
 from foreword.train.data.packing import Block
 from foreword.train.data.pairs import forward_inputs
-from foreword.train.methods import lm_seq2seq
 from foreword.train.registry import LmOptions
 from foreword.train.task import TrainContext, TrainTask, accepted, seeded
 
@@ -286,7 +285,7 @@ def new(
     if encoder_layers is None:
         config = smaller(config, layers, hidden)
     else:
-        config = lm_seq2seq.smaller(config, layers, encoder_layers, hidden)
+        config = smaller_seq2seq(config, layers, encoder_layers, hidden)
 
     def make() -> HFModel:
         return loader(config).from_config(
@@ -294,3 +293,46 @@ def new(
         )
 
     return seeded(seed, make)
+
+
+DECODER_LAYERS = ("num_decoder_layers", "decoder_layers")
+ENCODER_LAYERS = ("num_layers", "encoder_layers")
+HEAD_COUNTS = ("num_heads", "encoder_attention_heads", "decoder_attention_heads")
+INNER_SIZES = ("d_ff", "encoder_ffn_dim", "decoder_ffn_dim")
+"""Config names of the sizes of encoder-decoders."""
+
+
+def smaller_seq2seq(
+    config: PreTrainedConfig, layers: int, encoder_layers: int, hidden: int | None
+) -> PreTrainedConfig:
+    """Return an encoder-decoder's config with fewer layers and, if given, another
+    hidden size.
+
+    Heads keep their size. Raises InvalidRequest when the sizes do not fit together.
+    """
+    result = copy.deepcopy(config)
+    heads = [name for name in HEAD_COUNTS if hasattr(config, name)]
+    before: int = config.hidden_size
+    head = before // getattr(config, heads[0])
+    hidden = before if hidden is None else hidden
+    if layers < 1 or encoder_layers < 1 or hidden < head or hidden % head:
+        raise InvalidRequest(
+            f"cannot create a draft with {encoder_layers} and {layers} layers and "
+            f"hidden size {hidden}: it needs one "
+            f"layer of each kind or more, and a hidden size in multiples of {head}, "
+            "the target's for one head"
+        )
+    sizes = (
+        dict.fromkeys(DECODER_LAYERS, layers)
+        | dict.fromkeys(ENCODER_LAYERS, encoder_layers)
+        | {"d_model": hidden}
+    )
+    sizes |= dict.fromkeys(heads, hidden // head)
+    sizes |= {
+        name: max(8, round(getattr(config, name, 0) * hidden / before / 8) * 8)
+        for name in INNER_SIZES
+    }
+    for name, size in sizes.items():
+        if hasattr(config, name):
+            setattr(result, name, size)
+    return result
