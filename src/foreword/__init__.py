@@ -30,29 +30,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "LLM": "api.llm",
-    "AsyncLLM": "api.async_llm",
-    "SamplingParams": "types",
-    "Completion": "types",
-    "Delta": "types",
-    "Round": "types",
-    "Recording": "recording",
-    "Segment": "speech.options",
-    "Stats": "types",
-    "TokenLogprob": "types",
-    "Transcript": "speech.options",
-    "what_if": "hindsight.whatif",
-    "generate": "hf",
-    "enable": "hf",
-    "disable": "hf",
-    "pure": "hf",
-    "ForewordError": "errors",
-    "InvalidRequest": "errors",
-    "UnknownMethod": "errors",
-    "ModelError": "errors",
-    "VocabularyMismatch": "errors",
+_NAMES = {
+    "api.llm": "LLM",
+    "api.async_llm": "AsyncLLM",
+    "types": "Completion Delta Round SamplingParams Stats TokenLogprob",
+    "recording": "Recording",
+    "speech.options": "Segment Transcript",
+    "hindsight.whatif": "what_if",
+    "hf": "disable enable generate pure",
+    "errors": (
+        "ForewordError InvalidRequest ModelError UnknownMethod VocabularyMismatch"
+    ),
 }
+"""Names by the module that has them."""
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "LLM",

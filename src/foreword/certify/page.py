@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foreword.certify.report import MEANINGS, Certificate, Check, Status
-from foreword.files import atomic_file, check_writable, room
+from foreword.html_page import document, write
 
 SIGNS: dict[Status, str] = {
     "passed": "✓",
@@ -19,22 +19,14 @@ SIGNS: dict[Status, str] = {
     "failed": "✗",
 }
 """One character for each status, so that colour is not needed to read a table."""
-STYLE = """
-:root { color-scheme: light dark; --faint: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
-  padding: 0 1rem; }
-h1 { font-size: 1.5rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .4rem .6rem;
-  border-bottom: 1px solid var(--faint); }
+STYLE = """table { width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; }
 td:first-child { white-space: nowrap; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 .passed { color: light-dark(#18794e, #3fb950); }
 .failed { color: light-dark(#c62a2f, #ff7b72); font-weight: bold; }
 .numerics { color: light-dark(#8a5a00, #d29922); }
 """
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""Content-Security-Policy: the file loads nothing, and markup in texts does nothing."""
 
 
 def page(certificate: Certificate) -> str:
@@ -44,17 +36,7 @@ def page(certificate: Certificate) -> str:
         f"<dt>{SIGNS[status]} {status}</dt><dd>{escape(text)}</dd>"
         for status, text in MEANINGS.items()
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width">
-<title>Foreword certificate, {escape(certificate.date)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>Foreword certificate</h1>
+    body = f"""<h1>Foreword certificate</h1>
 <p class="{"passed" if certificate.passed else "failed"}">
 {escape(certificate.verdict)}</p>
 <table>
@@ -70,25 +52,19 @@ def page(certificate: Certificate) -> str:
 <h2>Outcomes</h2>
 <dl>
 {meanings}
-</dl>
-</body>
-</html>
-"""
+</dl>"""
+    return document(f"Foreword certificate, {certificate.date}", STYLE, body)
 
 
 def write_page(file: Path, certificate: Certificate) -> None:
     """Write the HTML file. Raises InvalidRequest if it cannot be written."""
-    check_writable(file)
-    with room(file), atomic_file(file) as partial:
-        partial.write_text(page(certificate), encoding="utf-8")
+    write(file, page(certificate))
 
 
 def write_json(file: Path, certificate: Certificate) -> None:
     """Write the JSON file. Raises InvalidRequest if it cannot be written."""
-    check_writable(file)
     text = json.dumps(certificate.as_json(), indent=1, ensure_ascii=False)
-    with room(file), atomic_file(file) as partial:
-        partial.write_text(text + "\n", encoding="utf-8")
+    write(file, text + "\n")
 
 
 def _row(check: Check) -> str:

@@ -20,8 +20,6 @@ from foreword.cli.common import early, options, render, runtime
 from foreword.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from foreword.draft.lookup.datastore import Meta
 
 RECORDS, PACKED = (".jsonl", ".ndjson"), ".gz"
@@ -66,7 +64,7 @@ def index(
     trusted = {"trust_remote_code": True} if trust_remote_code else {}
     tokenizer = load_tokenizer(model or bundled.target(), **trusted)
     template = tokenizer.apply_chat_template if tokenizer.chat_template else None
-    with _progress(quiet=as_json) as shown:
+    with render.bar(quiet=as_json, percent=True) as shown:
         reading = shown.add_task(
             "reading", total=sum(path.stat().st_size for path in paths)
         )
@@ -222,30 +220,6 @@ def _is_text(path: Path) -> bool:
         except (UnicodeDecodeError, gzip.BadGzipFile, EOFError):
             return False
     return b"\0" not in start
-
-
-def _progress(*, quiet: bool) -> Progress:
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    console = render.stderr()
-    return Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    )
 
 
 def _write(out: Path, meta: Meta, skipped: list[Path], as_json: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from typing import Protocol, runtime_checkable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,42 +15,8 @@ from torch import Tensor, nn
 from foreword.errors import InvalidRequest
 
 
-@runtime_checkable
-class Devices(Protocol):
-    """Devices of a training loop.
-
-    Every rank holds the whole model and takes its own blocks of each step.
-    """
-
-    device: torch.device
-    rank: int
-    world: int
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the model on this rank's device, wrapped so that `gradients` can
-        average over ranks.
-        """
-        ...
-
-    def gradients(
-        self, model: nn.Module, *, last: bool
-    ) -> AbstractContextManager[object]:
-        """Return a context for a forward and its backward; `last` of a step averages
-        gradients over all ranks.
-        """
-        ...
-
-    def total(self, value: Tensor) -> Tensor:
-        """Return the sum over all ranks."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until every rank has arrived."""
-        ...
-
-
 class OneDevice:
-    """A single process on one device."""
+    """A single process on one device; its interface is that of `ManyDevices`."""
 
     rank, world = 0, 1
 
@@ -73,7 +39,10 @@ class OneDevice:
 
 
 class ManyDevices:
-    """One process for each device, as `accelerate launch` or `torchrun` starts them."""
+    """One process for each device, as `accelerate launch` or `torchrun` starts them.
+
+    Every rank holds the whole model and takes its own blocks of each step.
+    """
 
     def __init__(self, *, cpu: bool = False) -> None:
         if find_spec("accelerate") is None:
@@ -89,20 +58,29 @@ class ManyDevices:
         self.world: int = self._accelerator.num_processes
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        """Return the model on this rank's device; `gradients` averages over ranks."""
         return self._accelerator.prepare_model(model)
 
     def gradients(
         self, model: nn.Module, *, last: bool
     ) -> AbstractContextManager[object]:
+        """Return a context for a forward and its backward; `last` of a step averages
+        gradients over all ranks.
+        """
         return nullcontext() if last else self._accelerator.no_sync(model)
 
     def total(self, value: Tensor) -> Tensor:
+        """Return the sum over all ranks."""
         result = self._accelerator.reduce(value, reduction="sum")
         assert isinstance(result, Tensor)
         return result
 
     def wait(self) -> None:
+        """Wait until every rank has arrived."""
         self._accelerator.wait_for_everyone()
+
+
+Devices: TypeAlias = OneDevice | ManyDevices
 
 
 _TRIM_THRESHOLD = -1

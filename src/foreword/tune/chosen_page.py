@@ -7,20 +7,13 @@ from datetime import date
 from html import escape
 from pathlib import Path
 
-from foreword.files import atomic_file, check_writable, room
+from foreword.html_page import document, write
 from foreword.registry import PLAIN
 from foreword.tune.chosen import Arm, Chosen, Prediction
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""Content-Security-Policy: the file loads nothing, and markup in names does nothing."""
-STYLE = """
-:root { color-scheme: light dark; --faint: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
-  padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-table { border-collapse: collapse; } .wide { overflow-x: auto; }
-th, td { text-align: right; padding: .3rem .8rem; border-bottom: 1px solid var(--faint);
-  white-space: nowrap; }
+STYLE = """h2 { font-size: 1.15rem; margin-top: 2rem; }
+.wide { overflow-x: auto; }
+th, td { text-align: right; padding: .3rem .8rem; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .best td { font-weight: bold; }
 svg { width: 100%; max-width: 40rem; height: auto; }
@@ -44,9 +37,7 @@ def write_page(file: Path, chosen: Chosen, about: str) -> None:
 
     Raises InvalidRequest if it cannot be written.
     """
-    check_writable(file)
-    with room(file), atomic_file(file) as partial:
-        partial.write_text(page(chosen, about), encoding="utf-8")
+    write(file, page(chosen, about))
 
 
 def page(chosen: Chosen, about: str) -> str:
@@ -62,17 +53,7 @@ def page(chosen: Chosen, about: str) -> str:
         f"<p>Left out: {escape(name)} ({escape(reason)})</p>"
         for name, reason in chosen.left_out.items()
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width">
-<title>Foreword: {escape(_name(chosen.best))}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{escape(_name(chosen.best))}</h1>
+    body = f"""<h1>{escape(_name(chosen.best))}</h1>
 <p>{escape(about)}, {chosen.prompts} prompts, temperature {chosen.temperature:g},
 {date.today()}</p>
 {why}
@@ -90,10 +71,8 @@ draft tokens are nearly free to check.</p>
 <div class="wide">{_limits(chosen)}</div>
 <h2>All predictions</h2>
 <div class="wide">{_predictions(chosen)}</div>
-{left_out}
-</body>
-</html>
-"""
+{left_out}"""
+    return document(f"Foreword: {_name(chosen.best)}", STYLE, body)
 
 
 def best_of_each(chosen: Chosen) -> list[Prediction]:

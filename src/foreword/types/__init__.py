@@ -30,39 +30,21 @@ if TYPE_CHECKING:
     from foreword.types.speech import Features, SpeechPrompt
     from foreword.types.stats import Clock, Load, Moments, Stats, Tally
 
-_HOME = {
-    "Draft": "draft",
-    "DraftTree": "draft",
-    "Verdict": "draft",
-    "Noise": "noise",
-    "Verify": "noise",
-    "LogitsProcessor": "params",
-    "SamplingParams": "params",
-    "Batch": "request",
-    "Completion": "request",
-    "Delta": "request",
-    "NoiseSource": "request",
-    "FinishReason": "request",
-    "Lists": "request",
-    "Origin": "request",
-    "PromptImages": "request",
-    "TextDecoder": "request",
-    "TokenGrammar": "request",
-    "Scores": "request",
-    "Request": "request",
-    "Stops": "request",
-    "TokenLogprob": "request",
-    "Round": "round",
-    "Encoded": "source",
-    "Source": "source",
-    "Features": "speech",
-    "SpeechPrompt": "speech",
-    "Clock": "stats",
-    "Load": "stats",
-    "Moments": "stats",
-    "Stats": "stats",
-    "Tally": "stats",
+_NAMES = {
+    "draft": "Draft DraftTree Verdict",
+    "noise": "Noise Verify",
+    "params": "LogitsProcessor SamplingParams",
+    "request": (
+        "Batch Completion Delta FinishReason Lists NoiseSource Origin PromptImages "
+        "Request Scores Stops TextDecoder TokenGrammar TokenLogprob"
+    ),
+    "round": "Round",
+    "source": "Encoded Source",
+    "speech": "Features SpeechPrompt",
+    "stats": "Clock Load Moments Stats Tally",
 }
+"""Names by the module that has them."""
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Batch",

@@ -156,7 +156,7 @@ class Writer:
         sys.stdout.flush()
 
 
-def bar(*, quiet: bool = False) -> Progress:
+def bar(*, quiet: bool = False, percent: bool = False) -> Progress:
     """Return progress bars with the remaining time, on stderr; disabled with `quiet` or
     without a terminal.
     """
@@ -164,6 +164,7 @@ def bar(*, quiet: bool = False) -> Progress:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        TaskProgressColumn,
         TextColumn,
         TimeRemainingColumn,
     )
@@ -171,7 +172,7 @@ def bar(*, quiet: bool = False) -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn() if percent else MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
     console = notes()

@@ -17,14 +17,13 @@ from foreword.draft.base import Source
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.hidden_states import over_target_vocab
-from foreword.draft.heads.native_states import NativeStateHead
+from foreword.draft.heads.native_states import NativeStateHead, unfit_head
 from foreword.draft.heads.state_drafter import StateDrafter
 from foreword.draft.heads.state_packing import StatePacking
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import drop_weights
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.executor import lay_words
-from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.rows import Rows
 from foreword.model.executors.native.supported import activation, unfit
 from foreword.model.executors.torch.attention import attend
@@ -133,17 +132,9 @@ def _at_least(rows: Tensor, count: int) -> Tensor:
 
 def unsupported(head: EagleHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
-    embedding = _embedding(head, target)
-    weights = [*head.parameters(), *embedding.parameters()]
-    if any(
-        weight.device.type != "cpu" or weight.dtype != torch.bfloat16
-        for weight in weights
-    ):
-        return "only bfloat16 on CPU is supported"
-    if target.ranks is not None:
-        return "the target's embeddings are split among processes"
-    if type(embedding) is not nn.Embedding or head.fc.in_features % LANES:
-        return "the target's embeddings or hidden size are not supported"
+    reason = unfit_head(head, _embedding(head, target), target)
+    if reason is not None:
+        return reason
     if head.config.window is not None:
         return "its layer has a sliding window"
     return unfit(head.config.llama, head.midlayer, head.lm_head)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import defaultdict
 from collections.abc import Sequence
 from ctypes import byref, c_int64
 from typing import Any
@@ -17,11 +18,11 @@ from torch import Tensor, nn
 from foreword.draft.heads.block import BlockRequest, HeadBlocks
 from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.draft.heads.masked import MaskedHead
+from foreword.draft.heads.native_states import unfit_head
 from foreword.model import Model, Read
 from foreword.model.architectures import drop_weights, head_dim
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.executor import NativeExecutor, lay_words
-from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.rows import Rows
 from foreword.model.executors.native.supported import activation, unfit
 from foreword.model.executors.torch.kv_pool import KVPool, taken
@@ -36,11 +37,7 @@ class MaskedBlocks(HeadBlocks):
     none of blocks.
     """
 
-    def __init__(
-        self,
-        head: MaskedHead,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: MaskedHead, target: Model) -> None:
         self.layout = head.layout
         self.hidden_layers = head.layout.states
         self._own: nn.ModuleDict | None = None
@@ -77,11 +74,7 @@ class MaskedBlocks(HeadBlocks):
         if isinstance(self._stack, NativeLayers):
             self._stack.quantize()
 
-    def open(
-        self,
-        id: int,
-        capacity: int,
-    ) -> None:
+    def open(self, id: int, capacity: int) -> None:
         super().open(id, capacity)
         self._stack.open(id, capacity + self.layout.block)
 
@@ -116,38 +109,20 @@ class MaskedBlocks(HeadBlocks):
 class TorchLayers(Paged[KVPool]):
     """The layers in torch; the reference implementation of `NativeLayers`."""
 
-    def __init__(
-        self,
-        head: MaskedHead,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: MaskedHead, target: Model) -> None:
         super().__init__(KVPool())
         self.head = head
         self.layout = head.layout
         self.target = target
-        self._lengths: dict[int, int] = {}
-
-    def open(
-        self,
-        id: int,
-        capacity: int,
-        tokens: Sequence[int] = (),
-        tenant: str = "",
-        layers: Sequence[int] = (),
-    ) -> int:
-        self._lengths[id] = 0
-        return super().open(id, capacity, tokens, tenant, layers)
+        self._lengths = defaultdict[int, int](int)
 
     def close(self, id: int) -> None:
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(
-        self,
-        requests: Sequence[BlockRequest],
-    ) -> None:
-        """Store keys and values of the target states that are new since the
-        last block.
+    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
+        """Store keys and values of the target states that are new since the last
+        block.
         """
         counts = {request.id: len(request.states) for request in requests}
         rows, positions = self._rows(counts)
@@ -177,20 +152,12 @@ class TorchLayers(Paged[KVPool]):
             for request, length in zip(requests, lengths, strict=True)
         ]
 
-        def attend(
-            number: int,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-        ) -> Tensor:
+        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self.pool.write(number, key, value, written)
             attended: list[Tensor] = []
             for rows, at, n in zip(query.split(block), held, lengths, strict=True):
-                own_keys, own_values = (
-                    taken(keys, at)[:n],
-                    taken(values, at)[:n],
-                )
-                attended.append(_attention(rows, own_keys, own_values))
+                row_keys, row_values = taken(keys, at)[:n], taken(values, at)[:n]
+                attended.append(_attention(rows, row_keys, row_values))
             return torch.cat(attended)
 
         x = self.target.embed(tokens).to(self.target.dtype)
@@ -232,28 +199,11 @@ def _attention(
     return out.reshape(heads, rows, dim).transpose(0, 1)
 
 
-def unsupported(
-    head: MaskedHead,
-    target: Model,
-) -> str | None:
+def unsupported(head: MaskedHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
     embedding = target.hf.get_input_embeddings()
-    weights = [*head.parameters(), *embedding.parameters()]
-    if any(
-        weight.device.type != "cpu" or weight.dtype != torch.bfloat16
-        for weight in weights
-    ):
-        return "only bfloat16 on CPU is supported"
-    if target.ranks is not None:
-        return "the target's embeddings are split among processes"
-    if type(embedding) is not nn.Embedding or head.fc.in_features % LANES:
-        return "the target's embeddings or hidden size are not supported"
-    return next(
-        filter(
-            None, (unfit(head.layout.sizes, layer, head.fc) for layer in head.layers)
-        ),
-        None,
-    )
+    reasons = (unfit(head.layout.sizes, layer, head.fc) for layer in head.layers)
+    return unfit_head(head, embedding, target) or next(filter(None, reasons), None)
 
 
 class NativeLayers(NativeExecutor):
@@ -271,7 +221,7 @@ class NativeLayers(NativeExecutor):
             Angles([head.rotary.angles] * len(stack)),
         )
         self._block, self._masks = layout.block, [layout.mask] * (layout.block - 1)
-        self._lengths: dict[int, int] = {}
+        self._lengths = defaultdict[int, int](int)
         embedding: Any = target.hf.get_input_embeddings()
         self._read_from = embedding, target  # the C side points into one of them
         layers = (forward.Layer * len(stack))()
@@ -321,27 +271,13 @@ class NativeLayers(NativeExecutor):
     ) -> None:
         super().quantize(self._fc, *others, coding=coding)
 
-    def open(
-        self,
-        id: int,
-        capacity: int,
-        tokens: Sequence[int] = (),
-        tenant: str = "",
-        layers: Sequence[int] = (),
-    ) -> int:
-        self._lengths[id] = 0
-        return super().open(id, capacity, tokens, tenant, layers)
-
     def close(self, id: int) -> None:
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(
-        self,
-        requests: Sequence[BlockRequest],
-    ) -> None:
-        """Store keys and values of the target states that are new since the
-        last block.
+    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
+        """Store keys and values of the target states that are new since the last
+        block.
         """
         states = torch.cat([request.states for request in requests])
         fused = multiplied(

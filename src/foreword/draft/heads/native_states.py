@@ -8,16 +8,18 @@ import ctypes
 from abc import abstractmethod
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from foreword.draft.heads.hidden_states import HeadStates
 from foreword.errors import ModelError
-from foreword.model import Read
+from foreword.model import Model, Read
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.executor import MARGIN, NativeExecutor
+from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.rows import Rows
 from foreword.native import forward
 
@@ -95,3 +97,21 @@ class NativeStateHead(NativeExecutor):
             return held, parents
         fused = self.fused(self.head_states.given(read.id)).float().contiguous()
         return fused, range(len(fused))
+
+
+def unfit_head(head: nn.Module, embedding: nn.Module, target: Model) -> str | None:
+    """Return why C cannot run a head with a layer `fc` that fuses hidden states, on
+    these embeddings; None if only its other layers can say.
+    """
+    weights = [*head.parameters(), *embedding.parameters()]
+    if any(
+        weight.device.type != "cpu" or weight.dtype != torch.bfloat16
+        for weight in weights
+    ):
+        return "only bfloat16 on CPU is supported"
+    if target.ranks is not None:
+        return "the target's embeddings are split among processes"
+    fc: Any = head.get_submodule("fc")
+    if type(embedding) is not nn.Embedding or fc.in_features % LANES:
+        return "the target's embeddings or hidden size are not supported"
+    return None

@@ -4,35 +4,24 @@ own states.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.heads.hidden_states import HeadStates, TargetStates
-from foreword.draft.tree.drafter import ModelDrafter, capacity, catch_up
-from foreword.model import Mode, Read
+from foreword.draft.tree.drafter import DraftModel, ModelDrafter, capacity, catch_up
+from foreword.model import Read
 from foreword.types import Batch, Request
 
 
 @runtime_checkable
-class StateReader(Protocol):
+class StateReader(DraftModel, Protocol):
     """A head with keys and values of its own, in torch or in C."""
 
     head_states: HeadStates
 
-    @property
-    def mode(self) -> Mode: ...
-
-    @property
-    def context(self) -> int: ...
-
     def open(self, id: int, capacity: int) -> int: ...
-
-    def close(self, id: int) -> None: ...
-
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]: ...
 
 
 class StateDrafter(ModelDrafter):

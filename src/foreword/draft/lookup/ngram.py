@@ -41,12 +41,8 @@ class NgramDrafter(Drafter):
         self._indexes: dict[int, NgramIndex] = {}
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        return chosen(
-            [
-                self._propose(s, budget)
-                for s, budget in zip(batch.sequences, nodes, strict=True)
-            ]
-        )
+        pairs = zip(batch.sequences, nodes, strict=True)
+        return chosen([self._propose(s, budget) for s, budget in pairs])
 
     def release(self, sequence: Request) -> None:
         self._indexes.pop(sequence.id, None)

@@ -38,12 +38,8 @@ class PredictedDrafter(Drafter):
         self._copies: dict[int, Copy] = {}
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        return Draft(
-            [
-                self._propose(batch, s, budget)
-                for s, budget in zip(batch.sequences, nodes, strict=True)
-            ]
-        )
+        pairs = zip(batch.sequences, nodes, strict=True)
+        return Draft([self._propose(batch, s, budget) for s, budget in pairs])
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores

@@ -239,12 +239,8 @@ class RecyclingDrafter(Drafter):
         """By tenant, the most recently served last."""
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        return Draft(
-            [
-                self._grow(batch, s, most)
-                for s, most in zip(batch.sequences, nodes, strict=True)
-            ]
-        )
+        pairs = zip(batch.sequences, nodes, strict=True)
+        return Draft([self._grow(batch, s, most) for s, most in pairs])
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores

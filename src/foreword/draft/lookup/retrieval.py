@@ -75,12 +75,8 @@ class RetrievalDrafter(Drafter):
         return cls(datastore)
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        return Draft(
-            [
-                self._tree(batch, s, most)
-                for s, most in zip(batch.sequences, nodes, strict=True)
-            ]
-        )
+        pairs = zip(batch.sequences, nodes, strict=True)
+        return Draft([self._tree(batch, s, most) for s, most in pairs])
 
     def _tree(self, batch: Batch, sequence: Request, most: int) -> DraftTree:
         deep = min(most, batch.reach(sequence))

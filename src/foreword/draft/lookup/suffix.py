@@ -248,12 +248,8 @@ class SuffixDrafter(Drafter):
         self._unsaved = 0
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        return Draft(
-            [
-                self._propose(batch, s, budget)
-                for s, budget in zip(batch.sequences, nodes, strict=True)
-            ]
-        )
+        pairs = zip(batch.sequences, nodes, strict=True)
+        return Draft([self._propose(batch, s, budget) for s, budget in pairs])
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores

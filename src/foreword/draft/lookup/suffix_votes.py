@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol, runtime_checkable
+from typing import TypeAlias
 
 from foreword.draft.lookup.suffix_index import SIZES, SuffixIndex
 from foreword.estimators import AcceptanceEstimate
@@ -144,40 +144,6 @@ def votes(
     return list(counted.items())
 
 
-@runtime_checkable
-class CountsOfText(Protocol):
-    """Continuation counts of one round."""
-
-    def grown(self, bounds: Bounds) -> DraftTree:
-        """Return the likeliest draft tokens, likeliest first."""
-        ...
-
-    def close(self, emitted: Sequence[int]) -> None:
-        """Learn from the emitted tokens."""
-        ...
-
-
-@runtime_checkable
-class CountsFactory(Protocol):
-    """Factory of the counts of a round, with the acceptance statistics of earlier
-    rounds.
-    """
-
-    def __call__(
-        self,
-        text: SuffixIndex,
-        past: SuffixIndex | None,
-        context: Sequence[int],
-        length: int,
-        *,
-        greedy: bool,
-    ) -> CountsOfText:
-        """Count continuations, up to `length` tokens, of earlier matches of the end of
-        `context`.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class PlainCountsFactory:
     """Factory of counts in Python."""
@@ -240,6 +206,10 @@ class NativeCountsFactory:
             suffix.NativeCounts(text.located, past_index, context, length, estimate),
             novelty,
         )
+
+
+CountsOfText: TypeAlias = ContinuationCounts | NativeContinuationCounts
+CountsFactory: TypeAlias = PlainCountsFactory | NativeCountsFactory
 
 
 def counts_factory() -> CountsFactory:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol, cast, runtime_checkable
+from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -26,15 +26,6 @@ from foreword.model.executors.torch.kv_pool import KVPool
 from foreword.model.kv.pages import PageTable
 from foreword.model.kv.reads import Span
 from foreword.model.parallel.lead import Lead
-
-
-@runtime_checkable
-class Message(Protocol):
-    """What every rank does at the same time."""
-
-    def run(self, backend: ParallelBackend) -> None:
-        """Do it on this rank."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +99,10 @@ class Apply:
         """Receive the tensor and apply this rank's part."""
         given = torch.empty(self.shape, dtype=self.dtype, device=backend.device)
         backend.apply(self.part, Lead.share(given))
+
+
+Message: TypeAlias = Forward | Stretch | Move | Copy | Apply
+"""What every rank does at the same time."""
 
 
 class ParallelPool(KVPool):
