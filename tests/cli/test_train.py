@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import starter
+from foreword.train.registry import EagleOptions
+from running import sayings, shelf, tokenizer
 from waiting import line_with
 
 SMALL = "--hidden 64 --length 32 --batch 1 --held-out 3 --evaluate 5 --save 2 --prompts 2 --device cpu --no-bf16".split()
@@ -104,3 +107,95 @@ def test_what_cannot_be_done_is_2_and_says_why(here, data, words, says):
     assert says in " ".join(found.stderr.split())
     assert "Traceback" not in found.stderr
     assert not (here.folder / "x").exists()
+
+
+def test_estimates_are_trained_and_then_used(here, unbarred, tmp_path):
+    data = tmp_path / "answers.jsonl"
+    texts = [tokenizer().decode(list(text)) for text in sayings()]
+    data.write_text(
+        "".join(
+            json.dumps({"text": f"{number} {text}"}) + "\n"
+            for number, text in enumerate(texts * 4)
+        )
+    )
+    asked = (
+        "train",
+        "acceptance",
+        "--data",
+        str(data),
+        "--tokens",
+        "1000",
+        "--length",
+        "64",
+    )
+    ran = here(*asked, "--out", str(tmp_path / "odds"))
+    assert ran.returncode == 0, ran.stderr
+    assert "calibration error" in ran.stdout
+    assert f"--budget acceptance:{tmp_path / 'odds'}" in ran.stderr
+    quiet = here(*asked, "--out", str(tmp_path / "other"), "--json", "--quiet")
+    assert quiet.stderr == ""
+    facts = json.loads(quiet.stdout)
+    assert set(facts["held_out"]) == {"0", "0.3", "0.5", "0.7", "1", "1.3"}
+    said = here(
+        "generate",
+        "Once upon a time",
+        "--budget",
+        f"acceptance:{tmp_path / 'odds'}",
+        "--max-tokens",
+        "8",
+    )
+    assert said.returncode == 0, said.stderr
+    assert here(*asked, "--out", str(tmp_path / "odds")).returncode == 2
+
+
+HEAD = EagleOptions(unroll=2, draft_vocab=400)
+
+
+def test_the_command_says_how_to_start_the_engine(here, tmp_path):
+    out = tmp_path / "out"
+    ran = here(
+        "export",
+        str(shelf(HEAD)),
+        "--model",
+        str(starter.target()),
+        "--for",
+        "vllm",
+        "--out",
+        str(out),
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "all that vllm needs" in ran.stderr
+    told = json.loads(
+        ran.stdout.partition("--speculative-config ")[2].strip().strip("'")
+    )
+    assert told == {"method": "eagle3", "model": str(out), "num_speculative_tokens": 5}
+    again = here(
+        "export",
+        str(shelf(HEAD)),
+        "--model",
+        str(starter.target()),
+        "--for",
+        "vllm",
+        "--out",
+        str(out),
+    )
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+def test_json_has_the_same_facts(here, tmp_path):
+    facts = json.loads(
+        here(
+            "export",
+            str(shelf(HEAD)),
+            "--model",
+            str(starter.target()),
+            "--for",
+            "sglang",
+            "-o",
+            str(tmp_path / "x"),
+            "--json",
+        ).stdout
+    )
+    assert (facts["method"], facts["tensors"]) == ("eagle", 15)
+    assert "--speculative-algorithm EAGLE3" in facts["command"]

@@ -1,12 +1,18 @@
 """The quotas of containers limit the cores that are counted, and torch's threads."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from foreword.native import bandwidth
+from foreword.native.bandwidth import UNIT, _library
+from foreword.native.compiler import SOURCES
 from foreword.native.cpu import cores
 
 LIMIT = """
@@ -81,3 +87,39 @@ def test_torch_takes_no_more_threads_than_cores(chosen: dict[str, str], threads:
         check=True,
     )
     assert ended.stdout.strip() == threads
+
+
+@pytest.mark.skipif(_library() is None, reason="no C compiler")
+@pytest.mark.parametrize("units", [1, 2, 7])
+def test_every_word_is_read_once(units):
+    words = torch.randint(2**62, (units * UNIT // 8,))
+    assert bandwidth.read(words) == int(
+        words.numpy().astype(np.uint64).sum(dtype=np.uint64)
+    )
+
+
+def test_without_a_compiler_torch_reads(monkeypatch):
+    monkeypatch.setattr(bandwidth, "_library", lambda: None)
+    assert bandwidth.read(torch.ones(UNIT)) == UNIT
+
+
+PROGRAM = Path(__file__).with_name("threads.c")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_idle_thread_takes_from_the_shares_of_others(tmp_path: Path):
+    """Of 7 chunks the shares are 0 to 2, 3 and 4, 5 and 6; of 4 they are 0
+    and 1, 2, 3.
+    """
+    made = tmp_path / "program"
+    words = ["cc", "-O1", "-I", str(SOURCES), str(PROGRAM), "-o", str(made), "-lm"]
+    subprocess.run(words, check=True, timeout=60)
+    said = subprocess.run(
+        [made], capture_output=True, text=True, check=True, timeout=10
+    ).stdout
+    alone, nothing, by_turns, still_before, then = (
+        line.split() for line in said.splitlines()
+    )
+    assert alone == ["0", "1", "2", "3", "4", "5", "6"]
+    assert by_turns == ["2", "0", "3", "1"]
+    assert nothing == still_before == then == []

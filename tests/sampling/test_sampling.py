@@ -10,6 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers.generation import logits_process as hf
+from transformers.generation.logits_process import (
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
 
 from foreword.errors import InvalidRequest
 from foreword.native import sampling
@@ -18,6 +22,7 @@ from foreword.sampling.filters import _filtered_all, fit, nucleus
 from foreword.sampling.filters import top_p as quick_nucleus
 from foreword.sampling.logits import weights, weights_or_invalid
 from foreword.sampling.noise import extended, gumbel
+from foreword.sampling.suppressed import Suppressed
 from foreword.types import DraftTree, Request, SamplingParams
 from foreword.verify.match import follow
 
@@ -480,3 +485,21 @@ def test_a_processor_is_not_blamed_for_the_model():
         [[]],
     )
     assert distribution[0, 3].isnan()
+
+
+@pytest.mark.parametrize("ids", [[0], [3, 7, 7, 19], [-1, 2, 25]], ids=str)
+def test_scores_are_those_of_transformers(ids):
+    for length in (3, 4, 5):
+        check(ids, length)
+
+
+def check(ids: list[int], length: int) -> None:
+    tokens, scores = torch.zeros(1, length, dtype=torch.long), torch.randn(1, 20)
+    before = scores.clone()
+    everywhere = SuppressTokensLogitsProcessor(ids)(tokens, before)
+    assert torch.equal(Suppressed(ids)(tokens, scores), everywhere)
+    first = SuppressTokensAtBeginLogitsProcessor(ids, 4)(tokens, before)
+    assert torch.equal(Suppressed(ids, 4)(tokens, scores), first)
+    assert torch.equal(first, before) == (length != 4)
+    assert torch.equal(scores, before)
+    assert bool(everywhere.isinf().any())

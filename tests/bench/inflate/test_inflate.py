@@ -1,13 +1,17 @@
 """An inflated model has the logits of the small one, and the sizes of its shape."""
 
 import copy
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import transformers as hf
 
 import starter
+from foreword import LLM, SamplingParams, bundled
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, query_slots, shape_of
 from foreword.errors import ModelError
 from foreword.model import Model, Read
@@ -329,3 +333,25 @@ def test_large_model_is_built_on_the_device_of_the_small_one(target):
         ("meta", torch.bfloat16)
     }
     assert 6.5e9 < large.num_parameters() < 8e9
+
+
+SCRIPT = Path(__file__).parents[3] / "recipes" / "inflate.py"
+
+
+@pytest.mark.slow
+def test_enlarged_checkpoint_writes_the_same_text(tmp_path):
+    subprocess.run(
+        [sys.executable, SCRIPT, "llama-110m", tmp_path / "large"], check=True
+    )
+    models = [
+        LLM(source, dtype="float32", method="none")
+        for source in (bundled.target(), tmp_path / "large")
+    ]
+    small, large = (
+        llm.generate(
+            "The capital of France is", SamplingParams(temperature=0, max_tokens=24)
+        )
+        for llm in models
+    )
+    assert large[0].tokens == small[0].tokens
+    assert models[1].target.parameters > 3 * models[0].target.parameters

@@ -10,11 +10,13 @@ import torch
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.eagle_checkpoint import dump, load
 from foreword.draft.heads.eagle_model import EagleHead
+from foreword.draft.heads.hidden_states import TargetStates
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.train.methods.eagle import new
 from foreword.train.registry import EagleOptions
+from foreword.types import Request, SamplingParams
 from pair import VOCAB, llama, setting
 
 LAYERS = 8
@@ -194,3 +196,35 @@ def test_states_that_the_target_has_not_are_refused(folder, target):
         EagleDrafter.load(folder, Model(llama(0, layers=LAYERS)), None)
     with pytest.raises(InvalidRequest, match="needs a trained head"):
         EagleDrafter.load(Model(target), Model(llama(0, layers=LAYERS)), None)
+
+
+@pytest.fixture
+def sequence() -> Request:
+    return Request(7, list(range(6)), 6, SamplingParams(), seed=0)
+
+
+def rows(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float32)[:, None]
+
+
+def test_parts_become_one_and_what_was_read_is_forgotten(sequence):
+    seen = TargetStates()
+    seen.add(sequence, 0, rows(0, 1))
+    assert not seen.up_to_date(sequence)
+    seen.add(sequence, 2, rows(2, 3, 4))
+    assert seen.up_to_date(sequence)
+    assert seen.since(sequence, 1).flatten().tolist() == [1, 2, 3, 4]
+    assert seen.since(sequence, 4).flatten().tolist() == [4]
+    sequence.tokens.append(6)
+    assert not seen.up_to_date(sequence)
+    seen.add(sequence, 5, rows(5))
+    assert seen.since(sequence, 4).flatten().tolist() == [4, 5]
+
+
+def test_what_does_not_follow_is_not_taken_for_what_does(sequence):
+    seen = TargetStates()
+    seen.add(sequence, 1, rows(1, 2, 3, 4, 5))
+    assert not seen.up_to_date(sequence)
+    seen.forget(sequence)
+    seen.forget(sequence)
+    assert len(seen) == 0

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 import transformers as hf
 from torch import distributed
 
 import starter
-from foreword import LLM, bundled
+from command import Shell
+from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.parallel.load import check_devices
 from foreword.options import ModelOptions
@@ -91,3 +93,62 @@ def test_devices():
     for asked, kind in (("cuda:1", "cuda"), ("cpu", "cpu")):
         with pytest.raises(InvalidRequest, match=f"on device '{asked}'"):
             check_devices(asked, kind, 2, 2)
+
+
+@pytest.mark.parametrize("name", ["--tensor-parallel", "--tensor-parallel-size"])
+def test_number_of_ranks_is_checked(name: str, tmp_path: Path):
+    ended = Shell(tmp_path)("generate", "One", name, "3")
+    assert ended.returncode == 1
+    assert "cannot split" in ended.stderr
+    assert ended.stderr.rstrip().endswith("Use 2 or 4")
+
+
+def test_one_text_on_two_ranks(tmp_path: Path):
+    shell = Shell(tmp_path)
+    options = ("--seed", "1", "--max-tokens", "12", "--dtype", "float32", "--quiet")
+    split = shell("generate", "Once upon", *options, "--tensor-parallel", "2")
+    whole = shell("generate", "Once upon", *options, "--backend", "pool")
+    assert split.returncode == 0
+    assert split.stderr == ""
+    assert split.stdout == whole.stdout != ""
+
+
+PROMPTS = [torch.randint(3, 320, (12,)).tolist() * 2 for _ in range(3)]
+
+
+def same_text(folder: Path, ranks: int) -> None:
+    with LLM(
+        folder,
+        method="ngram",
+        tokenizer=False,
+        dtype="float32",
+        budget="heuristic",
+        tensor_parallel=ranks,
+    ) as llm:
+        drafted, plain = (
+            llm.generate(
+                PROMPTS,
+                SamplingParams(method=method, max_tokens=60, temperature=0.1, seed=3),
+            )
+            for method in ("ngram", "none")
+        )
+        params = SamplingParams(max_tokens=60, temperature=0.1, seed=3)
+        alone = llm.generate([PROMPTS[1]], params)
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
+    assert alone[0].tokens == plain[1].tokens
+    assert sum(one.stats.accepted for one in drafted) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3", "gemma2"])
+def test_two_ranks(kind: str, tmp_path: Path):
+    build(kind).save_pretrained(tmp_path)
+    same_text(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_four_ranks(tmp_path: Path):
+    config = build("llama").config
+    config.num_key_value_heads = 4
+    type(build("llama"))(config).save_pretrained(tmp_path)
+    same_text(tmp_path, 4)
