@@ -12,7 +12,7 @@ from foreword.chats.prompts import ids_of
 from foreword.model import Mode, Model
 from foreword.model.kv.prefixes import PAGE
 from grids import grid
-from tiny_vision import chats, folder, picture, said
+from tiny_vision import chats, filler, folder, picture, said
 
 FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None]
 QUICK = ("qwen2-vl", "llava", "gemma3")
@@ -117,21 +117,7 @@ def test_only_equal_images_share_pages(name):
     llm = fresh(name)
     one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
     asked = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
-    filler, first = (
-        "A long text before the image, so that a page is full of it.",
-        llm.render(one),
-    )
-    filler += "." * (
-        (
-            PAGE
-            - 14
-            - len(filler)
-            - len("<user>")
-            - first.tokens.index(first.placeholder)
-        )
-        % PAGE
-    )
-    before = [{"role": "user", "content": filler}]
+    before = filler(llm, one, 14)
     ids = llm.render(before + one)
     placeholder = ids.tokens.index(ids.placeholder)
     assert placeholder % PAGE == PAGE - 14

@@ -6,6 +6,7 @@ And one tree grown in different ways, to be held side by side.
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 from foreword.draft.base import Drafter, chosen
 from foreword.draft.tree.coupled import CoupledTree
 from foreword.draft.tree.drafter import ModelDrafter
+from foreword.model import Read
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 from running import Answer
 
@@ -188,3 +190,58 @@ def check_same(found: GrownTree, wanted: GrownTree) -> None:
     ):
         assert tokens == right
         assert values == pytest.approx(true, rel=1e-4, abs=1e-4)
+
+
+def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
+    """Every draft token by the tokens that lead to it."""
+    assert draft.probabilities is not None
+    return dict(
+        zip(
+            map(tuple, draft.trees[row].paths[1:]),
+            draft.probabilities[row].tolist(),
+            strict=False,
+        )
+    )
+
+
+PARENTS = [-1, -1, 0, 1, 1, 2, 4]
+LEVELS = ((0, 2), (2, 5), (5, 7))
+"""A tree of draft tokens, read level by level."""
+
+
+def levels(past: int, nodes: list[int]) -> list[Read]:
+    return [Read(1, past, nodes[a:b], PARENTS[:b], b - a, held=a) for a, b in LEVELS]
+
+
+def scores(reader: Any, text: list[int], states: torch.Tensor) -> torch.Tensor:
+    """Logits of a head along a text, then of a tree of draft tokens after it."""
+    rows, nodes = len(text) - len(PARENTS), text[-len(PARENTS) :]
+    reader.head_states.give(1, states[:23])
+    logits = [reader.read([Read(1, 0, text[:23], keep=23)])]
+    reader.head_states.give(1, states[23:rows])
+    logits.append(reader.read([Read(1, 23, text[23:rows], keep=rows - 23)]))
+    logits += [reader.read([read]) for read in levels(rows, nodes)]
+    return torch.cat(logits).float()
+
+
+def check_row_bits(reader: Any, text: list[int], states: torch.Tensor) -> None:
+    """A row of a head has the same bits alone and in any batch."""
+    reader.head_states.give(1, states[:20])
+    reader.read([Read(1, 0, text[:20], keep=0)])
+    alone = []
+    for row in range(20, 33):
+        reader.head_states.give(1, states[row : row + 1])
+        alone.append(reader.read([Read(1, row, [text[row]])]))
+    tree = levels(33, text[33:40])
+    alone += [reader.read([level]) for level in tree]
+    reader.open(2, 4 * len(text))
+    reader.head_states.give(1, states[20:33])
+    reader.head_states.give(2, states[:7])
+    both = [Read(2, 0, text[:7]), Read(1, 20, text[20:33], keep=13)]
+    together = [reader.read(both)[1:]]
+    together.append(reader.read([Read(2, 7, text[9:11], [-1, -1], 2), tree[0]])[2:])
+    reader.head_states.give(2, states[7:15])
+    together.append(reader.read([tree[1], Read(2, 7, text[7:15])])[:-1])
+    together.append(reader.read([Read(2, 15, text[15:18], [-1] * 3, 3), tree[2]])[3:])
+    reader.close(2)
+    assert torch.equal(torch.cat(alone), torch.cat(together))

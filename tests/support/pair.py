@@ -1,5 +1,5 @@
 """A tiny target, data and a loop that trains beside it: what the tests of training
-share. Asserts nothing.
+share.
 """
 
 from pathlib import Path
@@ -9,13 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from foreword.train.data.packing import Block, Packer, Piece
+from foreword.draft.tree.drafter import ModelDrafter
+from foreword.model import Model, Read
+from foreword.train.data.packing import Block, Packer, Piece, stack
 from foreword.train.data.records import Record
 from foreword.train.devices import Devices, OneDevice
 from foreword.train.log import Row
 from foreword.train.losses import LOSSES
 from foreword.train.task import TrainContext, TrainTask
-from foreword.train.trainer import Trainer, TrainingConfig
+from foreword.train.trainer import Task, Trainer, TrainingConfig
+from foreword.types import Request, SamplingParams
 from running import tokenizer
 
 VOCAB = 320
@@ -156,3 +159,36 @@ def learn(
     )
     first, last = (row.held_out for row in trainer.run() if row.held_out)
     return first, last
+
+
+def served_logits(
+    drafter: ModelDrafter, target: Model, tokens: list[int], end: int, steps: int
+) -> list[Tensor]:
+    """Return the logits of a drafter after `end` tokens, then after each of the next
+    ones as a chain of draft tokens.
+    """
+    params = SamplingParams(max_tokens=20)
+    sequence = Request(1, tokens[: end + 1], 2, params, seed=0)
+    target.open(1, 32)
+    text = Read(1, 0, tokens[:end], keep=0)
+    _, states = target.read_hidden([text], drafter.hidden_layers)
+    target.close(1)
+    drafter.on_hidden_states(sequence, 0, states)
+    read = drafter.prefill(sequence)
+    logits = [drafter.logits([read])]
+    past = read.past + len(read.tokens)
+    for step in range(steps - 1):
+        token, parents = tokens[end + 1 + step], list(range(-1, step))
+        logits.append(drafter.logits([Read(1, past, [token], parents, 1, held=step)]))
+    return logits
+
+
+def check_packed(task: Task, pieces: list[Piece]) -> None:
+    """Records that share a block are learnt as if each were alone."""
+    together = task.loss(task.module, stack([Block.of(pieces, 32)]))
+    alone = sum(
+        task.loss(task.module, stack([Block.of([piece], len(piece))]))
+        for piece in pieces
+    )
+    torch.testing.assert_close(together, alone)
+    assert together > 1

@@ -315,3 +315,16 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
 EXPECTED: dict[str, Support] = {
     name: family.expected for name, family in FAMILIES.items()
 }
+
+
+def mistral3() -> PreTrainedModel:
+    """A tiny model that reads images too."""
+    vision = hf.PixtralVisionConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=28,
+    )
+    text = build("mistral").config
+    return random(hf.Mistral3Config(text_config=text, vision_config=vision))

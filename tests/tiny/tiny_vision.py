@@ -21,6 +21,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from folders import kept
+from foreword.model.kv.prefixes import PAGE
 from tiny_models import disturb
 
 VOCAB = 320
@@ -557,3 +558,13 @@ def missing(name: str) -> str | None:
         "smolvlm": "num2words",
     }.get(name)
     return None if needs is None or find_spec(needs) else needs
+
+
+def filler(llm: Any, chat: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
+    """Return a message before a chat, after which its first image begins `room` tokens
+    before the end of a page.
+    """
+    text = "A long text before the image, so that a page is full of it."
+    prompt = llm.render(chat)
+    start = prompt.tokens.index(prompt.placeholder) + len("<user>") + len(text)
+    return [{"role": "user", "content": text + "." * ((PAGE - room - start) % PAGE)}]

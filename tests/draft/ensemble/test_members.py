@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 import torch
 
+from drafters import paths
 from foreword.draft import MethodSpec, method
 from foreword.draft.base import Drafter, chosen
 from foreword.draft.ensemble.cascade import EAGER, CascadeDrafter, DecayedMean
@@ -77,17 +78,6 @@ def propose(
     return drafter.propose(batch, [most] * len(sequences))
 
 
-def probabilities(made: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
-    assert made.probabilities is not None
-    return dict(
-        zip(
-            map(tuple, made.trees[row].paths[1:]),
-            made.probabilities[row].tolist(),
-            strict=False,
-        )
-    )
-
-
 def test_member_without_probabilities_counts_by_acceptance():
     mute = Says((1, -1, 0.0), (2, 0, 0.0), silent=True)
     both, sequence = CascadeDrafter([mute, Says()]), one()
@@ -96,7 +86,7 @@ def test_member_without_probabilities_counts_by_acceptance():
         both.update(
             sequence, both._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7]
         )
-    assert probabilities(propose(both, sequence)) == pytest.approx(
+    assert paths(propose(both, sequence)) == pytest.approx(
         {(1,): 1.0, (1, 2): 0.5}, abs=0.05
     )
 
@@ -105,16 +95,12 @@ def test_cascade_asks_next_only_where_first_is_not_sure():
     cheap, dear = Says((1, -1, 0.9), (2, 0, 0.8)), Says((3, -1, 0.9), (4, 0, 0.5))
     sure = CascadeDrafter([cheap, dear])
     for _ in range(30):  # much is hoped of it before it was asked
-        assert probabilities(propose(sure, one())) == pytest.approx(
-            {(1,): 0.9, (1, 2): 0.8}
-        )
+        assert paths(propose(sure, one())) == pytest.approx({(1,): 0.9, (1, 2): 0.8})
     assert dear.asked < 10
     asked = dear.asked
     unsure = CascadeDrafter([Says((1, -1, 0.2)), dear])
     for _ in range(30):
-        assert probabilities(propose(unsure, one())) == pytest.approx(
-            {(3,): 0.9, (3, 4): 0.5}
-        )
+        assert paths(propose(unsure, one())) == pytest.approx({(3,): 0.9, (3, 4): 0.5})
     assert dear.asked == asked + 30
     assert propose(
         CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]),
@@ -130,9 +116,7 @@ def test_slow_member_runs_rarely():
     assert dear.asked == 1, "nothing knew what it takes"
     both._took[1] = 10.0
     for _ in range(5):
-        assert probabilities(propose(both, one(), pace=1.0)) == pytest.approx(
-            {(1,): 0.2}
-        )
+        assert paths(propose(both, one(), pace=1.0)) == pytest.approx({(1,): 0.2})
     assert dear.asked == 1
     propose(both, one(), pace=0.01)
     assert dear.asked == 2, "where text comes slowly there is time"
@@ -217,9 +201,9 @@ def test_expensive_scoring_leaves_no_expected_gain():
     assert len(propose(both, one(), pace=0.5).trees[0]) == 3, (
         "3 of 0.38 and one of 0.78"
     )
-    assert probabilities(propose(both, one(), pace=2.0)) == pytest.approx(
-        {(9,): 0.9}
-    ), "nothing and 0.4"
+    assert paths(propose(both, one(), pace=2.0)) == pytest.approx({(9,): 0.9}), (
+        "nothing and 0.4"
+    )
 
 
 def test_scoring_cost_is_learnt_in_pure_rounds():

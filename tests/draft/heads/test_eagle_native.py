@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from drafters import AT_ONCE, check_same, grown
+from drafters import AT_ONCE, PARENTS, check_row_bits, check_same, grown, levels, scores
 from foreword.draft.heads import eagle
 from foreword.draft.heads.eagle import EagleDrafter, NativeHead, unsupported
 from foreword.draft.heads.eagle_checkpoint import load
@@ -41,8 +41,6 @@ KINDS = [
     "normed features",
     "normed queries",
 ]
-PARENTS = [-1, -1, 0, 1, 1, 2, 4]
-LEVELS = ((0, 2), (2, 5), (5, 7))
 LENGTH = 60
 
 
@@ -124,21 +122,6 @@ def states() -> torch.Tensor:
     return torch.randn(LENGTH, 3 * 64, generator=torch.Generator().manual_seed(3))
 
 
-def scores(reader, text: list[int], states: torch.Tensor) -> torch.Tensor:
-    """What is said along a text, then of a tree of draft tokens after it."""
-    rows, nodes = len(text) - len(PARENTS), text[-len(PARENTS) :]
-    reader.head_states.give(1, states[:23])
-    found = [reader.read([Read(1, 0, text[:23], keep=23)])]
-    reader.head_states.give(1, states[23:rows])
-    found.append(reader.read([Read(1, 23, text[23:rows], keep=rows - 23)]))
-    found += [reader.read([read]) for read in levels(rows, nodes)]
-    return torch.cat(found).float()
-
-
-def levels(past: int, nodes: list[int]) -> list[Read]:
-    return [Read(1, past, nodes[a:b], PARENTS[:b], b - a, held=a) for a, b in LEVELS]
-
-
 @pytest.mark.sample(3)
 @native
 def test_scores_are_those_of_the_plain_head_up_to_bfloat16(
@@ -167,26 +150,7 @@ def test_scores_are_those_of_the_plain_head_up_to_bfloat16(
 
 @native
 def test_row_bits_do_not_depend_on_the_batch(reader, text, states):
-    reader.head_states.give(1, states[:20])
-    reader.read([Read(1, 0, text[:20], keep=0)])
-    alone = []
-    for row in range(20, 33):
-        reader.head_states.give(1, states[row : row + 1])
-        alone.append(reader.read([Read(1, row, [text[row]])]))
-    tree = levels(33, text[33:40])
-    alone += [reader.read([level]) for level in tree]
-    reader.open(2, 4 * LENGTH)
-    reader.head_states.give(1, states[20:33])
-    reader.head_states.give(2, states[:7])
-    together = [
-        reader.read([Read(2, 0, text[:7]), Read(1, 20, text[20:33], keep=13)])[1:]
-    ]
-    together.append(reader.read([Read(2, 7, text[9:11], [-1, -1], 2), tree[0]])[2:])
-    reader.head_states.give(2, states[7:15])
-    together.append(reader.read([tree[1], Read(2, 7, text[7:15])])[:-1])
-    together.append(reader.read([Read(2, 15, text[15:18], [-1] * 3, 3), tree[2]])[3:])
-    reader.close(2)
-    assert torch.equal(torch.cat(alone), torch.cat(together))
+    check_row_bits(reader, text, states)
 
 
 @native

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from drafters import check_row_bits, scores
 from foreword.draft.mtp.mtp import MtpDrafter, MtpReader, NativeMtp, unsupported
 from foreword.draft.mtp.mtp_checkpoint import load
 from foreword.draft.mtp.mtp_head import MtpHead
@@ -23,8 +24,6 @@ pytestmark = pytest.mark.skipif(
     forward.reason() is not None, reason=str(forward.reason())
 )
 LENGTH = 40
-PARENTS = [-1, -1, 0, 0, 1, 2, 4]
-LEVELS = ((0, 2), (2, 5), (5, 7))
 
 
 def trained(dtype: torch.dtype) -> MtpHead:
@@ -55,22 +54,6 @@ def reader() -> Iterator[NativeMtp]:
     found.close(1)
 
 
-def levels(past: int, nodes: list[int]) -> list[Read]:
-    return [Read(1, past, nodes[a:b], PARENTS[:b], b - a, held=a) for a, b in LEVELS]
-
-
-def scores(reader, given: torch.Tensor) -> torch.Tensor:
-    """Logits along a text, then of a tree of draft tokens after it."""
-    tokens = text()
-    rows = LENGTH - len(PARENTS)
-    reader.head_states.give(1, given[:23])
-    found = [reader.read([Read(1, 0, tokens[:23], keep=23)])]
-    reader.head_states.give(1, given[23:rows])
-    found.append(reader.read([Read(1, 23, tokens[23:rows], keep=rows - 23)]))
-    found += [reader.read([read]) for read in levels(rows, tokens[rows:])]
-    return torch.cat(found).float()
-
-
 def test_scores_are_those_of_torch_up_to_bfloat16(reader):
     given = states()
     exact = MtpReader(trained(torch.float32), target("float32"))
@@ -79,7 +62,7 @@ def test_scores_are_those_of_torch_up_to_bfloat16(reader):
     for one in (exact, rounded, reader):
         if one is not reader:
             one.open(1, 4 * LENGTH)
-        found.append(scores(one, given))
+        found.append(scores(one, text(), given))
     truth, theirs, ours = found
     errors = [
         (one - truth).pow(2).mean().sqrt() / truth.std() for one in (theirs, ours)
@@ -90,26 +73,7 @@ def test_scores_are_those_of_torch_up_to_bfloat16(reader):
 
 
 def test_row_bits_do_not_depend_on_the_batch(reader):
-    tokens = text()
-    given = states()
-    reader.head_states.give(1, given[:20])
-    reader.read([Read(1, 0, tokens[:20], keep=0)])
-    alone = []
-    for row in range(20, 33):
-        reader.head_states.give(1, given[row : row + 1])
-        alone.append(reader.read([Read(1, row, [tokens[row]])]))
-    tree = levels(33, tokens[33:40])
-    alone += [reader.read([level]) for level in tree]
-    reader.open(2, 4 * LENGTH)
-    reader.head_states.give(1, given[20:33])
-    reader.head_states.give(2, given[:7])
-    both = [Read(2, 0, tokens[:7]), Read(1, 20, tokens[20:33], keep=13)]
-    together = [reader.read(both)[1:]]
-    beside = Read(2, 7, tokens[9:11], [-1, -1], 2)
-    together.append(reader.read([beside, tree[0]])[2:])
-    together += [reader.read([level]) for level in tree[1:]]
-    reader.close(2)
-    assert torch.equal(torch.cat(alone), torch.cat(together))
+    check_row_bits(reader, text(), states())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

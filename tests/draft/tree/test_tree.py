@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tiny_models
+from drafters import paths
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree.calibration import Calibration
 from foreword.draft.tree.coupled import CoupledTree
@@ -42,18 +43,6 @@ def sequence(
 
 def batch(*sequences: Request, trees: bool = True, floor: float = 0.0) -> Batch:
     return Batch(sequences, NoiseStreams(target().vocab, shared=True), trees, floor)
-
-
-def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
-    """Every draft token by the tokens that lead to it."""
-    assert draft.probabilities is not None
-    return dict(
-        zip(
-            map(tuple, draft.trees[row].paths[1:]),
-            draft.probabilities[row].tolist(),
-            strict=False,
-        )
-    )
 
 
 def child_distribution(

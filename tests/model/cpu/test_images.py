@@ -22,7 +22,7 @@ from foreword.model.kv.prefixes import PAGE
 from foreword.model.probe.trial import ROUNDED
 from foreword.model.view import view
 from foreword.native.forward import reason
-from tiny_vision import chats, folder, picture, said
+from tiny_vision import chats, filler, folder, picture, said
 
 pytestmark = pytest.mark.skipif(
     reason() is not None, reason=f"no native backend here: {reason()}"
@@ -197,19 +197,7 @@ def test_only_equal_images_share_pages(name):
     llm = fresh(name)
     one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
     params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
-    first = llm.render(one)
-    filler = "A long text before the image, so that a page is full of it."
-    filler += "." * (
-        (
-            PAGE
-            - 14
-            - len(filler)
-            - len("<user>")
-            - first.tokens.index(first.placeholder)
-        )
-        % PAGE
-    )
-    before = [{"role": "user", "content": filler}]
+    before = filler(llm, one, 14)
     ids = llm.render(before + one)
     placeholder = ids.tokens.index(ids.placeholder)
     alone = llm.chat(before + other, params)

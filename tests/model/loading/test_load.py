@@ -109,19 +109,7 @@ needs_kernel = pytest.mark.skipif(
     "dtype", ["float32", pytest.param("bfloat16", marks=needs_kernel)]
 )
 def test_text_of_a_vision_model_is_read(tmp_path, dtype):
-    eyes = dict(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=28,
-    )
-    text = tiny_models.build("mistral").config
-    made = tiny_models.random(
-        hf.Mistral3Config(
-            text_config=text, vision_config=hf.PixtralVisionConfig(**eyes)
-        )
-    )
+    made = tiny_models.mistral3()
     made.eval().save_pretrained(tmp_path)
     model = Model.load(tmp_path, dtype=dtype, device="cpu")
     assert (model.mode, model.capability.backend) == (

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import Mistral3Config, PixtralVisionConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 import quantizing
 import starter
@@ -290,17 +290,7 @@ def build(name: str) -> PreTrainedModel:
     """A tiny model; mistral3 reads images too."""
     if name != "mistral3":
         return tiny_models.build(name)
-    eyes = dict(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=28,
-    )
-    text = tiny_models.build("mistral").config
-    return tiny_models.random(
-        Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**eyes))
-    )
+    return tiny_models.mistral3()
 
 
 @pytest.mark.parametrize(

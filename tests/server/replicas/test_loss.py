@@ -86,6 +86,17 @@ def check_recordings(events: list[Any]) -> None:
         assert recording["totals"]["accepted"] > 0
 
 
+def cut_stream(router: Any, path: str, body: Any, *signals: int) -> list[str]:
+    """Return the lines of a stream whose replica is ended after five events."""
+    lines: list[str] = []
+    with router.http.stream("POST", path, json=body) as cut:
+        rest = cut.iter_lines()
+        while len(read(lines)) < 5:
+            lines.append(next(rest))
+        router.kill(router.busy, *signals)
+        return [*lines, *rest]
+
+
 SLOW = pytest.mark.slow
 
 
@@ -102,13 +113,7 @@ def test_stream_goes_on_at_another_replica(router: Any, path: str) -> None:
     with router.http.stream("POST", path, json=body) as plain:
         expected = read(plain.iter_lines())
     before = router.metric("foreword:requests_continued_total")
-    events: list[Any] = []
-    with router.http.stream("POST", path, json=body) as cut:
-        lines = cut.iter_lines()
-        while len(events) < 5:
-            events += read([next(lines)])
-        router.kill(router.busy)
-        events += read(lines)
+    events = read(cut_stream(router, path, body))
     assert router.metric("foreword:requests_continued_total") == before + 1
     assert texts(events) == texts(expected)
     assert all(len(text) > SOME for text in texts(events).values())
@@ -135,17 +140,10 @@ def test_stream_of_a_replica_that_hangs_goes_on(router: Any) -> None:
     path = "/v1/chat/completions"
     router.all_ready()
     expected = router.http.post(path, json={**BODIES[path], "stream": False}).json()
-    events: list[Any] = []
-    with router.http.stream("POST", path, json=BODIES[path]) as cut:
-        lines = cut.iter_lines()
-        while len(events) < 5:
-            events += read([next(lines)])
-        router.kill(router.busy, signal.SIGSTOP)
-        rest = [*lines]
-        events += read(rest)
-    assert ": ping" in rest
+    lines = cut_stream(router, path, BODIES[path], signal.SIGSTOP)
+    assert ": ping" in lines
     contents = [one["message"]["content"] for one in expected["choices"]]
-    assert [*texts(events).values()] == contents
+    assert [*texts(read(lines)).values()] == contents
     assert router.events("replica silent")
 
 
@@ -154,13 +152,7 @@ def test_logprobs_and_seeds_of_both_halves_belong_together(router: Any) -> None:
     path = "/v1/chat/completions"
     router.all_ready()
     body = {**BODIES[path], "seed": None}
-    events: list[Any] = []
-    with router.http.stream("POST", path, json=body) as cut:
-        lines = cut.iter_lines()
-        while len(events) < 5:
-            events += read([next(lines)])
-        router.kill(router.busy)
-        events += read(lines)
+    events = read(cut_stream(router, path, body))
     choices = [choice for event in events for choice in event["choices"]]
     for index in (0, 1):
         own = [one for one in choices if one["index"] == index]
@@ -200,13 +192,7 @@ def test_backend_without_pages_goes_on_with_the_same_text(routing: Any) -> None:
     with routing("--backend", "plain", "--method", "none") as router:
         router.all_ready()
         expected = router.http.post(path, json=whole).json()
-        events: list[Any] = []
-        with router.http.stream("POST", path, json=body) as cut:
-            lines = cut.iter_lines()
-            while len(events) < 5:
-                events += read([next(lines)])
-            router.kill(router.busy)
-            events += read(lines)
+        events = read(cut_stream(router, path, body))
         assert texts(events)[0] == expected["choices"][0]["message"]["content"]
         router.all_ready()
         with ThreadPoolExecutor(1) as pool:

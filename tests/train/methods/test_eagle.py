@@ -12,14 +12,23 @@ from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
-from foreword.model import Model, Read
+from foreword.model import Model
 from foreword.train.data.packing import Block, Packer, stack
 from foreword.train.devices import OneDevice
 from foreword.train.methods.eagle import HeadTraining
 from foreword.train.registry import EagleOptions
 from foreword.train.trainer import Trainer, TrainingConfig
-from foreword.types import Request, SamplingParams
-from pair import TEXTS, VOCAB, Bytes, learn, llama, random_pieces, setting
+from pair import (
+    TEXTS,
+    VOCAB,
+    Bytes,
+    check_packed,
+    learn,
+    llama,
+    random_pieces,
+    served_logits,
+    setting,
+)
 
 STEPS = 3
 
@@ -46,28 +55,7 @@ def test_head_is_trained_as_it_serves():
     target = Model(llama(0, layers=3))
     for end in (3, 8):
         drafter = EagleDrafter(training(hf).head, target)
-        sequence = Request(
-            1, piece.tokens[: end + 1], 2, SamplingParams(max_tokens=20), seed=0
-        )
-        target.open(1, 32)
-        _, states = target.read_hidden(
-            [Read(1, 0, piece.tokens[:end], keep=0)], drafter.hidden_layers
-        )
-        target.close(1)
-        drafter.on_hidden_states(sequence, 0, states)
-        read = drafter.prefill(sequence)
-        found = [drafter.logits([read])]
-        past = read.past + len(read.tokens)
-        for step in range(STEPS - 1):
-            draft_token = Read(
-                1,
-                past,
-                [piece.tokens[end + 1 + step]],
-                list(range(-1, step)),
-                1,
-                held=step,
-            )
-            found.append(drafter.logits([draft_token]))
+        found = served_logits(drafter, target, piece.tokens, end, STEPS)
         for step in range(STEPS):
             # The row of token end - 1 and its follower; rows begin where a learnt token
             # is two places and a step ahead.
@@ -77,15 +65,7 @@ def test_head_is_trained_as_it_serves():
 
 
 def test_packed_records_are_learnt_as_if_alone():
-    pieces = random_pieces(0, 7, 12, 9)
-    task = training()
-    together = task.loss(task.module, stack([Block.of(pieces, 32)]))
-    alone = sum(
-        task.loss(task.module, stack([Block.of([piece], len(piece))]))
-        for piece in pieces
-    )
-    torch.testing.assert_close(together, alone)
-    assert together > 1
+    check_packed(training(), random_pieces(0, 7, 12, 9))
 
 
 def test_gradients_reach_the_head_alone():

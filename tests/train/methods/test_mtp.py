@@ -8,12 +8,11 @@ import torch
 from foreword.draft.mtp.mtp import MtpDrafter
 from foreword.draft.mtp.mtp_checkpoint import dump, load
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Piece, stack
+from foreword.model import Model
+from foreword.train.data.packing import Block, stack
 from foreword.train.methods.mtp import MtpTask
 from foreword.train.registry import MtpOptions
-from foreword.types import Request, SamplingParams
-from pair import VOCAB, learn, llama, setting
+from pair import learn, llama, random_pieces, served_logits, setting
 
 STEPS = 3
 
@@ -25,19 +24,13 @@ def training(target=None, **options) -> MtpTask:
     )
 
 
-def random_piece(length: int) -> Piece:
-    generator = torch.Generator().manual_seed(3)
-    tokens = torch.randint(1, VOCAB, (length,), generator=generator).tolist()
-    return Piece(tokens, [False] * 2 + [True] * (length - 2))
-
-
 def test_layer_is_trained_as_it_serves(tmp_path):
     """The plain definition: read the text up to a token, then the next tokens as a
     chain of draft tokens.
     """
     hf = llama(0, layers=3)
     task = training(hf)
-    piece = random_piece(14)
+    (piece,) = random_pieces(3, 14)
     with torch.no_grad():
         steps = task._steps(task.module, stack([Block.of([piece], 14)]))
         trained = [step.draft for step in steps]
@@ -45,22 +38,7 @@ def test_layer_is_trained_as_it_serves(tmp_path):
     target = Model(llama(0, layers=3))
     for end in (3, 8):
         drafter = MtpDrafter.load(tmp_path / "layer", target, None)
-        sequence = Request(
-            1, piece.tokens[: end + 1], 2, SamplingParams(max_tokens=20), seed=0
-        )
-        target.open(1, 32)
-        text = Read(1, 0, piece.tokens[:end], keep=0)
-        _, states = target.read_hidden([text], drafter.hidden_layers)
-        target.close(1)
-        drafter.on_hidden_states(sequence, 0, states)
-        read = drafter.prefill(sequence)
-        found = [drafter.logits([read])]
-        past = read.past + len(read.tokens)
-        for step in range(STEPS - 1):
-            token = piece.tokens[end + 1 + step]
-            parents = list(range(-1, step))
-            one = Read(1, past, [token], parents, 1, held=step)
-            found.append(drafter.logits([one]))
+        found = served_logits(drafter, target, piece.tokens, end, STEPS)
         for step in range(STEPS):
             torch.testing.assert_close(
                 found[step][0], trained[step][end - 1], atol=1e-4, rtol=1e-4
@@ -69,7 +47,7 @@ def test_layer_is_trained_as_it_serves(tmp_path):
 
 def test_gradients_reach_the_layer_alone():
     task = training()
-    block = stack([Block.of([random_piece(20)], 20)])
+    block = stack([Block.of(random_pieces(3, 20), 20)])
     task.loss(task.module, block).backward()
     assert all(parameter.grad is None for parameter in task.target.parameters())
     idle = {
