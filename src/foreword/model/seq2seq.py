@@ -12,9 +12,7 @@ from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
-from transformers import (
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.encoder import is_seq2seq, reads_sound

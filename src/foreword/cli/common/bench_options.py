@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,21 +16,9 @@ STDOUT = Path("-")
 
 
 def _option(
-    help: str,
-    *names: str,
-    least: int | None = None,
-    metavar: str = "N",
-    check: Callable[[Any], None] = lambda _: None,
+    help: str, *names: str, metavar: str = "N", **more: Any
 ) -> typer.models.OptionInfo:
-    callback = options.checked(check)
-    return typer.Option(
-        *names,
-        help=help,
-        min=least,
-        metavar=metavar,
-        rich_help_panel=MEASURE,
-        callback=callback,
-    )
+    return options.option(MEASURE, " ".join(names), help, metavar, **more)
 
 
 def _check_output(file: Path | None) -> None:

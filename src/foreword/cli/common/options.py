@@ -56,12 +56,15 @@ def option(
     help: str,
     metavar: str | None = None,
     check: Callable[[Any], object] | None = None,
+    *,
+    least: float | None = None,
 ) -> typer.models.OptionInfo:
     """Return an option of one of the panels of `--help`."""
     callback = checked(check) if check else None
     return typer.Option(
         *names.split(),
         help=help,
+        min=least,
         metavar=metavar,
         rich_help_panel=panel,
         callback=callback,

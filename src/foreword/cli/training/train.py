@@ -43,22 +43,9 @@ train = typer.Typer(
 
 
 def _option(
-    panel: str,
-    help: str,
-    names: str = "",
-    least: float | None = None,
-    metavar: str = "N",
-    check: Callable[[Any], None] = lambda _: None,
+    panel: str, help: str, names: str = "", metavar: str = "N", **more: Any
 ) -> typer.models.OptionInfo:
-    callback = options.checked(check)
-    return typer.Option(
-        *names.split(),
-        help=help,
-        min=least,
-        metavar=metavar,
-        rich_help_panel=panel,
-        callback=callback,
-    )
+    return options.option(panel, names, help, metavar, **more)
 
 
 def _loss(name: str) -> None:

@@ -25,10 +25,7 @@ from foreword.model.executors.native import experts, grouped, offload
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.cross import parts_of
 from foreword.model.executors.native.executor import NativeExecutor
-from foreword.model.executors.native.layout import (
-    around,
-    matrices_of,
-)
+from foreword.model.executors.native.layout import around, matrices_of
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.executors.native.rows import (
     Rows,
