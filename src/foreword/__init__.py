@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from foreword.version import VERSION
+
 if TYPE_CHECKING:
     from foreword.api.async_llm import AsyncLLM
     from foreword.api.llm import LLM
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
         TokenLogprob,
     )
 
-__version__ = "0.1.0"
+
+__version__ = VERSION
 
 _NAMES = {
     "api.llm": "LLM",

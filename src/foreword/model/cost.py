@@ -22,6 +22,7 @@ from foreword.model.encoder import EncoderMemory
 from foreword.model.kv.reads import Read
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
+from foreword.version import VERSION
 
 NEAR, FAR = 128, 1024
 """Tokens. Context lengths at which forwards are measured, where they fit."""
@@ -329,13 +330,11 @@ def _fitted(times: Mapping[Point, Sequence[float]], near: int, far: int) -> Cost
 
 def machine() -> dict[str, Any]:
     """Return the properties of this machine that the speed of a forward depends on."""
-    import foreword  # the package imports this file before it defines its version
-
     return {
         "cpu": processor(),
         "threads": threads(),
         "torch": torch.__version__,
-        "foreword": foreword.__version__,
+        "foreword": VERSION,
     }
 
 

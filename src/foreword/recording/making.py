@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
-import foreword
 from foreword.api.llm import LLM
 from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget
 from foreword.errors import InvalidRequest
@@ -18,6 +17,7 @@ from foreword.recording.recording import Machine, Recording, Totals
 from foreword.registry import BUDGETS
 from foreword.types import FinishReason, SamplingParams
 from foreword.types.round import Round, short
+from foreword.version import VERSION
 
 LEFT_OUT = ("seed", "n", "method", "rule", "budget", "nodes", "trace")
 """Parameters that a recording holds elsewhere, or that say nothing about one answer."""
@@ -51,7 +51,7 @@ def recorded(llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
         answer.prompt_tokens, clean_up_tokenization_spaces=False
     )
     return Recording(
-        library=foreword.__version__,
+        library=VERSION,
         # a hub id, or a folder without its home
         model="/".join(Path(llm.target.name).parts[-2:]),
         method=params.method or llm.method,
