@@ -13,7 +13,11 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from foreword.errors import InvalidRequest, UnknownMethod, named
+from foreword.errors import (
+    InvalidRequest,
+    UnknownMethod,
+    named,
+)
 
 Entry = TypeVar("Entry")
 """What a name stands for."""

@@ -66,8 +66,12 @@ class Oracle(Drafter):
         self._draft_tokens[seed, temperature, tuple(prompt)] = draft_tokens
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        pairs = zip(batch.sequences, nodes, strict=True)
-        return chosen([self._propose(sequence, count) for sequence, count in pairs])
+        return chosen(
+            [
+                self._propose(sequence, count)
+                for sequence, count in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
     def _propose(self, sequence: Request, count: int) -> list[int]:
         prompt = sequence.source or tuple(sequence.tokens[: sequence.prompt])

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from foreword.draft.self_speculative.exits import PREFIX, check_exit
+from foreword.draft.self_speculative.exits import (
+    PREFIX,
+    check_exit,
+)
 from foreword.errors import InvalidRequest
 from foreword.hf.inputs import Setting
 from foreword.model.layers import layer_count
-from foreword.registry import EARLY_EXIT, OF_CHECKPOINT, OWN_METHODS
+from foreword.registry import (
+    EARLY_EXIT,
+    OF_CHECKPOINT,
+    OWN_METHODS,
+)
 
 EXIT = "assistant_early_exit"
 AHEAD = "use_mtp"

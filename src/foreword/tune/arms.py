@@ -22,8 +22,20 @@ from foreword.hindsight.whatif import Outcome, candidates, what_if
 from foreword.model import measure
 from foreword.recording import Recording
 from foreword.registry import DEFAULT_RULE, PLAIN
-from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
-from foreword.tune.timed import RoundPrices, Search, Spent, TimedArm, params_of
+from foreword.tune.chosen import (
+    Arm,
+    Chosen,
+    Confirmation,
+    Limits,
+    Prediction,
+)
+from foreword.tune.timed import (
+    RoundPrices,
+    Search,
+    Spent,
+    TimedArm,
+    params_of,
+)
 from foreword.types import SamplingParams
 
 NODES = (2, 4, 8, 16)

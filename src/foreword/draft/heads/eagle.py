@@ -25,7 +25,10 @@ from foreword.model.architectures import drop_weights
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.executor import lay_words
 from foreword.model.executors.native.rows import Rows
-from foreword.model.executors.native.supported import activation, unfit
+from foreword.model.executors.native.supported import (
+    activation,
+    unfit,
+)
 from foreword.model.executors.torch.attention import attend
 from foreword.model.executors.torch.packed_linear import MIN_ROWS
 from foreword.native import forward

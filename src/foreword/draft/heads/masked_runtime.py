@@ -37,7 +37,11 @@ class MaskedBlocks(HeadBlocks):
     none of blocks.
     """
 
-    def __init__(self, head: MaskedHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MaskedHead,
+        target: Model,
+    ) -> None:
         self.layout = head.layout
         self.hidden_layers = head.layout.states
         self._own: nn.ModuleDict | None = None
@@ -74,7 +78,11 @@ class MaskedBlocks(HeadBlocks):
         if isinstance(self._stack, NativeLayers):
             self._stack.quantize()
 
-    def open(self, id: int, capacity: int) -> None:
+    def open(
+        self,
+        id: int,
+        capacity: int,
+    ) -> None:
         super().open(id, capacity)
         self._stack.open(id, capacity + self.layout.block)
 
@@ -109,7 +117,11 @@ class MaskedBlocks(HeadBlocks):
 class TorchLayers(Paged[KVPool]):
     """The layers in torch; the reference implementation of `NativeLayers`."""
 
-    def __init__(self, head: MaskedHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MaskedHead,
+        target: Model,
+    ) -> None:
         super().__init__(KVPool())
         self.head = head
         self.layout = head.layout
@@ -120,7 +132,10 @@ class TorchLayers(Paged[KVPool]):
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
+    def read_target_states(
+        self,
+        requests: Sequence[BlockRequest],
+    ) -> None:
         """Store keys and values of the target states that are new since the last
         block.
         """
@@ -152,7 +167,12 @@ class TorchLayers(Paged[KVPool]):
             for request, length in zip(requests, lengths, strict=True)
         ]
 
-        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attend(
+            number: int,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+        ) -> Tensor:
             keys, values = self.pool.write(number, key, value, written)
             attended: list[Tensor] = []
             for rows, at, n in zip(query.split(block), held, lengths, strict=True):
@@ -199,7 +219,10 @@ def _attention(
     return out.reshape(heads, rows, dim).transpose(0, 1)
 
 
-def unsupported(head: MaskedHead, target: Model) -> str | None:
+def unsupported(
+    head: MaskedHead,
+    target: Model,
+) -> str | None:
     """Return why C cannot run this head; None if it can."""
     embedding = target.hf.get_input_embeddings()
     reasons = (unfit(head.layout.sizes, layer, head.fc) for layer in head.layers)
@@ -275,7 +298,10 @@ class NativeLayers(NativeExecutor):
         super().close(id)
         self._lengths.pop(id, None)
 
-    def read_target_states(self, requests: Sequence[BlockRequest]) -> None:
+    def read_target_states(
+        self,
+        requests: Sequence[BlockRequest],
+    ) -> None:
         """Store keys and values of the target states that are new since the last
         block.
         """

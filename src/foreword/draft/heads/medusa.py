@@ -15,7 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.heads.block import BlockDrafter, BlockRequest, HeadBlocks
+from foreword.draft.heads.block import (
+    BlockDrafter,
+    BlockRequest,
+    HeadBlocks,
+)
 from foreword.draft.heads.loading import saved
 from foreword.errors import ModelError
 from foreword.model import Model, Read

@@ -10,7 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.heads.hidden_states import HeadStates, TargetStates
-from foreword.draft.tree.drafter import DraftModel, ModelDrafter, capacity, catch_up
+from foreword.draft.tree.drafter import (
+    DraftModel,
+    ModelDrafter,
+    capacity,
+    catch_up,
+)
 from foreword.model import Read
 from foreword.types import Batch, Request
 

@@ -178,8 +178,12 @@ class LookaheadDrafter(Drafter):
         self._texts: dict[int, _Text] = {}
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        pairs = zip(batch.sequences, nodes, strict=True)
-        return Draft([self._grow(batch, s, most) for s, most in pairs])
+        return Draft(
+            [
+                self._grow(batch, s, most)
+                for s, most in zip(batch.sequences, nodes, strict=True)
+            ]
+        )
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores

@@ -23,7 +23,12 @@ from foreword.draft.mtp.mtp_checkpoint import load
 from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read, Tokenizer
-from foreword.model.architectures import drop_weights, routed, scales, window
+from foreword.model.architectures import (
+    drop_weights,
+    routed,
+    scales,
+    window,
+)
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.rotary import rotaries_of
