@@ -17,14 +17,12 @@ from torch import Tensor
 from foreword.budget import DraftBudget
 from foreword.draft.base import Drafter
 from foreword.engine import trace
-from foreword.engine.accounting import account
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
 from foreword.engine.meter import Meter
-from foreword.engine.reads import reads_of, split_logits
 from foreword.engine.scheduler import ScheduledSequence, Scheduler
 from foreword.engine.speculator import Speculator, select_layers
-from foreword.engine.sub_batch import SubBatch
+from foreword.engine.sub_batch import SubBatch, account, reads_of, split_logits
 from foreword.model import Model
 from foreword.sampling.draw import logprobs
 from foreword.types import Clock, Delta, Load, Origin, Request

@@ -1,11 +1,17 @@
-"""The part of a round that shares a speculator, and what each step adds to it."""
+"""The part of a round that shares a speculator: what it reads, and what it teaches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.budget import RoundResult
 from foreword.engine.scheduler import ScheduledSequence
+from foreword.model import Read
 from foreword.types import Batch, Clock, Draft, Round, Verdict
 from foreword.types.round import Reason
 from foreword.verify.verifier import Distributions
@@ -44,3 +50,77 @@ class SubBatch:
     forces.
     """
     clock: Clock = field(default_factory=Clock)
+
+
+def reads_of(
+    sub_batches: Sequence[SubBatch], readers: Sequence[ScheduledSequence]
+) -> list[Read]:
+    """Return the pending and draft tokens of all that write, then the prompt tokens of
+    the readers.
+    """
+    return [
+        *(read for sub_batch in sub_batches for read in _written(sub_batch)),
+        *(_prompt(entry) for entry in readers),
+    ]
+
+
+def split_logits(
+    logits: Float[Tensor, "rows vocab"], sub_batches: Sequence[SubBatch]
+) -> list[list[Float[Tensor, "_ vocab"]]]:
+    """Return the rows of each sequence, per sub-batch: after its last committed token
+    and after each draft token.
+    """
+    counts = [
+        [len(tree) + 1 for tree in sub_batch.draft.trees] for sub_batch in sub_batches
+    ]
+    if len(counts) == 1 and len(counts[0]) == 1:
+        return [[logits]]
+    pieces = iter(logits.split([rows for count in counts for rows in count]))
+    return [[next(pieces) for _ in count] for count in counts]
+
+
+def _written(sub_batch: SubBatch) -> Iterator[Read]:
+    trees = sub_batch.draft.trees
+    for entry, tree in zip(sub_batch.scheduled, trees, strict=True):
+        sequence = entry.sequence
+        yield Read(
+            sequence.id,
+            sequence.cached,
+            sequence.pending + tree.tokens,
+            None if sub_batch.draft.chain else tree.parents,
+            keep=len(tree) + 1,
+        )
+
+
+def _prompt(entry: ScheduledSequence) -> Read:
+    sequence = entry.sequence
+    stop = sequence.cached + entry.read
+    tokens = sequence.tokens[sequence.cached : stop]
+    return Read(sequence.id, sequence.cached, tokens, keep=0)
+
+
+def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None:
+    """Account for the sub-batch's round: its forward held `wrote` sequences that write,
+    `drafted` draft tokens and `reading` prompt tokens in total.
+    """
+    budget, clock = sub_batch.speculator.budget, sub_batch.clock
+    if sub_batch.drafting:
+        budget.on_timing(wrote + drafted, clock, reading)
+    has_drafted = sub_batch.drafting and any(sub_batch.budgets)
+    outcomes = zip(
+        sub_batch.batch.sequences,
+        sub_batch.draft.trees,
+        sub_batch.verdict.kept,
+        strict=True,
+    )
+    for row, (sequence, tree, path) in enumerate(outcomes):
+        sequence.stats.add(
+            clock, len(tree), len(path), max(tree.depths), sub_batch.reasons[row]
+        )
+        if has_drafted:
+            depth = sub_batch.depths[row]
+            accepted = min(len(path), depth)
+            requested = sub_batch.budgets[row]
+            result = RoundResult(requested, depth, accepted, clock.propose, clock.total)
+            budget.learn(sequence, result)
+    sub_batch.speculator.settle(sub_batch, wrote, drafted, reading)
