@@ -758,10 +758,14 @@ def test_parameters_that_change_after_their_check_change_no_request():
 
 def test_request_that_names_default_method_shares_what_was_learned():
     one = llm()
-    assert one.speculator(SamplingParams(method=one.method)) is one.engine.default
-    assert one.speculator(SamplingParams(method="ngram")) is not one.engine.default
     assert (
-        one.speculator(SamplingParams(method=one.method, nodes=2))
+        one.session.speculator(SamplingParams(method=one.method)) is one.engine.default
+    )
+    assert (
+        one.session.speculator(SamplingParams(method="ngram")) is not one.engine.default
+    )
+    assert (
+        one.session.speculator(SamplingParams(method=one.method, nodes=2))
         is not one.engine.default
     )
 

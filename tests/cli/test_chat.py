@@ -8,6 +8,7 @@ import signal
 import sys
 
 from foreword import SamplingParams
+from owned import TALE, VALUES, owned
 
 
 def test_history_lasts_until_reset(here, llm):
@@ -155,3 +156,31 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(here, monkeypatch):
     assert found.stdout.strip()
     assert found.stdout.endswith("\n")
     assert "Traceback" not in found.stderr
+
+
+def test_sampling_is_that_of_the_owner_unless_given(here, tmp_path):
+    folder = str(owned(tmp_path / "model"))
+    words = ("-m", folder, "--seed", "3", "--max-tokens", "24", "--stats")
+    values = [f"--{name.replace('_', '-')}={value}" for name, value in VALUES.items()]
+
+    def said(*more: str) -> tuple[str, str]:
+        found = here("chat", *words, *more, typed=TALE)
+        line = next(line for line in found.stderr.splitlines() if "drafting" in line)
+        return found.stdout, line
+
+    def generated(*more: str) -> str:
+        return here("generate", TALE, *words, *more).stdout
+
+    left_out, given = said(), said("--generation-config", "none", *values)
+    assert left_out[0] == given[0] == generated() == generated(*values)
+    assert left_out[1] == (
+        "model, drafting with ngram, chat template of the folder, temperature 0.6, "
+        "top-k 40, top-p 0.9, repetition-penalty 1.05 (generation_config.json)"
+    )
+    cold = said("--temperature", "0.2", "--top-k", "0")
+    assert cold[1].endswith(
+        "temperature 0.2; top-p 0.9, repetition-penalty 1.05 (generation_config.json)"
+    )
+    plain = said("--generation-config", "none")
+    assert plain[1].endswith("of the folder, temperature 1")
+    assert len({left_out[0], cold[0], plain[0]}) == 3

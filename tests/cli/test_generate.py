@@ -320,7 +320,7 @@ def test_only_a_terminal_shows_loading(here, unbarred):
     assert "loading the model" in unstyled(here(*asked, FORCE_COLOR="1").stderr)
     assert here(*asked).stderr == ""
     assert "loading the model" in unstyled(here("chat", *PLAIN, FORCE_COLOR="1").stderr)
-    assert here("chat", *PLAIN).stderr == ""
+    assert "loading" not in here("chat", *PLAIN).stderr
 
 
 def test_a_terminal_shows_how_much_of_a_long_prompt_is_read(here, tmp_path):

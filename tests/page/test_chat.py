@@ -5,10 +5,11 @@
 """
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from browsing import ask, watched_answer
-from serving import Running
+from browsing import ask, tab, watched_answer
+from foreword import LLM
+from serving import Running, running
 
 LONG = "Write a long list of animals."
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
@@ -171,3 +172,24 @@ def test_the_page_changes_at_most_once_a_frame(page: Page) -> None:
     # the question, the first and the last text, the facts
     assert seen["updates"] <= len(seen["gaps"]) + 4
     assert page.locator(".round").count() > 30
+
+
+def test_sampling_of_the_model_fills_the_form(browser: Browser) -> None:
+    values = {"temperature": 0.65, "top_p": 0.9, "repetition_penalty": 1.05}
+    with (
+        LLM(nodes=4, generation_config=values) as llm,
+        running(llm) as served,
+        tab(browser) as opened,
+    ):
+        opened.page.goto(served.url)
+        expect(opened.page.locator("#settings output")).to_have_text("0.65")
+        ask(opened.page, TALE, seed="7", tokens="24")
+        shown = opened.page.locator(".answer").text_content()
+        assert shown == reference(served, TALE, max_tokens=24, **values)
+        opened.page.reload()
+        expect(opened.page.locator("#settings output")).to_have_text("0.65")
+        opened.page.locator("details.more summary").click()
+        ask(opened.page, TALE, seed="7", tokens="24", top_p="1", temperature="0.9")
+        more = {**values, "temperature": 0.9, "top_p": 1}
+        shown = opened.page.locator(".answer").last.text_content()
+        assert shown == reference(served, TALE, max_tokens=24, **more)

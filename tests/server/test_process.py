@@ -43,6 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("server") / "keys"
     keys.write_text("# ours\nfrom-file\n")
     options = ("--log-json", "--served-model-name", "mine", "--api-key-file", str(keys))
+    options += ("--temperature", "0.4", "--top-k", "20", "--generation-config", "none")
     serve = (sys.executable, "-m", "foreword", "serve", "--port", "0")
     with subprocess.Popen(
         ["sh", "-c", 'ulimit -n 128; trap "" INT; exec "$@"', "sh", *serve, *options],
@@ -51,7 +52,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         env={**environ, "FOREWORD_API_KEYS": "from-env"},
     ) as process:
         try:
-            address = line_with(r"http://[\d.]+:\d+", process)[0]
+            found = line_with(r"http://[\d.]+:\d+", process)
+            assert (
+                "the bundled model, drafting with lm (draft), chat template of the "
+                "folder, temperature 0.4, top-k 20\n"
+            ) in found.string
+            address = found[0]
             yield Server(process, address)
         finally:
             process.kill()
@@ -63,6 +69,16 @@ def test_keys_come_from_the_environment_and_a_file(server: Server) -> None:
         for key in ("from-file", "from-env", "none")
     ]
     assert codes == [200, 200, 401]
+
+
+def test_options_of_sampling_are_the_defaults_of_requests(server: Server) -> None:
+    def text(**more: object) -> str:
+        body = {"prompt": "The river", "max_tokens": 24, "seed": 3, **more}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=KEY)
+        return answer.json()["choices"][0]["text"]
+
+    assert text() == text(temperature=0.4, top_k=20)
+    assert text() != text(temperature=1)
 
 
 def test_port_in_use_is_refused(server: Server, here: Here) -> None:
@@ -77,6 +93,8 @@ def test_port_in_use_is_refused(server: Server, here: Here) -> None:
         (["--host", "0.0.0.0"], "without an API key"),
         (["--host", "999.1.1.1"], "cannot bind to"),
         (["--method", "magic"], "magic"),
+        (["--temperature", "-1"], "temperature must be in [0, 100]"),
+        (["--generation-config", "magic"], "magic"),
         (["--tool-format", "magic"], "magic"),
         (["/no/such/model"], "no such folder"),
         (["--max-body", "inf"], "cannot use --max-body inf: it must be a number"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from foreword import bundled
+from foreword.api import defaults
 from foreword.api.requests import Requests
 from foreword.api.session import Session
 from foreword.budget import DraftBudget
@@ -25,7 +26,6 @@ from foreword.draft import method as find_method
 from foreword.draft.ensemble.recipe import Sources
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
-from foreword.engine.speculator import Speculator
 from foreword.engine.speculator_cache import (
     SpeculatorCache,
     check_source,
@@ -74,9 +74,8 @@ class LLM:
     Requests may set their own method, rule and budget (`SamplingParams`). Threads may
     share one LLM: their requests share rounds.
 
-    Where none of `draft`, `method`, `rule`, `budget` and `nodes` is given, a
-    `foreword.toml` of the working directory for this target gives them
-    (docs/analysis/tune.md).
+    Without `draft`, `method`, `rule`, `budget` and `nodes`, a `foreword.toml` of the
+    working directory for this target gives them (docs/analysis/tune.md).
 
     Args:
         target: Folder, hub id, GGUF file or model in memory, which stays unchanged.
@@ -85,20 +84,18 @@ class LLM:
             alone (docs/targets/image-tokens.md).
         draft: As `target`, or the folder of a head. If several methods need a source,
             a dict from method to source; the first is the default. The bundled draft
-            model, if nothing names it, is done without where it cannot be loaded
-            (`Completion.undrafted` says why).
+            model is left out if it cannot be loaded (`Completion.undrafted` says why).
         method: Drafting method (`foreword methods` lists them); "none" decodes
             plainly. Default: the draft's method. A head names its own, a model with
             another tokenizer is mapped, and without a draft a lookup serves.
         rule: Verification rule. "match" gives the same text as plain decoding with the
             same seed, the others the same distribution. Or a guarantee, "same-text" or
-            "same-distribution", for the fastest rule that gives it.
+            "same-distribution": the fastest rule for it.
         budget: Policy for the number of draft tokens (docs/budgets.md).
         nodes: Fixed number of draft tokens per round, instead of a budget.
         dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 where it is fast.
         device: "cpu", "cuda", "cuda:1" or "auto".
-        backend: How the target runs (docs/how-it-works.md). Default: the fastest that
-            gives the model's own scores.
+        backend: How the target runs (docs/how-it-works.md). Default: the fastest exact.
         weights: "int8" or "int4": form of linear weights (docs/targets/quantized.md).
         kv: "int8": keys and values in 8 bits.
         offload_folder: Folder for packed weights that do not fit in memory
@@ -113,6 +110,8 @@ class LLM:
         trust_remote_code: Permission to run code from the model's folder.
         adapters: Folders of LoRA adapters by the names that requests give
             (docs/targets/adapters.md).
+        generation_config: Sampling of requests without `params`: "auto" is that of the
+            model's owner, "none" that of SamplingParams, a dict some values of its own.
 
     Raises:
         ModelError: A model that is named cannot be loaded or run.
@@ -147,7 +146,9 @@ class LLM:
         cache_tokens: int | None = None,
         trust_remote_code: bool = False,
         adapters: Mapping[str, str | Path] | None = None,
+        generation_config: defaults.GenerationConfig = defaults.AUTO,
     ) -> None:
+        sampling = defaults.given(generation_config)
         draft, drafting, is_named = drafted_by(
             target, draft, method=method, rule=rule, budget=budget, nodes=nodes
         )
@@ -185,7 +186,11 @@ class LLM:
             *speculators.default(fallback=not is_named),
             Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
         )
-        requests = Requests(model, self._tokenizer, image_reader)
+        self.advised = defaults.advised(model.hf, model.name, generation_config)
+        self.sampling = {**self.advised, **sampling}
+        """SamplingParams of requests without `params`; `advised`: the owner's."""
+        default = SamplingParams(**self.sampling)
+        requests = Requests(model, self._tokenizer, image_reader, default=default)
         self.session = Session(
             engine, speculators, requests, self._tokenizer, self.method
         )
@@ -383,7 +388,3 @@ class LLM:
         with self.session.locked():
             (sequence,) = self.session.sequences(request)
             return score(self.target, sequence)
-
-    def speculator(self, params: SamplingParams) -> Speculator:
-        """Return the drafter, rule and budget of requests with these parameters."""
-        return self.session.speculator(params)

@@ -69,9 +69,10 @@ class Requests:
         images: Callable[[], Callable[[object], Any]] | None = None,
         *,
         sanitize: bool = False,
+        default: SamplingParams | None = None,
     ) -> None:
         """`images` makes the reader of one chat's images (`image_reader`); without it,
-        they are refused.
+        they are refused. `default`: parameters of requests that give none.
 
         With `sanitize`, control tokens in chats are plain text where users or tools
         wrote them.
@@ -82,6 +83,7 @@ class Requests:
         self._tokenizer = tokenizer
         self._readers = images
         self._sanitize = sanitize
+        self._default = default or SamplingParams()
         self._vision: Vision | None = None
         self._ids = count(1)
         self._sees = reads_images(target)
@@ -114,7 +116,7 @@ class Requests:
 
         Raises InvalidRequest for a text that cannot be read.
         """
-        params = SamplingParams() if params is None else params
+        params = self._default if params is None else params
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(
                 "params must be SamplingParams, or a list with one for each prompt, "
@@ -154,6 +156,7 @@ class Requests:
         end = None if rules is None else rules.last(params)
         prediction = self._prediction(params.prediction)
         grammar = self._grammars.compiled(params)
+        about = source, images, features, end, material
         sequences = []
         for number in range(params.n):
             seed = secrets.randbits(63)
@@ -175,11 +178,7 @@ class Requests:
                     reader,
                     prediction,
                     follows,
-                    source,
-                    images,
-                    features,
-                    end,
-                    material,
+                    *about,
                 )
             )
         return sequences

@@ -253,7 +253,7 @@ def _own(llm: LLM, names: tuple[str, ...], out: Exclusions) -> dict[str, Runs]:
         with out.unless(name), catch_warnings():
             # its row would be plain decoding once more
             filterwarnings("error", "cannot load the drafter")
-            llm.speculator(SamplingParams(method=name))
+            llm.session.speculator(SamplingParams(method=name))
             entries[name] = partial(_ours, llm, name)
     return entries
 

@@ -80,12 +80,17 @@ def chat(
         system = history[0]["content"]
     history = [message for message in history if message["role"] != "system"]
     early.vision(model, image, trusted=loading.trust_remote_code)
-    llm = open_llm(model, draft, loading, drafting)
+    sampled = {"generation_config": sampling.defaults()}
+    llm = open_llm(model, draft, loading, drafting, **sampled)
     if not llm.tokenizer.chat_template:
         raise InvalidRequest(
             f"cannot chat with {llm.target.name}: it has no chat template. Use "
             "`foreword generate --raw`"
         )
+    if stats:
+        from foreword.api.summary import summary
+
+        runtime.note(summary(llm, bundled=model is None))
     conversation = Conversation(
         llm,
         sampling,

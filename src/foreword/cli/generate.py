@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,16 +78,6 @@ Prediction = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Options of the output."""
-
-    colour: bool
-    stats: bool
-    as_json: bool
-    record: Path | None
-
-
 @bundled
 def generate(
     prompt: PromptArgument = None,
@@ -126,12 +116,14 @@ def generate(
     _check_output(params, as_json=as_json, answers=n)
     text = prompt_text(prompt, prompt_file)
     early.vision(model, image, trusted=loading.trust_remote_code)
-    llm = open_llm(model, draft, loading, drafting)
+    sampled = {"generation_config": sampling.defaults()}
+    llm = open_llm(model, draft, loading, drafting, **sampled)
     ids = read(llm, text, chat, system, image)
-    output = Output(render.use_colour(color), stats, as_json, record)
+    shown = {"colour": render.use_colour(color), "stats": stats}
     params = sampling.fitting(llm, params, ids)
     for seed in seeds(params.seed, n):
-        _write(llm, ids, replace(params, seed=seed), output)
+        answered = replace(params, seed=seed)
+        _write(llm, ids, answered, as_json=as_json, record=record, **shown)
 
 
 def _check_template(chat: bool | None, *, needed: bool) -> None:
@@ -180,10 +172,19 @@ def read(
     return llm.render([*opening, early.message(text.closed, images)])
 
 
-def _write(llm: LLM, ids: Rendered, params: SamplingParams, output: Output) -> None:
+def _write(
+    llm: LLM,
+    ids: Rendered,
+    params: SamplingParams,
+    *,
+    as_json: bool,
+    record: Path | None,
+    colour: bool,
+    stats: bool,
+) -> None:
     from foreword.cli.common.session import follow
 
-    if output.as_json:
+    if as_json:
         answer = follow(llm, ids, params, lambda _: None)
         details = {
             "model": llm.target.name,
@@ -194,17 +195,17 @@ def _write(llm: LLM, ids: Rendered, params: SamplingParams, output: Output) -> N
             json.dumps(answer.as_json() | details, ensure_ascii=False) + "\n"
         )
     else:
-        writer = render.Writer(output.colour)
+        writer = render.Writer(colour)
         answer = follow(llm, ids, params, writer)
         writer.end()
-        if output.stats and output.colour:
+        if stats and colour:
             render.notes().print(render.legend())
-    if output.stats:
+    if stats:
         runtime.note(render.summary(answer))
-    if output.record is not None:
+    if record is not None:
         from foreword.recording import Recording
 
-        Recording.of(llm, params, answer).write(output.record)
-        runtime.note(f"saved the recording; see it with: foreword view {output.record}")
+        Recording.of(llm, params, answer).write(record)
+        runtime.note(f"saved the recording; see it with: foreword view {record}")
     if answer.interrupted:
         raise typer.Exit(130)

@@ -46,7 +46,7 @@ def recorded(llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
             "cannot record this answer: its rounds were not traced. Use "
             "SamplingParams(trace=True)"
         )
-    used = llm.speculator(params)
+    used = llm.session.speculator(params)
     prompt = llm.tokenizer.decode(
         answer.prompt_tokens, clean_up_tokenization_spaces=False
     )

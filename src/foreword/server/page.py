@@ -138,6 +138,7 @@ def described(service: Service) -> dict[str, Any]:
         "dtype": str(llm.target.dtype).removeprefix("torch."),
         "context": service.context,
         "images": reads_images(llm.target),
+        "sampling": llm.sampling,
         "machine": {"cpu": processor(), "threads": threads()},
         "methods": [
             {"name": name, "summary": method(name).about.summary} for name in usable

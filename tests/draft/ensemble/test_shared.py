@@ -26,7 +26,7 @@ def llm() -> LLM:
 
 
 def drafter(name: str):
-    return llm().speculator(SamplingParams(method=name)).drafter
+    return llm().session.speculator(SamplingParams(method=name)).drafter
 
 
 @pytest.mark.parametrize(
@@ -107,21 +107,22 @@ def test_drafters_that_no_request_uses_are_freed():
     )
     next(running)
     used = weakref.ref(
-        llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
+        llm.session.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
     )
     unused = weakref.ref(
-        llm.speculator(SamplingParams(method="cascade(lm, ngram)")).drafter
+        llm.session.speculator(SamplingParams(method="cascade(lm, ngram)")).drafter
     )
     for number in range(UNUSED):
-        llm.speculator(SamplingParams(method="suffix", nodes=number))
+        llm.session.speculator(SamplingParams(method="suffix", nodes=number))
     gc.collect()
     assert (used() is None, unused() is None) == (False, True)
     assert (
-        llm.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter is used()
+        llm.session.speculator(SamplingParams(method="cascade(ngram, lm)")).drafter
+        is used()
     ), "found again, not loaded again"
     running.close()
     for number in range(UNUSED):
-        llm.speculator(SamplingParams(method="suffix", nodes=number))
+        llm.session.speculator(SamplingParams(method="suffix", nodes=number))
     gc.collect()
     assert used() is None
 

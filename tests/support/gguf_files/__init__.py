@@ -107,7 +107,12 @@ def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
     writer = gguf.GGUFWriter(path, read.fields["general.architecture"].contents())
     _copy_fields(read, writer, more)
     for name, value in more.items():
-        {int: writer.add_uint32, str: writer.add_string}[type(value)](name, value)
+        add = {
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+        }[type(value)]
+        add(name, value)
     for tensor in read.tensors:
         _add(
             writer,

@@ -13,6 +13,7 @@ from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
+    from foreword.api.defaults import GenerationConfig
     from foreword.api.llm import LLM
     from foreword.chats.prompts import Rendered
     from foreword.types.params import SamplingParams
@@ -73,17 +74,43 @@ def _annotation(kind: type[Any], field: Field[Any]) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SamplingValues:
+    """Options for the sampling parameters that a model may have defaults for."""
+
+    temperature: options.OptionalTemperature = None
+    top_p: options.TopP = None
+    top_k: options.TopK = None
+    min_p: options.MinP = None
+    typical_p: options.TypicalP = None
+    repetition_penalty: options.RepetitionPenalty = None
+    presence_penalty: options.PresencePenalty = None
+    frequency_penalty: options.FrequencyPenalty = None
+    generation_config: options.GenerationConfig = "auto"
+
+    def __post_init__(self) -> None:
+        self.defaults()
+
+    def defaults(self) -> GenerationConfig:
+        """Return the `generation_config` of an LLM whose requests have these values.
+
+        Raises InvalidRequest for a value out of range.
+        """
+        from foreword.types.params import SamplingParams
+
+        names = [field.name for field in fields(SamplingValues)][:-1]
+        values = {
+            name: value for name in names if (value := getattr(self, name)) is not None
+        }
+        checked = SamplingParams(**values)
+        if not values or self.generation_config == "auto":
+            return values or self.generation_config
+        return {name: getattr(checked, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling(SamplingValues):
     """Options for sampling and for where the text ends."""
 
-    temperature: options.Temperature = 1.0
-    top_p: options.TopP = 1.0
-    top_k: options.TopK = 0
-    min_p: options.MinP = 0.0
-    typical_p: options.TypicalP = 1.0
-    repetition_penalty: options.RepetitionPenalty = 1.0
-    presence_penalty: options.PresencePenalty = 0.0
-    frequency_penalty: options.FrequencyPenalty = 0.0
     logit_bias: options.LogitBias = None
     bad_word: options.BadWord = None
     max_tokens: options.MaxTokens = None
@@ -99,16 +126,18 @@ class Sampling:
     grammar: options.Grammar = None
 
     def __post_init__(self) -> None:
+        SamplingValues.__post_init__(self)
         self.params()
 
     def params(self) -> SamplingParams:
-        """Return the sampling parameters.
+        """Return the parameters but for the fields of SamplingValues.
 
         Raises InvalidRequest for a value out of range.
         """
         from foreword.types.params import SamplingParams
 
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = [field.name for field in fields(self)][len(fields(SamplingValues)) :]
+        values = {name: getattr(self, name) for name in own}
         del values["bad_word"]
         values |= {
             "logit_bias": _biases(self.logit_bias or ()),
@@ -126,11 +155,12 @@ class Sampling:
     def fitting(
         self, llm: LLM, params: SamplingParams, prompt: Rendered
     ) -> SamplingParams:
-        """Return the parameters with the default length limited to the context left
-        after a prompt.
+        """Return the parameters with the sampling of an LLM, whose defaults hold these
+        options, and the default length limited to the context left after a prompt.
         """
         from foreword.api.limits import RequestLimits
 
+        params = replace(params, **llm.sampling)
         if self.max_tokens is not None:
             return params
         room = max(1, RequestLimits(llm.target).room(len(prompt)))

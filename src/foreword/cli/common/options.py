@@ -149,54 +149,82 @@ Temperature = Annotated[
         check=early.temperature,
     ),
 ]
+OptionalTemperature = Annotated[
+    float | None,
+    option(
+        SAMPLING,
+        "--temperature -t",
+        "Sampling temperature; 0 takes the likeliest token. Default: the model's, or "
+        "1.",
+        "T",
+    ),
+]
 TopP = Annotated[
-    float,
-    option(SAMPLING, "--top-p", "Probability mass kept, likeliest tokens first.", "P"),
+    float | None,
+    option(
+        SAMPLING,
+        "--top-p",
+        "Probability mass kept, likeliest tokens first. Default: the model's.",
+        "P",
+    ),
 ]
 TopK = Annotated[
-    int,
-    option(SAMPLING, "--top-k", "Number of likeliest tokens kept; 0 keeps all.", "K"),
+    int | None,
+    option(
+        SAMPLING,
+        "--top-k",
+        "Number of likeliest tokens kept; 0 keeps all. Default: the model's.",
+        "K",
+    ),
 ]
 MinP = Annotated[
-    float,
+    float | None,
     option(
         SAMPLING,
         "--min-p",
-        "Minimum probability, relative to the likeliest token.",
+        "Minimum probability, relative to the likeliest token. Default: the model's.",
         "P",
     ),
 ]
 TypicalP = Annotated[
-    float,
+    float | None,
     option(
         SAMPLING,
         "--typical-p",
-        "Probability mass kept, tokens closest to entropy first.",
+        "Probability mass kept, tokens closest to entropy first. Default: the model's.",
         "P",
     ),
 ]
 RepetitionPenalty = Annotated[
-    float,
+    float | None,
     option(
         SAMPLING,
         "--repetition-penalty",
-        "Logit divisor for tokens in prompt or answer.",
+        "Logit divisor for tokens in prompt or answer. Default: the model's.",
         "X",
     ),
 ]
 PresencePenalty = Annotated[
-    float,
+    float | None,
     option(
         SAMPLING, "--presence-penalty", "Logit reduction for tokens in the answer.", "X"
     ),
 ]
 FrequencyPenalty = Annotated[
-    float,
+    float | None,
     option(
         SAMPLING,
         "--frequency-penalty",
         "Logit reduction per occurrence in the answer.",
         "X",
+    ),
+]
+GenerationConfig = Annotated[
+    Literal["auto", "none"],
+    option(
+        SAMPLING,
+        "--generation-config",
+        "Default sampling: auto: the model's own; none: temperature 1, all tokens.",
     ),
 ]
 LogitBias = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import bundled
+from foreword.cli.common.bundles import SamplingValues, bundled
 from foreword.cli.serving import on_ray, routing
-from foreword.errors import InvalidRequest, words
+from foreword.cli.serving.keys import KEYS, api_keys
+from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from foreword.server.settings import Settings
 
 SERVER = "Server"
-KEYS = "FOREWORD_API_KEYS"
-"""Environment variable with API keys, separated by commas."""
 
 
 def _option(*names: str, help: str, metavar: str | None = None, **more: Any) -> Any:
@@ -222,7 +220,7 @@ class Serving:
             host=self.host,
             port=self.port,
             name=self.served_model_name,
-            keys=hashed(_keys(self.api_key_file)),
+            keys=hashed(api_keys(self.api_key_file)),
             queue=self.queue,
             body=int(_number("--max-body", self.max_body) * MEBIBYTE),
             files=self.files,
@@ -255,6 +253,7 @@ def serve(
     lora: Lora = None,
     loading: ModelOptions,
     drafting: DraftingOptions,
+    sampling: SamplingValues,
     quiet: options.Quiet = False,
 ) -> None:
     """Serve a model to OpenAI's and Anthropic's clients.
@@ -268,6 +267,7 @@ def serve(
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
     options_ = scheduling | keywords(loading) | keywords(drafting)
     options_ |= {"draft": draft, "adapters": _adapters(lora or [])}
+    options_ |= {"generation_config": sampling.defaults()}
     settings = serving.settings()
     if (cluster := serving.on_ray()) is not None:
         cluster.serve(model, settings, options_)
@@ -290,7 +290,7 @@ def _serve_routed(begin: Begin, settings: Settings, *, quiet: bool) -> None:
         address = _address(listener)
 
         def ready(about: str) -> None:
-            runtime.note(f"{about} at {address}/v1; the page: {address}/")
+            _note_address(about, address)
 
         serve(
             begin,
@@ -301,6 +301,10 @@ def _serve_routed(begin: Begin, settings: Settings, *, quiet: bool) -> None:
             started=ready,
             quiet=quiet,
         )
+
+
+def _note_address(name: str, address: str) -> None:
+    runtime.note(f"{name} at {address}/v1; the page: {address}/")
 
 
 def _address(listener: socket.socket) -> str:
@@ -328,6 +332,7 @@ def _serve(
                 if name is not None:
                     check(name)
             from foreword.api.llm import LLM
+            from foreword.api.summary import summary
             from foreword.server.service import Service
 
             llm = LLM(model, **keywords)
@@ -335,10 +340,8 @@ def _serve(
         address = _address(listener)
 
         def ready() -> None:
-            runtime.note(
-                f"{service.name} at {address}/v1, drafting with {llm.method}; "
-                f"the page: {address}/"
-            )
+            runtime.note(summary(llm, bundled=model is None))
+            _note_address(service.name, address)
 
         serve(service, listener, ready, quiet=quiet)
 
@@ -367,32 +370,3 @@ def _number(option: str, value: float) -> float:
             f"cannot use {option} {value}: it must be a number. Give another"
         )
     return value
-
-
-def _keys(file: Path | None) -> list[str]:
-    """Return the API keys of the file and of the environment.
-
-    Raises InvalidRequest for an empty file.
-    """
-    keys = [key.strip() for key in os.environ.get(KEYS, "").split(",") if key.strip()]
-    if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = (
-                "it is not UTF-8"
-                if isinstance(error, UnicodeDecodeError)
-                else words(error)
-            )
-            raise InvalidRequest(
-                f"cannot read keys from {file}: {reason}. Give a text file, one key a "
-                "line"
-            ) from error
-        lines = (line.strip() for line in text.splitlines())
-        found = [line for line in lines if line and not line.startswith("#")]
-        if not found:
-            raise InvalidRequest(
-                f"cannot read keys from {file}: it is empty. Write one key a line"
-            )
-        keys += found
-    return keys

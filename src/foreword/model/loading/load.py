@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
@@ -37,8 +38,19 @@ from foreword.model.loading.quantized import (
     quantization,
 )
 from foreword.model.loading.sizes import check_sizes
+from foreword.model.quantized.gguf_file import GgufFile
 
 GENERATION = "generation_config.json"
+GGUF = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Sampling parameter -> its field under `general.sampling` in a GGUF file."""
+SAMPLING = (*GGUF, "typical_p")
+"""Sampling parameters that generation settings may hold."""
 NO_ADAPTER = {"adapter_kwargs": {"local_files_only": True}}
 """Argument for transformers, which asks the hub for an adapter where PEFT is
 installed.
@@ -142,6 +154,8 @@ def _generation(
 
     Unreadable settings only cause a warning.
     """
+    if (path := hub.gguf(source)) is not None:
+        return _of_gguf(GgufFile.open(source, path), config)
     try:
         if read_json(source, GENERATION) is None:
             return None
@@ -154,6 +168,40 @@ def _generation(
             stacklevel=5,
         )
         return GenerationConfig.from_model_config(config)
+
+
+def _of_gguf(file: GgufFile, config: PreTrainedConfig) -> GenerationConfig | None:
+    """Return the settings of a GGUF file; None if it advises no sampling."""
+    fields = {name: file.field(f"general.sampling.{key}") for name, key in GGUF.items()}
+    advised = {
+        # 0.7 in 32 bits is 0.699999988: its shortest decimal is what was written
+        name: float(str(np.float32(value))) if isinstance(value, float) else value
+        for name, value in fields.items()
+        if value is not None
+    }
+    if not advised:
+        return None
+    settings = GenerationConfig.from_model_config(config)
+    for name, value in {
+        **advised,
+        "do_sample": True,
+        "_from_model_config": False,
+    }.items():
+        setattr(settings, name, value)
+    return settings
+
+
+def advised_sampling(hf: PreTrainedModel) -> dict[str, Any]:
+    """Return the sampling parameters that the generation settings of a model hold.
+
+    Settings made from a config hold none: old configs list defaults of transformers.
+    Nor do those for greedy decoding (`do_sample` false).
+    """
+    settings = hf.generation_config
+    if settings is None or settings._from_model_config or settings.do_sample is False:
+        return {}
+    held = {name: getattr(settings, name, None) for name in SAMPLING}
+    return {name: value for name, value in held.items() if value is not None}
 
 
 def eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:

@@ -278,7 +278,8 @@ class Translator:
         # model's limit.
         limit = min(max_tokens or room, room)
         own = {**sampling, "max_tokens": limit, **served}
-        _, params = self.requests.read(prompts[0], build(body.sampling(**own)))
+        values = {**self._service.llm.sampling, **body.sampling(**own)}
+        _, params = self.requests.read(prompts[0], build(values))
         return Call(
             prompts=prompts,
             params=params,

@@ -29,13 +29,14 @@ OPTIONS = frozenset(
     one.name
     for kind in (ModelOptions, DraftingOptions, SchedulingOptions)
     for one in fields(kind)
-)
+) | {"generation_config"}
 KINDS: Mapping[str, tuple[type, ...]] = {
     "model": (str,),
     "draft": (str,),
     "replicas": (int,),
     "keep": (bool,),
     "adapters": (dict,),
+    "generation_config": (str, dict),
 }
 
 

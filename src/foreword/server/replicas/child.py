@@ -33,10 +33,12 @@ def run(start: Start, place: Place, path: Path, ready: Connection) -> None:
 
     try:
         from foreword.api.llm import LLM
+        from foreword.api.summary import summary
         from foreword.server.service import Service
 
+        bundled = start.model is None
         llm = LLM(start.model, **start.options)
-        service = Service(llm, start.settings, bundled=start.model is None)
+        service = Service(llm, start.settings, bundled=bundled)
         listener = bound(path)
     except (ForewordError, OSError, MemoryError) as error:
         known = isinstance(error, ForewordError)
@@ -44,7 +46,7 @@ def run(start: Start, place: Place, path: Path, ready: Connection) -> None:
         return
 
     def started() -> None:
-        ready.send(_about(service))
+        ready.send(_about(service) | {"summary": summary(llm, bundled=bundled)})
         ready.close()
 
     try:

@@ -100,7 +100,7 @@ def one_model(start: Start, found: Sequence[Place], seconds: float) -> Begin:
         return Begun(
             OneModel(supervisor),
             supervisor.stop,
-            f"{about['name']}, {len(found)} replicas, drafting with {about['method']}",
+            f"{len(found)} replicas of {about['summary']}, as {about['name']}",
             [start.model or BUNDLED],
             max(1, about["slots"] * len(found) // 2),
         )

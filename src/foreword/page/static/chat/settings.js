@@ -8,7 +8,7 @@ export const PLAIN = "none";
 
 /** Methods that are listed first, beside the server's default; the others are under "More". */
 const FIRST = ["ngram", PLAIN];
-/** Sampling parameters of the form: their names in a request, and the values that leave the text as it is. */
+/** Sampling parameters of the form: their names in a request, and what a server uses that has no defaults of its own. */
 const SAMPLING = { top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
 
 /** The settings of requests, in the form at the foot of the page. */
@@ -18,6 +18,7 @@ export class Settings {
     this.values = this.form.elements;
     this.saved = savedSettings();
     this.usable = []; // methods that requests may name
+    this.usual = SAMPLING; // what the server uses for parameters that a request leaves out
     for (const field of this._fields()) {
       if (field.name in this.saved && field.name !== "method") field.value = this.saved[field.name];
     }
@@ -33,7 +34,8 @@ export class Settings {
   _changed() {
     this._name();
     const { view } = savedSettings();
-    this.saved = Object.fromEntries(this._fields().map((field) => [field.name, field.value]));
+    const changed = this._fields().filter((field) => field.value !== field.defaultValue); // lists have no default value
+    this.saved = Object.fromEntries(changed.map((field) => [field.name, field.value]));
     saveSettings({ ...this.saved, view });
   }
 
@@ -44,7 +46,7 @@ export class Settings {
   }
 
   _name() {
-    this.form.querySelector("output").textContent = Number(this.values.temperature.value).toFixed(1);
+    this.form.querySelector("output").textContent = this.values.temperature.value;
     const fault = this._toolsFault();
     byId("tools-fault").textContent = fault;
     this.values.tools.setAttribute("aria-invalid", String(Boolean(fault)));
@@ -63,6 +65,14 @@ export class Settings {
     this.values.method.replaceChildren(...listed, el("optgroup", { label: "More methods" }, ...others));
     this.values.method.value = known.has(chosen) ? chosen : info.method;
     this.values.tokens.max = info.context;
+    this.usual = { ...SAMPLING, ...info.sampling };
+    for (const [name, value] of Object.entries(info.sampling)) {
+      const field = this.values[name];
+      if (!field) continue;
+      field.defaultValue = value;
+      if (!(name in this.saved)) field.value = value;
+    }
+    this._name();
   }
 
   get method() {
@@ -86,8 +96,8 @@ export class Settings {
   /** Return what was changed of the other sampling parameters, the stop strings and the tools. */
   _sampling() {
     const changed = Object.entries(SAMPLING)
-      .map(([name, usual]) => [name, this.values[name].value === "" ? usual : Number(this.values[name].value)])
-      .filter(([name, value]) => value !== SAMPLING[name]);
+      .map(([name]) => [name, this.values[name].value === "" ? this.usual[name] : Number(this.values[name].value)])
+      .filter(([name, value]) => value !== this.usual[name]);
     const stop = this.values.stop.value.split("\n").filter((line) => line !== "");
     const tools = this._toolsFault() ? [] : this._tools();
     return { ...Object.fromEntries(changed), ...(stop.length ? { stop } : {}), ...(tools.length ? { tools } : {}) };
