@@ -58,6 +58,9 @@ WRONG: dict[tuple[str, ...], str] = {
     ("chat", "--temperature", "101"): "temperature must be",
     ("chat", "--method", "sufix"): "Did you mean 'suffix'?",
     ("inspect", "./nowhere"): "./nowhere",
+    ("serve", "one", "-m", "two"): "cannot use both 'one' and '--model' 'two'",
+    ("doctor", "one", "-d", "two"): "cannot use both 'one' and '--draft' 'two'",
+    ("export", "--for", "vllm", "--out", "new"): "Give '--draft'",
     ("inspect", "--backend", "fast"): "fast",
     ("doctor", "./nowhere"): "./nowhere",
     ("doctor", "--method", "sufix"): "Did you mean 'suffix'?",
@@ -82,7 +85,7 @@ WRONG: dict[tuple[str, ...], str] = {
     (*TRAINED, "--optimizer", "adam"): "adam",
     (*TRAINED, "--lr", "0"): "it must be above 0",
     (*TRAINED, "--device", "gpu"): "'gpu'",
-    (*TRAINED, "--target", "./nowhere"): "./nowhere",
+    (*TRAINED, "--model", "./nowhere"): "./nowhere",
     (*TRAINED, "--draft", "./nowhere"): "./nowhere",
     tuple(
         "train acceptance --data nothing.jsonl --out new".split()
@@ -179,3 +182,19 @@ def test_names_in_options_are_those_of_the_library():
         backend_named("fast")
     assert get_args(options.SHAPES) == ("family", *SHAPES)
     assert get_args(options.OPTIMIZERS) == KINDS
+
+
+def test_every_command_names_the_target_and_the_draft_alike() -> None:
+    takers = {"model": set[str](), "draft": set[str]()}
+    for words in commands(typer.main.get_command(app)):
+        command: Any = typer.main.get_command(app)
+        for word in words:
+            command = command.commands[word]
+        options = {name for one in command.params for name in one.opts}
+        assert "--target" not in options, words
+        for name, taker in takers.items():
+            if f"--{name}" in options:
+                assert f"-{name[0]}" in options, (words, name)
+                taker.add(" ".join(words))
+    assert {"serve", "inspect", "certify", "train lm", "export"} <= takers["model"]
+    assert {"doctor", "export", "train lm", "tune method"} <= takers["draft"]

@@ -13,7 +13,7 @@ DATA = ("--data", "data.jsonl", "--out", "out")
     "words",
     [
         ("doctor", "--model", "pegasus"),
-        ("train", "dspark", "--target", "pegasus", *DATA),
+        ("train", "dspark", "--model", "pegasus", *DATA),
         ("bench", "rules", "--model", "pegasus", "--draft", "pegasus"),
     ],
     ids=lambda words: " ".join(words[:2]),

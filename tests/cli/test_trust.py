@@ -43,11 +43,11 @@ COMMANDS = {
         "--max-tokens 4 -t 1 --nodes 1"
     ),
     "train": (
-        "train lm --target stranger --data data.jsonl --out draft --steps 1 --prompts "
+        "train lm --model stranger --data data.jsonl --out draft --steps 1 --prompts "
         "1 --held-out 1 --hidden 64 --length 32 --batch 1 --device cpu"
     ),
     "acceptance": (
-        "train acceptance --target {other} --draft stranger --data data.jsonl --out "
+        "train acceptance --model {other} --draft stranger --data data.jsonl --out "
         "odds --tokens 1000 --length 64"
     ),
 }

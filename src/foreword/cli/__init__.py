@@ -235,7 +235,7 @@ for panel, command, example in (
 train.command(
     epilog=examples(
         "foreword train acceptance --data answers.jsonl --out accept",
-        "foreword train acceptance --target path/or/hub-id --draft path/or/hub-id "
+        "foreword train acceptance --model path/or/hub-id --draft path/or/hub-id "
         "--data answers.jsonl --out accept",
         'foreword generate "…" --budget acceptance:accept',
     )

@@ -111,9 +111,11 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Model of the server. Default: its first.",
-        metavar="NAME",
-        rich_help_panel=SERVER,
+        "-m",
+        help="Target model; with --url: model of the server. Default: its first.",
+        metavar="MODEL",
+        rich_help_panel=options.MODEL,
+        callback=options.checked(early.model),
     ),
 ]
 
@@ -142,7 +144,8 @@ def certify(
     nearly tied. The exit code is 1 if there is a fault.
     """
     run: dict[str, Any] = dict(minutes=minutes, quick=quick, seed=seed)
-    _check_exclusive(url, target or draft or method, key or model)
+    _check_exclusive(url, target or draft or method, key)
+    target = None if url else early.either(target, model, "--model")
     with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
         if url is not None:
             from foreword.certify.remote.run import ServerOptions, certify_server
@@ -166,11 +169,11 @@ def _check_exclusive(url: str | None, pair: object, server: object) -> None:
     if url is not None and pair:
         raise InvalidRequest(
             "cannot certify a model and a server at once: '--url' names a server. "
-            "Leave out the model, '--draft' and '--method'"
+            "Leave out the argument, '--draft' and '--method'"
         )
     if url is None and server:
         raise InvalidRequest(
-            "cannot use '--key' or '--model': both describe a server. Give '--url'"
+            "cannot use '--key': it is the key of a server. Give '--url'"
         )
     if url is not None:
         early.address(url)

@@ -27,7 +27,7 @@ SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"
 Drafter = Annotated[
     str | None,
     typer.Argument(
-        help="Draft model or head: folder or hub id.",
+        help="Draft model or head, as --draft.",
         callback=options.checked(early.model),
     ),
 ]
@@ -52,8 +52,9 @@ Key = Annotated[
 
 @bundled
 def doctor(
-    draft: Drafter = None,
+    drafter: Drafter = None,
     *,
+    draft: options.DraftName = None,
     model: options.ModelName = None,
     method: options.MethodName = None,
     prompts: Prompts = 12,
@@ -69,6 +70,7 @@ def doctor(
     cost. With --url the metrics of a running server are read, and nothing is loaded.
     The exit code is 1 if anything is wrong.
     """
+    draft = early.either(drafter, draft, "--draft")
     _check_exclusive(url, draft or model or method, key)
     if url is None:
         from foreword.doctor.pair import DoctorOptions, examine

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from foreword.cli.common import options, render
+from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled
 from foreword.options import ModelOptions, keywords
 from foreword.registry import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 def inspect(
     model: options.ModelArgument = None,
     *,
+    target: options.ModelName = None,
     draft: options.DraftName = None,
     loading: ModelOptions,
     as_json: options.AsJson = False,
@@ -40,6 +41,7 @@ def inspect(
     """Load a model and show its backend, the reason for it, and the cost of draft
     tokens.
     """
+    model = early.either(model, target, "--model")
     from foreword import LLM
 
     forms = {"weights": loading.weights, "kv": loading.kv}

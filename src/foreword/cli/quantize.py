@@ -63,6 +63,7 @@ Out = Annotated[
 def quantize(
     model: options.ModelArgument = None,
     *,
+    target: options.ModelName = None,
     to: To,
     out: Out,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -76,7 +77,7 @@ def quantize(
     from foreword import bundled
     from foreword.model.quantized.write import write
 
-    source = model or str(bundled.target())
+    source = early.either(model, target, "--model") or str(bundled.target())
     if to in FOLDERS:
         done = write(
             source, out, to, trust_remote_code=trust_remote_code, note=runtime.note

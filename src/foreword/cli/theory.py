@@ -78,6 +78,7 @@ Length = Annotated[
 def theory(
     model: options.ModelArgument = None,
     *,
+    target: options.ModelName = None,
     draft: options.DraftName = None,
     method: options.MethodName = None,
     prompts: bench_options.Kind = "in-domain",
@@ -97,6 +98,7 @@ def theory(
     Measures acceptance and costs, and by how much the formulas err. With --alpha and
     --cost nothing is loaded (Leviathan et al. 2023).
     """
+    model, target = early.either(model, target, "--model"), None
     given = locals()
     if plot is not None:
         early.extra("bench", "matplotlib")

@@ -167,6 +167,7 @@ Speech = Annotated[
     str,
     typer.Option(
         "--model",
+        "-m",
         help="Speech model to measure: folder or hub id, as openai/whisper-tiny.",
         metavar="MODEL",
         rich_help_panel=MEASURE,

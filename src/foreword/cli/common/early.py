@@ -90,6 +90,19 @@ def model(source: str | None) -> None:
         )
 
 
+def either(argument: str | None, option: str | None, name: str) -> str | None:
+    """Return the model that is named by an argument or by the option `name`.
+
+    Raises InvalidRequest for both.
+    """
+    if argument is not None and option is not None:
+        raise InvalidRequest(
+            f"cannot use both {argument!r} and '{name}' {option!r}: they name the same "
+            "model. Give one"
+        )
+    return argument if option is None else option
+
+
 def data(files: Iterable[Path] | None) -> None:
     """Check files of records."""
     for file in files or ():

@@ -245,6 +245,7 @@ class Serving:
 def serve(
     model: options.ModelArgument = None,
     *,
+    target: options.ModelName = None,
     slots: Slots = 32,
     chunk: Chunk = 512,
     cache_tokens: CacheTokens = None,
@@ -262,6 +263,7 @@ def serve(
     of a request depends on its seed alone. Without a key the server answers this
     machine only. Ctrl-C or SIGTERM lets running answers finish.
     """
+    model = early.either(model, target, "--model")
     early.extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
     early.traces()
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.training.data import Files, Target
+from foreword.cli.training.data import Files
 from foreword.tables import BARE, Column, Table
 
 Out = Annotated[
@@ -36,7 +36,7 @@ Seed = Annotated[
 
 def acceptance(
     *,
-    target: Target = None,
+    target: options.ModelName = None,
     draft: options.DraftName = None,
     data: Files,
     out: Out,

@@ -37,15 +37,6 @@ Files = Annotated[
         callback=options.checked(early.data),
     ),
 ]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        help="Target model: folder or hub id. Default: bundled.",
-        metavar="MODEL",
-        callback=options.checked(early.model),
-    ),
-]
 Out = Annotated[
     Path,
     typer.Option(
@@ -72,14 +63,14 @@ Seed = Annotated[
 @data.command(
     epilog=examples(
         "foreword data regenerate --data chats.jsonl --out answers.jsonl",
-        "foreword data regenerate --target path/or/hub-id --data chats.jsonl --out "
+        "foreword data regenerate --model path/or/hub-id --data chats.jsonl --out "
         "answers.jsonl -t 0.7",
     )
 )
 @bundled
 def regenerate(
     *,
-    target: Target = None,
+    target: options.ModelName = None,
     data: Files,
     out: Out,
     temperature: options.Temperature = 1.0,

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from foreword.cli.common import early, options, runtime
+from foreword.errors import InvalidRequest
 
 
 class Engine(StrEnum):
@@ -24,14 +25,15 @@ class Engine(StrEnum):
 
 
 def export(
-    draft: Annotated[
-        str,
+    drafter: Annotated[
+        str | None,
         typer.Argument(
-            help="Draft model or head: folder or hub id.",
+            help="Draft model or head, as --draft.",
             callback=options.checked(early.model),
         ),
-    ],
+    ] = None,
     *,
+    draft: options.DraftName = None,
     engine: Annotated[
         Engine,
         typer.Option(
@@ -54,6 +56,9 @@ def export(
     """Write a drafter for vLLM, SGLang or speculators, verify the files, and print the
     engine's command.
     """
+    draft = early.either(drafter, draft, "--draft")
+    if draft is None:
+        raise InvalidRequest("cannot export a draft: none is named. Give '--draft'")
     from foreword import bundled
     from foreword.train.export import export as write
 

@@ -17,7 +17,7 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.options import examples
-from foreword.cli.training.data import Files, Target
+from foreword.cli.training.data import Files
 from foreword.errors import InvalidRequest
 from foreword.registry import LOSSES
 from foreword.tables import BARE, Column, Table
@@ -148,7 +148,7 @@ Bf16 = Annotated[
 
 def _shared(
     *,
-    target: Target = None,
+    target: options.ModelName = None,
     data: Files,
     out: Out,
     resume: Resume = False,
@@ -191,7 +191,7 @@ def _command(kind: type[TrainOptions]) -> Callable[..., None]:
             default=option.default,
             annotation=Annotated[
                 hints[option.name],
-                _option(kind.method, **option.metadata, check=_check(option.name)),
+                _option(kind.method, **option.metadata, **_naming(option.name)),
             ],
         )
         for option in fields(kind)
@@ -205,9 +205,12 @@ def _command(kind: type[TrainOptions]) -> Callable[..., None]:
     return command
 
 
-def _check(name: str) -> Callable[[Any], None]:
-    """Return the check of an option: `draft` is a model or a head to start from."""
-    return early.model if name == "draft" else lambda _: None
+def _naming(name: str) -> dict[str, Any]:
+    """Return names and check of `draft`, a model or a head to start from; of another
+    option, nothing.
+    """
+    is_draft = name == "draft"
+    return {"names": "--draft -d", "check": early.model} if is_draft else {}
 
 
 for _kind in TRAIN_OPTIONS:
@@ -217,7 +220,7 @@ for _kind in TRAIN_OPTIONS:
         _name,
         epilog=examples(
             f"{_line} {_kind.example}".rstrip(),
-            f"{_line} --target path/or/hub-id --steps 5000",
+            f"{_line} --model path/or/hub-id --steps 5000",
             f"{_line} --resume",
         ),
     )(_command(_kind))
