@@ -1,21 +1,67 @@
-"""Sampling that a request leaves out is that of the model's owner."""
+"""Sampling that a request leaves out is that of the model's owner, in every API."""
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import gguf_files
 import starter
 from foreword import LLM, AsyncLLM, InvalidRequest, SamplingParams
-from owned import CHAT, VALUES, owned
+from owned import CHAT, TALE, VALUES, owned
+from serving import Running, running
+
+START, LENGTH = "Once upon a time there was", 40
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": CHAT},
+    "/v1/completions": {"prompt": START},
+    "/v1/responses": {"input": TALE},
+    "/v1/messages": {"messages": CHAT},
+}
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = owned(tmp_path_factory.mktemp("owned") / "model")
-    with LLM(folder, draft=starter.draft(), nodes=4) as llm:
-        yield llm
+    with LLM(folder, draft=starter.draft(), nodes=4) as llm, running(llm) as server:
+        yield server
+
+
+def answer(served: Running, path: str, **more: object) -> Any:
+    length = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    return served.post(path, **BODIES[path], seed=5, **{length: LENGTH}, **more)
+
+
+def text(answer: Any) -> str:
+    if "output" in answer:
+        answer = answer["output"][-1]
+    (part,) = answer.get("choices") or answer["content"]
+    return part["text"] if "text" in part else part["message"]["content"]
+
+
+def expected(served: Running, path: str, **more: Any) -> str:
+    llm = served.service.llm
+    prompt = START if path == "/v1/completions" else llm.render(CHAT)
+    params = SamplingParams(**{**VALUES, **more}, seed=5, max_tokens=LENGTH)
+    (one,) = llm.generate([prompt], params)
+    assert one.stats.accepted > 0
+    return one.text
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_api_has_the_sampling_of_the_owner(served: Running, path: str) -> None:
+    assert text(answer(served, path)) == expected(served, path)
+    given = {name: VALUES[name] for name in ("temperature", "top_p")}
+    assert text(answer(served, path, **given)) == expected(served, path)
+    cold = expected(served, path, temperature=0.2)
+    assert text(answer(served, path, temperature=0.2)) == cold
+
+
+def test_a_response_and_the_page_name_the_sampling(served: Running) -> None:
+    found = answer(served, "/v1/responses")
+    assert (found["temperature"], found["top_p"]) == (0.6, 0.9)
+    assert served.http.get("/speculation").json()["sampling"] == VALUES
 
 
 def defaults(source, **how):
@@ -23,16 +69,17 @@ def defaults(source, **how):
         return llm.sampling
 
 
-async def chatted(llm, chat):
+async def chatted(llm):
     async with AsyncLLM(llm) as served:
-        return await served.chat(chat)
+        return await served.chat(CHAT)
 
 
 @pytest.mark.parametrize(
-    "ask", [LLM.chat, lambda llm, chat: asyncio.run(chatted(llm, chat))]
+    "ask", [lambda llm: llm.chat(CHAT), lambda llm: asyncio.run(chatted(llm))]
 )
-def test_left_out_sampling_is_that_of_the_owner(llm, ask):
-    answer = ask(llm, CHAT)
+def test_left_out_sampling_is_that_of_the_owner(served, ask):
+    llm = served.service.llm
+    answer = ask(llm)
     same = llm.chat(CHAT, SamplingParams(**VALUES, seed=answer.seed))
     assert answer.tokens == same.tokens
     assert answer.stats.accepted > 0
@@ -40,7 +87,8 @@ def test_left_out_sampling_is_that_of_the_owner(llm, ask):
     assert plain.tokens != answer.tokens, "given parameters stay as they are"
 
 
-def test_only_given_defaults_replace_those_of_the_owner(llm):
+def test_only_given_defaults_replace_those_of_the_owner(served):
+    llm = served.service.llm
     greedy = llm.chat(CHAT, SamplingParams(temperature=0)).text
     with LLM(llm.target.name, generation_config={"temperature": 0}) as cold:
         text = "".join(delta.text for delta in cold.stream_chat(CHAT))
