@@ -1,5 +1,5 @@
-"""The recipe of the encoder-decoder: derived pairs, rows that do not mix, heads that
-copy, and a resumed run.
+"""The recipe of the encoder-decoder: rows that do not mix, operations that equal those
+of torch, and a resumed run.
 """
 
 import gzip
@@ -29,49 +29,6 @@ def recipe():
             sys.modules.pop(name, None)
 
 
-@pytest.fixture(scope="module")
-def pairs(recipe):  # after the recipe, which makes the folder known
-    return importlib.import_module("pairs")
-
-
-def test_pairs_are_derived_from_records(pairs):
-    line = 'aws ecs list-services \\\n    --cluster "one" \\\n    --all'
-    found = list(
-        pairs.pairs("aws_cli", "AWS CLI command: To list services. It lists.", line)
-    )
-    assert [kind for kind, _, _ in found] == ["fields", "summary"]
-    assert json.loads(found[0][2]) == {
-        "command": "aws ecs list-services",
-        "cluster": "one",
-        "all": "",
-    }
-    assert found[1][2] == "To list services"
-    source, rewritten = (
-        "Classify the intent: I'm sure my card is lost",
-        "you're sure your card is lost",
-    )
-    assert next(pairs.pairs("clinc150", source, "lost"))[1:] == (
-        f"Rewrite in the second person: {source[21:]}",
-        rewritten,
-    )
-    whole = (
-        "The river Rhine, which rises in the Alps, flows to the North Sea; it is long. "
-    )
-    damaged = [next(pairs._damaged(whole + str(number) * 9)) for number in range(30)]
-    assert {kind for kind, _, _ in damaged} == {"spelling", "punctuation"}
-    for number, (kind, source, answer) in enumerate(damaged):
-        assert answer == whole + str(number) * 9
-        bare = source.partition(": ")[2]
-        assert (
-            (bare == bare.lower() and "," not in bare)
-            if kind == "punctuation"
-            else bare.count(" ") == 16
-        )
-    assert list(pairs.pairs("en_de", "Translate to German: Go.", "Geh.")) == [
-        ("translation", "Translate to German: Go.", "Geh.")
-    ]
-
-
 def texts(
     count: int, most: int, seed: int = 0
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -84,33 +41,6 @@ def texts(
         )
         for a, b in sizes
     ]
-
-
-def test_each_pair_is_dealt_once_and_whole(recipe):
-    made = texts(1500, 100)
-    dealt = list(recipe.dealt(made, 1))
-    assert {
-        tuple(rows.source.shape[1:] + rows.next.shape[1:]) for rows in dealt
-    } == set(recipe.LENGTHS)
-    assert all(rows.source.numel() == recipe.ROWS for rows in dealt)
-    found = []
-    for rows in dealt:
-        for row in range(len(rows.source)):
-            for pair in range(int(rows.pair[row].max()) + 1):
-                written = rows.next[row][rows.pair[row] == pair].tolist()
-                assert rows.tokens[row][rows.pair[row] == pair].tolist() == [
-                    0,
-                    *written[:-1],
-                ]
-                found.append(
-                    (
-                        tuple(rows.source[row][rows.source_pair[row] == pair].tolist()),
-                        tuple(written),
-                    )
-                )
-    assert len(set(found)) == len(found)
-    assert set(found) <= {(tuple(a.tolist()), tuple(b.tolist())) for a, b in made}
-    assert len(found) > 0.9 * len(made)
 
 
 def test_packed_pairs_are_read_as_if_alone(recipe):
@@ -168,23 +98,6 @@ def test_fast_operations_equal_those_of_torch(recipe):
             for out in both
         )
     )
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_new_model_copies_its_source(recipe, layers):
-    torch.manual_seed(0)
-    config = T5Config(vocab_size=4000, num_layers=layers, **recipe.SIZES)
-    source = torch.randperm(3900)[None, :40] + 50
-    with torch.no_grad():
-        plain = T5ForConditionalGeneration(config)
-        right = []
-        for change in (lambda model: model, recipe.copying):
-            logits = change(plain)(
-                input_ids=source, decoder_input_ids=source[:, :-1]
-            ).logits
-            right.append(float((logits.argmax(-1) == source[:, 1:]).float().mean()))
-    assert right[0] < 0.1
-    assert right[1] > 0.8
 
 
 def corpus(folder: Path, count: int) -> Path:

@@ -30,11 +30,12 @@ def capability(
     dtype: torch.dtype | str,
     only: str | None,
 ) -> Capability | None:
-    """Return what the probe finds on the first layers of a GGUF file in few bits, at
-    least one of every kind; None for another checkpoint, or one that has no more.
+    """Return what the probe finds on the first layers of a quantized GGUF file, with
+    every kind of layer among them.
 
-    `only` is as for `choose`. Raises ModelError where the layers cannot be loaded, or
-    no backend runs them.
+    Returns None for another checkpoint, or one that has no other layers. `only` is as
+    for `choose`. Raises ModelError where the layers cannot be loaded, or no backend
+    runs them.
     """
     if hub.gguf(source) is None or not in_few_bits(source, config):
         return None

@@ -56,19 +56,12 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     first, *others = dtypes(dtype, where, config.architectures if native else None)
     probed = native and where.type == "cpu"
     verdict = verdicts.verdict_file(source, config, first) if probed else None
-    known = None if verdict is None else verdicts.read(verdict)
     say = _notifier(source)
-    if probed and known is None:
-        say(f"checking how this machine runs {source}, once")
-        with _reported(source, where):
-            known = first_layers.capability(source, config, first, only)
-        if known is not None:
-            verdicts.write(verdict, known)
-    if known is not None and known.backend != NATIVE:
-        if others:
-            return load(make, source, replace(options, dtype=others[0]))
-        if only == NATIVE:  # which says why it cannot
-            known = None
+    known = None
+    if probed:
+        known = _known(source, config, first, only, verdict, say)
+    if known is not None and known.backend != NATIVE and others:
+        return load(make, source, replace(options, dtype=others[0]))
     packs = known is not None and known.backend == NATIVE
     home = None if place is None else place.parent
     say(f"reading {source}")
@@ -135,6 +128,29 @@ def _packed(
     # Other torch threads would spin between the short operations on a small model.
     with one_thread(), threads_for(hf)():
         return make(hf, name, backend=only, known=known)
+
+
+def _known(
+    source: str | Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype | str,
+    only: str | None,
+    verdict: Path | None,
+    say: Callable[[str], object],
+) -> Capability | None:
+    """Return the kept verdict about a checkpoint, or that about its first layers, which
+    is kept then; None where it must be probed whole.
+    """
+    known = None if verdict is None else verdicts.read(verdict)
+    if known is None:
+        say(f"checking how this machine runs {source}, once")
+        with _reported(source, torch.device("cpu")):
+            known = first_layers.capability(source, config, dtype, only)
+        if known is not None:
+            verdicts.write(verdict, known)
+    if known is not None and only == NATIVE != known.backend:
+        return None  # the probe says why it cannot
+    return known
 
 
 def _notifier(source: str | Path) -> Callable[[str], object]:

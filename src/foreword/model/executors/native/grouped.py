@@ -25,6 +25,8 @@ SIZES = (128, 64, 32, 16)
 """Depths of a group in C; larger groups are split into the largest of these that
 divides them.
 """
+HEADER = ctypes.sizeof(forward.Grouped)
+"""Bytes before the strips."""
 HALF = 16
 """Levels of 4 bits."""
 FOURS = {4: 2, 5: 8, 6: 4}
@@ -103,44 +105,48 @@ def _joined(blocks: Sequence[UInt8[Tensor, "_"]]) -> UInt8[Tensor, "bytes"] | No
     """Return the outputs of packed matrices one after another; None where they are
     packed in different ways.
     """
-    size = ctypes.sizeof(forward.Grouped)
-    headers = [
-        forward.Grouped.from_buffer_copy(bytes(block[:size].tolist()))
-        for block in blocks
-    ]
-    length = size + sum(block.numel() - size for block in blocks)
+    headers = list(map(_header, blocks))
+    bodies = [block[HEADER:] for block in blocks]
+    length = HEADER + sum(map(len, bodies))
     for header in headers:
         header.matrix = length
     if len({bytes(header) for header in headers}) > 1:
         return None
+    first = bytearray(bytes(headers[0]))
     whole = torch.empty(length, dtype=torch.uint8)
-    whole[:size] = torch.frombuffer(bytearray(bytes(headers[0])), dtype=torch.uint8)
-    torch.cat([block[size:] for block in blocks], out=whole[size:])
+    whole[:HEADER] = torch.frombuffer(first, dtype=torch.uint8)
+    torch.cat(bodies, out=whole[HEADER:])
     return whole
+
+
+def _header(matrix: UInt8[Tensor, "bytes"]) -> forward.Grouped:
+    """Return a copy of the header of a packed matrix."""
+    held = bytes(matrix[:HEADER].tolist())
+    return forward.Grouped.from_buffer_copy(held)
 
 
 def _in_turns(matrix: UInt8[Tensor, "bytes"]) -> UInt8[Tensor, "bytes"]:
     """Return the strips of the first half of the outputs, each before its counterpart
     of the second half.
     """
-    size = ctypes.sizeof(forward.Grouped)
-    header = forward.Grouped.from_buffer_copy(bytes(matrix[:size].tolist()))
-    halves = matrix[size:].view(2, -1, header.strip)
-    return torch.cat([matrix[:size], halves.transpose(0, 1).flatten()])
+    strip = _header(matrix).strip
+    halves = matrix[HEADER:].view(2, -1, strip)
+    strips = halves.transpose(0, 1)
+    return torch.cat([matrix[:HEADER], strips.flatten()])
 
 
 def _arranged(layer: Any, name: str, parts: Sequence[Matrix]) -> UInt8[Tensor, "bytes"]:
     """Pack parts in the order of outputs that layout.py gives a matrix."""
     gated = name == "gate_up" and not architectures.plain(layer)
-    if len(parts) == 1 and name != "qkv" and not gated:
-        return _packed(parts[0])
-    if gated and sum(part.shape[0] for part in parts) % (2 * LANES) == 0:
+    if gated:
         whole = None
-        if all(part.shape[0] % LANES == 0 for part in parts):
-            whole = _joined([_packed(part) for part in parts])
+        if not any(part.shape[0] % LANES for part in parts):
+            whole = _joined(list(map(_packed, parts)))
         if whole is None:
             whole = packed(joined([part.read() for part in parts]))
         return _in_turns(whole)
+    if len(parts) == 1 and name != "qkv":
+        return _packed(parts[0])
     matrix = joined([part.read() for part in parts])
     order = architectures.order(layer) if name == "qkv" else None
     return packed(matrix if order is None else matrix.rows(order))
