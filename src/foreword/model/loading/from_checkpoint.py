@@ -155,7 +155,7 @@ def _known(
 
 def _notifier(source: str | Path) -> Callable[[str], object]:
     """Return what names the phases of a load, if the checkpoint is large."""
-    with suppress(OSError, ForewordError, KeyError, TypeError):
+    with suppress(OSError, ForewordError, AttributeError, KeyError, TypeError):
         if sum(size for _, size, _ in stamps(source, fetch=False)) > LARGE:
             return notify
     return lambda _: None
