@@ -45,9 +45,7 @@ class Method:
 
 OWN_METHODS: dict[str, Method] = {
     "none": Method(
-        "no draft tokens: plain decoding",
-        "foreword.draft.none:NoDrafter",
-        seq2seq=True,
+        "no draft tokens: plain decoding", "foreword.draft.none:NoDrafter", seq2seq=True
     ),
     "ngram": Method(
         "copies what followed the last few tokens earlier in the text",
@@ -194,11 +192,7 @@ HEAD_METHODS: dict[str, str] = {
     **dict.fromkeys(("DFlashDraftModel", "dflash"), "dflash"),
     **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
     **dict.fromkeys(
-        (
-            "MtpModel",
-            "Gemma4AssistantForCausalLM",
-            "Gemma4UnifiedAssistantForCausalLM",
-        ),
+        ("MtpModel", "Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
         "mtp",
     ),
     **dict.fromkeys(("MedusaModel", "medusa_num_heads"), "medusa"),

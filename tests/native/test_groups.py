@@ -2,14 +2,17 @@
 depends on the others.
 """
 
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
+from foreword.model.executors.native import grouped
 from foreword.model.executors.native.grouped import packed, whole
-from foreword.model.quantized.coded import Coded, Scales, joined
+from foreword.model.quantized.coded import Coded, Matrix, Scales, joined
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
 
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.skipif(
     forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
 )
 OUTPUTS, DEPTH, ROWS = 48, 1024, 37
+empty = partial(torch.empty, dtype=torch.uint8)
 KINDS = ("bfloat16", "float16", "float32", "two levels", "zero points")
 
 
@@ -138,10 +142,21 @@ def test_a_matrix_without_groups_stays_bfloat16():
     ).bfloat16()
     panels = torch.empty_like(weight)
     forward.needed().foreword_pack(weight.data_ptr(), panels.data_ptr(), *weight.shape)
-    found = multiply(whole(panels), given())
+    found = multiply(whole(panels, empty), given())
     torch.testing.assert_close(
         found, given().bfloat16().float() @ weight.float().T, rtol=0, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_strips_are_packed_as_the_whole(monkeypatch, in_turns):
+    monkeypatch.setattr(grouped, "PART", 3 * forward.LANES * DEPTH)
+    codes = coded(4, 32, "two levels", outputs=256)
+    whole = Matrix(lambda: codes, codes.codes.shape, lambda weights: weights)
+    parts = replace(whole, part=codes.part)
+    found = grouped.packed_parts([parts], empty, in_turns=in_turns)
+    expected = grouped.packed_parts([whole], empty, in_turns=in_turns)
+    assert torch.equal(found, expected)
 
 
 def test_joined_matrices_stay_what_they_are():

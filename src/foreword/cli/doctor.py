@@ -27,8 +27,7 @@ SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"
 Drafter = Annotated[
     str | None,
     typer.Argument(
-        help="Draft model or head, as --draft.",
-        callback=options.checked(early.model),
+        help="Draft model or head, as --draft.", callback=options.checked(early.model)
     ),
 ]
 Prompts = Annotated[int, typer.Option(help="Number of prompts.", min=1, metavar="N")]

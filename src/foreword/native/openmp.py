@@ -105,8 +105,11 @@ def in_parallel(
     few results wait.
     """
 
+    # threads have a mode of their own, and refuse to change tensors of the other one
+    inference = torch.is_inference_mode_enabled()
+
     def alone(item: Item) -> Result:
-        with one_thread():
+        with one_thread(), torch.inference_mode(inference):
             return function(item)
 
     count = threads()

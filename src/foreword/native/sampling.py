@@ -115,9 +115,7 @@ def gumbel_of(key: int, tokens: Sequence[int]) -> list[float] | None:
 
 
 def likeliest(
-    logits: Float[Tensor, "rows vocab"],
-    keys: Sequence[int] | None,
-    temperature: float,
+    logits: Float[Tensor, "rows vocab"], keys: Sequence[int] | None, temperature: float
 ) -> list[int] | None:
     """Return argmax(logits[r] / temperature + noise of keys[r]) of each row, the first
     of equals; without keys argmax(logits[r]).

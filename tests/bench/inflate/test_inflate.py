@@ -134,18 +134,6 @@ def test_named_shapes_write_the_same_text(target, prompts, expected, name):
     ]
 
 
-def test_bfloat16_keeps_the_likeliest_token(target, prompts):
-    small = copy.deepcopy(target).bfloat16()
-    large = inflate(small, WIDE)
-    assert large.dtype == torch.bfloat16
-    agreement = (
-        (logits(large, prompts).argmax(-1) == logits(small, prompts).argmax(-1))
-        .float()
-        .mean()
-    )
-    assert agreement >= 0.95
-
-
 def test_norms_are_exact_at_four_times_the_hidden_size():
     small = tiny().bfloat16()
     torch.nn.init.uniform_(small.model.norm.weight, 0.5, 2.0)

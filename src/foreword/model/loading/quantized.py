@@ -132,10 +132,10 @@ def _filled(
     for name, matrix in matrices.items():
         # takes no memory until it is written
         held[name] = pages.empty(matrix.shape, dtype)
-    for name, whole in in_parallel(
-        lambda one: (one, matrices[one].weights(dtype)), matrices if filled else ()
+    for _ in in_parallel(
+        lambda name: matrices[name].write(held[name]), matrices if filled else ()
     ):
-        held[name].copy_(whole)
+        pass
     places = {held[name].data_ptr(): matrix for name, matrix in matrices.items()}
     model, info = cast(Any, kind).from_pretrained(
         None,

@@ -25,9 +25,7 @@ from foreword.model.executors.registry import (
     made,
     refusal,
 )
-from foreword.model.executors.torch.packed_linear import (
-    Swap,
-)
+from foreword.model.executors.torch.packed_linear import Swap
 from foreword.model.probe.trial import Trial
 
 

@@ -93,8 +93,9 @@ class Coded:
         """Return the weights in a dtype, made a part at a time: in float32 they take
         twice as much memory or more.
         """
-        outputs, depth = self.codes.shape
-        return filled(self.part, outputs, depth, dtype)
+        whole = torch.empty(self.codes.shape, dtype=dtype)
+        fill(whole, self.part)
+        return whole
 
     def part(self, rows: slice) -> Coded:
         """Return consecutive outputs."""
@@ -147,31 +148,34 @@ class Matrix:
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
-        part = self.part
         if self.exact is not None:
-            weights = self.exact().to(dtype)
-        elif part is None:
-            weights = self.read().weights(dtype)
+            return self.shaped(self.exact().to(dtype))
+        if self.part is None:
+            return self.shaped(self.read().weights(dtype))
+        whole = torch.empty(self.shape, dtype=dtype)
+        self.write(whole)
+        return whole
+
+    def write(self, whole: Float[Tensor, "..."]) -> None:
+        """Read the matrix into a tensor of its shape: at once where it is read in
+        parts, since new memory costs more than the numbers in it.
+        """
+        if self.part is None or self.exact is not None:
+            whole.copy_(self.weights(whole.dtype))
         else:
-            depth = self.shape[-1]
-            outputs = self.shape.numel() // depth
-            weights = filled(part, outputs, depth, dtype)
-        return self.shaped(weights)
+            fill(whole.view(-1, self.shape[-1]), self.part)
 
     def __deepcopy__(self, memo: object) -> Matrix:
         return self  # a copy would hold a copy of the file
 
 
-def filled(
-    part: Callable[[slice], Coded], outputs: int, depth: int, dtype: torch.dtype
-) -> Float[Tensor, "outputs depth"]:
-    """Return the weights of a matrix, some outputs at a time."""
-    whole = torch.empty(outputs, depth, dtype=dtype)
+def fill(whole: Float[Tensor, "outputs depth"], part: Callable[[slice], Coded]) -> None:
+    """Write the weights of a matrix, some outputs at a time."""
+    outputs, depth = whole.shape
     step = max(1, PART // depth)
     rows = [slice(start, start + step) for start in range(0, outputs, step)]
     for _ in in_parallel(lambda at: whole[at].copy_(part(at).dense()), rows):
         pass
-    return whole
 
 
 def drop(model: nn.Module) -> None:

@@ -137,12 +137,7 @@ def many_models(
             return Supervisor(start, found, seconds, log)
 
         models = ManyModels(
-            entries,
-            supervised,
-            log,
-            memory=memory,
-            seconds=unused,
-            gpus=has_gpus(),
+            entries, supervised, log, memory=memory, seconds=unused, gpus=has_gpus()
         )
         try:
             await models.start()

@@ -7,7 +7,7 @@ The probe compares its logits with the Hugging Face model's.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from foreword.model.executors.native.rows import (
 from foreword.model.executors.native.supported import inside, settings
 from foreword.model.executors.native.unpack import lent, looked_up, restore
 from foreword.native import forward
+from foreword.native.huge_pages import BLOCK
 from foreword.native.openmp import in_parallel
 
 
@@ -146,7 +147,7 @@ class NativeBackend(NativeExecutor):
         weights = 0
         placed = 0
         for described, name, count, codes in in_parallel(
-            lambda matrix: (*matrix[:3], self.matrices.placed(matrix[3]())),
+            lambda matrix: (*matrix[:3], matrix[3](self.matrices.empty)),
             self._codes(whole),
         ):
             weights += count
@@ -160,7 +161,7 @@ class NativeBackend(NativeExecutor):
 
     def _codes(
         self, whole: dict[int, Tensor]
-    ) -> Iterator[tuple[Any, str, int, Callable[[], Tensor]]]:
+    ) -> Iterator[tuple[Any, str, int, grouped.Packer]]:
         """Yield struct, field, count of weights and packer of the codes of each matrix;
         take its packed weights out of `whole` (by address), so that they are freed.
         """
@@ -186,7 +187,8 @@ class NativeBackend(NativeExecutor):
             self._table = self._table.new_empty(0)
             self.model.table = None
             self.model.table_rows = 0
-        else:
+        elif self._table.nbytes < BLOCK:
+            # a larger one has pages of its own
             self._table = self._table.clone()
             self.model.table = self.matrices.keep(self._table)
 

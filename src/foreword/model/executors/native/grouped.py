@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,14 @@ FOURS = {4: 2, 5: 8, 6: 4}
 """Fours of depths whose codes are stored together, by bits of a code."""
 
 
-def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
+Empty = Callable[[int], Tensor]
+"""Returns memory for so many bytes: new memory costs more than what is written to it,
+so that a large matrix is packed at its place."""
+Packer = Callable[[Empty], Tensor]
+"""Packs a matrix into such memory."""
+
+
+def matrices(layer: Any) -> dict[str, Packer]:
     """Return functions that pack the matrices of a layer whose parts are all quantized,
     under the names of the C struct.
     """
@@ -49,9 +57,9 @@ def matrices(layer: Any) -> dict[str, Callable[[], UInt8[Tensor, "bytes"]]]:
     return found
 
 
-def coded(head: Any) -> Callable[[], UInt8[Tensor, "bytes"]]:
+def coded(head: Any) -> Packer:
     """Return a function that packs the LM head."""
-    return partial(_packed, head.coded)
+    return partial(packed_parts, [head.coded])
 
 
 @torch.no_grad()
@@ -80,43 +88,97 @@ def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
                 )
 
 
-def _made(make: Callable[[], Coded]) -> UInt8[Tensor, "bytes"]:
-    return packed(make())
+def _made(make: Callable[[], Coded], empty: Empty) -> Tensor:
+    return _placed(packed(make()), empty)
 
 
-def _packed(matrix: Matrix) -> UInt8[Tensor, "bytes"]:
-    """Return the bytes of a matrix, packed some strips at a time where it is read so:
-    at once it takes five times the memory.
+def _placed(matrix: Tensor, empty: Empty) -> Tensor:
+    return empty(matrix.numel()).copy_(matrix)
+
+
+def packed_parts(
+    parts: Sequence[Matrix], empty: Empty, *, in_turns: bool = False
+) -> UInt8[Tensor, "bytes"]:
+    """Return the bytes of the outputs of matrices one after another, or the strips of
+    both halves of them in turns.
     """
-    if matrix.part is None:
-        return packed(matrix.read())
-    depth = matrix.shape[-1]
-    outputs = matrix.shape.numel() // depth
-    step = LANES * max(1, PART // depth // LANES)
-    rows = [slice(start, start + step) for start in range(0, outputs, step)]
-    part = matrix.part
-    blocks = list(in_parallel(lambda at: packed(part(at)), rows))
-    whole = _joined(blocks)
-    # else the scales of some strips need more digits
-    return packed(matrix.read()) if whole is None else whole
+    whole = _by_strips(parts, empty, in_turns)
+    if whole is not None:
+        return whole
+    # at once it takes five times the memory
+    matrix = joined([part.read() for part in parts])
+    if in_turns:
+        index = torch.arange(len(matrix.codes)).view(2, -1, LANES)
+        matrix = matrix.rows(index.transpose(0, 1).flatten())
+    return _placed(packed(matrix), empty)
 
 
-def _joined(blocks: Sequence[UInt8[Tensor, "_"]]) -> UInt8[Tensor, "bytes"] | None:
-    """Return the outputs of packed matrices one after another; None where they are
-    packed in different ways.
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Consecutive outputs of a part."""
+
+    part: Matrix
+    rows: slice
+    at: int
+    """The first of its strips, among the strips of all parts."""
+
+    def packed(self) -> UInt8[Tensor, "bytes"]:
+        """Read it, and pack it alone."""
+        assert self.part.part is not None
+        return packed(self.part.part(self.rows))
+
+
+def _by_strips(
+    parts: Sequence[Matrix], empty: Empty, in_turns: bool
+) -> UInt8[Tensor, "bytes"] | None:
+    """Pack some strips at a time; None where a part is not read so, or the scales of
+    some strips need more digits.
     """
-    headers = list(map(_header, blocks))
-    bodies = [block[HEADER:] for block in blocks]
-    length = HEADER + sum(map(len, bodies))
-    for header in headers:
-        header.matrix = length
-    if len({bytes(header) for header in headers}) > 1:
+    pieces, strips = _pieces(parts, in_turns)
+    if not pieces:
         return None
-    first = bytearray(bytes(headers[0]))
-    whole = torch.empty(length, dtype=torch.uint8)
-    whole[:HEADER] = torch.frombuffer(first, dtype=torch.uint8)
-    torch.cat(bodies, out=whole[HEADER:])
-    return whole
+    first = pieces[0].packed()
+    header = _header(first)
+    header.matrix = HEADER + strips * header.strip
+    whole = empty(header.matrix)
+    whole[:HEADER] = torch.frombuffer(bytearray(bytes(header)), dtype=torch.uint8)
+    strip = header.strip
+    places = whole[HEADER:].view(-1, 1 + in_turns, strip).transpose(0, 1)
+
+    def write(piece: _Piece) -> bool:
+        block = first if piece is pieces[0] else piece.packed()
+        held = _header(block)
+        held.matrix = header.matrix
+        if bytes(held) != bytes(header):
+            return False
+        body = block[HEADER:].view(-1, strip)
+        half, at = divmod(piece.at, places.shape[1])
+        places[half, at : at + len(body)] = body
+        return True
+
+    return whole if all(list(in_parallel(write, pieces))) else None
+
+
+def _pieces(parts: Sequence[Matrix], in_turns: bool) -> tuple[list[_Piece], int]:
+    """Return the pieces of parts that are read so, and the number of their strips; none
+    where a part ends within a strip. `in_turns`: none lies in both halves.
+    """
+    depth = parts[0].shape[-1]
+    step = LANES * max(1, PART // depth // LANES)
+    pieces: list[_Piece] = []
+    strips = 0
+    for part in parts:
+        outputs = part.shape.numel() // depth
+        size = outputs // 2 if in_turns else outputs
+        partly = size % LANES and (in_turns or len(parts) > 1)
+        if part.part is None or partly:
+            return [], 0
+        for begin in range(0, outputs, size):
+            for start in range(begin, begin + size, step):
+                rows = slice(start, min(start + step, begin + size))
+                pieces.append(_Piece(part, rows, strips + start // LANES))
+        strips += -(-outputs // LANES)
+    return pieces, strips
 
 
 def _header(matrix: UInt8[Tensor, "bytes"]) -> forward.Grouped:
@@ -125,31 +187,18 @@ def _header(matrix: UInt8[Tensor, "bytes"]) -> forward.Grouped:
     return forward.Grouped.from_buffer_copy(held)
 
 
-def _in_turns(matrix: UInt8[Tensor, "bytes"]) -> UInt8[Tensor, "bytes"]:
-    """Return the strips of the first half of the outputs, each before its counterpart
-    of the second half.
-    """
-    strip = _header(matrix).strip
-    halves = matrix[HEADER:].view(2, -1, strip)
-    strips = halves.transpose(0, 1)
-    return torch.cat([matrix[:HEADER], strips.flatten()])
-
-
-def _arranged(layer: Any, name: str, parts: Sequence[Matrix]) -> UInt8[Tensor, "bytes"]:
+def _arranged(
+    layer: Any, name: str, parts: Sequence[Matrix], empty: Empty
+) -> UInt8[Tensor, "bytes"]:
     """Pack parts in the order of outputs that layout.py gives a matrix."""
-    gated = name == "gate_up" and not architectures.plain(layer)
-    if gated:
-        whole = None
-        if not any(part.shape[0] % LANES for part in parts):
-            whole = _joined(list(map(_packed, parts)))
-        if whole is None:
-            whole = packed(joined([part.read() for part in parts]))
-        return _in_turns(whole)
-    if len(parts) == 1 and name != "qkv":
-        return _packed(parts[0])
+    if name != "qkv":
+        gated = name == "gate_up" and not architectures.plain(layer)
+        return packed_parts(parts, empty, in_turns=gated)
     matrix = joined([part.read() for part in parts])
-    order = architectures.order(layer) if name == "qkv" else None
-    return packed(matrix if order is None else matrix.rows(order))
+    order = architectures.order(layer)
+    if order is not None:
+        matrix = matrix.rows(order)
+    return _placed(packed(matrix), empty)
 
 
 def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
@@ -188,11 +237,13 @@ def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
     return _headed(header, body)
 
 
-def whole(matrix: BFloat16[Tensor, "outputs depth"]) -> UInt8[Tensor, "bytes"]:
+def whole(
+    matrix: BFloat16[Tensor, "outputs depth"], empty: Empty
+) -> UInt8[Tensor, "bytes"]:
     """Return the bytes of a packed matrix of bfloat16, behind the header of one without
     groups.
     """
-    return _headed(forward.Grouped(16), matrix.view(torch.uint8))
+    return _placed(_headed(forward.Grouped(16), matrix.view(torch.uint8)), empty)
 
 
 def _headed(header: forward.Grouped, body: Tensor) -> UInt8[Tensor, "bytes"]:

@@ -59,13 +59,13 @@ class Matrices:
         self.held.append(tensor.contiguous())
         return self.held[-1].data_ptr()
 
-    def placed(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor in pages of its own, which `keep` holds."""
-        return self._pages.empty(tensor.shape, tensor.dtype).copy_(tensor)
+    def empty(self, size: int) -> Tensor:
+        """Return memory for so many bytes, which `keep` holds."""
+        return self._pages.empty((size,), torch.uint8)
 
     def hold(self, tensor: Tensor) -> int:
         """Copy a tensor to pages of its own; return its address."""
-        return self.keep(self.placed(tensor))
+        return self.keep(self._pages.empty(tensor.shape, tensor.dtype).copy_(tensor))
 
     def quantize(
         self,
@@ -93,7 +93,8 @@ class Matrices:
         apart = {
             held.data_ptr(): held for held in self.held if held.data_ptr() in routers
         }
-        gone = packed | routers
+        # embeddings that are looked up in a packed head stay
+        gone = (packed | routers) - {model.table for model in models}
         self.held = [held for held in self.held if held.data_ptr() not in gone]
         self._pages = Pages()
         # routers move to new pages, or they would keep the pages of the others
@@ -125,7 +126,7 @@ class Matrices:
         coding: int,
     ) -> int:
         if coding == forward.GROUPS and packed.shape[1] % forward.GROUP:
-            return self.hold(grouped.whole(packed))
+            return self.keep(grouped.whole(packed, self.empty))
         size = self.library.foreword_coded_bytes(*packed.shape, coding)
         codes = self._pages.empty((size,), torch.uint8).zero_()
         self.library.foreword_quantize(

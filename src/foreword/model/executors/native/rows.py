@@ -70,9 +70,8 @@ class Rows(PagePool):
 
 def rows_of(model: PreTrainedModel, coding: int = forward.WHOLE) -> Rows:
     """Return an empty pool for the keys and values of a model."""
-    heads = [
-        0 if is_recurrent(layer) else kv_head_count(model) for layer in parts_of(model)
-    ]
+    count = kv_head_count(model)
+    heads = [0 if is_recurrent(layer) else count for layer in parts_of(model)]
     return Rows(heads, head_size(model), coding)
 
 
@@ -80,8 +79,9 @@ def kv_head_count(model: PreTrainedModel) -> int:
     """Return the number of KV heads from the weights: some configs state one that the
     model does not use.
     """
+    size = head_size(model)
     outputs = [
-        architectures.shape(part)[0] // head_size(model)
+        architectures.shape(part)[0] // size
         for part in architectures.linears(first_attention(model))["qkv"]
     ]
     return (

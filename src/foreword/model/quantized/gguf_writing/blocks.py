@@ -17,11 +17,7 @@ import torch
 from jaxtyping import Float, Float32, Int, UInt8
 from torch import Tensor
 
-from foreword.model.quantized.gguf_writing.rounding import (
-    TINY,
-    affine,
-    symmetric,
-)
+from foreword.model.quantized.gguf_writing.rounding import TINY, affine, symmetric
 
 Whole = Float32[Tensor, "blocks groups inputs"]
 Codes = UInt8[Tensor, "blocks codes"]
@@ -131,13 +127,7 @@ def _with_lowest(weights: Whole, bits: int, most: int) -> Rounded:
     low_unit, lows = _unit(low.view(shape), most)
     raised = weights + (low_unit * lows)[..., None]
     codes = _nearest(raised, unit * factors, 0, highest)
-    return Rounded(
-        unit,
-        factors.int(),
-        codes.to(torch.uint8),
-        low_unit,
-        lows.int(),
-    )
+    return Rounded(unit, factors.int(), codes.to(torch.uint8), low_unit, lows.int())
 
 
 def _symmetric(weights: Whole, half: int, most: int) -> Rounded:

@@ -138,12 +138,7 @@ def _at_ends(layer: int, layers: int) -> bool:
 
 ENDS = More("Q6_K", ends=True)
 MIXTURES = {
-    "Q2_K": Mixture(
-        "Q2_K",
-        More("Q4_K", "Q3_K", shared=4),
-        More("Q3_K"),
-        More("Q3_K"),
-    ),
+    "Q2_K": Mixture("Q2_K", More("Q4_K", "Q3_K", shared=4), More("Q3_K"), More("Q3_K")),
     "Q3_K_S": Mixture("Q3_K"),
     "Q3_K_M": Mixture(
         "Q3_K",
