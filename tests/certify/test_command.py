@@ -73,7 +73,7 @@ def test_server_is_certified_by_its_address(here, server: Running) -> None:
     [
         (("--url", "http://x", "--draft", "some/draft"), "a model and a server at"),
         (("some/model", "--url", "http://x"), "a model and a server at once"),
-        (("--key", "secret"), "cannot use '--key' or '--model'"),
+        (("--key", "secret"), "cannot use '--key': it is the key of a server"),
         (("--url", "localhost:8000"), "it is not an address"),
         (("--url", "http://127.0.0.1:9", "--quick"), "cannot reach"),
         (("--method", "ngrm"), "Did you mean 'ngram'?"),
