@@ -383,18 +383,18 @@ def broken(proposer: Breaking) -> None:
     assert proposer.calls == calls, "a drafter that has failed is not asked again"
 
 
-# ---- what a drafter is told
+# ---- what a drafter learns from a budget
 
 
 def test_drafter_gets_floors_and_pace():
     class Strict(FixedBudget):
         floors, pace = (0.25, 0.5), 40.0
 
-    told = []
+    received = []
 
     class Told(Foresight):
         def propose(self, batch, nodes):
-            told.append((batch.floor, batch.expand, batch.pace))
+            received.append((batch.floor, batch.expand, batch.pace))
             return super().propose(batch, nodes)
 
     loop = engine(target(DTYPE), Told(known(truth())), Strict(3))
@@ -402,7 +402,7 @@ def test_drafter_gets_floors_and_pace():
         one.said for one in plain(target(DTYPE), requests())
     ]
     assert loop.failed is None
-    assert set(told) == {(0.25, 0.5, 40.0)}
+    assert set(received) == {(0.25, 0.5, 40.0)}
 
 
 # ---- coming and going

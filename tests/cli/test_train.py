@@ -161,10 +161,14 @@ def test_the_command_says_how_to_start_the_engine(here, tmp_path):
     ran = exported(here, "vllm", out)
     assert ran.returncode == 0, ran.stderr
     assert "all that vllm needs" in ran.stderr
-    told = json.loads(
+    config = json.loads(
         ran.stdout.partition("--speculative-config ")[2].strip().strip("'")
     )
-    assert told == {"method": "eagle3", "model": str(out), "num_speculative_tokens": 5}
+    assert config == {
+        "method": "eagle3",
+        "model": str(out),
+        "num_speculative_tokens": 5,
+    }
     again = exported(here, "vllm", out)
     assert again.returncode == 2
     assert "exists already" in again.stderr

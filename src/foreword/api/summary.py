@@ -19,8 +19,8 @@ def summary(llm: LLM, *, bundled: bool = False) -> str:
     is_file = name.lower().endswith(".gguf")
     template = "no chat template"
     if llm.tokenizer.chat_template or reads_images(target):
-        place = "file" if is_file else "folder"
-        template = f"chat template of the {place}"
+        checkpoint = "file" if is_file else "folder"
+        template = f"chat template of the {checkpoint}"
     parts = [
         "the bundled model" if bundled else name,
         f"drafting with {_drafter(llm)}",

@@ -117,7 +117,7 @@ class AdaptiveBudget(DraftBudget):
 
     @property
     def floors(self) -> tuple[float, float]:
-        """`trim` decides the rest."""
+        """Floors by measured costs; `trim` decides the rest."""
         rows = self._batch_size
         each = self.drafting_cost.each
         price = self._draft_probs.floor
@@ -208,7 +208,7 @@ class AdaptiveBudget(DraftBudget):
         if self._rest.passed(clock.total):
             self._idle += 1
             return
-        # one loss offsets another's gain; tries lose a share of the rest
+        # gains offset losses within a round; tries lose a share of the other rounds
         drafted = self._requested.sequences > 0
         allowed = 0.0
         if not drafted:

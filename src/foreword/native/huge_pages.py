@@ -53,7 +53,7 @@ class Pages:
     """
 
     def __init__(self) -> None:
-        self._folder = _folder.get()
+        self.folder = _folder.get()
         self._lock = Lock()
         self._block = torch.empty(0, dtype=torch.uint8)
         self._used = 0
@@ -67,7 +67,7 @@ class Pages:
     def _take(self, size: int) -> UInt8[Tensor, "size"]:
         start = -(-self._used // LINE) * LINE
         if start + size > len(self._block):
-            self._block, start = _block(max(size, BLOCK), self._folder), 0
+            self._block, start = _block(max(size, BLOCK), self.folder), 0
         self._used = start + size
         return self._block[start : self._used]
 

@@ -306,8 +306,8 @@ class Batch:
     expand: float = 0.0
     """Probability.
 
-    A draft token less likely than this is not worth a forward of the draft model that
-    would draft what follows it.
+    After a draft token less likely than this, another one is not worth a forward of the
+    draft model.
     """
 
     def __len__(self) -> int:

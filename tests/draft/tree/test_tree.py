@@ -4,6 +4,7 @@ equals its definition.
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -104,15 +105,9 @@ def test_one_call_grows_it_from_vocabulary_of_odd_size_too(temperature, monkeypa
     # so that the last ones are among the draft tokens
     hf.lm_head.weight.data[tiny_models.VOCAB :] *= 4
     model = Model(hf)
-    said = check_growth(
-        model,
-        lambda heat: sequence(heat, tuple(range(5, 30))),
-        temperature,
-        60,
-        True,
-        monkeypatch,
-    )
-    assert said & set(range(tiny_models.VOCAB, model.vocab))
+    start = partial(sequence, tokens=tuple(range(5, 30)))
+    drafted = check_growth(model, start, temperature, 60, True, monkeypatch)
+    assert drafted & set(range(tiny_models.VOCAB, model.vocab))
 
 
 def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int]:
@@ -123,12 +118,7 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
         pytest.skip("no native driver here")
 
     def batch(*sequences: Request, **given) -> Batch:
-        return Batch(
-            sequences,
-            NoiseStreams(model.vocab, shared=True),
-            given["trees"],
-            given.get("floor", 0.0),
-        )
+        return Batch(sequences, NoiseStreams(model.vocab, shared=True), **given)
 
     made = []
     for at_once in (True, False):
@@ -141,7 +131,10 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
             growth = drafter._coupled[one.id]
             # a branch that was accepted, and a token that was not drafted
             one.tokens += [*first.trees[0].paths[-1], 11]
-            second = drafter.propose(batch(one, trees=trees), [most])
+            second = drafter.propose(batch(one, trees=trees, expand=0.02), [most])
+            (tree,) = second.trees
+            parents = [node for node in tree.parents if node >= 0]
+            assert all(tree.probabilities[node] > 0.02 for node in parents)
             made.append((first, second, growth))
             drafter.release(one)
     for ours, plain_ones in zip(made[0][:2], made[1][:2], strict=True):

@@ -16,6 +16,7 @@ from foreword import LLM, SamplingParams
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model import model as model_module
+from foreword.model.executors.native import matrices
 from foreword.model.loading import first_layers, from_checkpoint, verdicts
 from foreword.model.probe import probe
 from foreword.native import forward
@@ -40,6 +41,7 @@ LARGE = verdicts.LARGE
 @pytest.fixture(autouse=True)
 def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of verdicts, which are kept about checkpoints of any size here."""
+    monkeypatch.setattr(matrices, "BLOCK", 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(verdicts, "LARGE", 0)
     return tmp_path / "cache" / "foreword" / "probes"

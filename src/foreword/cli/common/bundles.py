@@ -136,8 +136,8 @@ class Sampling(SamplingValues):
         """
         from foreword.types.params import SamplingParams
 
-        own = [field.name for field in fields(self)][len(fields(SamplingValues)) :]
-        values = {name: getattr(self, name) for name in own}
+        names = [field.name for field in fields(self)][len(fields(SamplingValues)) :]
+        values = {name: getattr(self, name) for name in names}
         del values["bad_word"]
         values |= {
             "logit_bias": _biases(self.logit_bias or ()),

@@ -37,7 +37,6 @@ from foreword.model.executors.native.rows import (
 from foreword.model.executors.native.supported import inside, settings
 from foreword.model.executors.native.unpack import lent, looked_up, restore
 from foreword.native import forward
-from foreword.native.huge_pages import BLOCK
 from foreword.native.openmp import in_parallel
 
 
@@ -187,8 +186,7 @@ class NativeBackend(NativeExecutor):
             self._table = self._table.new_empty(0)
             self.model.table = None
             self.model.table_rows = 0
-        elif self._table.nbytes < BLOCK:
-            # a larger one has pages of its own
+        elif not self.matrices.is_apart(self._table):
             self._table = self._table.clone()
             self.model.table = self.matrices.keep(self._table)
 

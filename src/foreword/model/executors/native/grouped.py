@@ -147,9 +147,9 @@ def _by_strips(
 
     def write(piece: _Piece) -> bool:
         block = first if piece is pieces[0] else piece.packed()
-        held = _header(block)
-        held.matrix = header.matrix
-        if bytes(held) != bytes(header):
+        other = _header(block)
+        other.matrix = header.matrix
+        if bytes(other) != bytes(header):
             return False
         body = block[HEADER:].view(-1, strip)
         half, at = divmod(piece.at, places.shape[1])

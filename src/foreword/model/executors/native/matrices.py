@@ -13,7 +13,7 @@ from torch import Tensor
 from foreword.model.executors.native import grouped
 from foreword.model.executors.native.layout import matrices_of, products, room, vectors
 from foreword.native import forward
-from foreword.native.huge_pages import Pages
+from foreword.native.huge_pages import BLOCK, Pages
 
 BESIDE = ("head", "join")
 """Matrices of a model that are in no layer."""
@@ -62,6 +62,10 @@ class Matrices:
     def empty(self, size: int) -> Tensor:
         """Return memory for so many bytes, which `keep` holds."""
         return self._pages.empty((size,), torch.uint8)
+
+    def is_apart(self, tensor: Tensor) -> bool:
+        """Return whether a tensor may stay when others go: it shares no memory."""
+        return tensor.nbytes >= BLOCK and self._pages.folder is None
 
     def hold(self, tensor: Tensor) -> int:
         """Copy a tensor to pages of its own; return its address."""
