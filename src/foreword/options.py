@@ -136,6 +136,12 @@ class ModelOptions(LoadingOptions):
         "(backend native).",
         kind=bool,
     )
+    draft_vocabulary: int | None = setting(
+        None,
+        "Token ids that a draft model chooses from, the first N. Default: all.",
+        "N",
+        kind=int,
+    )
     tensor_parallel: int = setting(
         1,
         "Processes that share the model's weights.",
@@ -150,6 +156,7 @@ class ModelOptions(LoadingOptions):
             _check_choice(self, name)
         for name in ONLY_NATIVE:
             self._check_native(name)
+        whole(1, optional=True)("draft_vocabulary", self.draft_vocabulary)
         self._check_ranks()
 
     def _check_native(self, name: str) -> None:

@@ -61,6 +61,7 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
     ]
     assert [row["step"] for row in rows] == list(range(61))
     assert "held out: loss" in found.stderr
+    assert "the others take about" in found.stderr
 
 
 @pytest.mark.slow

@@ -101,6 +101,8 @@ class LLM:
         offload_folder: Folder for packed weights that do not fit in memory
             (docs/targets/larger-than-memory.md).
         portable: Same text on every processor, without instructions for bfloat16.
+        draft_vocabulary: Token ids that a draft model chooses from, the first so many
+            (docs/methods/lm.md). Default: all.
         tensor_parallel: Processes that share the target's weights
             (docs/scaling/tensor-parallel.md).
         slots: Sequences that run at a time.
@@ -140,6 +142,7 @@ class LLM:
         kv: str | None = None,
         offload_folder: str | Path | None = None,
         portable: bool = False,
+        draft_vocabulary: int | None = None,
         tensor_parallel: int = 1,
         slots: int = 8,
         chunk: int = 512,
@@ -163,6 +166,7 @@ class LLM:
             kv=kv,
             offload_folder=offload_folder,
             portable=portable,
+            draft_vocabulary=draft_vocabulary,
             tensor_parallel=tensor_parallel,
             trust_remote_code=trust_remote_code,
         )
@@ -215,17 +219,7 @@ class LLM:
             for prompt, own in per_prompt(listed(prompts), params)
             for one in session.prepare(prompt, own)
         ]
-        try:
-            for sequence in sequences:
-                session.begin(sequence)
-            deltas = [list(session.deltas(sequence)) for sequence in sequences]
-        finally:
-            for sequence in sequences:
-                session.forget(sequence)
-        return [
-            session.completion(*answered)
-            for answered in zip(sequences, deltas, strict=True)
-        ]
+        return list(session.completions(sequences))
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None

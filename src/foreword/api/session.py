@@ -195,6 +195,17 @@ class Session:
                 self.engine.abort(sequence)
             self._running.pop(sequence.id, None)
 
+    def completions(self, sequences: Sequence[Request]) -> Iterator[Completion]:
+        """Run sequences together; yield their completions in this order."""
+        try:
+            for sequence in sequences:
+                self.begin(sequence)
+            for sequence in sequences:
+                yield self.completion(sequence, list(self.deltas(sequence)))
+        finally:
+            for sequence in sequences:
+                self.forget(sequence)
+
     def completion(self, sequence: Request, deltas: Sequence[Delta]) -> Completion:
         """Return the completion of a sequence, from all its deltas."""
         return completed(sequence, deltas, sequence.params.method or self.method)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -29,6 +30,9 @@ from foreword.model import (
 )
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, DraftTree, Request
+
+if TYPE_CHECKING:
+    from foreword.draft.vocabulary import DraftVocabulary
 
 
 @dataclass(slots=True)
@@ -79,6 +83,8 @@ class LanguageModelDrafter(ModelDrafter):
     """Drafter with any causal model that shares the target's tokenizer."""
 
     about = OWN_METHODS["lm"]
+    limits_head: ClassVar[bool] = True
+    """It may draft from some ids alone."""
 
     def __init__(
         self,
@@ -93,7 +99,9 @@ class LanguageModelDrafter(ModelDrafter):
         """
         super().__init__(model if draft_model is None else draft_model)
         self.model = model
-        self._missing = (vocab or model.vocab) - model.vocab
+        self._vocab = vocab or model.vocab
+        self.draft_vocabulary: DraftVocabulary | None = None
+        """The ids that it drafts from; None = all."""
         self._memories: dict[int, _Memory] = {}
 
     @classmethod
@@ -118,7 +126,14 @@ class LanguageModelDrafter(ModelDrafter):
                 f"target only {target.vocab}. Give one with the target's tokenizer, or "
                 "use a method that needs no model"
             )
-        return cls(model, target.vocab)
+        drafter = cls(model, target.vocab)
+        if target.draft_vocabulary is not None and cls.limits_head:
+            from foreword.draft.vocabulary import DraftVocabulary  # few need it
+
+            drafter.draft_vocabulary = DraftVocabulary(
+                model, target.draft_vocabulary, target.eos
+            )
+        return drafter
 
     @property
     def quantizable(self) -> Model | None:
@@ -138,12 +153,20 @@ class LanguageModelDrafter(ModelDrafter):
         )
         return super().reach(batch, sequence) if fits else 0
 
+    def begin(
+        self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
+    ) -> None:
+        if self.draft_vocabulary is not None:
+            self.draft_vocabulary.limit(texts=not batch.draws.wants_probs)
+
     def remember(self, sequence: Request, tree: DraftTree) -> None:
         self._memories[sequence.id].remember(tree)
 
     def logits(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         logits = self.draft_model.read(reads)
-        return F.pad(logits, (0, self._missing), value=-math.inf)
+        if self.draft_vocabulary is not None:
+            logits = self.draft_vocabulary.over(logits, self._vocab)
+        return F.pad(logits, (0, self._vocab - logits.shape[1]), value=-math.inf)
 
     def prefill(self, sequence: Request) -> Read:
         """Read what was committed since the last draft, except the end, which the
@@ -157,6 +180,10 @@ class LanguageModelDrafter(ModelDrafter):
             if self._reads_source(sequence):
                 self.model.give(sequence.id, sequence.encoder_input)
             memory = self._memories[sequence.id] = _Memory(held)
+            if self.draft_vocabulary is not None:
+                self.draft_vocabulary.read(sequence.tokens)
+        elif self.draft_vocabulary is not None:
+            self.draft_vocabulary.read(sequence.tokens[memory.length :])
         start = memory.length
         path = memory.settle(sequence.tokens)
         if path != list(range(len(path))):

@@ -71,6 +71,7 @@ class MaskedDrafter(LanguageModelDrafter):
     """Drafter that grows trees from the distributions of one forward per round."""
 
     about = OWN_METHODS["pard"]
+    limits_head = False
 
     def __init__(self, model: Model, vocab: int | None = None) -> None:
         """Raises ModelError where the model's config has no mask token."""

@@ -68,6 +68,8 @@ class Model:
     """By name, what a sequence is given to be read with an adapter."""
     trust_remote_code = False
     """Whether Python code from the folder of its draft model may run."""
+    draft_vocabulary: int | None = None
+    """Token ids that its draft model chooses from, the first so many; None = all."""
     portable = False
     """Whether its scores are the same on every processor."""
 
@@ -159,8 +161,11 @@ class Model:
         if options.tensor_parallel > 1:
             from foreword.model.parallel import load as parallel  # seldom needed
 
-            return parallel.load(cls, source, options)
-        return from_checkpoint.load(cls, source, options)
+            model = parallel.load(cls, source, options)
+        else:
+            model = from_checkpoint.load(cls, source, options)
+        model.draft_vocabulary = options.draft_vocabulary
+        return model
 
     @property
     def mode(self) -> Mode:

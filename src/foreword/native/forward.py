@@ -189,7 +189,9 @@ class Model(Structure):
         ("stream", c_void_p),
         ("portable", c_int64),
     ]
-    _fields_ += [(n, c_void_p) for n in ("join", "embedding_norm", "state_norm")]
+    _fields_ += [
+        (n, c_void_p) for n in ("join", "embedding_norm", "state_norm", "pairs")
+    ]
 
 
 class Span(Structure):

@@ -17,6 +17,7 @@ from ctypes import (
 )
 from typing import Any, overload
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -113,7 +114,8 @@ class NativeTreeGrower:
         self._words = torch.empty(0, dtype=torch.int32)
         self._target = model.vocab
         if model.ids:
-            self._target = 1 + max((c_int32 * model.vocab).from_address(model.ids))
+            ids = (c_int32 * model.vocab).from_address(model.ids)
+            self._target = 1 + int(np.frombuffer(ids, dtype=np.int32).max())
 
     def room(self, rows: int) -> Float[Tensor, "rows vocab"]:
         """Return the buffer for the logits of `rows` rows, valid until the

@@ -10,12 +10,14 @@ from itertools import count
 import pytest
 import torch
 
+import starter
 import tiny_models
 from drafters import paths
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree.calibration import Calibration
 from foreword.draft.tree.coupled import CoupledTree
 from foreword.draft.tree.drafter import CHUNK, catch_up
+from foreword.draft.vocabulary import DraftVocabulary
 from foreword.model import Model, Read
 from foreword.model.backend import GrowsTrees
 from foreword.sampling.streams import NoiseStreams
@@ -110,7 +112,17 @@ def test_one_call_grows_it_from_vocabulary_of_odd_size_too(temperature, monkeypa
     assert drafted & set(range(tiny_models.VOCAB, model.vocab))
 
 
-def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int]:
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_one_call_grows_it_from_some_ids_too(temperature, monkeypatch):
+    model = Model.load(starter.draft(), dtype="bfloat16")
+    ids = DraftVocabulary(model, 2000, {8191})
+    drafted = check_growth(model, sequence, temperature, 24, True, monkeypatch, ids)
+    assert drafted <= {*ids.tokens.tolist()}
+
+
+def check_growth(
+    model, start, temperature, most, trees, monkeypatch, vocabulary=None
+) -> set[int]:
     """Both ways from one text, then from one that has gone on; returns the tokens that
     were drafted.
     """
@@ -126,6 +138,7 @@ def check_growth(model, start, temperature, most, trees, monkeypatch) -> set[int
             if not at_once:
                 patch.setattr(CoupledTree, "at_once", lambda *_: False)
             drafter = LanguageModelDrafter(model)
+            drafter.draft_vocabulary = vocabulary
             one = start(temperature)
             first = drafter.propose(batch(one, trees=trees, floor=0.003), [most])
             growth = drafter._coupled[one.id]

@@ -8,6 +8,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,9 @@ from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
     from foreword.train.data.regenerate import Tally
+
+PERIOD = 10.0
+"""Seconds between lines of progress."""
 
 data = typer.Typer(
     name="data",
@@ -75,7 +79,7 @@ def regenerate(
     out: Out,
     temperature: options.Temperature = 1.0,
     max_tokens: MaxTokens = 256,
-    batch: Batch = 32,
+    batch: Batch = 16,
     limit: Limit = None,
     seed: Seed = 0,
     draft: options.DraftName = None,
@@ -97,12 +101,19 @@ def regenerate(
     )
     llm = LLM(target, draft=draft, **keywords(loading), slots=min(batch, 16))
 
+    started = shown = perf_counter()
     with LineProgress(quiet=as_json) as show:
 
         def progress(tally: Tally) -> None:
+            nonlocal shown
+            now = perf_counter()
+            if tally.records < len(records) and now - shown < PERIOD:
+                return
+            shown = now
+            rate = tally.tokens / (now - started)
             show(
                 f"{tally.records:,} of {len(records):,} records, {tally.tokens:,} "
-                "tokens"
+                f"tokens ({rate:,.0f} a second)"
             )
 
         tally = regenerate(llm, records, out, request, progress)

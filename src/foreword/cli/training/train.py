@@ -291,6 +291,8 @@ class TrainProgress:
         self._task = self._bar.add_task("", total=steps)
         self._scores = ""
         self._tokens, self._since = 0, perf_counter()
+        self._steps = steps
+        self._begun: float | None = None
 
     def __enter__(self) -> TrainProgress:
         self._bar.start()
@@ -302,6 +304,7 @@ class TrainProgress:
     def __call__(self, row: Row) -> None:
         """Show one step."""
         self._tokens += row.tokens
+        self._estimate(row)
         loss = "" if row.loss is None else f"loss {row.loss:.3f}  "
         if row.held_out:
             self._scores = "  ".join(
@@ -318,6 +321,19 @@ class TrainProgress:
             completed=row.step,
             description=f"{loss}held out: {self._scores}",
         )
+
+    def _estimate(self, row: Row) -> None:
+        """After the first step of this run, say how long the others take."""
+        now = perf_counter()
+        if self._begun is None:
+            self._begun = now
+        elif self._begun and not self._console.is_terminal:
+            minutes = (now - self._begun) * (self._steps - row.step) / 60
+            runtime.note(
+                f"step {row.step} took {now - self._begun:,.1f} s: the others take "
+                f"about {minutes:,.0f} minutes, with evaluations more"
+            )
+            self._begun = 0.0
 
 
 def _write(report: TrainReport, out: Path, as_json: bool) -> None:

@@ -119,6 +119,7 @@ def opened(
             tokenizer or _home(target), trust_remote_code=options.trust_remote_code
         )
     if isinstance(target, Model):
+        target.draft_vocabulary = options.draft_vocabulary or target.draft_vocabulary
         return target, tokenizer
     if not isinstance(target, PreTrainedModel):
         return Model.load(target, options), tokenizer
@@ -131,6 +132,7 @@ def opened(
         model = Model(own, name, backend=options.backend)
         model.quantize(options.weights, options.kv)
         model.make_portable(options.portable)
+        model.draft_vocabulary = options.draft_vocabulary
         return model, tokenizer
     except ForewordError:
         raise

@@ -41,7 +41,7 @@ static const Field fields[] = {
     FIELD(Model, parallel), FIELD(Model, norm_after_rotary), FIELD(Model, query_scale),
     FIELD(Model, kv_coding), FIELD(Model, distances), FIELD(Model, stream),
     FIELD(Model, portable), FIELD(Model, join),
-    FIELD(Model, embedding_norm), FIELD(Model, state_norm),
+    FIELD(Model, embedding_norm), FIELD(Model, state_norm), FIELD(Model, pairs),
     WHOLE_OF(State),
     FIELD(State, folded), FIELD(State, back), FIELD(State, slots), FIELD(State, held),
     FIELD(State, tail), FIELD(State, taken), FIELD(State, inputs),

@@ -134,6 +134,9 @@ typedef struct {
      * the normed given state, side by side (multi-token prediction). */
     const void *join;
     const float *embedding_norm, *state_norm;
+    /* [vocab / 64]: pairs of panels of the head that are multiplied, rising; NULL = all. `vocab`
+     * counts their outputs alone, and `ids` names them. */
+    const int32_t *pairs;
 } Model;
 
 /* Outputs of the qkv product: queries (each with its gate, if any), keys and values. */

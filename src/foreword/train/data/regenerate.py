@@ -30,7 +30,7 @@ class Wishes:
     temperature: float = 1.0
     max_tokens: int = 256
     """Longer answers are cut, and marked so that their end is not learnt."""
-    batch: int = 32
+    batch: int = 16
     """Records answered and written together."""
     seed: int = 0
     """Answer n derives its seed from this and n, so a resumed run writes the same."""
@@ -79,9 +79,8 @@ def regenerate(
     tally = Tally(records=first, kept=first)
     while tally.records < len(records):
         numbers = range(tally.records, min(tally.records + options.batch, len(records)))
-        answered = _answer(
-            llm, {number: records[number] for number in numbers}, options, tally
-        )
+        batch = {number: records[number] for number in numbers}
+        answered = _answer(llm, batch, options, tally, progress)
         with out.open("a", encoding="utf-8") as file:
             file.writelines(
                 _line(
@@ -96,7 +95,11 @@ def regenerate(
 
 
 def _answer(
-    llm: LLM, records: dict[int, Record], options: Wishes, tally: Tally
+    llm: LLM,
+    records: dict[int, Record],
+    options: Wishes,
+    tally: Tally,
+    progress: Callable[[Tally], None],
 ) -> dict[int, Record]:
     """Return the records with new answers, turn by turn, as one batch, without
     records that cannot be answered.
@@ -127,14 +130,19 @@ def _answer(
                     temperature=options.temperature, max_tokens=room, seed=seed
                 )
             )
-        for number, answer in zip(
-            prompts, llm.generate(list(prompts.values()), params), strict=True
-        ):
+        sequences = [
+            sequence
+            for asked in zip(prompts.values(), params, strict=True)
+            for sequence in llm.session.prepare(*asked)
+        ]
+        answers = llm.session.completions(sequences)
+        for number, answer in zip(prompts, answers, strict=True):
             if answer.finish_reason == "length":
                 cut.add(number)
             spot = _spots(records[number])[turn]
             answered[number] = _with(llm, answered[number], spot, answer, number in cut)
             tally.tokens += len(answer.tokens)
+            progress(tally)
     answered = {
         number: record for number, record in answered.items() if _is_answered(record)
     }

@@ -10,7 +10,7 @@ from ctypes import byref
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.errors import ModelError
@@ -27,6 +27,8 @@ from foreword.native.tree import NativeTreeGrower
 from foreword.native.workspace import Workspace, multiplied
 from foreword.types.growth import GrownTree, TreeRequest
 
+PAIR = 64
+"""Outputs of the LM head that are multiplied together."""
 MOST_DEEP = 256
 """Most draft tokens of a sequence in one forward."""
 SHARE = 4 * 2**20
@@ -76,6 +78,9 @@ class NativeExecutor(Paged[Rows]):
         self.matrices = Matrices() if matrices is None else matrices
         self.checks: list[Callable[[], None]] = []
         """Called after a forward, before its rows are used; one raises if it failed."""
+        self._outputs = 0
+        self._head_index: tuple[Tensor, ...] = ()
+        """All outputs of a limited head, and what the C struct points to."""
         # what the C structs point to during one forward
         self._alive: list[object] = []
 
@@ -132,6 +137,23 @@ class NativeExecutor(Paged[Rows]):
         for number, layer in enumerate(self.model.layer[: self.model.layers]):
             skipped = forward.ATTENTION * (number in attention)
             layer.skipped = skipped + forward.MLP * (number in mlp)
+
+    def limit_head(self, first: int, others: Collection[int]) -> Int[Tensor, "kept"]:
+        """Compute from now on the logits of the first ids and of some others, with
+        their neighbours in the packed head; return all these ids, rising.
+        """
+        count = self._outputs = max(self._outputs, self.model.vocab)
+        pairs = {*range(-(-first // PAIR)), *(token // PAIR for token in others)}
+        index = torch.tensor(sorted(pairs))
+        ids = (PAIR * index[:, None] + torch.arange(PAIR)).flatten()
+        ids = ids[ids < count]
+        self._head_index = index.int(), ids.int()
+        self.model.pairs, self.model.ids = (
+            index.data_ptr() for index in self._head_index
+        )
+        self.model.vocab = len(ids)
+        self._tree_grower = NativeTreeGrower(self.library, self.model)
+        return ids
 
     def move(self, id: int, source: list[int], start: int) -> None:
         for held, place in self._moves(id, source, start):

@@ -258,6 +258,7 @@ static void run_head(const Run *run) {
     Product head = times(run, f->narrow, m->hidden, m->head, outputs, f->logits, m->head_bias);
     head.rows = f->kept;
     head.stored = m->vocab;
+    head.pairs = m->pairs;
     product(&head, w);
     if (m->logit_cap || m->logit_scale)
         SHARE(f->kept, 1, i, shape_logits(m, f->logits + i * m->vocab));

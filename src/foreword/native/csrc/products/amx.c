@@ -88,7 +88,7 @@ INLINE floats counted(const int32_t *high, const int32_t *low, float step, const
 
 INLINE Factors factors_of(const Product *p, int64_t row, int64_t panel, const int P, const int B) {
     const int64_t depth = p->depth, panel_stride = B ? byte_panel(depth) : 2 * PANEL * depth;
-    const char *at = (const char *)p->weight + panel * panel_stride;
+    const char *at = (const char *)p->weight + place_of(p, panel) * panel_stride;
     return (Factors){(const char *)(p->x + row * depth),
                      B ? at + (P == 1 ? 1 : 2) * LANES * sizeof(float) : at, B ? depth : 2 * depth,
                      panel_stride};
@@ -105,7 +105,8 @@ INLINE void begin_sums(void) {
  * further. */
 INLINE void put(const Product *p, int64_t row, int64_t panel, const float *sums, int64_t width,
                 const int P, const int B) {
-    const float *scales = (const float *)((const char *)p->weight + panel * byte_panel(p->depth));
+    const int64_t place = place_of(p, panel) * byte_panel(p->depth);
+    const float *scales = (const float *)((const char *)p->weight + place);
     floats sum[2] = {all(0), all(0)};
     for (int i = 0; i < P; i++)
         sum[i] = B ? counted((const int32_t *)sums + i * LANES,

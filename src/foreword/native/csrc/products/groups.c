@@ -143,7 +143,7 @@ typedef void Strip(const Product *p, const Grouped *h, int64_t row, const char *
 __attribute__((noinline)) static void group_tile(const Product *p, int64_t row, int64_t panel,
                                                  int rows, Strip *strip) {
     const Grouped *h = p->grouped;
-    const char *at = (const char *)p->weight + panel * 2 * h->strip;
+    const char *at = (const char *)p->weight + place_of(p, panel) * 2 * h->strip;
     const int strips = (panel + 1) * PANEL <= p->outputs ? 2 : 1;
     floats out[2][MOST_GROUPED];
     for (int i = 0; i < strips; i++) strip(p, h, row, at + i * h->strip, out[i]);

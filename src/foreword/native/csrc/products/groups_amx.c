@@ -67,8 +67,8 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
     const int64_t code_bytes = h->group * LANES * h->bits / 8;
     const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, h);
     const Levels levels = levels_of(h, 0);
-    const char *at[2] = {(const char *)p->weight + panel * 2 * h->strip,
-                         (const char *)p->weight + (panel * 2 + P - 1) * h->strip};
+    const char *first = (const char *)p->weight + place_of(p, panel) * 2 * h->strip;
+    const char *at[2] = {first, first + (P - 1) * h->strip};
     const char *ready[2][2];
     Spanned span[2] = {{0, 0}, {0, 0}};
     Widened scratch[2];

@@ -41,7 +41,8 @@ INTERNAL float to_integers(factor *x, int64_t depth) {
 
 /* R rows by P times 16 outputs. */
 INLINE void byte_tile(const Product *p, int64_t row, int64_t panel, const int R, const int P) {
-    const float *scales = (const float *)((const char *)p->weight + panel * byte_panel(p->depth));
+    const int64_t place = place_of(p, panel) * byte_panel(p->depth);
+    const float *scales = (const float *)((const char *)p->weight + place);
     const char *codes_at = (const char *)(scales + P * LANES);
     const int64_t stride = p->depth * (int64_t)sizeof(factor), four = QUAD * sizeof(int16_t);
     const char *x = (const char *)p->x + row * stride;

@@ -30,6 +30,7 @@ typedef struct {
     int64_t stored;         /* outputs to store, all but some of the last 16; 0 = all */
     const float *steps;     /* BYTES: [rows], scales of the quantized rows */
     int64_t portable;       /* WHOLE: by fused operations alone */
+    const int32_t *pairs;   /* of panels, which are multiplied alone; NULL = all */
     const Grouped *grouped; /* GROUPS: its header; `stored` sets it, and the next one */
     const struct Coding *by;
 } Product;
@@ -106,8 +107,12 @@ INTERNAL void product(const Product *given, Worker *w);
 /* Panels multiplied together, rows multiplied together, and where a panel starts. */
 static inline int64_t side_of(const Product *p) { return p->rows <= p->by->pair ? 2 : 1; }
 INTERNAL int64_t band_of(const Product *p);
+/* Where a panel is stored among all panels of the weight. */
+static inline int64_t place_of(const Product *p, int64_t panel) {
+    return p->pairs ? 2 * p->pairs[panel / 2] + panel % 2 : panel;
+}
 static inline const char *panel_at(const Product *p, int64_t panel) {
-    return (const char *)p->weight + panel * p->by->bytes(p, PANEL);
+    return (const char *)p->weight + place_of(p, panel) * p->by->bytes(p, PANEL);
 }
 
 /* Store 16 sums of a row. */

@@ -15,7 +15,7 @@
  * per pass; NULL = a single pass, which prefetches its own panel. */
 INLINE void whole_tile(const Product *p, int64_t row, int64_t panel, const char *later, const int R,
                        const int P, const int PLAIN) {
-    const bf16 *w = (const bf16 *)p->weight + panel * PANEL * p->depth;
+    const bf16 *w = (const bf16 *)p->weight + place_of(p, panel) * PANEL * p->depth;
     const factor *x = p->x + row * p->depth;
     floats sum[MOST_TILED][2]; /* R by P are used; a constant size keeps them in registers */
 #pragma GCC unroll 12
