@@ -1,5 +1,5 @@
 """The token ids that a draft model with a large vocabulary chooses from: the first
-ones (FR-Spec, Zhao et al. 2025, section 3.2) and what its texts hold.
+ones (FR-Spec, Zhao et al. 2025) and what its texts hold.
 """
 
 from __future__ import annotations
